@@ -1,0 +1,61 @@
+"""Operator fusion, graph rewriting and fast kernels for Apache TVM.
+
+The names below are the public ones. They are looked up when first used: loading and running an
+artifact needs TVM's runtime library only, and importing this package loads no part of TVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import _tvm
+
+if TYPE_CHECKING:
+    from . import pipeline, transform
+    from .compiler import compile
+    from .config import FusionConfig
+    from .deploy.artifact import Artifact
+    from .deploy.executable import Executable
+    from .deploy.load import load
+    from .errors import UserError
+    from .signature import DimRange
+
+_tvm.check_versions()
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Artifact": "deploy.artifact",
+    "DimRange": "signature",
+    "Executable": "deploy.executable",
+    "FusionConfig": "config",
+    "UserError": "errors",
+    "compile": "compiler",
+    "load": "deploy.load",
+}
+_MODULES = ("pipeline", "transform")
+
+__all__ = [
+    "Artifact",
+    "DimRange",
+    "Executable",
+    "FusionConfig",
+    "UserError",
+    "compile",
+    "load",
+    "pipeline",
+    "transform",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

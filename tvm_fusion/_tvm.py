@@ -1,0 +1,39 @@
+"""The one place that knows TVM versions; imported before TVM, so that it can say what is wrong."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+TVM = "0.27.0.post1"
+# From 0.1.15 on, serialising IR of this TVM to JSON segfaults: tensorize, MetaSchedule, save_json.
+FFI_FROM, FFI_BELOW = (0, 1, 14), (0, 1, 15)
+_INSTALL = 'run `pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"`'
+
+
+def check_versions() -> None:
+    """Stop with one sentence if the installed TVM is not the one that this package knows.
+
+    Raises
+    ------
+    ImportError
+        Naming what is installed, what is needed, and the command that installs it.
+    """
+    tvm, ffi = _installed("apache-tvm"), _installed("apache-tvm-ffi")
+    if tvm != TVM:
+        raise ImportError(f"tvm_fusion found apache-tvm {tvm}; expected {TVM}; {_INSTALL}.")
+    if ffi is None or not FFI_FROM <= _release(ffi) < FFI_BELOW:
+        raise ImportError(
+            f"tvm_fusion found apache-tvm-ffi {ffi}; expected 0.1.14 (later ones crash with this "
+            f"TVM); {_INSTALL}."
+        )
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())

@@ -1,0 +1,66 @@
+"""Check: compare an artifact's results with a reference's."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+
+from .inputs import add_input_arguments, read_inputs
+
+# max|a-b| / max|b| that an artifact may differ by, from the rounding of its storage type.
+TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
+    parser.add_argument("model", help="the ONNX file that it was compiled from")
+    add_input_arguments(parser)
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        help="on max|a-b|/max|b| of each output (default: 1e-4 for fp32, 1e-2 fp16, 5e-2 bf16)",
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run both and compare.
+
+    Returns
+    -------
+    dict
+        ``passed``, ``max_abs_error``, ``max_rel_error`` (the worst output's max|a-b|/max|b|),
+        ``tolerance``, ``reference``, and ``outputs``: both errors and ``std`` by name.
+    """
+    from ..deploy.load import load
+    from ..report.reference import compare, onnx_reference
+
+    executable = load(options.artifact)
+    inputs = read_inputs(options, executable.signatures["main"], executable.dims)
+    reference, expected = onnx_reference(options.model, inputs)
+    tolerance = options.tolerance
+    if tolerance is None:
+        tolerance = TOLERANCE[executable.manifest["precision"]]
+    outputs = compare(executable.run(inputs), expected)
+    worst = max(entry["max_rel_error"] for entry in outputs.values())
+    return {
+        "passed": worst <= tolerance,
+        "max_abs_error": max(entry["max_abs_error"] for entry in outputs.values()),
+        "max_rel_error": worst,
+        "tolerance": tolerance,
+        "reference": reference,
+        "outputs": outputs,
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print the errors output by output."""
+    for name, entry in result["outputs"].items():
+        console.print(
+            f"  {name}: max error {entry['max_abs_error']:.2e}, relative to the largest value "
+            f"{entry['max_rel_error']:.2e}"
+        )
+    verdict = "[green]passed[/]" if result["passed"] else "[red]failed[/]"
+    console.print(f"{verdict} against {result['reference']} (tolerance {result['tolerance']:g})")

@@ -1,0 +1,90 @@
+"""Compile: a model file in, a deployable artifact out."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..config import PRECISIONS, FusionConfig, parse_dim
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options; they are the fields of FusionConfig."""
+    parser.add_argument("model", help="an ONNX file")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where to write it")
+    parser.add_argument(
+        "--target",
+        default="cpu",
+        help="cpu (this machine, the default), cpu:NAME, cuda:sm_80,sm_90a, rocm:gfx942",
+    )
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    parser.add_argument(
+        "--half-io", action="store_true", help="inputs and outputs take the precision, too"
+    )
+    parser.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=N|LOW..HIGH",
+        help="bind a dimension, or keep it symbolic within a range",
+    )
+    parser.add_argument(
+        "--cuda-graph", action="store_true", help="capture static launches into CUDA graphs"
+    )
+    parser.add_argument(
+        "--dump", type=Path, metavar="DIR", help="write TVMScript after every stage"
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Compile and export.
+
+    Returns
+    -------
+    dict
+        ``artifact``, ``target``, ``seconds`` (export included), ``peak_rss_mb``, ``kernels``,
+        ``calls``, ``intermediate_bytes``, ``fallbacks``, and ``files``: bytes by name.
+    """
+    import time
+
+    from ..compiler import compile
+    from ..deploy import manifest
+    from ..deploy.artifact import check_destination
+
+    start = time.perf_counter()
+    folder = Path(options.output)
+    check_destination(folder)
+    config = FusionConfig(
+        precision=options.precision,
+        half_io=options.half_io,
+        dims=dict(parse_dim(text) for text in options.dim),
+        cuda_graph=options.cuda_graph,
+        dump=options.dump,
+    )
+    compile(options.model, options.target, config).export(folder)
+    written = manifest.read(folder)
+    function = manifest.main_function(written)
+    return {
+        "artifact": str(folder),
+        "target": written["target"]["text"],
+        "seconds": round(time.perf_counter() - start, 3),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        **{k: function[k] for k in ("kernels", "calls", "intermediate_bytes")},
+        "fallbacks": written["decisions"],
+        "files": {name: entry["bytes"] for name, entry in written["files"].items()},
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print what was written."""
+    console.print(
+        f"[bold]{result['artifact']}[/] for {result['target']}: {result['kernels']} kernels, "
+        f"{result['intermediate_bytes'] / 1e6:.1f} MB between them; {result['seconds']:.1f} s, "
+        f"{result['peak_rss_mb']:.0f} MB of memory at most"
+    )
+    for decision in result["fallbacks"]:
+        console.print(f"  {decision['producer']}: {decision['sentence']}", style="yellow")

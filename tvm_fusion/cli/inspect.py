@@ -1,0 +1,61 @@
+"""Inspect: what an artifact holds."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..deploy import manifest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
+    parser.add_argument("--verify", action="store_true", help="hash every file")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Read the manifest.
+
+    Returns
+    -------
+    dict
+        All of the manifest, and of function ``main``: ``kernels``, ``calls``,
+        ``intermediate_bytes``; ``verified`` if asked for.
+    """
+    folder = Path(options.artifact)
+    found = manifest.read(folder)
+    main = manifest.main_function(found)
+    result = {**found, **{k: main[k] for k in ("kernels", "calls", "intermediate_bytes")}}
+    if options.verify:
+        manifest.verify(folder, found)
+        result["verified"] = True
+    return result
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print the manifest for a reader."""
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    console.print(f"[bold]{result['source']}[/], {result['precision']}, made by {versions}")
+    console.print(f"target   {result['target']['text']}")
+    for name, dim in result["dims"].items():
+        console.print(f"dim      {name}: {dim['min']} to {dim['max']}")
+    for name, function in result["functions"].items():
+        console.print(
+            f"function {name}: {function['kernels']} kernels in {function['calls']} calls, "
+            f"{function['intermediate_bytes'] / 1e6:.2f} MB between them, "
+            f"{len(function['weights'])} weights"
+        )
+        for kind in ("inputs", "outputs"):
+            for spec in function[kind]:
+                shape = ", ".join(map(str, spec["shape"]))
+                console.print(f"  {kind[:-1]:7}{spec['name']}: {spec['dtype']} ({shape})")
+    for name, entry in result["files"].items():
+        console.print(f"file     {name}: {entry['bytes']:,} bytes, sha256 {entry['sha256'][:16]}")
+    for decision in result["decisions"]:
+        console.print(f"note     {decision['producer']}: {decision['sentence']}")
+    if result.get("verified"):
+        console.print("verified: every file is as it was written")

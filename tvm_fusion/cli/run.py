@@ -1,0 +1,96 @@
+"""Run: execute an artifact and time it."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ..errors import UserError
+from .inputs import add_input_arguments, read_inputs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
+    add_input_arguments(parser)
+    parser.add_argument("--repeat", type=int, default=10, help="timed runs (default: 10)")
+    parser.add_argument("--warmup", type=int, default=2, help="runs before them (default: 2)")
+    parser.add_argument("--output", metavar="FILE.npz", help="write the outputs there")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run and time.
+
+    Returns
+    -------
+    dict
+        ``latency_ms``: ``min``, ``median``, ``max`` in milliseconds; ``repeat``; ``outputs``: by
+        name ``shape``, ``dtype``, ``mean``, ``std``.
+    """
+    from ..deploy.load import load
+    from ..deploy.tensors import to_numpy
+
+    if options.repeat < 1 or options.warmup < 0:
+        raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
+    executable = load(options.artifact)
+    inputs = read_inputs(options, executable.signatures["main"], executable.dims)
+    for _ in range(options.warmup):
+        executable.run(inputs)
+    milliseconds = []
+    for _ in range(options.repeat):
+        start = time.perf_counter()
+        outputs = executable.run(inputs)
+        executable.synchronize()
+        milliseconds.append((time.perf_counter() - start) * 1e3)
+    arrays = {
+        name: value if isinstance(value, np.ndarray) else to_numpy(value)
+        for name, value in outputs.items()
+    }
+    if options.output:
+        _write(options.output, arrays)
+    return {
+        "latency_ms": {
+            "min": min(milliseconds),
+            "median": statistics.median(milliseconds),
+            "max": max(milliseconds),
+        },
+        "repeat": options.repeat,
+        "outputs": {name: _summary(array) for name, array in arrays.items()},
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print latencies and what came out."""
+    latency = result["latency_ms"]
+    console.print(
+        f"latency of {result['repeat']} runs: min {latency['min']:.2f}, "
+        f"median [bold]{latency['median']:.2f}[/], max {latency['max']:.2f} ms"
+    )
+    for name, output in result["outputs"].items():
+        console.print(
+            f"  {name}: {output['dtype']} {tuple(output['shape'])}, "
+            f"mean {output['mean']:.4g}, std {output['std']:.4g}"
+        )
+
+
+def _write(path: str, arrays: dict[str, np.ndarray]) -> None:
+    try:
+        with open(path, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub lacks names as keywords
+    except OSError as error:
+        raise UserError(f"cannot write {path!r} ({error.strerror})") from error
+
+
+def _summary(array: np.ndarray) -> dict[str, Any]:
+    values = array.astype(np.float64)
+    return {
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+    }

@@ -1,0 +1,105 @@
+"""The main job: a model in, an artifact out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from typing import Any
+
+from .config import FusionConfig
+from .deploy import manifest
+from .deploy.artifact import Artifact
+from .device import TargetSpec, parse
+from .device.probe import machine
+from .fusion.decisions import recording
+
+
+def compile(  # the public name, as in tvm.compile
+    model: Any, target: Any = "cpu", config: FusionConfig | None = None, **options: Any
+) -> Artifact:
+    """Compile a model.
+
+    Parameters
+    ----------
+    model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
+        The model, or the path of an ONNX file.
+    target : str, dict or tvm.target.Target
+        ``"cpu"`` (this machine), ``"cpu:x86-64-v3"``, ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``;
+        see :func:`tvm_fusion.device.parse`.
+    config : FusionConfig, optional
+        What to choose.
+    **options
+        Fields of :class:`FusionConfig`, one by one.
+
+    Returns
+    -------
+    Artifact
+        Export it to a folder; :func:`tvm_fusion.load` runs it.
+
+    Raises
+    ------
+    UserError
+        For a model, target or option that cannot be compiled, and for missing tools.
+    """
+    from .deploy.toolchain import toolchain
+
+    start = time.perf_counter()
+    config = replace(config or FusionConfig(), **options)
+    spec = parse(target)
+    # TVM looks for device runtimes when it is loaded, so the toolchain comes first.
+    with toolchain(spec), recording() as decisions:
+        import tvm
+
+        from .deploy.build import build, export_library
+        from .deploy.dump import Dump
+        from .frontend import import_model
+        from .pipeline import stages
+
+        imported = import_model(model, config)
+        passes = stages(config.dump)
+        if config.dump is not None:
+            passes.insert(0, Dump(config.dump / "0_frontend.py"))
+        context = tvm.transform.PassContext(
+            config={"relax.backend.use_cuda_graph": config.cuda_graph}
+        )
+        with spec.tvm_target(), context:
+            mod = tvm.ir.transform.Sequential(passes)(imported.mod)
+            built = build(
+                mod, spec, list(imported.signatures), imported.dims, imported.weight_names
+            )
+    functions = {
+        name: {
+            **manifest.signature_to_json(signature),
+            "weights": built.weight_names.get(name, []),
+            **built.counts[name],
+        }
+        for name, signature in imported.signatures.items()
+    }
+    content = {
+        "schema": manifest.SCHEMA,
+        "versions": {
+            name: version(name) for name in ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
+        },
+        "source": imported.source,
+        "target": _describe(spec),
+        "precision": config.precision,
+        "dims": {n: {"min": r.low, "max": r.high} for n, r in imported.dims.items()},
+        "functions": functions,
+        "decisions": [asdict(d) for d in decisions if d.verdict != "accepted"],
+    }
+    return Artifact(
+        content,
+        built.weights,
+        lambda path: export_library(built.executable, spec, path),
+        time.perf_counter() - start,
+    )
+
+
+def _describe(spec: TargetSpec) -> dict[str, Any]:
+    """Write a target as the manifest has it."""
+    described: dict[str, Any] = {"text": spec.text, "kind": spec.kind, "archs": list(spec.archs)}
+    if spec.kind == "llvm":
+        described["machine"] = spec.triple.split("-")[0] if spec.triple else machine()
+        described["features"] = list(spec.device.features)
+    return described

@@ -1,0 +1,61 @@
+"""What a user can choose about a compilation; the fields are the command line's options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from .errors import UserError
+from .signature import DimRange
+
+Precision = Literal["fp32", "fp16", "bf16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+@dataclass(frozen=True)
+class FusionConfig:
+    """Options of one compilation.
+
+    Attributes
+    ----------
+    precision : {"fp32", "fp16", "bf16"}
+        Storage type of activations and weights. Sums, norms and softmax stay in float32.
+    half_io : bool
+        Let inputs and outputs take ``precision`` too; by default they keep the model's dtypes.
+    dims : mapping of str to (int or DimRange)
+        Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
+    cuda_graph : bool
+        Capture launches of static shapes into CUDA graphs.
+    dump : Path, optional
+        Folder to write one re-loadable TVMScript file into after every stage.
+    """
+
+    precision: Precision = "fp32"
+    half_io: bool = False
+    dims: Mapping[str, int | DimRange] = field(default_factory=dict)
+    cuda_graph: bool = False
+    dump: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
+
+
+def parse_dim(text: str) -> tuple[str, int | DimRange]:
+    """Read ``name=4`` or ``name=1..8``, as the command line has it.
+
+    Raises
+    ------
+    UserError
+        For any other form, and for empty or non-positive ranges.
+    """
+    name, equals, value = text.rpartition("=")
+    low, dots, high = value.partition("..")
+    if not equals or not low.isdecimal() or (dots and not high.isdecimal()):
+        raise UserError(f"--dim {text!r}", "NAME=EXTENT or NAME=LOW..HIGH, as in batch=1..8")
+    first, last = int(low), int(high or low)
+    if not 1 <= first <= last:
+        raise UserError(f"--dim {text!r} allows no extent", "1 <= LOW <= HIGH")
+    return name, DimRange(first, last) if dots else first

@@ -1,0 +1,122 @@
+"""Arguments of a call against the signature: names, shapes, dtypes, ranges. Imports no TVM."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import UserError
+from ..signature import DimRange, Signature, TensorSpec
+
+_OPERATORS: dict[type, Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def order(signature: Signature, arguments: Mapping[str, Any]) -> list[Any]:
+    """Bring named arguments into call order.
+
+    Raises
+    ------
+    UserError
+        For a name that the function does not have, or one that is missing.
+    """
+    names = [spec.name for spec in signature.inputs]
+    unknown = [name for name in arguments if name not in names]
+    missing = [name for name in names if name not in arguments]
+    if unknown or missing:
+        found = [f"unknown input {name!r}" for name in unknown]
+        found += [f"missing input {name!r}" for name in missing]
+        raise UserError(", ".join(found), f"the inputs {', '.join(map(repr, names))}")
+    return [arguments[name] for name in names]
+
+
+def check(
+    specs: tuple[TensorSpec, ...],
+    shapes: list[tuple[int, ...]],
+    dtypes: list[str],
+    dims: Mapping[str, DimRange],
+) -> dict[str, int]:
+    """Check shapes and dtypes, and find the extents of the symbolic dimensions.
+
+    Parameters
+    ----------
+    specs : tuple of TensorSpec
+        What is expected, in call order.
+    shapes, dtypes : list
+        What was given.
+    dims : mapping of str to DimRange
+        Ranges of the symbolic dimensions.
+
+    Returns
+    -------
+    dict of str to int
+        The extent of every symbolic dimension that a shape names.
+
+    Raises
+    ------
+    UserError
+        At the first input that does not fit.
+    """
+    extents: dict[str, int] = {}
+    for spec, shape, dtype in zip(specs, shapes, dtypes, strict=True):
+        if dtype != spec.dtype:
+            raise UserError(
+                f"input {spec.name!r} has dtype {dtype}", spec.dtype, f"cast it to {spec.dtype}"
+            )
+        wanted = f"input {spec.name!r} has shape {shape}", _text(spec)
+        if len(shape) != len(spec.shape):
+            raise UserError(*wanted)
+        for extent, size in zip(spec.shape, shape, strict=True):
+            if isinstance(extent, str) and extent.isidentifier():
+                if extents.setdefault(extent, size) != size:
+                    raise UserError(*wanted, f"{extent} is {extents[extent]} in an earlier input")
+                _check_range(spec, extent, size, dims)
+            elif isinstance(extent, int) and extent != size:
+                raise UserError(*wanted)
+    for spec, shape in zip(specs, shapes, strict=True):
+        for extent, size in zip(spec.shape, shape, strict=True):
+            if isinstance(extent, str) and evaluate(extent, extents) not in (None, size):
+                raise UserError(f"input {spec.name!r} has shape {shape}", _text(spec))
+    return extents
+
+
+def evaluate(extent: int | str, extents: Mapping[str, int]) -> int | None:
+    """Compute an extent such as ``batch * 4``; ``None`` if it names an unknown dimension."""
+    if isinstance(extent, int):
+        return extent
+    try:
+        return _evaluate(ast.parse(extent, mode="eval").body, extents)
+    except (SyntaxError, KeyError, ZeroDivisionError):
+        return None
+
+
+def _evaluate(node: ast.expr, extents: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name):
+        return extents[node.id]
+    if isinstance(node, ast.BinOp):
+        apply = _OPERATORS[type(node.op)]
+        return apply(_evaluate(node.left, extents), _evaluate(node.right, extents))
+    raise KeyError(ast.dump(node))
+
+
+def _check_range(spec: TensorSpec, name: str, size: int, dims: Mapping[str, DimRange]) -> None:
+    allowed = dims.get(name)
+    if allowed and not allowed.low <= size <= allowed.high:
+        raise UserError(
+            f"input {spec.name!r} has {name} = {size}",
+            f"{allowed.low} to {allowed.high}",
+            f"compile with --dim {name}={min(size, allowed.low)}..{max(size, allowed.high)}",
+        )
+
+
+def _text(spec: TensorSpec) -> str:
+    return "(" + ", ".join(map(str, spec.shape)) + ("," if len(spec.shape) == 1 else "") + ")"

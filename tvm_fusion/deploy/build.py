@@ -1,0 +1,118 @@
+"""From scheduled functions to machine code: weights out, virtual machine in, kernels counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..device import TargetSpec
+from ..report.count import count
+from ..signature import DimRange
+from .lower import LowerToVM
+from .toolchain import toolchain
+from .weights import MIN_BYTES, lift_constants
+
+TIR_PIPELINE = "tvm_fusion"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled module and what the manifest tells of it.
+
+    Attributes
+    ----------
+    executable : tvm.runtime.Executable
+        Bytecode and machine code.
+    weights : dict of str to numpy.ndarray
+        By name, for all functions.
+    weight_names : dict of str to list of str
+        By function, the weights in the order in which they follow its inputs.
+    counts : dict of str to dict
+        By function: ``kernels``, ``calls``, ``intermediate_bytes``.
+    """
+
+    executable: Any
+    weights: dict[str, np.ndarray]
+    weight_names: dict[str, list[str]]
+    counts: dict[str, dict[str, Any]]
+
+
+def build(
+    mod: tvm.IRModule,
+    spec: TargetSpec,
+    functions: list[str],
+    dims: Mapping[str, DimRange],
+    model_names: Mapping[str, str],
+) -> Built:
+    """Build a module whose functions are scheduled; runs under the target and its toolchain.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        ``call_tir`` on scheduled PrimFuncs.
+    spec : TargetSpec
+        What for.
+    functions : list of str
+        The public functions.
+    dims : mapping of str to DimRange
+        Ranges of symbolic dimensions; counts are taken at the upper ends.
+    model_names : mapping of str to str
+        From the key of a constant to its name in the model.
+
+    Returns
+    -------
+    Built
+    """
+    target = spec.tvm_target()
+    lifted = lift_constants(mod, MIN_BYTES)
+    lowered = tvm.ir.transform.Sequential([LowerToVM()])(lifted.mod)
+    weights, weight_names = _name_weights(lifted.weights, model_names)
+    extents = {name: dim.high for name, dim in dims.items()}
+    counts = {name: _count(lowered, target, name, extents) for name in functions}
+    executable = tvm.compile(
+        lowered, target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE
+    )
+    return Built(executable, weights, weight_names, counts)
+
+
+def export_library(executable: Any, spec: TargetSpec, path: Path) -> None:
+    """Link an executable into a shared library with the target's own tools."""
+    with toolchain(spec) as tools:
+        executable.export_library(str(path), fcompile=tools.link)
+
+
+def _count(
+    mod: tvm.IRModule, target: Any, function: str, extents: Mapping[str, int]
+) -> dict[str, Any]:
+    result = count(mod, target, function=function, dims=extents, tir_pipeline=TIR_PIPELINE)
+    return {
+        "kernels": result.kernels,
+        "calls": result.calls,
+        "intermediate_bytes": result.total_intermediate_bytes,
+    }
+
+
+def _name_weights(
+    lifted: Mapping[str, list[np.ndarray]], model_names: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """Give each lifted constant its name in the model; a number tells namesakes apart."""
+    from ..frontend.weights import weight_key
+
+    weights: dict[str, np.ndarray] = {}
+    order: dict[str, list[str]] = {}
+    for function, arrays in lifted.items():
+        order[function] = []
+        for array in arrays:
+            base = model_names.get(weight_key(array), "constant")
+            name, copies = base, 1
+            while name in weights and weights[name] is not array:
+                copies += 1
+                name = f"{base}#{copies}"
+            weights[name] = array
+            order[function].append(name)
+    return weights, order

@@ -1,0 +1,106 @@
+"""Load an artifact with TVM's runtime library alone: no compiler is mapped."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm_ffi
+
+from ..device import cuda_devices, host_cpu
+from ..device.probe import machine
+from ..errors import UserError
+from . import manifest, weights_file
+from .executable import Executable
+from .tensors import to_tensor
+
+_libraries: dict[str, ctypes.CDLL] = {}
+
+
+def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
+    """Load an artifact.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The folder that ``Artifact.export`` or ``tvm-fusion compile -o`` wrote.
+    weights : str, os.PathLike or mapping of str to array, optional
+        Other weights of the same names, shapes and dtypes: those of another artifact's folder, or
+        arrays. What a mapping does not name stays the artifact's own.
+
+    Returns
+    -------
+    Executable
+        Call it with the model's inputs by name.
+
+    Raises
+    ------
+    UserError
+        For a damaged artifact, one made for another device, or weights that do not fit.
+    """
+    folder = Path(path)
+    found = manifest.read(folder)
+    manifest.verify(folder, found, [manifest.LIBRARY])
+    device = _open_device(folder, found["target"])
+    library = tvm_ffi.load_module(str((folder / manifest.LIBRARY).resolve()))
+    arrays = weights_file.read(folder, found)
+    arrays.update(weights_file.replacements(found, weights))
+    tensors = {name: to_tensor(array, device) for name, array in arrays.items()}
+    return Executable(found, library, device, tensors)
+
+
+def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
+    """Load a target's runtime and return its device, or say why it cannot run here."""
+    made_for = f"artifact {str(folder)!r} is made for {target['text']}"
+    _open_library("tvm_runtime")
+    if target["kind"] == "llvm":
+        lacking = sorted(set(target["features"]) - set(host_cpu().features))
+        if target["machine"] != machine() or lacking:
+            here = f"this CPU is {machine()}" + (f" without {', '.join(lacking)}" * bool(lacking))
+            raise UserError(made_for, None, f"{here}: compile it for this machine")
+        return tvm_ffi.device("cpu", 0)
+    if target["kind"] == "cuda":
+        devices = cuda_devices()
+        if not devices:
+            raise UserError(
+                made_for, None, "this machine shows no CUDA device: run it where one is"
+            )
+        if not any(_runs_on(arch, devices[0].arch) for arch in target["archs"]):
+            raise UserError(
+                made_for, None, f"this device is {devices[0].arch}: compile it for that"
+            )
+        _open_library("tvm_runtime_cuda")
+        return tvm_ffi.device("cuda", 0)
+    raise UserError(
+        made_for, None, "this TVM runtime has no support for it: run it on one that has"
+    )
+
+
+def _runs_on(code: str, device: str) -> bool:
+    """Whether machine code runs on a device: same major version, no newer minor, 'a' exactly."""
+    if code == device:
+        return True
+    if code.endswith("a"):
+        return False
+    have, want = (int("".join(c for c in arch if c.isdigit())) for arch in (device, code))
+    return have // 10 == want // 10 and have >= want
+
+
+def _open_library(name: str) -> None:
+    """Load one of the wheel's runtime libraries, globally, unless it is there already."""
+    if name in _libraries:
+        return
+    found = importlib.util.find_spec("tvm")
+    if found is None or found.origin is None:
+        raise UserError("TVM is not installed", "apache-tvm", "run `pip install tvm_fusion`")
+    path = Path(found.origin).parent / "lib" / f"lib{name}.so"
+    try:
+        _libraries[name] = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise UserError(
+            f"{path.name} does not load ({error})", "a complete CUDA runtime"
+        ) from error

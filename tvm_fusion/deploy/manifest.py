@@ -1,0 +1,157 @@
+"""The manifest of an artifact: what is in the folder, in documented JSON. Imports no TVM.
+
+Schema 1
+--------
+``schema``
+    ``1``.
+``versions``
+    ``tvm_fusion``, ``apache-tvm``, ``apache-tvm-ffi``: what the artifact was made with.
+``source``
+    Where the model came from.
+``target``
+    ``text`` (as ``--target`` takes it), ``kind``, ``archs``; for CPUs ``machine`` and ``features``,
+    the instruction sets that the code may use.
+``precision``
+    ``fp32``, ``fp16`` or ``bf16``.
+``dims``
+    By symbolic dimension: ``{"min": int, "max": int}``, both included.
+``functions``
+    By name: ``inputs`` and ``outputs``, lists of ``{"name", "shape", "dtype"}`` in call order, with
+    a string for a symbolic extent; ``weights``, names in the order in which they follow the inputs;
+    ``kernels``, ``calls`` and ``intermediate_bytes`` of one inference, as
+    :func:`tvm_fusion.report.count.count` counts them with symbolic dimensions at ``max``.
+``weights``
+    By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
+    64 bytes.
+``decisions``
+    What did not go the usual way; the fields of :class:`tvm_fusion.fusion.decisions.Decision`.
+``files``
+    By file name: ``{"bytes", "sha256"}``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..signature import DimRange, Signature, TensorSpec
+
+SCHEMA = 1
+MANIFEST, LIBRARY, WEIGHTS = "manifest.json", "model.so", "weights.bin"
+AGAIN = "compile the model again, or copy the whole folder again"
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Read and check an artifact's manifest.
+
+    Parameters
+    ----------
+    folder : Path
+        The artifact.
+
+    Returns
+    -------
+    dict
+        As the schema says.
+
+    Raises
+    ------
+    UserError
+        No artifact there; an unreadable manifest; another schema; files missing or of other sizes.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(
+            f"{str(folder)!r} is not an artifact (it has no {MANIFEST})",
+            "a folder that `tvm-fusion compile` wrote",
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        schema, files = manifest["schema"], manifest["files"].items()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{str(path)!r} is damaged ({error!r})", None, AGAIN) from error
+    if schema != SCHEMA:
+        raise UserError(
+            f"artifact {str(folder)!r} has schema {schema}",
+            f"schema {SCHEMA}",
+            "compile the model again with this version",
+        )
+    for name, entry in files:
+        size = (folder / name).stat().st_size if (folder / name).is_file() else None
+        if size != entry["bytes"]:
+            found = "is missing" if size is None else f"has {size} bytes"
+            raise UserError(
+                f"{name} of artifact {str(folder)!r} {found}", f"{entry['bytes']} bytes", AGAIN
+            )
+    return manifest
+
+
+def write(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write an artifact's manifest, the last of its files."""
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def verify(folder: Path, manifest: Mapping[str, Any], names: list[str] | None = None) -> None:
+    """Compare the hashes of an artifact's files with the manifest's.
+
+    Parameters
+    ----------
+    folder : Path
+        The artifact.
+    manifest : mapping
+        Its manifest.
+    names : list of str, optional
+        Which files; all when omitted.
+
+    Raises
+    ------
+    UserError
+        Naming the first file that differs.
+    """
+    for name in names or list(manifest["files"]):
+        expected = manifest["files"][name]["sha256"]
+        if sha256(folder / name) != expected:
+            raise UserError(
+                f"{name} of artifact {str(folder)!r} has been changed",
+                f"the content with sha256 {expected[:12]}...",
+                AGAIN,
+            )
+
+
+def sha256(path: Path) -> str:
+    """Hash a file."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+        return digest.hexdigest()
+
+
+def main_function(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the entry of ``main``, or of the only other function there is."""
+    functions = content["functions"]
+    return functions["main"] if "main" in functions else next(iter(functions.values()))
+
+
+def signature_to_json(signature: Signature) -> dict[str, Any]:
+    """Write a signature as the schema has it."""
+    return {k: [asdict(spec) for spec in getattr(signature, k)] for k in ("inputs", "outputs")}
+
+
+def signature_from_json(entry: Mapping[str, Any]) -> Signature:
+    """Read a signature back."""
+
+    def specs(key: str) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in entry[key])
+
+    return Signature(specs("inputs"), specs("outputs"))
+
+
+def dims_from_json(entry: Mapping[str, Any]) -> dict[str, DimRange]:
+    """Read the ranges of symbolic dimensions."""
+    return {name: DimRange(r["min"], r["max"]) for name, r in entry.items()}

@@ -1,0 +1,88 @@
+"""Weights leave the code: tensor constants become parameters whose data lie beside the library."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+MIN_BYTES = 1024  # smaller constants stay in the code, where they cost no argument
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A module without large constants.
+
+    Attributes
+    ----------
+    mod : tvm.IRModule
+        Functions with their constants as further parameters, behind their own.
+    weights : dict of str to list of numpy.ndarray
+        By function, the data of those parameters in order.
+    """
+
+    mod: tvm.IRModule
+    weights: dict[str, list[np.ndarray]]
+
+
+def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
+    """Turn the tensor constants of public functions into parameters.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Any Relax module; not changed.
+    min_bytes : int
+        Constants below this many bytes stay, as do scalars.
+
+    Returns
+    -------
+    Lifted
+        The same constant used twice is one parameter.
+    """
+    mod, weights = mod.clone(), {}
+    for gvar, func in list(mod.functions.items()):
+        if not isinstance(func, relax.Function) or not (func.attrs or {}).get("global_symbol"):
+            continue
+        lifter = _Lifter(mod, min_bytes)
+        body = lifter.visit_expr(func.body)
+        if not lifter.parameters:
+            continue
+        constants = list(lifter.parameters)
+        attrs = {**dict(func.attrs), "num_input": len(func.params)}
+        params = [*func.params, *lifter.parameters.values()]
+        lifted = relax.Function(params, body, func.ret_ty, func.is_pure)
+        mod.update_func(gvar, lifted.with_attrs(attrs))
+        weights[gvar.name_hint] = [constant.value.numpy() for constant in constants]
+    return Lifted(mod, weights)
+
+
+@mutator
+class _Lifter(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, min_bytes: int):
+        super().__init__(mod)
+        self.min_bytes = min_bytes
+        self.parameters: dict[GenericConst, relax.Var] = {}
+
+    def visit_generic_const_(self, constant: GenericConst) -> relax.Expr:
+        if not _is_tensor(constant) or _nbytes(constant) < self.min_bytes:
+            return constant
+        if constant not in self.parameters:
+            name = f"weight{len(self.parameters)}"
+            self.parameters[constant] = relax.Var(name, constant.ty)
+        return self.parameters[constant]
+
+
+def _is_tensor(constant: GenericConst) -> bool:
+    """Whether a constant is a tensor with at least one axis; others print as they are."""
+    return isinstance(constant.ty, relax.TensorType) and constant.ty.ndim > 0
+
+
+def _nbytes(constant: GenericConst) -> int:
+    bits = tvm.DataType(constant.ty.dtype).bits
+    return math.prod(constant.value.shape) * ((bits + 7) // 8)

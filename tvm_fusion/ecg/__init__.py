@@ -1,0 +1,1 @@
+"""Operators as TensorIR: where their classes, bytes and FLOPs are read from."""

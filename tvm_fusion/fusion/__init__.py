@@ -1,0 +1,1 @@
+"""What shares a kernel, and every decision about it with its reason."""

@@ -1,0 +1,68 @@
+"""Decisions are data: every verdict of a stage, with its reason, in one place.
+
+Stages call :func:`record`; whoever wants to know opens :func:`recording` around the pipeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["accepted", "refused", "fallback"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One verdict and its reason.
+
+    Attributes
+    ----------
+    producer, consumer : str
+        The operators or kernels that the verdict is about; ``consumer`` is empty when it
+        concerns one of them alone.
+    verdict : {"accepted", "refused", "fallback"}
+        What was decided.
+    code : str
+        Stable, machine-readable reason, such as ``schedule_failed``.
+    sentence : str
+        The reason for a reader.
+    classes : tuple of str
+        Operator classes that the verdict rests on, if any.
+    bytes_saved : int, optional
+        Bytes of intermediate results that the verdict saves (negative: costs).
+    measured_us : float, optional
+        Microseconds measured, where the verdict rests on a measurement.
+    """
+
+    producer: str
+    consumer: str
+    verdict: Verdict
+    code: str
+    sentence: str
+    classes: tuple[str, ...] = ()
+    bytes_saved: int | None = None
+    measured_us: float | None = None
+
+
+_log: contextvars.ContextVar[list[Decision] | None] = contextvars.ContextVar("log", default=None)
+
+
+def record(decision: Decision) -> None:
+    """Append a decision to the log of the innermost :func:`recording`, if there is one."""
+    log = _log.get()
+    if log is not None:
+        log.append(decision)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[list[Decision]]:
+    """Collect the decisions taken inside the ``with`` block; yields the growing list."""
+    log: list[Decision] = []
+    token = _log.set(log)
+    try:
+        yield log
+    finally:
+        _log.reset(token)

@@ -1,0 +1,1 @@
+"""Which layout each edge carries, and which edges are mere views of one buffer."""

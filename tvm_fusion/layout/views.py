@@ -1,0 +1,59 @@
+"""The layout stage: edges that only rename the elements of one buffer become views of it."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import PassContext
+
+from ..stage import on_ours
+
+
+@tvm.transform.module_pass(opt_level=0, name="PlanLayout")
+class PlanLayout:
+    """Turn reshapes between kernels into views, those that make a function's output included.
+
+    TVM recognises a reshape by its PrimFunc, so this runs before kernels are scheduled. Left to
+    itself it copies where a reshape is bound to an output variable.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Apply to every Relax function that is ours."""
+        mod = on_ours([_AliasOutputs(), relax.transform.RewriteDataflowReshape()])(mod)
+        return on_ours([relax.transform.DeadCodeElimination()])(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="AliasOutputs")
+class _AliasOutputs:
+    """``output = reshape(x)`` becomes ``y = reshape(x); output = y``, which TVM sees as a view."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        mod = mod.clone()
+        for gvar, func in list(mod.functions.items()):
+            if isinstance(func, relax.Function):
+                mod.update_func(gvar, _alias_outputs(func))
+        return mod
+
+
+def _alias_outputs(func: relax.Function) -> relax.Function:
+    blocks = []
+    for block in func.body.blocks:
+        if isinstance(block, relax.DataflowBlock):
+            block = relax.DataflowBlock([new for old in block.bindings for new in _alias(old)])
+        blocks.append(block)
+    body = relax.SeqExpr(blocks, func.body.body)
+    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+def _alias(binding: relax.Binding) -> list[relax.Binding]:
+    if isinstance(binding.var, relax.DataflowVar) or not _is_unary_kernel(binding):
+        return [binding]
+    inner = relax.DataflowVar(binding.var.name, binding.var.ty)
+    return [relax.VarBinding(inner, binding.value), relax.VarBinding(binding.var, inner)]
+
+
+def _is_unary_kernel(binding: relax.Binding) -> bool:
+    """Whether a binding calls a PrimFunc on one tensor, as every reshape does."""
+    value = binding.value
+    is_kernel = isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.call_tir")
+    return is_kernel and len(value.args[1].fields) == 1

@@ -1,0 +1,98 @@
+"""The stages in order: the only file that knows all of them. Registers the named pipelines.
+
+``relax.get_pipeline("tvm_fusion", target=target)`` and ``tvm.compile(mod, target,
+relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")`` work once :mod:`tvm_fusion` is imported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir.transform import Pass, PassContext, Sequential
+from tvm.target import Target
+from tvm.tirx import compilation_pipeline
+
+from . import transform
+from .deploy.dump import Dump
+
+NAME = "tvm_fusion"
+
+STAGES: tuple[tuple[str, type], ...] = (
+    ("rewrite", transform.Rewrite),
+    ("ecg", transform.Legalize),
+    ("fusion", transform.FuseOperators),
+    ("layout", transform.PlanLayout),
+    ("schedule", transform.ScheduleKernels),
+)
+
+
+def stages(dump: Path | None = None) -> list[Pass]:
+    """List the passes of all stages, with a dump after each where a folder is given."""
+    passes: list[Pass] = []
+    for number, (name, stage) in enumerate(STAGES, start=1):
+        passes.append(stage())
+        if dump is not None:
+            passes.append(Dump(dump / f"{number}_{name}.py"))
+    return passes
+
+
+@relax.register_pipeline(NAME)
+def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:
+    """Build the Relax pipeline: all stages, then the virtual machine's lowering.
+
+    Applying it to its own result changes nothing.
+
+    Parameters
+    ----------
+    target : Target, optional
+        What to compile for; ``Target.current()`` when omitted, asked for when the pass runs.
+    lower : bool
+        Whether to lower for the virtual machine as well. ``False`` leaves ``call_tir`` on scheduled
+        PrimFuncs, for pipelines that go on with memory planning of their own.
+
+    Returns
+    -------
+    Pass
+        A module pass.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name=NAME)
+    def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        with target or Target.current(allow_none=False):
+            return Sequential([*stages(), *([transform.LowerToVM()] if lower else [])])(mod)
+
+    return run
+
+
+def tir_pipeline():
+    """Build the TIR pipeline: scheduled functions and thread-level kernels, each in its own way.
+
+    TVM lowers functions over SBlocks (S-TIR) and thread-level ones (TIRx) by different passes but
+    runs one pipeline over a module; this one parts the module by the attribute ``s_tir``.
+
+    Returns
+    -------
+    tuple
+        The module pass and the factories of host and device finalisation, as TVM registers them.
+    """
+    s_tir_passes, finalize_host, finalize_device = compilation_pipeline.PIPELINE_MAP["s_tir"]()
+    tirx_passes, _, _ = compilation_pipeline.PIPELINE_MAP["tirx"]()
+
+    @tvm.transform.module_pass(opt_level=0, name=NAME)
+    def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
+        thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
+        for gvar, func in mod.functions.items():
+            is_thread_level = isinstance(func, tirx.PrimFunc) and not func.attrs.get("s_tir", False)
+            (thread_level if is_thread_level else scheduled)[gvar] = func
+        lowered = s_tir_passes(tvm.IRModule(scheduled, attrs=mod.attrs))
+        if thread_level:
+            lowered.update(tirx_passes(tvm.IRModule(thread_level, attrs=mod.attrs)))
+        return lowered
+
+    return run, finalize_host, finalize_device
+
+
+compilation_pipeline.register_tir_pipeline(NAME, tir_pipeline)

@@ -1,0 +1,1 @@
+"""What was built: kernels, bytes, decisions, and what this machine can do."""

@@ -1,0 +1,120 @@
+"""Results of an independent implementation, and the error against them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+
+
+def onnx_reference(
+    path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]
+) -> tuple[str, dict[str, np.ndarray]]:
+    """Run an ONNX model by an independent implementation.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The model file.
+    inputs : mapping of str to numpy.ndarray
+        By name.
+
+    Returns
+    -------
+    name : str
+        ONNX Runtime where it is installed, otherwise the onnx package's own evaluator (slow).
+    outputs : dict of str to numpy.ndarray
+        By name.
+
+    Raises
+    ------
+    UserError
+        If the model cannot be read or does not take the inputs.
+    """
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise UserError(f"there is no file {path!r}", "the ONNX model that was compiled")
+    try:
+        if importlib.util.find_spec("onnxruntime"):
+            return "ONNX Runtime", _onnxruntime(path, inputs)
+        return "onnx.reference", _evaluator(path, inputs)
+    # guard: either implementation raises types of its own; the sentence says which and why
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise UserError(
+            f"the reference cannot run {path!r} ({reason})",
+            "the model that the artifact was compiled from, and inputs that it takes",
+        ) from error
+
+
+def compare(
+    outputs: Mapping[str, Any], expected: Mapping[str, np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """Compute errors per output, in float64.
+
+    Parameters
+    ----------
+    outputs, expected : mapping of str to array
+        By the same names.
+
+    Returns
+    -------
+    dict of str to dict
+        ``max_abs_error``: max|a-b|; ``max_rel_error``: that over max|b|, infinite if a value is
+        finite in one only; ``std`` of the expected values.
+
+    Raises
+    ------
+    UserError
+        If a name or shape differs.
+    """
+    from ..deploy.tensors import to_numpy
+
+    result = {}
+    for name, value in outputs.items():
+        actual = value if isinstance(value, np.ndarray) else to_numpy(value)
+        if name not in expected or expected[name].shape != actual.shape:
+            there = expected[name].shape if name in expected else "nothing"
+            raise UserError(
+                f"output {name!r} has shape {actual.shape} and the reference has {there}",
+                "the model that the artifact was compiled from",
+            )
+        result[name] = _errors(actual.astype(np.float64), expected[name].astype(np.float64))
+    return result
+
+
+def _errors(actual: np.ndarray, expected: np.ndarray) -> dict[str, float]:
+    finite = np.isfinite(expected)
+    same = np.array_equal(actual[~finite], expected[~finite], equal_nan=True)
+    error = np.abs(actual[finite] - expected[finite]).max(initial=0.0) if same else np.inf
+    error = np.inf if np.isnan(error) else float(error)
+    scale = float(np.abs(expected[finite]).max(initial=0.0))
+    relative = 0.0 if error == 0 else error / scale if scale else np.inf
+    return {
+        "max_abs_error": float(error),
+        "max_rel_error": float(relative),
+        "std": float(expected[finite].std()) if finite.any() else 0.0,
+    }
+
+
+def _onnxruntime(path: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def _evaluator(path: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(path)
+    values = evaluator.run(None, dict(inputs))
+    return dict(zip(evaluator.output_names, values, strict=True))

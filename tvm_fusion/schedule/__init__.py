@@ -1,0 +1,1 @@
+"""From planned groups to scheduled kernels: one rule after the other, each guarded."""

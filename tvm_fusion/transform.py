@@ -1,0 +1,17 @@
+"""Every stage as a TVM pass, to be used alone in somebody else's pipeline."""
+
+from .deploy.lower import LowerToVM
+from .ecg.legalize import Legalize
+from .fusion.fuse import FuseOperators
+from .layout.views import PlanLayout
+from .rewrite.simplify import Rewrite
+from .schedule.kernels import ScheduleKernels
+
+__all__ = [
+    "FuseOperators",
+    "Legalize",
+    "LowerToVM",
+    "PlanLayout",
+    "Rewrite",
+    "ScheduleKernels",
+]
