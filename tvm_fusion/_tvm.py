@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+PIPELINE = "tvm_fusion"  # the name of our Relax pipeline and of our TIR pipeline
 
 TVM = "0.27.0.post1"
 # From 0.1.15 on, serialising IR of this TVM to JSON segfaults: tensorize, MetaSchedule, save_json.
@@ -26,6 +30,30 @@ def check_versions() -> None:
             f"tvm_fusion found apache-tvm-ffi {ffi}; expected 0.1.14 (later ones crash with this "
             f"TVM); {_INSTALL}."
         )
+
+
+def register_pipelines() -> None:
+    """Register the named pipelines with TVM; their code is imported when one is asked for.
+
+    TVM calls this at the end of its own import, through the entry point group ``tvm.backends``.
+    """
+    from tvm.base import _RUNTIME_ONLY
+
+    if _RUNTIME_ONLY:
+        return
+    from tvm import relax
+    from tvm.tirx import compilation_pipeline
+
+    if PIPELINE not in relax.pipeline.PIPELINE_MAP:
+        relax.register_pipeline(PIPELINE)(_lazy("relax_pipeline"))
+    compilation_pipeline.register_tir_pipeline(PIPELINE, _lazy("tir_pipeline"))
+
+
+def _lazy(factory: str) -> Any:
+    def build(**options: Any) -> Any:
+        return getattr(importlib.import_module("tvm_fusion.pipeline"), factory)(**options)
+
+    return build
 
 
 def _installed(name: str) -> str | None:

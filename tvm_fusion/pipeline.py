@@ -1,7 +1,8 @@
-"""The stages in order: the only file that knows all of them. Registers the named pipelines.
+"""The stages in order: the only file that knows all of them.
 
-``relax.get_pipeline("tvm_fusion", target=target)`` and ``tvm.compile(mod, target,
-relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")`` work once :mod:`tvm_fusion` is imported.
+TVM knows both pipelines by name once this package is installed: ``relax.get_pipeline("tvm_fusion",
+target=target)`` inside a pipeline of one's own, or ``tvm.compile(mod, target,
+relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")`` for a whole build.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.target import Target
 from tvm.tirx import compilation_pipeline
 
 from . import transform
+from ._tvm import PIPELINE, register_pipelines
 from .deploy.dump import Dump
-
-NAME = "tvm_fusion"
 
 STAGES: tuple[tuple[str, type], ...] = (
     ("rewrite", transform.Rewrite),
@@ -38,9 +38,8 @@ def stages(dump: Path | None = None) -> list[Pass]:
     return passes
 
 
-@relax.register_pipeline(NAME)
 def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:
-    """Build the Relax pipeline: all stages, then the virtual machine's lowering.
+    """Build the Relax pipeline: normalisation, all stages, the virtual machine's lowering.
 
     Applying it to its own result changes nothing.
 
@@ -58,10 +57,11 @@ def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:
         A module pass.
     """
 
-    @tvm.transform.module_pass(opt_level=0, name=NAME)
+    @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         with target or Target.current(allow_none=False):
-            return Sequential([*stages(), *([transform.LowerToVM()] if lower else [])])(mod)
+            lowering = [transform.LowerToVM()] if lower else []
+            return Sequential([transform.NormalizeImport(), *stages(), *lowering])(mod)
 
     return run
 
@@ -80,7 +80,7 @@ def tir_pipeline():
     s_tir_passes, finalize_host, finalize_device = compilation_pipeline.PIPELINE_MAP["s_tir"]()
     tirx_passes, _, _ = compilation_pipeline.PIPELINE_MAP["tirx"]()
 
-    @tvm.transform.module_pass(opt_level=0, name=NAME)
+    @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
@@ -95,4 +95,4 @@ def tir_pipeline():
     return run, finalize_host, finalize_device
 
 
-compilation_pipeline.register_tir_pipeline(NAME, tir_pipeline)
+register_pipelines()  # for a checkout that is on the path but not installed

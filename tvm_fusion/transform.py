@@ -2,6 +2,7 @@
 
 from .deploy.lower import LowerToVM
 from .ecg.legalize import Legalize
+from .frontend.normalize import NormalizeImport
 from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
 from .rewrite.simplify import Rewrite
@@ -11,6 +12,7 @@ __all__ = [
     "FuseOperators",
     "Legalize",
     "LowerToVM",
+    "NormalizeImport",
     "PlanLayout",
     "Rewrite",
     "ScheduleKernels",

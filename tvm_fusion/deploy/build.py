@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import tvm
 
+from .._tvm import PIPELINE
 from ..device import TargetSpec
 from ..report.count import count
 from ..signature import DimRange
 from .lower import LowerToVM
 from .toolchain import toolchain
 from .weights import MIN_BYTES, lift_constants
-
-TIR_PIPELINE = "tvm_fusion"
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,7 @@ def build(
     weights, weight_names = _name_weights(lifted.weights, model_names)
     extents = {name: dim.high for name, dim in dims.items()}
     counts = {name: _count(lowered, target, name, extents) for name in functions}
-    executable = tvm.compile(
-        lowered, target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE
-    )
+    executable = tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
     return Built(executable, weights, weight_names, counts)
 
 
@@ -89,7 +86,7 @@ def export_library(executable: Any, spec: TargetSpec, path: Path) -> None:
 def _count(
     mod: tvm.IRModule, target: Any, function: str, extents: Mapping[str, int]
 ) -> dict[str, Any]:
-    result = count(mod, target, function=function, dims=extents, tir_pipeline=TIR_PIPELINE)
+    result = count(mod, target, function=function, dims=extents, tir_pipeline=PIPELINE)
     return {
         "kernels": result.kernels,
         "calls": result.calls,

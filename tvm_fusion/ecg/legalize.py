@@ -17,7 +17,7 @@ class Legalize:
     """Lower operators to PrimFuncs and annotate each PrimFunc with its stock operator pattern.
 
     Runs under the current target, which decides how sorts and scans are expressed. PrimFuncs that
-    somebody has scheduled already are marked opaque: they are kernels, not operators.
+    are scheduled already or written at thread level are marked opaque: they are kernels.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -27,16 +27,17 @@ class Legalize:
                 relax.backend.DispatchSampling(),
                 relax.backend.DispatchSortScan(),
                 relax.transform.LegalizeOps(),
-                _KeepScheduledApart(),
+                _KeepKernelsApart(),
                 relax.transform.AnnotateTIROpPattern(),
-                _KeepScheduledApart(),
+                _KeepKernelsApart(),
             ]
         )(mod)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="KeepScheduledApart")
-class _KeepScheduledApart:
+@tirx.transform.prim_func_pass(opt_level=0, name="KeepKernelsApart")
+class _KeepKernelsApart:
     def transform_function(
         self, func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
-        return func.with_attr("op_pattern", _OPAQUE) if is_scheduled(func) else func
+        is_kernel = is_scheduled(func) or not func.attrs.get("s_tir", False)
+        return func.with_attr("op_pattern", _OPAQUE) if is_kernel else func

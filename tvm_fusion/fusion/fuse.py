@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir.transform import PassContext
 
 from ..stage import on_ours
@@ -24,5 +24,16 @@ class FuseOperators:
                 relax.transform.ConvertToDataflow(min_size=1),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
+                _DropPatterns(),
             ]
         )(mod)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="DropPatterns")
+class _DropPatterns:
+    """Patterns describe operators; what comes out of fusion are kernels."""
+
+    def transform_function(
+        self, func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: PassContext
+    ) -> tirx.PrimFunc:
+        return func.without_attr("op_pattern")
