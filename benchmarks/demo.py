@@ -1,0 +1,37 @@
+"""The main job on a real model: compile ResNet-50, check it, time it.
+
+The graph is the one inside the onnx package; its weights are drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import onnx
+
+from benchmarks import zoo
+from tvm_fusion.cli import main
+
+MODEL = "light_resnet50"
+FOLDER = Path("build")
+
+
+def demo() -> int:
+    """Run the commands that a user would type; stop at the first that fails."""
+    FOLDER.mkdir(exist_ok=True)
+    model, artifact = FOLDER / "resnet50.onnx", FOLDER / "resnet50"
+    onnx.save(zoo.load(MODEL), model)
+    for command in (
+        ["compile", str(model), "-o", str(artifact)],
+        ["check", str(artifact), str(model)],
+        ["run", str(artifact), "--repeat", "20"],
+    ):
+        print("$ tvm-fusion", *command, flush=True)
+        if code := main(command):
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(demo())

@@ -1,0 +1,120 @@
+/* A stand-in for libcudart.so.13: device memory is zeroed host memory, streams do nothing, copies and
+ * graphs are counted. It has the functions that TVM's CUDA runtime imports. */
+#include "counters.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* cudaDeviceAttr values that TVM reads; the others are reported as 1024. */
+enum {
+  MAX_SHARED_MEMORY_PER_BLOCK = 8,
+  WARP_SIZE = 10,
+  COMPUTE_CAPABILITY_MAJOR = 75,
+  COMPUTE_CAPABILITY_MINOR = 76,
+};
+
+static const size_t kMemory = (size_t)1 << 34;
+
+int cudaGetDeviceCount(int *count) { return *count = 1, 0; }
+int cudaGetDevice(int *device) { return *device = 0, 0; }
+int cudaSetDevice(int device) { return (void)device, 0; }
+int cudaGetDeviceProperties(void *properties, int device) {
+  return (void)properties, (void)device, 0;
+}
+
+int cudaDeviceGetAttribute(int *value, int attribute, int device) {
+  (void)device;
+  switch (attribute) {
+    case MAX_SHARED_MEMORY_PER_BLOCK: *value = 48 << 10; break;
+    case WARP_SIZE: *value = 32; break;
+    case COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+    case COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    default: *value = 1024;
+  }
+  return 0;
+}
+
+int cudaMalloc(void **memory, size_t size) {
+  size_t rounded = (size + 511) / 256 * 256;
+  *memory = aligned_alloc(256, rounded);
+  if (!*memory) return 2; /* cudaErrorMemoryAllocation */
+  memset(*memory, 0, rounded);
+  return 0;
+}
+
+int cudaMallocHost(void **memory, size_t size) { return cudaMalloc(memory, size); }
+int cudaFree(void *memory) { return free(memory), 0; }
+int cudaFreeHost(void *memory) { return free(memory), 0; }
+int cudaMemGetInfo(size_t *available, size_t *total) { return *available = *total = kMemory, 0; }
+
+int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
+  (void)kind, (void)stream;
+  memcpy(to, from, size);
+  fake_record_copy();
+  return 0;
+}
+
+int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size,
+                        void *stream) {
+  (void)to_device, (void)from_device;
+  return cudaMemcpyAsync(to, from, size, 0, stream);
+}
+
+int cudaStreamCreate(void **stream) { return *stream = &fake_counters, 0; }
+int cudaStreamCreateWithFlags(void **stream, unsigned flags) {
+  return (void)flags, cudaStreamCreate(stream);
+}
+int cudaStreamDestroy(void *stream) { return (void)stream, 0; }
+int cudaStreamSynchronize(void *stream) { return (void)stream, 0; }
+int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) {
+  return (void)stream, (void)event, (void)flags, 0;
+}
+
+int cudaStreamBeginCapture(void *stream, int mode) {
+  (void)stream, (void)mode;
+  fake_capture = calloc(1, sizeof *fake_capture);
+  fake_counters.captures++;
+  return fake_capture ? 0 : 2;
+}
+
+int cudaStreamEndCapture(void *stream, void **graph) {
+  (void)stream;
+  *graph = fake_capture;
+  fake_capture = NULL;
+  return 0;
+}
+
+int cudaGraphInstantiate(void **executable, void *graph, unsigned long long flags) {
+  (void)flags;
+  struct fake_graph *copy = malloc(sizeof *copy);
+  if (!copy) return 2;
+  *copy = *(struct fake_graph *)graph;
+  *executable = copy;
+  return 0;
+}
+
+int cudaGraphLaunch(void *executable, void *stream) {
+  (void)stream;
+  const struct fake_graph *graph = executable;
+  fake_counters.graph_launches++;
+  fake_counters.kernels += graph->kernels;
+  fake_counters.copies += graph->copies;
+  return 0;
+}
+
+int cudaGraphDestroy(void *graph) { return free(graph), 0; }
+int cudaGraphExecDestroy(void *executable) { return free(executable), 0; }
+
+int cudaEventCreate(void **event) { return *event = &fake_counters, 0; }
+int cudaEventDestroy(void *event) { return (void)event, 0; }
+int cudaEventRecord(void *event, void *stream) { return (void)event, (void)stream, 0; }
+int cudaEventSynchronize(void *event) { return (void)event, 0; }
+int cudaEventElapsedTime(float *milliseconds, void *from, void *to) {
+  (void)from, (void)to;
+  return *milliseconds = 1, 0;
+}
+
+int cudaGetLastError(void) { return 0; }
+int cudaPeekAtLastError(void) { return 0; }
+const char *cudaGetErrorName(int error) { return (void)error, "none"; }
+const char *cudaGetErrorString(int error) { return (void)error, "none"; }

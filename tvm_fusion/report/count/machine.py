@@ -1,0 +1,193 @@
+"""Runs a lowered module on shapes alone and counts what it launches.
+
+The module is taken as the virtual machine's code generator takes it: memory planned, PrimFuncs
+called on allocated tensors, symbolic extents in the shape heap. So the count follows the very calls
+that run, through private functions, closures and bodies captured into CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from math import prod
+
+import tvm
+from tvm import ir, relax, tirx
+
+from . import builtins
+from .host import Env, Profile, tensor_bits
+from .values import FunctionValue, Heap, ShapeValue, Tally, TensorValue
+
+Profiler = Callable[[str, tirx.PrimFunc, Sequence[object]], Profile]
+
+
+class Machine:
+    """Evaluate functions of a lowered module.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The module.
+    profiler : callable
+        Says what one call of a PrimFunc launches, given its name, itself and its arguments.
+    on_device : bool
+        Whether tensors live on a device, so that the host reads them through a copy.
+    symbols : Env
+        Extents of the symbolic dimensions.
+    """
+
+    def __init__(self, mod: tvm.IRModule, profiler: Profiler, on_device: bool, symbols: Env):
+        self.tally = Tally()
+        self._functions = {gvar.name_hint: func for gvar, func in mod.functions.items()}
+        self._profiler = profiler
+        self._on_device = on_device
+        self._symbols = symbols
+        self._fresh = itertools.count()
+        self._active: list[str] = []
+
+    def value_of_type(self, ty: ir.Type, allocate: bool = False) -> object:
+        """Return a value of a Relax type, its tensors newly allocated if ``allocate``."""
+        if isinstance(ty, relax.TensorType):
+            shape = None
+            if isinstance(ty.shape, relax.ShapeExpr):
+                shape = tuple(self._symbols.evaluate(extent) for extent in ty.shape.values)
+            if allocate:
+                return self._allocate(shape, str(ty.dtype), "a library call's result")
+            return TensorValue(shape, str(ty.dtype))
+        if isinstance(ty, relax.TupleType):
+            return tuple(self.value_of_type(item, allocate) for item in ty.fields)
+        if isinstance(ty, relax.ShapeType) and ty.values is not None:
+            return ShapeValue(tuple(self._symbols.evaluate(extent) for extent in ty.values))
+        return None
+
+    def invoke(self, function: FunctionValue, args: Sequence[object]) -> object:
+        """Evaluate a call of a Relax function."""
+        if function.name in self._active:
+            self.tally.caveats.append(f"{function.name}: a recursive call is not followed")
+            return None
+        self._active.append(function.name)
+        values = dict(zip(function.function.params, (*args, *function.bound), strict=True))
+        result = self._evaluate(function.function.body, values)
+        self._active.pop()
+        return result
+
+    def _evaluate(self, expr: ir.Expr, values: dict[ir.Var, object]) -> object:
+        if isinstance(expr, relax.SeqExpr):
+            for block in expr.blocks:
+                for binding in block.bindings:
+                    values[binding.var] = self._evaluate(binding.value, values)
+            return self._evaluate(expr.body, values)
+        if isinstance(expr, ir.Var):
+            return values[expr] if expr in values else self._symbols.evaluate(expr)
+        if isinstance(expr, ir.Tuple):
+            return tuple(self._evaluate(item, values) for item in expr.fields)
+        if isinstance(expr, ir.TupleGetItem):
+            items = self._evaluate(expr.tuple_value, values)
+            return items[expr.index] if isinstance(items, tuple) else None
+        if isinstance(expr, relax.ShapeExpr):
+            return ShapeValue(tuple(self._symbols.evaluate(extent) for extent in expr.values))
+        if isinstance(expr, tirx.IntImm):
+            return int(expr.value)
+        if isinstance(expr, ir.GenericConst):
+            return self.value_of_type(expr.ty)
+        if isinstance(expr, ir.GlobalVar):
+            target = self._functions.get(expr.name_hint)
+            known = isinstance(target, relax.Function)
+            return FunctionValue(target, expr.name_hint) if known else None
+        if isinstance(expr, relax.If):
+            return self._branch(expr, values)
+        if isinstance(expr, ir.Call):
+            return self._call(expr, values)
+        return None
+
+    def _branch(self, expr: relax.If, values: dict[ir.Var, object]) -> object:
+        """Count the branch that launches more; which one runs depends on data."""
+        if self._on_device:
+            self.tally.launch("vm.builtin.read_if_cond", "", "copy")
+        before, outcomes = self.tally, []
+        for branch in (expr.true_branch, expr.false_branch):
+            self.tally = Tally()
+            outcomes.append((self._evaluate(branch, dict(values)), self.tally))
+        self.tally = before
+        result, tally = max(outcomes, key=lambda outcome: outcome[1].weight)
+        self.tally.add(tally)
+        return result
+
+    def _call(self, call: ir.Call, values: dict[ir.Var, object]) -> object:
+        op, operands = call.op, list(call.args)
+        if isinstance(op, ir.Op):
+            if op.name == "relax.vm.alloc_tensor":
+                shape = self._evaluate(operands[2], values)
+                extents = shape.extents if isinstance(shape, ShapeValue) else None
+                return self._allocate(extents, str(operands[3].value), "a tensor")
+            if op.name in ("relax.call_builtin_with_ctx", "relax.vm.call_tir_dyn"):
+                op, operands = operands[0], list(operands[1].fields)
+            elif op.name in ("relax.call_pure_packed", "relax.call_inplace_packed"):
+                op, operands = operands[0], operands[1:]
+            else:
+                return None
+        args = [self._evaluate(operand, values) for operand in operands]
+        if isinstance(op, relax.ExternFunc):
+            return self._extern(str(op.global_symbol), args, call)
+        if isinstance(op, ir.GlobalVar):
+            function = self._functions.get(op.name_hint)
+            if isinstance(function, tirx.PrimFunc):
+                return self._call_primfunc(op.name_hint, function, args)
+        function = self._evaluate(op, values)
+        return self.invoke(function, args) if isinstance(function, FunctionValue) else None
+
+    def _call_primfunc(self, name: str, func: tirx.PrimFunc, args: list[object]) -> object:
+        # A dynamic call passes its scalars as one shape.
+        if args and isinstance(args[-1], ShapeValue):
+            args = [*args[:-1], *args[-1].extents]
+        if func.attrs and func.attrs.get("tirx.is_host_func", False):
+            return _run_on_host(func, args)
+        self.tally.call(name, self._profiler(name, func, args))
+        return None
+
+    def _extern(self, name: str, args: list[object], call: ir.Call) -> object:
+        if name in builtins.HANDLERS:
+            return builtins.HANDLERS[name](args)
+        if builtins.is_silent(name):
+            return None
+        if name == "vm.builtin.cuda_graph.run_or_capture" and isinstance(args[0], FunctionValue):
+            captured = args[1] if isinstance(args[1], tuple) else ()
+            return self.invoke(args[0], captured)
+        if name == "vm.builtin.cuda_graph.get_cached_alloc" and isinstance(args[0], FunctionValue):
+            return self.invoke(args[0], ())
+        if name == "vm.builtin.invoke_closure" and isinstance(args[0], FunctionValue):
+            return self.invoke(args[0], args[1:])
+        if name in builtins.COPYING:
+            if self._on_device:
+                self.tally.launch(name, "", "copy")
+            return self.value_of_type(call.ty, allocate=self._on_device)
+        self.tally.launch(name, "", "library")
+        return self.value_of_type(call.ty, allocate=True)
+
+    def _allocate(self, shape: tuple[int | None, ...] | None, dtype: str, what: str) -> TensorValue:
+        allocation = next(self._fresh)
+        if shape is None or None in shape:
+            self.tally.caveats.append(f"{self._active[-1]}: {what} of unknown shape is left out")
+        else:
+            known = [extent for extent in shape if extent is not None]
+            self.tally.allocations[allocation] = (prod(known) * tensor_bits(dtype) + 7) // 8
+        return TensorValue(shape, dtype, allocation)
+
+
+def _run_on_host(func: tirx.PrimFunc, args: list[object]) -> object:
+    """Run a host function that computes extents from extents in the shape heap."""
+    env, result = Env(), None
+    for param, arg in zip(func.params, args, strict=True):
+        if isinstance(arg, int):
+            env.values[param] = arg
+        elif isinstance(arg, Heap):
+            env.heaps[param] = arg.slots
+    statements = func.body.seq if isinstance(func.body, tirx.SeqStmt) else [func.body]
+    for stmt in statements:
+        if isinstance(stmt, tirx.BufferStore) and stmt.buffer in env.heaps:
+            slot = env.evaluate(stmt.indices[0])
+            if slot is not None:
+                env.heaps[stmt.buffer][slot] = env.evaluate(stmt.value)
+        elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, ir.Call):
+            result = env.evaluate(stmt.value.args[0])
+    return result

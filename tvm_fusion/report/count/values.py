@@ -1,0 +1,104 @@
+"""What the counting machine computes with: shapes and identities of values, never their data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tvm import relax
+
+from .host import Profile
+from .result import Kind
+
+
+@dataclass(frozen=True)
+class TensorValue:
+    """A tensor of known or partly known shape.
+
+    Attributes
+    ----------
+    shape : tuple of (int or None), optional
+        Extents; None where they depend on data.
+    dtype : str
+        Element type.
+    allocation : int, optional
+        Which allocation it views; None for inputs, weights and constants.
+    """
+
+    shape: tuple[int | None, ...] | None
+    dtype: str
+    allocation: int | None = None
+
+
+@dataclass(frozen=True)
+class ShapeValue:
+    """A shape."""
+
+    extents: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class FunctionValue:
+    """A Relax function, with the arguments that a closure has bound last."""
+
+    function: relax.Function
+    name: str
+    bound: tuple[object, ...] = ()
+
+
+@dataclass
+class Heap:
+    """The virtual machine's slots for symbolic extents."""
+
+    slots: list[int | None]
+
+
+@dataclass
+class Tally:
+    """What has been counted so far.
+
+    ``launches`` maps (kernel, PrimFunc, kind) to times, ``allocations`` an allocation to bytes.
+    """
+
+    launches: dict[tuple[str, str, Kind], int] = field(default_factory=dict)
+    calls: int = 0
+    hidden_bytes: int = 0
+    allocations: dict[int, int] = field(default_factory=dict)
+    caveats: list[str] = field(default_factory=list)
+
+    def launch(self, kernel: str, primfunc: str, kind: Kind, times: int = 1) -> None:
+        """Add launches."""
+        key = (kernel, primfunc, kind)
+        self.launches[key] = self.launches.get(key, 0) + times
+
+    def call(self, primfunc: str, profile: Profile) -> None:
+        """Add one call of a PrimFunc."""
+        self.calls += 1
+        self.hidden_bytes += profile.hidden_bytes
+        self.caveats += profile.caveats
+        for (kernel, kind), times in profile.launches.items():
+            self.launch(kernel, primfunc, kind, times)
+
+    def add(self, other: Tally) -> None:
+        """Add all that another tally holds."""
+        for (kernel, primfunc, kind), times in other.launches.items():
+            self.launch(kernel, primfunc, kind, times)
+        self.calls += other.calls
+        self.hidden_bytes += other.hidden_bytes
+        self.allocations.update(other.allocations)
+        self.caveats += other.caveats
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """Order of branches: more launches first, then more bytes."""
+        size = self.hidden_bytes + sum(self.allocations.values())
+        return sum(self.launches.values()), size
+
+
+def allocations_of(value: object) -> Iterator[int]:
+    """Yield the allocations that a value keeps alive."""
+    if isinstance(value, TensorValue) and value.allocation is not None:
+        yield value.allocation
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from allocations_of(item)
