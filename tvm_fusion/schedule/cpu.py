@@ -20,6 +20,7 @@ from tvm.target import Target
 from .block_info import BlockInfo, block_info, inline_maps
 
 PARALLEL_WORK = 16384  # iterations below which waking a second thread costs more than it saves
+WIDE_TILE = 2048  # columns of a tile that LLVM vectorises; 8 rows of it fit into a level-2 cache
 PARALLEL_TASKS = 32  # tasks that keep the cores of a usual machine evenly busy
 
 
@@ -75,8 +76,8 @@ def _tile_contraction(
     width = _tile_size(info.extents[column], 2 * registers.lanes, registers.lanes)
     vectorize = width > 1
     if 4 * width < registers.lanes < (info.extents[column] or 0):
-        # A prime extent: tiles with a ragged end, which LLVM vectorises better than TVM does.
-        width, vectorize = registers.lanes, False
+        # No divisor makes decent vectors: wide tiles, whose column loop LLVM vectorises itself.
+        width, vectorize = _tile_size(info.extents[column], WIDE_TILE, WIDE_TILE), False
 
     # The larger operand is walked once; the smaller one comes round again from the cache.
     loops = dict(zip(info.spatial, sch.get_loops(epilogue), strict=True))
@@ -102,6 +103,8 @@ def _tile_contraction(
         sch.unroll(rows)
         if vectorize:
             sch.vectorize(columns)
+        else:
+            sch.reorder(columns, rows)
     sch.parallel(outer)
     sch.decompose_reduction(block, reduce[0])
     return epilogue

@@ -1,0 +1,105 @@
+"""The engines that can be measured, one file a family, and what each of them must provide.
+
+An engine is a function ``prepare(job) -> Prepared``, named by an import path so that only its own
+worker process imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: The engine that the others are compared with.
+OURS = "ours"
+
+#: Peer name -> ``module:function``.
+ENGINES: Mapping[str, str] = {
+    OURS: "benchmarks.harness.engines.tvm:ours",
+    "tvm": "benchmarks.harness.engines.tvm:stock_fused",
+    "tvm-default": "benchmarks.harness.engines.tvm:stock_default",
+    "onnxruntime": "benchmarks.harness.engines.onnxruntime:optimized",
+    "openvino": "benchmarks.harness.engines.openvino:openvino",
+    "torch": "benchmarks.harness.engines.torch:eager",
+    "torch-compile": "benchmarks.harness.engines.torch:compiled",
+}
+
+#: Who says what is right: peers that share weights and inputs share a reference.
+ONNX_REFERENCE = "benchmarks.harness.engines.onnxruntime:unoptimized"
+REFERENCES: Mapping[str, str] = {
+    "torch": "benchmarks.harness.engines.torch:eager",
+    "torch-compile": "benchmarks.harness.engines.torch:eager",
+}
+
+
+class Unavailable(Exception):
+    """The engine cannot take part: not installed, or it has no form of this model."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an engine is asked to run.
+
+    Attributes
+    ----------
+    name : str
+        The model's name in the zoo.
+    model : Path
+        ONNX file, weights in a file beside it.
+    inputs : mapping of str to numpy.ndarray
+        One array per graph input; the shapes are static.
+    threads : int
+        Threads that the engine may compute with.
+    seed : int
+        Seed of weights that are not in the ONNX file (torch modules).
+    folder : Path
+        Where the engine may write.
+    """
+
+    name: str
+    model: Path
+    inputs: Mapping[str, np.ndarray]
+    threads: int
+    seed: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model ready to run.
+
+    Attributes
+    ----------
+    run : callable
+        What is timed: one inference, finished when it returns.
+    outputs : callable
+        Turns what ``run`` returned into arrays by name; not timed.
+    versions : mapping of str to str
+        Package versions that made the result.
+    facts : mapping
+        What else is worth keeping: kernels, intermediate bytes, compile seconds...
+    """
+
+    run: Callable[[], Any]
+    outputs: Callable[[Any], Mapping[str, np.ndarray]]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def resolve(path: str) -> Callable[[Job], Prepared]:
+    """Import the function behind ``module:function``.
+
+    Raises
+    ------
+    Unavailable
+        When a package that the engine needs is not installed.
+    """
+    module, _, function = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise Unavailable(f"{error.name} is not installed") from error

@@ -1,0 +1,117 @@
+"""TVM as it comes, in two pipelines, and this project on top of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+import tvm_fusion
+from tvm_fusion.report.count import count_stock
+
+from . import Job, Prepared
+
+#: Fields of the counts, as the artifact's manifest names them.
+COUNTS = ("kernels", "calls", "intermediate_bytes")
+
+
+def ours(job: Job) -> Prepared:
+    """Compile with this project, export, load the artifact again and run that."""
+    folder = job.folder / "artifact"
+    start = time.perf_counter()
+    artifact = tvm_fusion.compile(str(job.model), target="llvm")
+    artifact.export(folder)
+    compile_seconds = time.perf_counter() - start
+    facts: dict[str, Any] = {
+        "compile_seconds": compile_seconds,
+        "compile_peak_rss_mb": peak_rss_mb(),
+        **{key: artifact.manifest["functions"]["main"][key] for key in COUNTS},
+    }
+    executable = tvm_fusion.load(folder)
+    feeds = dict(job.inputs)
+    return Prepared(
+        run=lambda: executable.run(feeds),
+        outputs=lambda result: {name: np.asarray(array) for name, array in result.items()},
+        versions={"tvm_fusion": tvm_fusion.__version__, "apache-tvm": tvm.__version__},
+        facts=facts,
+    )
+
+
+def stock_fused(job: Job) -> Prepared:
+    """Stock TVM with the pipeline that it has for this target: operators are fused."""
+    target = _host_target(job.threads)
+    return _stock(job, target, relax.get_default_pipeline(target))
+
+
+def stock_default(job: Job) -> Prepared:
+    """Stock TVM as ``tvm.compile(mod, target)`` builds it: nothing is fused on a CPU."""
+    return _stock(job, _host_target(job.threads), None)
+
+
+def _host_target(threads: int) -> tvm.target.Target:
+    cpu = tvm.target.codegen.llvm_get_system_cpu()
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
+
+
+def _stock(job: Job, target: tvm.target.Target, pipeline: tvm.transform.Pass | None) -> Prepared:
+    model = onnx.load(str(job.model))
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in initializers]
+    shapes = {name: list(job.inputs[name].shape) for name in names}
+    start = time.perf_counter()
+    mod = from_onnx(model, shape_dict=shapes)
+    if pipeline is None:
+        executable = tvm.compile(mod, target)
+    else:
+        executable = tvm.compile(mod, target, relax_pipeline=pipeline)
+    compile_seconds = time.perf_counter() - start
+    run = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    arguments = [tvm.runtime.tensor(job.inputs[name]) for name in names]
+    output_names = [value.name for value in model.graph.output]
+
+    def outputs(result) -> Mapping[str, np.ndarray]:
+        results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        return {n: array.numpy() for n, array in zip(output_names, results, strict=True)}
+
+    facts: dict[str, Any] = {
+        "compile_seconds": compile_seconds,
+        "compile_peak_rss_mb": peak_rss_mb(),
+    }
+    if pipeline is not None:
+        facts |= _stock_counts(mod, target)
+    return Prepared(
+        run=lambda: run(*arguments),
+        outputs=outputs,
+        versions={"apache-tvm": tvm.__version__},
+        facts=facts,
+    )
+
+
+def _stock_counts(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, Any]:
+    try:
+        count = count_stock(mod, target)
+    except Exception as error:
+        # A count that cannot be had is no reason to lose the latency; the table tells why.
+        return {"not_counted": f"{type(error).__name__}: {error}"}
+    return dict(
+        zip(COUNTS, (count.kernels, count.calls, count.total_intermediate_bytes), strict=True)
+    )
+
+
+def peak_rss_mb() -> float | None:
+    """Return the highest resident size of this process so far, in MB (10**6 bytes).
+
+    From ``/proc``, because ``ru_maxrss`` starts at the size of the process that spawned this one.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            lines = [line for line in status if line.startswith("VmHWM:")]
+    except OSError:
+        return None
+    return int(lines[0].split()[1]) * 1024 / 1e6 if lines else None

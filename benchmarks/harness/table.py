@@ -1,0 +1,233 @@
+"""Regenerates the Markdown tables from the JSON files alone.
+
+``python -m benchmarks.harness.table`` writes ``README.md`` beside the folder ``results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm_fusion.errors import UserError
+
+from .client import ROOT
+from .engines import ENGINES, OURS
+
+#: Changes when a field of the JSON files changes its meaning or goes.
+SCHEMA = 1
+CPU = ROOT / "benchmarks" / "cpu"
+_STOCK = "tvm"
+_INTRODUCTION = """\
+# Latency on a CPU
+
+Generated from `results/*.json` by `python -m benchmarks.harness.table`; edits are lost.
+
+Every engine runs in its own process with the same number of threads. In each round every engine has
+one turn: warm-up, then as many runs as fit the budget. A round's figure is the median of its runs;
+the tables show the spread of these figures over the rounds. Before anything is timed the outputs
+are compared: max|a-b| / max|b| against ONNX Runtime without graph optimizations (PyTorch's peers,
+which have other random weights, against PyTorch eager). What differs is not timed.
+"""
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read all records of a folder, by file name, the oldest first.
+
+    Raises
+    ------
+    UserError
+        When a file has another schema.
+    """
+    records = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    for name, record in records.items():
+        if record.get("schema") != SCHEMA:
+            raise UserError(
+                f"{name} has schema {record.get('schema')}", str(SCHEMA), "measure it again"
+            )
+    return dict(sorted(records.items(), key=lambda item: item[1]["environment"]["date"]))
+
+
+def render(records: dict[str, dict[str, Any]]) -> str:
+    """Return the page for the records; of a model in several, the newest measurement counts."""
+    newest = {model["name"]: model for record in records.values() for model in record["models"]}
+    models = [newest[name] for name in sorted(newest)]
+    if not models:
+        return _INTRODUCTION + "\nNo results yet.\n"
+    found = {peer for model in models for peer in model["peers"]}
+    peers = [name for name in ENGINES if name in found] + sorted(found - set(ENGINES))
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            *_latency(models, peers),
+            *_cost(models),
+            *_not_timed(models),
+            *_spread(models, peers),
+            *_sources(records),
+        ]
+    )
+
+
+def _latency(models: Sequence[dict[str, Any]], peers: Sequence[str]) -> list[str]:
+    rows = [[model["name"], *(_latency_cell(model, peer) for peer in peers)] for model in models]
+    means = [
+        _geometric_mean(m["ratios"][p]["median"] for m in models if p in m["ratios"]) for p in peers
+    ]
+    if any(mean is not None for mean in means):
+        rows.append(["geometric mean", *(f"({_ratio(m)})" if m else "" for m in means)])
+    return [
+        "## Median latency\n",
+        f"Milliseconds; in brackets the median over the rounds of {OURS}/peer: below 1, {OURS} is "
+        "faster.\n",
+        *_table(["model", *peers], rows),
+    ]
+
+
+def _latency_cell(model: dict[str, Any], peer: str) -> str:
+    result = model["peers"].get(peer)
+    if result is None:
+        return ""
+    if "latency_ms" not in result:
+        return result["status"]
+    ratio = model["ratios"].get(peer)
+    return _number(result["latency_ms"]["median"]) + (
+        f" ({_ratio(ratio['median'])})" if ratio else ""
+    )
+
+
+def _cost(models: Sequence[dict[str, Any]]) -> list[str]:
+    """Kernels, bytes and compilation, ours beside stock; empty where nobody recorded them."""
+    columns = {
+        "kernels": ("kernels", 1),
+        "calls": ("calls", 1),
+        "intermediates, MB": ("intermediate_bytes", 1e-6),
+        "compile, s": ("compile_seconds", 1),
+        "peak RSS, MB": ("compile_peak_rss_mb", 1),
+    }
+    rows = []
+    for model in models:
+        facts = [model["peers"].get(peer, {}).get("facts", {}) for peer in (OURS, _STOCK)]
+        cells = [
+            _number(fact[key] * scale) if key in fact else ""
+            for key, scale in columns.values()
+            for fact in facts
+        ]
+        rows.append([model["name"], *cells])
+    headings = [f"{title}, {peer}" for title in columns for peer in (OURS, _STOCK)]
+    return [
+        "\n## Kernels and compilation\n",
+        "A kernel is one loop nest over a whole tensor, a call one PrimFunc call of the virtual "
+        "machine. Intermediates are tensors between calls and buffers larger than a tile inside a "
+        f"PrimFunc. `{_STOCK}` is stock TVM's pipeline for this target; its kernels, calls and "
+        "intermediates are counted after DecomposeOpsForInference, which its timed build lacks.\n",
+        *_table(["model", *headings], rows),
+        *(
+            f"\n{model['name']}, {peer}: not counted: {result['facts']['not_counted']}"
+            for model in models
+            for peer, result in model["peers"].items()
+            if "not_counted" in result.get("facts", {})
+        ),
+    ]
+
+
+def _not_timed(models: Sequence[dict[str, Any]]) -> list[str]:
+    rows = [
+        [model["name"], peer, result["status"], result["reason"].replace("|", "\\|")]
+        for model in models
+        for peer, result in model["peers"].items()
+        if result["status"] != "right"
+    ]
+    if not rows:
+        return []
+    return ["\n## Not timed\n", *_table(["model", "peer", "status", "reason"], rows)]
+
+
+def _spread(models: Sequence[dict[str, Any]], peers: Sequence[str]) -> list[str]:
+    points = ("min", "p25", "median", "p75", "max")
+    rows = []
+    for model in models:
+        for peer in peers:
+            result = model["peers"].get(peer, {})
+            if "latency_ms" not in result:
+                continue
+            ratio = model["ratios"].get(peer)
+            rows.append(
+                [
+                    model["name"],
+                    peer,
+                    *(_number(result["latency_ms"][point]) for point in points),
+                    f"{_ratio(ratio['p25'])} to {_ratio(ratio['p75'])}" if ratio else "",
+                    str(sum(ms is not None for ms in result["round_ms"])),
+                    str(result["runs"]),
+                    _error(peer, result),
+                ]
+            )
+    headings = ["model", "peer", *points, f"{OURS}/peer, p25 to p75", "rounds", "runs", "error"]
+    return ["\n## Spread over the rounds\n", "Milliseconds.\n", *_table(headings, rows)]
+
+
+def _error(peer: str, result: dict[str, Any]) -> str:
+    # An engine compared with itself has proved nothing; don't show it a zero.
+    is_reference = result["reference"] == ENGINES.get(peer)
+    return "reference" if is_reference else f"{result['error']:.0e}"
+
+
+def _sources(records: dict[str, dict[str, Any]]) -> list[str]:
+    lines = ["\n## How it was measured\n"]
+    for name, record in records.items():
+        where, settings = record["environment"], record["settings"]
+        results = [r for model in record["models"] for r in model["peers"].values()]
+        versions = dict(v for r in results for v in r.get("versions", {}).items())
+        commit = where["commit"] or "unknown"
+        lines += [
+            f"* `results/{name}`: {where['date']}, {where['cpu']}, {settings['threads']} threads, "
+            f"{settings['rounds']} rounds of {settings['budget']:g} s, seed {settings['seed']}, "
+            f"commit {commit[:12]}{' with changes' if where['dirty'] else ''}; "
+            f"Python {where['python']}, "
+            + ", ".join(f"{package} {version}" for package, version in sorted(versions.items()))
+            + f"; `{' '.join(record['command'])}`",
+        ]
+    return [*lines, ""]
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _number(value: float) -> str:
+    """Write a count whole and a measurement with about three digits."""
+    if isinstance(value, int) or value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _geometric_mean(values: Iterable[float]) -> float | None:
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write ``README.md`` beside the folder ``results``; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.harness.table", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=CPU, help="default: benchmarks/cpu")
+    folder = parser.parse_args(arguments).folder
+    try:
+        page = render(load(folder / "results"))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    (folder / "README.md").write_text(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

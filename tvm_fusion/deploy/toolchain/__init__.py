@@ -1,0 +1,61 @@
+"""What must be in place around TVM to lower and export for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ...device.target import TargetSpec
+from . import host
+
+__all__ = ["Toolchain", "toolchain"]
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The tools that a build uses.
+
+    Attributes
+    ----------
+    link : callable
+        The ``fcompile`` argument of ``export_library``.
+    device_compiler : str, optional
+        What turns kernels into machine code: ``"nvcc"``, ``"nvrtc"``, or the command of an lld.
+    """
+
+    link: Callable[..., Any]
+    device_compiler: str | None = None
+
+
+@contextmanager
+def toolchain(spec: TargetSpec) -> Iterator[Toolchain]:
+    """Put in place what lowering and exporting for a target need; restore it at the end.
+
+    Parameters
+    ----------
+    spec : TargetSpec
+        What is compiled for.
+
+    Yields
+    ------
+    Toolchain
+
+    Raises
+    ------
+    UserError
+        If a tool is missing; names the command that brings it.
+    """
+    link = host.linker(spec.triple)
+    with ExitStack() as stack:
+        device_compiler = None
+        if spec.kind == "cuda":
+            from .cuda import cuda_toolchain
+
+            device_compiler = stack.enter_context(cuda_toolchain(spec.archs))
+        elif spec.kind == "rocm":
+            from .rocm import rocm_toolchain
+
+            device_compiler = stack.enter_context(rocm_toolchain(spec.archs[0]))
+        yield Toolchain(link, device_compiler)

@@ -1,0 +1,121 @@
+"""CPU targets: LLVM's names, checked, with the features that they stand for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from ..errors import UserError
+from . import probe
+from .model import Device
+from .table import vector_bits
+from .target import TargetSpec
+
+# Cross compilation knows the two CPU families that the device table knows; Linux on both.
+_TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+# LLVM's name for the lowest common denominator of a family is "generic" in both: say which.
+_BASELINES = {"x86-64": "x86_64", "aarch64": "aarch64"}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return advice that names the known names closest to a misspelt one, if any is close."""
+    close = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(close)}" if close else None
+
+
+def host() -> TargetSpec:
+    """Return the target for this machine's CPU, with the features that it really has."""
+    from tvm.target import codegen
+
+    name = str(codegen.llvm_get_system_cpu())
+    here = set(probe.host_cpu().features)
+    nominal = _features({"mcpu": name})
+    # A hypervisor may hide instruction sets that LLVM derives from the CPU's model; the first such
+    # instruction would kill the process.
+    changes = [f"-{f}" for f in nominal - here] + [f"+{f}" for f in here - nominal]
+    return named(name, sorted(changes) if here else [])
+
+
+def named(name: str, changes: list[str], machine: str | None = None) -> TargetSpec:
+    """Return the target for a CPU by LLVM's name.
+
+    Parameters
+    ----------
+    name : str
+        LLVM's name; ``x86-64`` and ``aarch64`` stand for the families' baselines.
+    changes : list of str
+        Features to add or take away, such as ``-avx512f``.
+    machine : str, optional
+        The CPU family when the caller knows it.
+
+    Returns
+    -------
+    TargetSpec
+        With an ``mtriple`` when another family than this machine's is meant.
+
+    Raises
+    ------
+    UserError
+        For a name or a feature that LLVM does not know.
+    """
+    if name in _BASELINES:
+        name, machine = "generic", _BASELINES[name]
+    machine = _family(name, [machine] if machine else list(_TRIPLES))
+    config: dict[str, Any] = {"mcpu": name}
+    if machine != probe.machine():
+        config["mtriple"] = _TRIPLES[machine]
+    for change in changes:
+        if change[:1] not in ("+", "-") or change[1:] not in probe.CPU_FEATURES:
+            raise UserError(
+                f"unknown CPU feature {change!r} for {name!r}",
+                "a sign and LLVM's name, such as -avx512f",
+                nearest(change[1:], probe.CPU_FEATURES),
+            )
+    if changes:
+        config["mattr"] = tuple(changes)
+    features = tuple(sorted(_features(config)))
+    label = {v: k for k, v in _BASELINES.items()}[machine] if name == "generic" else name
+    here = probe.host_cpu()
+    if machine == probe.machine() and features == here.features:
+        device = replace(here, arch=label, vector_bits=vector_bits(name, features))
+        config["num-cores"] = here.cores
+    else:
+        device = Device("llvm", label, label, features, vector_bits=vector_bits(name, features))
+    return TargetSpec("llvm", (label,), (device,), tuple(sorted(config.items())))
+
+
+def from_config(config: dict[str, Any]) -> TargetSpec:
+    """Return the target for an exported TVM target of kind ``llvm``."""
+    triple = str(config.get("mtriple") or probe.machine())
+    machine = {"arm64": "aarch64"}.get(triple.split("-")[0], triple.split("-")[0])
+    if machine not in _TRIPLES:
+        raise UserError(f"unknown CPU family in the triple {triple!r}", " or ".join(_TRIPLES))
+    known = [str(feature) for feature in config.get("mattr", ())]
+    return named(str(config.get("mcpu", "generic")), known, machine)
+
+
+def _features(config: dict[str, Any]) -> set[str]:
+    from tvm.target import Target, codegen
+
+    target = Target({"kind": "llvm", **config})
+    return set(codegen.llvm_get_cpu_features(target)) & probe.CPU_FEATURES
+
+
+def _family(name: str, machines: list[str]) -> str:
+    """Return the CPU family that LLVM knows this name in, this machine's first."""
+    from tvm.target import Target, codegen
+
+    known: list[str] = []
+    for machine in sorted(machines, key=lambda m: m != probe.machine()):
+        target = Target({"kind": "llvm", "mtriple": _TRIPLES[machine]})
+        names = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(target)]
+        if name in names:
+            return machine
+        known += names
+    raise UserError(
+        f"unknown CPU {name!r}",
+        "a name that LLVM knows, such as x86-64-v3, skylake-avx512 or neoverse-n1",
+        nearest(name, known),
+    )

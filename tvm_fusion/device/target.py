@@ -1,0 +1,78 @@
+"""What to compile for, and the TVM target that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import probe
+from .model import Device, Kind
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """What to compile for.
+
+    Attributes
+    ----------
+    kind : {"llvm", "cuda", "rocm"}
+        TVM's target kind.
+    archs : tuple of str
+        Architectures, ascending; several only for CUDA.
+    devices : tuple of Device
+        What each of them can do, in the same order.
+    attrs : tuple of (str, value)
+        Attributes of the TVM target beyond what the table decides, sorted by name.
+    """
+
+    kind: Kind
+    archs: tuple[str, ...]
+    devices: tuple[Device, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def device(self) -> Device:
+        """The device that schedules aim at: the lowest architecture's."""
+        return self.devices[0]
+
+    @property
+    def triple(self) -> str | None:
+        """LLVM triple of the host code when it is another architecture's than this machine's."""
+        triple = dict(self.attrs).get("mtriple") if self.kind == "llvm" else None
+        return triple if triple and triple.split("-")[0] != probe.machine() else None
+
+    @property
+    def text(self) -> str:
+        """Canonical form, which :func:`~tvm_fusion.device.parse` reads back."""
+        if self.kind == "llvm":
+            return ",".join(["cpu:" + self.archs[0], *dict(self.attrs).get("mattr", ())])
+        return f"{self.kind}:{','.join(self.archs)}"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def tvm_target(self) -> Any:
+        """Return the ``tvm.target.Target`` with which schedules and code are made, host included.
+
+        For several CUDA architectures this is the lowest one, with limits that all of them meet.
+        """
+        from tvm.target import Target
+
+        config: dict[str, Any] = {"kind": self.kind, **dict(self.attrs)}
+        if self.kind == "llvm":
+            # TVM's own answer is 512 for every x86 CPU, AVX or not.
+            config["vector-width"] = self.device.vector_bits
+            return Target(config, host=config)
+        config["arch" if self.kind == "cuda" else "mcpu"] = self.archs[0]
+        config["max_num_threads"] = config["max_threads_per_block"] = self._least(
+            "max_threads_per_block"
+        )
+        config["max_shared_memory_per_block"] = self._least("shared_memory_per_block")
+        config["thread_warp_size"] = self.device.warp_size
+        if self.kind == "cuda":
+            config["registers_per_block"] = self._least("registers_per_block")
+            config["l2_cache_size_bytes"] = self._least("l2_bytes")
+        return Target(config, host="llvm")
+
+    def _least(self, figure: str) -> int:
+        return min(getattr(device, figure) for device in self.devices)

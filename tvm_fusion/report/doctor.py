@@ -1,0 +1,157 @@
+"""What this machine can compile for and run, what is missing, and the command that brings it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from .. import _tvm_cuda
+from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
+from ..device import GPUS, cuda_devices, host_cpu, rocm_devices
+from ..errors import UserError
+
+_EXTRAS = (
+    ("onnxruntime", "the reference that `check` compares with", "test"),
+    ("torch", "torch.export programs as models", "zoo"),
+    ("xgboost", "MetaSchedule's cost model", "tune"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    topic : str
+        What: stable, such as ``compile for cuda``.
+    ok : bool
+        Whether it is there and usable.
+    found : str
+        What was found, or why it cannot be used.
+    advice : str, optional
+        The command that brings what is missing; None when nothing is missing, or when no command
+        would (a GPU).
+    """
+
+    topic: str
+    ok: bool
+    found: str
+    advice: str | None = None
+
+
+def examine() -> list[Finding]:
+    """Look at this machine; compiles nothing for a device and changes nothing.
+
+    Returns
+    -------
+    list of Finding
+        In a fixed order: versions, what runs here, what can be compiled for, optional packages.
+    """
+    checks: tuple[Callable[[], Finding], ...] = (
+        _python, _tvm, _ffi, _c_compiler, _cpu, _cuda_devices, _rocm_devices,
+        _compile_cuda, _cudart, _compile_rocm, _rocm_math,
+    )  # fmt: skip
+    return [check() for check in checks] + [_package(*extra) for extra in _EXTRAS]
+
+
+def _python() -> Finding:
+    return Finding("python", True, platform.python_version())
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _tvm() -> Finding:
+    found = _installed("apache-tvm")
+    return Finding("tvm", found is not None, found or "not installed", _unless(found, "tvm_fusion"))
+
+
+def _ffi() -> Finding:
+    found = _installed("apache-tvm-ffi")
+    return Finding(
+        "tvm-ffi", found is not None, found or "not installed", _unless(found, "tvm_fusion")
+    )
+
+
+def _unless(found: object, package: str) -> str | None:
+    return None if found else f"pip install {package}"
+
+
+def _c_compiler() -> Finding:
+    try:
+        return Finding("c compiler", True, host.require_compiler())
+    except UserError as error:
+        return Finding("c compiler", False, error.found, host.install_command())
+
+
+def _cpu() -> Finding:
+    cpu = host_cpu()
+    bits = f", {cpu.vector_bits}-bit vectors" if cpu.vector_bits else ""
+    sets = [name for name in cpu.features if name.startswith(("avx", "amx", "sve", "neon"))]
+    found = f"{cpu.name}, {cpu.cores} threads{bits} ({' '.join(sets) or 'no vector extension'})"
+    return Finding("run on cpu", True, found)
+
+
+def _cuda_devices() -> Finding:
+    names = [f"{device.name} ({device.arch})" for device in cuda_devices()]
+    return Finding("run on cuda", bool(names), ", ".join(names) or "no CUDA device and driver")
+
+
+def _rocm_devices() -> Finding:
+    # The wheel of TVM holds no ROCm runtime, so even where a device is, code is only made for it.
+    names = [f"{device.name} ({device.arch})" for device in rocm_devices()]
+    reason = "this TVM has no ROCm runtime"
+    return Finding("run on rocm", False, f"{', '.join(names) or 'no AMD device'}; {reason}")
+
+
+def _archs(kind: str) -> list[str]:
+    return [arch for arch, device in GPUS.items() if device.kind == kind]
+
+
+def _compile_cuda() -> Finding:
+    path, missing = nvcc.find_nvcc(), nvrtc.nvrtc_lacks()
+    archs = _archs("cuda")
+    if path and (made := [a for a in archs if a in nvcc.nvcc_architectures(path)]):
+        return Finding("compile for cuda", True, f"nvcc ({path}): {', '.join(made)}")
+    if not missing:
+        return Finding("compile for cuda", True, f"nvrtc: {', '.join(archs)}")
+    found = f"neither nvcc nor all packages for nvrtc ({', '.join(missing)} missing)"
+    return Finding("compile for cuda", False, found, 'pip install "tvm_fusion[cuda]"')
+
+
+def _cudart() -> Finding:
+    try:
+        _tvm_cuda.load_cudart()
+    except UserError as error:
+        return Finding("cuda runtime", False, error.found, 'pip install "tvm_fusion[cuda]"')
+    return Finding("cuda runtime", True, "libcudart.so.13")
+
+
+def _compile_rocm() -> Finding:
+    lld = rocm.find_lld()
+    if lld is None:
+        found = "no lld from version 19 on"
+        return Finding("compile for rocm", False, found, rocm.INSTALL_LLD)
+    return Finding("compile for rocm", True, f"{' '.join(lld)}: {', '.join(_archs('rocm'))}")
+
+
+def _rocm_math() -> Finding:
+    archs = [arch for arch in _archs("rocm") if rocm_math.find_ocml(arch)]
+    if len(archs) < len(_archs("rocm")):
+        missing = ", ".join(sorted(set(_archs("rocm")) - set(archs)))
+        found = f"none for {missing}: kernels with tan, log1p and the like are refused"
+        return Finding("rocm device library", False, found, rocm_math.INSTALL_OCML)
+    return Finding("rocm device library", True, f"for {', '.join(archs)}")
+
+
+def _package(name: str, purpose: str, extra: str) -> Finding:
+    found = _installed(name)
+    advice = _unless(found, f'"tvm_fusion[{extra}]"')
+    return Finding(name, found is not None, found or f"not installed ({purpose})", advice)
