@@ -17,6 +17,7 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._tvm import PIPELINE, register_pipelines
+from ._tvm_names import ValidNames
 from .deploy.dump import Dump
 
 STAGES: tuple[tuple[str, type], ...] = (
@@ -82,6 +83,7 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        mod = ValidNames()(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():
