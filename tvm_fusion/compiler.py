@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from typing import Any
 
+import tvm_ffi
+
 from .config import FusionConfig
 from .deploy import manifest
-from .deploy.artifact import Artifact
+from .deploy.artifact import Artifact, check_writable
 from .device import TargetSpec, parse
 from .device.probe import machine
+from .errors import UserError
 from .fusion.decisions import recording
+
+# A UserError that a pass raises crosses TVM's C++ and arrives as itself.
+tvm_ffi.register_error("UserError", UserError)
 
 
 def compile(  # the public name, as in tvm.compile
@@ -45,7 +51,7 @@ def compile(  # the public name, as in tvm.compile
     from .deploy.toolchain import toolchain
 
     start = time.perf_counter()
-    config = replace(config or FusionConfig(), **options)
+    config = _configure(config or FusionConfig(), options)
     spec = parse(target)
     # TVM looks for device runtimes when it is loaded, so the toolchain comes first.
     with toolchain(spec), recording() as decisions:
@@ -94,6 +100,17 @@ def compile(  # the public name, as in tvm.compile
         lambda path: export_library(built.executable, spec, path),
         time.perf_counter() - start,
     )
+
+
+def _configure(config: FusionConfig, options: dict[str, Any]) -> FusionConfig:
+    known = [field.name for field in fields(FusionConfig)]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise UserError(f"unknown option {unknown[0]!r}", f"one of {', '.join(known)}")
+    config = replace(config, **options)
+    if config.dump is not None:
+        check_writable(config.dump)
+    return config
 
 
 def _describe(spec: TargetSpec) -> dict[str, Any]:

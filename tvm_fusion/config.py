@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -28,7 +28,7 @@ class FusionConfig:
         Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
     cuda_graph : bool
         Capture launches of static shapes into CUDA graphs.
-    dump : Path, optional
+    dump : str or Path, optional
         Folder to write one re-loadable TVMScript file into after every stage.
     """
 
@@ -41,6 +41,28 @@ class FusionConfig:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
+        for name, value in self.dims.items():
+            if not isinstance(value, int | DimRange):
+                raise UserError(f"dims[{name!r}] is {value!r}", "an int or a DimRange(low, high)")
+        if self.dump is not None:
+            object.__setattr__(self, "dump", Path(self.dump))
+
+
+def parse_dims(texts: Iterable[str]) -> dict[str, int | DimRange]:
+    """Read several ``--dim`` options.
+
+    Raises
+    ------
+    UserError
+        For a malformed option, and for a dimension that is named twice.
+    """
+    dims: dict[str, int | DimRange] = {}
+    for text in texts:
+        name, value = parse_dim(text)
+        if name in dims:
+            raise UserError(f"--dim {text!r} names {name!r} again", "one option a dimension")
+        dims[name] = value
+    return dims
 
 
 def parse_dim(text: str) -> tuple[str, int | DimRange]:
@@ -51,9 +73,9 @@ def parse_dim(text: str) -> tuple[str, int | DimRange]:
     UserError
         For any other form, and for empty or non-positive ranges.
     """
-    name, equals, value = text.rpartition("=")
+    name, _, value = text.rpartition("=")
     low, dots, high = value.partition("..")
-    if not equals or not low.isdecimal() or (dots and not high.isdecimal()):
+    if not name or not low.isdecimal() or (dots and not high.isdecimal()):
         raise UserError(f"--dim {text!r}", "NAME=EXTENT or NAME=LOW..HIGH, as in batch=1..8")
     first, last = int(low), int(high or low)
     if not 1 <= first <= last:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
-from ..config import PRECISIONS, FusionConfig, parse_dim
+from ..config import PRECISIONS, FusionConfig, parse_dims
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,13 +62,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     config = FusionConfig(
         precision=options.precision,
         half_io=options.half_io,
-        dims=dict(parse_dim(text) for text in options.dim),
+        dims=parse_dims(options.dim),
         cuda_graph=options.cuda_graph,
         dump=options.dump,
     )
     compile(options.model, options.target, config).export(folder)
     written = manifest.read(folder)
-    function = manifest.main_function(written)
+    function = written["functions"][manifest.main_function(written)]
     return {
         "artifact": str(folder),
         "target": written["target"]["text"],
@@ -82,9 +83,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def show(result: dict[str, Any], console: Console) -> None:
     """Print what was written."""
     console.print(
-        f"[bold]{result['artifact']}[/] for {result['target']}: {result['kernels']} kernels, "
+        f"[bold]{escape(result['artifact'])}[/] for {result['target']}: "
+        f"{result['kernels']} kernels, "
         f"{result['intermediate_bytes'] / 1e6:.1f} MB between them; {result['seconds']:.1f} s, "
         f"{result['peak_rss_mb']:.0f} MB of memory at most"
     )
     for decision in result["fallbacks"]:
-        console.print(f"  {decision['producer']}: {decision['sentence']}", style="yellow")
+        text = f"  {decision['producer']}: {decision['sentence']}"
+        console.print(text, style="yellow", markup=False)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -34,5 +35,6 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_column(heading)
     for finding in result["findings"]:
         mark = "[green]ok[/]" if finding["ok"] else "[yellow]--[/]"
-        table.add_row(mark, finding["topic"], finding["found"], finding["advice"] or "")
+        texts = (finding["topic"], finding["found"], finding["advice"] or "")
+        table.add_row(mark, *map(escape, texts))  # brackets as in "tvm_fusion[cuda]" are no styles
     console.print(table)

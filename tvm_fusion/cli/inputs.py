@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
 
-from ..config import parse_dim
+from ..config import parse_dims
 from ..deploy.arguments import evaluate
 from ..errors import UserError
-from ..signature import DimRange, Signature
+from ..signature import DimRange, Signature, TensorSpec
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,8 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="extent of a symbolic dimension for random inputs (default: its smallest)",
+        help="extent of a symbolic dimension for random inputs (default: as in the given inputs, "
+        "or its smallest)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of random inputs (default: 0)")
 
@@ -56,40 +58,42 @@ def read_inputs(
     UserError
         For files that cannot be read, unknown names and malformed options.
     """
+    if options.seed < 0:
+        raise UserError(f"--seed {options.seed}", "0 or more")
+    specs = {spec.name: spec for spec in signature.inputs}
     given: dict[str, np.ndarray] = {}
     if options.inputs:
-        archive = _read(options.inputs)
-        if not isinstance(archive, Mapping):
-            raise UserError(f"{options.inputs!r} holds one array", "an .npz file of named arrays")
-        given.update({name: archive[name] for name in archive})
+        given.update(_read(options.inputs, specs))
     for text in options.input:
         name, equals, path = text.partition("=")
         if not equals:
             raise UserError(f"--input {text!r}", "NAME=FILE.npy")
-        given[name] = _read(path)
-    names = [spec.name for spec in signature.inputs]
-    for name in given:
-        if name not in names:
-            raise UserError(f"unknown input {name!r}", f"one of {', '.join(map(repr, names))}")
-    extents = _extents(options.dim, dims)
+        given.update(_read(path, specs, name))
+    extents = {name: dim.low for name, dim in dims.items()}
+    for name, array in given.items():
+        extents.update(zip(specs[name].shape, array.shape, strict=False))  # type: ignore[arg-type]
+    extents.update(_extents(options.dim, dims))
     generator = np.random.default_rng(options.seed)
     return {
-        spec.name: given[spec.name]
-        if spec.name in given
+        name: given[name]
+        if name in given
         else _random(generator, [evaluate(e, extents) or 1 for e in spec.shape], spec.dtype)
-        for spec in signature.inputs
+        for name, spec in specs.items()
     }
 
 
 def _extents(texts: list[str], dims: Mapping[str, DimRange]) -> dict[str, int]:
-    extents = {name: dim.low for name, dim in dims.items()}
-    for text in texts:
-        name, value = parse_dim(text)
+    extents = {}
+    for name, value in parse_dims(texts).items():
         if name not in dims:
             known = ", ".join(dims) or "none: all its shapes are fixed"
             raise UserError(f"--dim names {name!r}", f"a symbolic dimension of the model ({known})")
-        if not isinstance(value, int):
-            raise UserError(f"--dim {text!r} is a range", "one extent", f"write {name}={value.low}")
+        if isinstance(value, DimRange):
+            raise UserError(
+                f"--dim {name}={value.low}..{value.high} is a range",
+                "one extent",
+                f"write {name}={value.low}",
+            )
         extents[name] = value
     return extents
 
@@ -101,8 +105,30 @@ def _random(generator: np.random.Generator, shape: list[int], dtype: str) -> np.
     return generator.standard_normal(shape).astype(kind)
 
 
-def _read(path: str) -> Any:
+def _read(
+    path: str, specs: Mapping[str, TensorSpec], name: str | None = None
+) -> dict[str, np.ndarray]:
+    """Read an .npz file of named arrays, or where ``name`` is given the .npy file of that one."""
+    wanted = "a numpy .npy file" if name is not None else "a numpy .npz file"
     try:
-        return np.load(Path(path), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"cannot read {path!r} ({error})", "a numpy .npy or .npz file") from error
+        content = np.load(Path(path), allow_pickle=False)
+        if isinstance(content, np.ndarray) == (name is None):
+            raise UserError(f"{path!r} is a numpy file of the other kind", wanted)
+        arrays = content if name is None else {name: content}
+        for found in arrays:
+            if found not in specs:
+                known = ", ".join(map(repr, specs))
+                raise UserError(f"unknown input {found!r}", f"one of {known}")
+        return {found: _typed(arrays[found], specs[found].dtype) for found in arrays}
+    except OSError as error:
+        raise UserError(f"cannot read {path!r} ({error.strerror})", wanted) from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path!r} is damaged or holds no plain arrays", wanted) from error
+
+
+def _typed(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Give an array its dtype back where numpy's files forget it: bfloat16 is read as raw bytes."""
+    wanted = np.dtype(dtype)
+    if array.dtype.kind == "V" and wanted.kind == "V" and array.itemsize == wanted.itemsize:
+        return array.view(wanted)
+    return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     folder = Path(options.artifact)
     found = manifest.read(folder)
-    main = manifest.main_function(found)
+    main = found["functions"][manifest.main_function(found)]
     result = {**found, **{k: main[k] for k in ("kernels", "calls", "intermediate_bytes")}}
     if options.verify:
         manifest.verify(folder, found)
@@ -38,13 +39,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print the manifest for a reader."""
+    for line in _lines(result):
+        console.print(line, markup=False)
+
+
+def _lines(result: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    console.print(f"[bold]{result['source']}[/], {result['precision']}, made by {versions}")
-    console.print(f"target   {result['target']['text']}")
+    yield f"{result['source']}, {result['precision']}, made by {versions}"
+    yield f"target   {result['target']['text']}"
     for name, dim in result["dims"].items():
-        console.print(f"dim      {name}: {dim['min']} to {dim['max']}")
+        yield f"dim      {name}: {dim['min']} to {dim['max']}"
     for name, function in result["functions"].items():
-        console.print(
+        yield (
             f"function {name}: {function['kernels']} kernels in {function['calls']} calls, "
             f"{function['intermediate_bytes'] / 1e6:.2f} MB between them, "
             f"{len(function['weights'])} weights"
@@ -52,10 +58,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         for kind in ("inputs", "outputs"):
             for spec in function[kind]:
                 shape = ", ".join(map(str, spec["shape"]))
-                console.print(f"  {kind[:-1]:7}{spec['name']}: {spec['dtype']} ({shape})")
+                yield f"  {kind[:-1]:7}{spec['name']}: {spec['dtype']} ({shape})"
     for name, entry in result["files"].items():
-        console.print(f"file     {name}: {entry['bytes']:,} bytes, sha256 {entry['sha256'][:16]}")
+        yield f"file     {name}: {entry['bytes']:,} bytes, sha256 {entry['sha256'][:16]}"
     for decision in result["decisions"]:
-        console.print(f"note     {decision['producer']}: {decision['sentence']}")
+        yield f"note     {decision['producer']}: {decision['sentence']}"
     if result.get("verified"):
-        console.print("verified: every file is as it was written")
+        yield "verified: every file is as it was written"

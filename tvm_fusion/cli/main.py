@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 
@@ -34,32 +36,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code: 0, or 1 when a check did not pass, or 2 for a user's mistake.
+        Exit code: 0, or 1 when a check did not pass, or 2 for a user's mistake, or 130 after an
+        interrupt.
     """
     options = _parser().parse_args(arguments)
     command = COMMANDS[options.command]
     try:
         result = command.run(options)
     except UserError as error:
+        sentence = " ".join(str(error).splitlines())
         if options.debug:
-            raise
+            traceback.print_exc()
         if options.json:
-            print(json.dumps({"error": str(error)}))
-        print(f"tvm-fusion: {error}", file=sys.stderr)
+            print(json.dumps({"error": sentence}))
+        print(f"tvm-fusion: {sentence}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("tvm-fusion: interrupted", file=sys.stderr)
+        return 130
     if options.json:
-        print(json.dumps(result, indent=1))
+        print(json.dumps(_finite(result), indent=1, allow_nan=False))
     else:
-        command.show(result, Console())
-    return 0 if _passed(result) else 1
+        command.show(result, Console(soft_wrap=True))
+    return 0 if result.get("passed", True) else 1
 
 
-def _passed(result: dict[str, Any]) -> bool:
-    return bool(result.get("passed", True))
+def _finite(value: Any) -> Any:
+    """Replace infinities and NaN, which JSON lacks, by None."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"tvm-fusion: {message}; see `{self.prog} --help`.\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tvm-fusion",
         description="Compile models with TVM, fused and checked; run the results.",
     )

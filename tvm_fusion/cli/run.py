@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import statistics
 import time
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,18 +36,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         name ``shape``, ``dtype``, ``mean``, ``std``.
     """
     from ..deploy.load import load
+    from ..deploy.manifest import main_function
     from ..deploy.tensors import to_numpy
 
     if options.repeat < 1 or options.warmup < 0:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
     executable = load(options.artifact)
-    inputs = read_inputs(options, executable.signatures["main"], executable.dims)
+    function = main_function(executable.manifest)
+    inputs = read_inputs(options, executable.signatures[function], executable.dims)
     for _ in range(options.warmup):
-        executable.run(inputs)
+        executable.run(inputs, function=function)
     milliseconds = []
     for _ in range(options.repeat):
         start = time.perf_counter()
-        outputs = executable.run(inputs)
+        outputs = executable.run(inputs, function=function)
         executable.synchronize()
         milliseconds.append((time.perf_counter() - start) * 1e3)
     arrays = {
@@ -74,20 +79,32 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, output in result["outputs"].items():
         console.print(
             f"  {name}: {output['dtype']} {tuple(output['shape'])}, "
-            f"mean {output['mean']:.4g}, std {output['std']:.4g}"
+            f"mean {output['mean']:.4g}, std {output['std']:.4g}",
+            markup=False,
         )
 
 
 def _write(path: str, arrays: dict[str, np.ndarray]) -> None:
+    """Write an .npz file, or none; unlike ``numpy.savez``, of any names, such as ``file``."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
     try:
         with open(path, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub lacks names as keywords
+            try:
+                file.write(content.getbuffer())
+            except OSError:
+                if Path(path).is_file():  # and not a device
+                    Path(path).unlink()
+                raise
     except OSError as error:
         raise UserError(f"cannot write {path!r} ({error.strerror})") from error
 
 
 def _summary(array: np.ndarray) -> dict[str, Any]:
-    values = array.astype(np.float64)
+    values = array.astype(np.float64) if array.size else np.zeros(1)
     return {
         "shape": list(array.shape),
         "dtype": str(array.dtype),

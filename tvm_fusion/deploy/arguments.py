@@ -28,12 +28,16 @@ def order(signature: Signature, arguments: Mapping[str, Any]) -> list[Any]:
         For a name that the function does not have, or one that is missing.
     """
     names = [spec.name for spec in signature.inputs]
+    if not isinstance(arguments, Mapping):
+        raise UserError(
+            f"the inputs are a {type(arguments).__name__}", f"arrays by name ({_listed(names)})"
+        )
     unknown = [name for name in arguments if name not in names]
     missing = [name for name in names if name not in arguments]
     if unknown or missing:
         found = [f"unknown input {name!r}" for name in unknown]
         found += [f"missing input {name!r}" for name in missing]
-        raise UserError(", ".join(found), f"the inputs {', '.join(map(repr, names))}")
+        raise UserError(", ".join(found), f"the inputs {_listed(names)}")
     return [arguments[name] for name in names]
 
 
@@ -87,13 +91,40 @@ def check(
     return extents
 
 
+def check_out(signature: Signature, out: Any) -> None:
+    """Check the names and kinds of the arrays that a caller provides for outputs.
+
+    Raises
+    ------
+    UserError
+        For anything but a mapping of the function's outputs to arrays.
+    """
+    if out is None:
+        return
+    names = [spec.name for spec in signature.outputs]
+    if not isinstance(out, Mapping):
+        raise UserError(
+            f"out is a {type(out).__name__}",
+            f"arrays by output name ({_listed(names)})",
+            "pass an input that is called 'out' through run()",
+        )
+    for name, array in out.items():
+        if name not in names:
+            raise UserError(f"unknown output {name!r}", f"one of {_listed(names)}")
+        if not hasattr(array, "__dlpack__"):
+            raise UserError(
+                f"the array for output {name!r} is a {type(array).__name__}",
+                "a numpy array or one with __dlpack__",
+            )
+
+
 def evaluate(extent: int | str, extents: Mapping[str, int]) -> int | None:
     """Compute an extent such as ``batch * 4``; ``None`` if it names an unknown dimension."""
     if isinstance(extent, int):
         return extent
     try:
         return _evaluate(ast.parse(extent, mode="eval").body, extents)
-    except (SyntaxError, KeyError, ZeroDivisionError):
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
         return None
 
 
@@ -111,11 +142,16 @@ def _evaluate(node: ast.expr, extents: Mapping[str, int]) -> int:
 def _check_range(spec: TensorSpec, name: str, size: int, dims: Mapping[str, DimRange]) -> None:
     allowed = dims.get(name)
     if allowed and not allowed.low <= size <= allowed.high:
+        wider = f"{name}={min(size, allowed.low)}..{max(size, allowed.high)}"
         raise UserError(
             f"input {spec.name!r} has {name} = {size}",
             f"{allowed.low} to {allowed.high}",
-            f"compile with --dim {name}={min(size, allowed.low)}..{max(size, allowed.high)}",
+            f"compile with --dim {wider}" if size > 0 else None,
         )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
 
 
 def _text(spec: TensorSpec) -> str:

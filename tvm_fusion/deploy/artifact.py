@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -59,18 +60,21 @@ class Artifact:
         UserError
             If something else is there, or the place cannot be written.
         """
-        folder = Path(path)
+        folder = Path(path).resolve()
         check_destination(folder)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            staging = _temporary(folder)
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
         try:
             self._write(staging)
             _replace(staging, folder)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise UserError(f"cannot write {str(folder)!r} ({reason})", None, _FREE) from error
+            raise _cannot_write(folder, error) from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        return folder
+        return Path(path)
 
     def _write(self, folder: Path) -> None:
         self.export_library(folder / manifest.LIBRARY)
@@ -83,34 +87,67 @@ class Artifact:
             for name in (manifest.LIBRARY, manifest.WEIGHTS)
         }
         manifest.write(folder, {**self.manifest, "weights": entries, "files": files})
-        folder.chmod(0o755)  # mkdtemp makes folders private
-
-
-_FREE = "free space there or name another place"
 
 
 def check_destination(folder: Path) -> None:
     """Make sure, before any work is done, that an artifact can be written to a place.
 
+    Leaves nothing behind, not even the folders above it.
+
     Raises
     ------
     UserError
-        If a file or a folder that is no artifact is there, or nothing can be created.
+        If a file or a folder that is no artifact is there, or nothing can be created. A folder that
+        holds anything beside an artifact's own files is none: replacing it would lose the rest.
     """
-    taken = folder.exists() and not (folder / manifest.MANIFEST).is_file()
-    if taken and not (folder.is_dir() and not any(folder.iterdir())):
+    try:
+        folder = folder.resolve()
+        free = _may_replace(folder)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    if not free:
         raise UserError(
             f"{str(folder)!r} exists and is not an artifact", None, "name another output folder"
         )
+    if Path.cwd().is_relative_to(folder):
+        raise UserError(
+            f"{str(folder)!r} is the current folder", "a folder that can be replaced as a whole"
+        )
+    check_writable(folder.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Make sure that something can be created in a folder, which need not exist yet.
+
+    Raises
+    ------
+    UserError
+        If it cannot, or a file is in the way.
+    """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryDirectory(dir=folder.parent).cleanup()
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        tempfile.TemporaryDirectory(dir=existing).cleanup()
     except OSError as error:
         raise UserError(
-            f"cannot write to {str(folder.parent)!r} ({error.strerror})",
+            f"cannot write to {str(folder)!r} ({error.strerror})",
             None,
-            "name an output folder that you may write to",
+            "name a folder that you may write to",
         ) from error
+
+
+def _may_replace(folder: Path) -> bool:
+    """Whether nothing is there, an empty folder, or an artifact with nothing else in its folder."""
+    if not folder.is_dir():
+        return not folder.exists()
+    names = {path.name for path in folder.iterdir()}
+    return not names or (manifest.MANIFEST in names and names <= manifest.NAMES)
+
+
+def _temporary(folder: Path) -> Path:
+    """Make a folder beside another, hidden, with the permissions that the user's umask gives."""
+    path = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
+    path.mkdir()
+    return path
 
 
 def _replace(staging: Path, folder: Path) -> None:
@@ -118,13 +155,22 @@ def _replace(staging: Path, folder: Path) -> None:
     if not folder.exists():
         staging.rename(folder)
         return
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+    aside = _temporary(folder)
+    old = aside / folder.name
     try:
-        folder.rename(aside / "artifact")
-        try:
-            staging.rename(folder)
-        except BaseException:
-            (aside / "artifact").rename(folder)
-            raise
+        folder.rename(old)
+        staging.rename(folder)
+    except BaseException:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _cannot_write(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f"cannot write {str(folder)!r} ({error.strerror or error})",
+        None,
+        "free space there or name another place",
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import tvm
 
 from .._tvm import PIPELINE
 from ..device import TargetSpec
+from ..errors import UserError
 from ..report.count import count
 from ..signature import DimRange
 from .lower import LowerToVM
@@ -80,7 +83,12 @@ def build(
 def export_library(executable: Any, spec: TargetSpec, path: Path) -> None:
     """Link an executable into a shared library with the target's own tools."""
     with toolchain(spec) as tools:
-        executable.export_library(str(path), fcompile=tools.link)
+        try:
+            executable.export_library(str(path), fcompile=tools.link)
+        except RuntimeError as error:  # what TVM raises around the linker's output
+            output = str(error).strip().splitlines()[1:] or [str(error)]
+            reason = next((line for line in output if "fail" in line or "error" in line), output[0])
+            raise UserError(f"linking {path.name} failed ({reason})") from error
 
 
 def _count(
@@ -97,19 +105,31 @@ def _count(
 def _name_weights(
     lifted: Mapping[str, list[np.ndarray]], model_names: Mapping[str, str]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
-    """Give each lifted constant its name in the model; a number tells namesakes apart."""
+    """Give each lifted constant its name in the model; a number tells namesakes apart.
+
+    What two functions share has one name; of constants with equal data within a function, the
+    first, second... of one function are those of another.
+    """
     from ..frontend.weights import weight_key
 
     weights: dict[str, np.ndarray] = {}
     order: dict[str, list[str]] = {}
+    names: dict[tuple[str, int], str] = {}
     for function, arrays in lifted.items():
         order[function] = []
+        seen: Counter[str] = Counter()
         for array in arrays:
-            base = model_names.get(weight_key(array), "constant")
-            name, copies = base, 1
-            while name in weights and weights[name] is not array:
-                copies += 1
-                name = f"{base}#{copies}"
-            weights[name] = array
-            order[function].append(name)
+            key = weight_key(array)
+            seen[key] += 1
+            same = (key, seen[key])
+            if same not in names:
+                base = model_names.get(key, "constant")
+                numbered = (f"{base}#{number}" for number in itertools.count(2))
+                names[same] = (
+                    base
+                    if base not in weights
+                    else next(name for name in numbered if name not in weights)
+                )
+                weights[names[same]] = array
+            order[function].append(names[same])
     return weights, order

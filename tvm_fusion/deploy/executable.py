@@ -6,13 +6,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tvm_ffi
 
 from ..errors import UserError
-from ..signature import Signature
 from . import arguments, manifest
-from .tensors import to_numpy, to_tensor, write_into
+from .tensors import as_array, copy_to, to_numpy, to_tensor, write_into
 
 _POOLED_ALLOCATOR = 2  # TVM's AllocatorType
 
@@ -47,8 +45,8 @@ class Executable:
         }
         self._local = threading.local()
 
-    def __call__(self, *, out: Mapping[str, Any] | None = None, **inputs: Any) -> dict[str, Any]:
-        """Run ``main``; see :meth:`run` for input names that are no Python identifiers.
+    def __call__(self, /, *, out: Mapping[str, Any] | None = None, **inputs: Any) -> dict[str, Any]:
+        """Run ``main``; see :meth:`run` for names that cannot be written as keywords.
 
         Parameters
         ----------
@@ -60,7 +58,8 @@ class Executable:
         Returns
         -------
         dict of str to array
-            By output name: numpy arrays, or ``tvm_ffi.Tensor`` (DLPack) for a model on a GPU.
+            By output name: numpy arrays, or ``tvm_ffi.Tensor`` (DLPack) for a model on a GPU; where
+            ``out`` names the output, the array that it gave.
 
         Raises
         ------
@@ -78,26 +77,29 @@ class Executable:
     ) -> dict[str, Any]:
         """Run any function of the model; parameters as in :meth:`__call__`."""
         if function not in self.signatures:
-            known = ", ".join(self.signatures)
+            known = ", ".join(map(repr, self.signatures))
             raise UserError(f"the model has no function {function!r}", f"one of {known}")
         signature = self.signatures[function]
-        given = arguments.order(signature, inputs)
-        tensors = [to_tensor(_as_array(value), self._device) for value in given]
-        arguments.check(
-            signature.inputs,
-            [tuple(t.shape) for t in tensors],
-            [str(t.dtype) for t in tensors],
-            self.dims,
-        )
+        arguments.check_out(signature, out)
+        specs = signature.inputs
+        labels = [f"input {spec.name!r}" for spec in specs]
+        arrays = [
+            as_array(value, spec.dtype, label)
+            for value, spec, label in zip(
+                arguments.order(signature, inputs), specs, labels, strict=True
+            )
+        ]
+        shapes, dtypes = [tuple(a.shape) for a in arrays], [str(a.dtype) for a in arrays]
+        arguments.check(specs, shapes, dtypes, self.dims)
+        tensors = [
+            to_tensor(a, self._device, label) for a, label in zip(arrays, labels, strict=True)
+        ]
         held = [self._weights[name] for name in self.manifest["functions"][function]["weights"]]
         result = self._machine()[function](*tensors, *held)
-        results = list(result) if isinstance(result, tvm_ffi.Array | tuple | list) else [result]
-        named = dict(zip([spec.name for spec in signature.outputs], results, strict=True))
-        on_host = self._device.type == "cpu"
-        outputs = {k: to_numpy(v) if on_host else v for k, v in named.items()}
-        if out is not None:
-            _write_out(out, outputs, signature)
-        return outputs
+        names = [spec.name for spec in signature.outputs]
+        results = self._owned(_leaves(result), [*tensors, *held])
+        outputs = dict(zip(names, results, strict=True))
+        return outputs if out is None else {**outputs, **_write_out(out, outputs)}
 
     def synchronize(self) -> None:
         """Wait until the device has finished everything that was launched."""
@@ -116,24 +118,41 @@ class Executable:
             self._local.machine = machine
         return self._local.machine
 
+    def _owned(self, results: list[Any], others: list[tvm_ffi.Tensor]) -> list[Any]:
+        """Give each result memory of its own, which the caller may write to.
 
-def _as_array(value: Any) -> Any:
-    return value if hasattr(value, "__dlpack__") else np.asarray(value)
+        A model may return an input, a weight, or the same tensor twice.
+        """
+        on_host = self._device.type == "cpu"
+        seen = {tensor.data_ptr() for tensor in others}
+        owned: list[Any] = []
+        for tensor in results:
+            value = to_numpy(tensor) if on_host else tensor
+            if tensor.data_ptr() in seen:
+                value = value.copy() if on_host else copy_to(tensor, self._device)
+            seen.add(tensor.data_ptr())
+            owned.append(value)
+        return owned
 
 
-def _write_out(out: Mapping[str, Any], outputs: dict[str, Any], signature: Signature) -> None:
-    """Copy results into the caller's arrays, which then stand in for them."""
-    names = [spec.name for spec in signature.outputs]
+def _leaves(result: Any) -> list[Any]:
+    """List the tensors of a result in order; a function may return tuples within tuples."""
+    if not isinstance(result, tvm_ffi.Array):
+        return [result]
+    return [leaf for field in result for leaf in _leaves(field)]
+
+
+def _write_out(out: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy results into the caller's arrays, none of them unless all fit."""
     for name, array in out.items():
-        if name not in names:
-            raise UserError(f"unknown output {name!r}", f"one of {', '.join(map(repr, names))}")
         value = outputs[name]
         found = f"shape {tuple(array.shape)} and dtype {_dtype(array)}"
         wanted = f"shape {tuple(value.shape)} and dtype {_dtype(value)}"
         if found != wanted:
             raise UserError(f"the array for output {name!r} has {found}", wanted)
-        write_into(array, value)
-        outputs[name] = array
+    for name, array in out.items():
+        write_into(array, outputs[name], f"the array for output {name!r}")
+    return dict(out)
 
 
 def _dtype(array: Any) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 
 import tvm_ffi
 
+from .._tvm import TVM
+from .._tvm_cuda import load_cudart
 from ..device import cuda_devices, host_cpu
 from ..device.probe import machine
 from ..errors import UserError
@@ -45,12 +47,23 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     folder = Path(path)
     found = manifest.read(folder)
     manifest.verify(folder, found, [manifest.LIBRARY])
+    _check_version(folder, found["versions"]["apache-tvm"])
     device = _open_device(folder, found["target"])
     library = tvm_ffi.load_module(str((folder / manifest.LIBRARY).resolve()))
     arrays = weights_file.read(folder, found)
     arrays.update(weights_file.replacements(found, weights))
     tensors = {name: to_tensor(array, device) for name, array in arrays.items()}
     return Executable(found, library, device, tensors)
+
+
+def _check_version(folder: Path, made_with: str) -> None:
+    """Refuse another TVM's bytecode and kernels, whose calls this runtime may not understand."""
+    if made_with != TVM:
+        raise UserError(
+            f"artifact {str(folder)!r} was made by apache-tvm {made_with}",
+            f"apache-tvm {TVM}",
+            "compile the model again",
+        )
 
 
 def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
@@ -73,6 +86,7 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
             raise UserError(
                 made_for, None, f"this device is {devices[0].arch}: compile it for that"
             )
+        load_cudart()
         _open_library("tvm_runtime_cuda")
         return tvm_ffi.device("cuda", 0)
     raise UserError(

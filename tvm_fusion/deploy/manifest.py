@@ -27,6 +27,8 @@ Schema 1
     What did not go the usual way; the fields of :class:`tvm_fusion.fusion.decisions.Decision`.
 ``files``
     By file name: ``{"bytes", "sha256"}``.
+``sha256``
+    Of all other entries, as JSON with sorted keys and without line breaks.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from ..signature import DimRange, Signature, TensorSpec
 
 SCHEMA = 1
 MANIFEST, LIBRARY, WEIGHTS = "manifest.json", "model.so", "weights.bin"
+NAMES = frozenset((MANIFEST, LIBRARY, WEIGHTS))
 AGAIN = "compile the model again, or copy the whole folder again"
 
 
@@ -72,7 +75,9 @@ def read(folder: Path) -> dict[str, Any]:
         )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        schema, files = manifest["schema"], manifest["files"].items()
+        schema, stated = manifest["schema"], manifest.get("sha256")
+    except OSError as error:
+        raise UserError(f"cannot read {str(path)!r} ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{str(path)!r} is damaged ({error!r})", None, AGAIN) from error
     if schema != SCHEMA:
@@ -81,7 +86,9 @@ def read(folder: Path) -> dict[str, Any]:
             f"schema {SCHEMA}",
             "compile the model again with this version",
         )
-    for name, entry in files:
+    if stated != _checksum(manifest):
+        raise UserError(f"{str(path)!r} has been changed", "what the compiler wrote", AGAIN)
+    for name, entry in manifest["files"].items():
         size = (folder / name).stat().st_size if (folder / name).is_file() else None
         if size != entry["bytes"]:
             found = "is missing" if size is None else f"has {size} bytes"
@@ -92,8 +99,14 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write an artifact's manifest, the last of its files."""
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    """Write an artifact's manifest, the last of its files; adds ``sha256``."""
+    signed = {**content, "sha256": _checksum(content)}
+    (folder / MANIFEST).write_text(json.dumps(signed, indent=1) + "\n", encoding="utf-8")
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def verify(folder: Path, manifest: Mapping[str, Any], names: list[str] | None = None) -> None:
@@ -132,10 +145,10 @@ def sha256(path: Path) -> str:
         return digest.hexdigest()
 
 
-def main_function(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the entry of ``main``, or of the only other function there is."""
+def main_function(content: Mapping[str, Any]) -> str:
+    """Return the name ``main``, or else of the first function there is."""
     functions = content["functions"]
-    return functions["main"] if "main" in functions else next(iter(functions.values()))
+    return "main" if "main" in functions else next(iter(functions))
 
 
 def signature_to_json(signature: Signature) -> dict[str, Any]:

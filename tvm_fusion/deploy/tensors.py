@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
@@ -9,46 +10,86 @@ import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
 import tvm_ffi
 
+from ..errors import UserError
+
 ALIGNMENT = 64  # generated code reads whole vectors: TVM's kAllocAlignment
 
 
-def to_tensor(value: Any, device: tvm_ffi.Device) -> tvm_ffi.Tensor:
+def as_array(value: Any, dtype: str, what: str) -> np.ndarray | tvm_ffi.Tensor:
+    """Take what a caller passes as an array, without copying its data.
+
+    Parameters
+    ----------
+    value : numpy.ndarray, anything with ``__dlpack__``, Python number or nested list
+        Arrays keep the dtype that they have.
+    dtype : str
+        For Python's numbers, which have no dtype of their own; a float becomes no integer.
+    what : str
+        What to call it in an error, such as ``input 'x'``.
+
+    Raises
+    ------
+    UserError
+        If it is no array, or does not hand out its memory.
+    """
+    if isinstance(value, (np.ndarray, tvm_ffi.Tensor)):
+        return value
+    try:
+        if hasattr(value, "__dlpack__"):
+            return tvm_ffi.from_dlpack(value)
+        array = np.asarray(value)
+    except Exception as error:  # each framework raises types of its own
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{what} is a {type(value).__name__} without usable data ({reason})") from (
+            error
+        )
+    if isinstance(value, (bool, int, float, list, tuple)) and array.dtype.kind in "biuf":
+        return array.astype(dtype) if np.can_cast(array.dtype, dtype, "same_kind") else array
+    return array
+
+
+def to_tensor(value: Any, device: tvm_ffi.Device, what: str = "an array") -> tvm_ffi.Tensor:
     """Turn an array into a tensor on a device, without a copy where memory and alignment allow.
 
     Parameters
     ----------
-    value : numpy.ndarray, tvm_ffi.Tensor, or anything with ``__dlpack__``
+    value : numpy.ndarray or tvm_ffi.Tensor
         Any dtype that numpy or ml_dtypes has.
     device : tvm_ffi.Device
         Where the kernels run.
+    what : str
+        What to call it in an error.
 
     Returns
     -------
     tvm_ffi.Tensor
         Contiguous and aligned to 64 bytes.
+
+    Raises
+    ------
+    UserError
+        For strides that cannot be copied away: those of device memory and of bfloat16.
     """
-    if isinstance(value, np.ndarray):
-        tensor = _from_numpy(value)
-    elif isinstance(value, tvm_ffi.Tensor):
-        tensor = value
-    else:
-        tensor = tvm_ffi.from_dlpack(value)
+    tensor = _from_numpy(value) if isinstance(value, np.ndarray) else value
+    if not tensor.is_contiguous():
+        tensor = _from_numpy(_strided(tensor, what))
     if tensor.device != device:
-        return _copy_to(tensor, device)
-    if tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0:
+        return copy_to(tensor, device)
+    if tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
-    if device.type != "cpu":
-        return _copy_to(tensor, device)
-    return _from_numpy(to_numpy(tensor).copy())
+    return _from_numpy(to_numpy(tensor)) if device.type == "cpu" else copy_to(tensor, device)
 
 
 def to_numpy(tensor: tvm_ffi.Tensor) -> np.ndarray:
-    """Give a tensor's data as a numpy array: a view if it lies in host memory, else a copy."""
+    """Give a contiguous tensor's data as numpy array: a view if it lies in host memory."""
     dtype = np.dtype(str(tensor.dtype))
-    if tensor.device.type != "cpu" or dtype == np.dtype("bfloat16"):
+    if tensor.device.type != "cpu":
         array = aligned_empty(tuple(tensor.shape), dtype)
-        _function("runtime.TVMTensorCopyToBytes")(tensor, array.ctypes.data, array.nbytes)
+        copy = _function("runtime.TVMTensorCopyToBytes")
+        copy(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
         return array
+    if dtype.kind == "V":
+        return np.from_dlpack(_reinterpret(tensor, f"uint{8 * dtype.itemsize}")).view(dtype)
     return np.from_dlpack(tensor)
 
 
@@ -60,7 +101,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def write_into(array: Any, value: Any) -> None:
+def write_into(array: Any, value: Any, what: str) -> None:
     """Copy a result into a caller's array of the same shape and dtype.
 
     Parameters
@@ -69,37 +110,59 @@ def write_into(array: Any, value: Any) -> None:
         Where to.
     value : numpy.ndarray or tvm_ffi.Tensor
         What.
+    what : str
+        What to call the array in an error.
+
+    Raises
+    ------
+    UserError
+        If the array is read-only, or has strides and lies in device memory or holds bfloat16.
     """
     if isinstance(array, np.ndarray):
+        if not array.flags.writeable:
+            raise UserError(f"{what} is read-only", "memory that may be written to")
         array[...] = to_numpy(value) if isinstance(value, tvm_ffi.Tensor) else value
         return
-    source = value if isinstance(value, tvm_ffi.Tensor) else _from_numpy(value)
-    _function("runtime.TVMTensorCopyFromTo")(source, tvm_ffi.from_dlpack(array))
+    target: Any = as_array(array, "", what)
+    if target.is_contiguous():
+        source = value if isinstance(value, tvm_ffi.Tensor) else _from_numpy(value)
+        _function("runtime.TVMTensorCopyFromTo")(source, target)
+    else:
+        write_into(_strided(target, what), value, what)
 
 
 def _from_numpy(array: np.ndarray) -> tvm_ffi.Tensor:
-    if array.dtype == np.dtype("bfloat16"):  # DLPack export is numpy's, which does not know it
-        tensor = _allocate(array.shape, "bfloat16", tvm_ffi.device("cpu", 0))
-        array = np.ascontiguousarray(array)
-        _function("runtime.TVMTensorCopyFromBytes")(tensor, array.ctypes.data, array.nbytes)
-        return tensor
     usable = array.flags.c_contiguous and array.flags.writeable
     if not usable or array.ctypes.data % ALIGNMENT:
         aligned = aligned_empty(array.shape, array.dtype)
         aligned[...] = array
         array = aligned
-    return tvm_ffi.from_dlpack(array)
+    if array.dtype.kind != "V":
+        return tvm_ffi.from_dlpack(array)
+    # numpy exports no type of ml_dtypes, so the bits travel as integers.
+    return _reinterpret(tvm_ffi.from_dlpack(array.view(f"u{array.itemsize}")), str(array.dtype))
 
 
-def _copy_to(tensor: tvm_ffi.Tensor, device: tvm_ffi.Device) -> tvm_ffi.Tensor:
-    result = _allocate(tuple(tensor.shape), str(tensor.dtype), device)
+def _strided(tensor: tvm_ffi.Tensor, what: str) -> np.ndarray:
+    """View a tensor that is not contiguous, which numpy can for its own dtypes on the host."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError) as error:
+        raise UserError(f"{what} is not contiguous", "contiguous memory", "copy it") from error
+
+
+def _reinterpret(tensor: tvm_ffi.Tensor, dtype: str) -> tvm_ffi.Tensor:
+    """View the same memory as another dtype of the same width."""
+    view = _function("runtime.TVMTensorCreateView")
+    return view(tensor, tvm_ffi.Shape(tensor.shape), tvm_ffi.dtype(dtype), 0)
+
+
+def copy_to(tensor: tvm_ffi.Tensor, device: tvm_ffi.Device) -> tvm_ffi.Tensor:
+    """Copy a contiguous tensor into new memory on a device."""
+    allocate = _function("runtime.TVMTensorAllocWithScope")
+    result = allocate(tvm_ffi.Shape(tensor.shape), tensor.dtype, device, None)
     _function("runtime.TVMTensorCopyFromTo")(tensor, result)
     return result
-
-
-def _allocate(shape: tuple[int, ...], dtype: str, device: tvm_ffi.Device) -> tvm_ffi.Tensor:
-    allocate = _function("runtime.TVMTensorAllocWithScope")
-    return allocate(tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), device, None)
 
 
 def _function(name: str) -> Any:

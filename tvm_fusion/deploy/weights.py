@@ -38,7 +38,8 @@ def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
     mod : tvm.IRModule
         Any Relax module; not changed.
     min_bytes : int
-        Constants below this many bytes stay, as do scalars.
+        Constants below this many bytes stay, as do scalars; but not those that a function
+        returns, for its callers could write to them.
 
     Returns
     -------
@@ -49,7 +50,7 @@ def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
     for gvar, func in list(mod.functions.items()):
         if not isinstance(func, relax.Function) or not (func.attrs or {}).get("global_symbol"):
             continue
-        lifter = _Lifter(mod, min_bytes)
+        lifter = _Lifter(mod, min_bytes, _returned(func))
         body = lifter.visit_expr(func.body)
         if not lifter.parameters:
             continue
@@ -64,18 +65,42 @@ def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
 
 @mutator
 class _Lifter(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, min_bytes: int):
+    def __init__(self, mod: tvm.IRModule, min_bytes: int, returned: set[GenericConst]):
         super().__init__(mod)
-        self.min_bytes = min_bytes
+        self.min_bytes, self.returned = min_bytes, returned
         self.parameters: dict[GenericConst, relax.Var] = {}
 
     def visit_generic_const_(self, constant: GenericConst) -> relax.Expr:
-        if not _is_tensor(constant) or _nbytes(constant) < self.min_bytes:
+        small = not _is_tensor(constant) or _nbytes(constant) < self.min_bytes
+        if small and constant not in self.returned:
             return constant
         if constant not in self.parameters:
             name = f"weight{len(self.parameters)}"
             self.parameters[constant] = relax.Var(name, constant.ty)
         return self.parameters[constant]
+
+
+def _returned(func: relax.Function) -> set[GenericConst]:
+    """Find the constants that a function returns as they are."""
+    values = relax.analysis.get_var2val(func)
+    found: set[GenericConst] = set()
+
+    def follow(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Var) and expr in values:
+            follow(values[expr])
+        elif isinstance(expr, relax.Tuple):
+            for field in expr.fields:
+                follow(field)
+        elif isinstance(expr, relax.SeqExpr):
+            follow(expr.body)
+        elif isinstance(expr, relax.If):
+            follow(expr.true_branch)
+            follow(expr.false_branch)
+        elif isinstance(expr, GenericConst) and isinstance(expr.ty, relax.TensorType):
+            found.add(expr)
+
+    follow(func.body)
+    return found
 
 
 def _is_tensor(constant: GenericConst) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import UserError
 from . import manifest
-from .tensors import ALIGNMENT
+from .tensors import ALIGNMENT, as_array, to_numpy
 
 
 def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
@@ -54,9 +54,11 @@ def read(folder: Path, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
     dict of str to numpy.ndarray
         Private views: writing to one changes neither the file nor what others see.
     """
-    if not found["weights"]:
-        return {}
-    data = np.memmap(folder / manifest.WEIGHTS, np.uint8, mode="c")
+    path = folder / manifest.WEIGHTS
+    if path.stat().st_size == 0:  # which cannot be mapped
+        data = np.empty(0, np.uint8)
+    else:
+        data = np.memmap(path, np.uint8, mode="c")
     return {
         name: data[e["offset"] : e["offset"] + e["bytes"]].view(e["dtype"]).reshape(e["shape"])
         for name, e in found["weights"].items()
@@ -83,12 +85,19 @@ def replacements(found: Mapping[str, Any], weights: Any) -> dict[str, np.ndarray
     if isinstance(weights, (str, os.PathLike)):
         other = Path(weights)
         weights = read(other, manifest.read(other))
+    if not isinstance(weights, Mapping):
+        raise UserError(
+            f"the weights are a {type(weights).__name__}", "an artifact's folder or arrays by name"
+        )
     result = {}
     for name, value in weights.items():
-        array = np.asarray(value)
         entry = found["weights"].get(name)
         if entry is None:
-            raise UserError(f"unknown weight {name!r}", "a name that `tvm-fusion inspect` lists")
+            raise UserError(
+                f"unknown weight {name!r}", "a name that `tvm-fusion inspect --json` lists"
+            )
+        given = as_array(value, entry["dtype"], f"weight {name!r}")
+        array = given if isinstance(given, np.ndarray) else to_numpy(given)
         if list(array.shape) != entry["shape"] or str(array.dtype) != entry["dtype"]:
             raise UserError(
                 f"weight {name!r} has shape {array.shape} and dtype {array.dtype}",

@@ -22,7 +22,7 @@ def onnx_reference(
     path : str or os.PathLike
         The model file.
     inputs : mapping of str to numpy.ndarray
-        By name.
+        By name; floats of another width than the model's are converted.
 
     Returns
     -------
@@ -40,6 +40,7 @@ def onnx_reference(
     if not os.path.isfile(path):
         raise UserError(f"there is no file {path!r}", "the ONNX model that was compiled")
     try:
+        inputs = _as_the_model_takes_them(path, inputs)
         if importlib.util.find_spec("onnxruntime"):
             return "ONNX Runtime", _onnxruntime(path, inputs)
         return "onnx.reference", _evaluator(path, inputs)
@@ -100,6 +101,25 @@ def _errors(actual: np.ndarray, expected: np.ndarray) -> dict[str, float]:
         "max_rel_error": float(relative),
         "std": float(expected[finite].std()) if finite.any() else 0.0,
     }
+
+
+def _as_the_model_takes_them(path: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Convert floats to the model's dtypes: an artifact's inputs may be of half precision."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    dtypes = {
+        info.name: onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+        for info in model.graph.input
+    }
+    return {
+        name: array.astype(dtypes[name]) if _is_float(array) and name in dtypes else array
+        for name, array in inputs.items()
+    }
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
 def _onnxruntime(path: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,0 +1,199 @@
+"""What each command prints when all goes well, and its documented JSON."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
+
+import tvm_fusion
+from tvm_fusion.cli.main import COMMANDS
+
+
+def object_of(result, code=0):
+    assert result.code == code
+    assert result.err == ""
+    return json.loads(result.out, parse_constant=pytest.fail)  # no NaN, no Infinity
+
+
+def test_compile(cli, dense_file, tmp_path):
+    folder = tmp_path / "new" / "dense"
+    found = object_of(cli("compile", dense_file, "-o", folder, "--dim", "batch=1..4", "--json"))
+    assert set(found) == {
+        "artifact", "target", "seconds", "peak_rss_mb", "kernels", "calls", "intermediate_bytes",
+        "fallbacks", "files",
+    }  # fmt: skip
+    assert 0 < found["seconds"] < 600
+    assert found["peak_rss_mb"] > 10
+    assert found["kernels"] >= 1
+    assert found["artifact"] == str(folder)
+    assert found["files"] == {
+        name: (folder / name).stat().st_size for name in ("model.so", "weights.bin")
+    }
+    assert tvm_fusion.load(folder)(data=dense_data(3))["scores"].shape == (3, 32)
+
+
+def test_compile_takes_all_its_options(cli, dense_file, tmp_path):
+    result = cli(
+        "compile", dense_file, "--output", tmp_path / "a [b]", "--dim", "batch=2", "--target",
+        "cpu", "--precision", "fp32", "--cuda-graph", "--dump", tmp_path / "dump",
+    )  # fmt: skip
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"{tmp_path}/a [b] for cpu:")
+    assert len(result.out.splitlines()) == 1
+    assert sorted(path.name for path in (tmp_path / "dump").iterdir())[0] == "0_frontend.py"
+
+
+def test_run(cli, dense_folder):
+    found = object_of(cli("run", dense_folder, "--json", "--repeat", 3))
+    assert set(found) == {"latency_ms", "repeat", "outputs"}
+    assert set(found["latency_ms"]) == {"min", "median", "max"}
+    latency = found["latency_ms"]
+    assert 0 < latency["min"] <= latency["median"] <= latency["max"]
+    assert found["repeat"] == 3
+    assert found["outputs"]["scores"]["shape"] == [1, 32]
+    assert found["outputs"]["scores"]["std"] > 0
+
+
+def test_check_passes(cli, dense_folder, dense_file):
+    found = object_of(cli("check", dense_folder, dense_file, "--dim", "batch=7", "--json"))
+    assert set(found) == {
+        "passed", "max_abs_error", "max_rel_error", "tolerance", "reference", "outputs",
+    }  # fmt: skip
+    assert found["passed"] is True
+    assert found["max_rel_error"] <= found["tolerance"] == 1e-4
+    assert set(found["outputs"]["scores"]) == {"max_abs_error", "max_rel_error", "std"}
+    assert found["outputs"]["scores"]["std"] > 1e-3
+
+
+def test_check_does_not_pass(cli, dense_folder, tmp_path):
+    onnx.save(dense(seed=3), tmp_path / "other.onnx")
+    found = object_of(cli("check", dense_folder, tmp_path / "other.onnx", "--json"), code=1)
+    assert found["passed"] is False
+    assert found["max_rel_error"] > found["tolerance"]
+    shown = cli("check", dense_folder, tmp_path / "other.onnx")
+    assert shown.code == 1
+    assert "failed against ONNX Runtime (tolerance 0.0001)" in shown.out
+    wide = cli("check", dense_folder, tmp_path / "other.onnx", "--tolerance", "10")
+    assert wide.code == 0
+
+
+def test_an_infinite_error_is_valid_json(cli, dense_folder, tmp_path):
+    model = dense()
+    bias = dense_weights()["bias"] + np.inf
+    model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(bias, "bias"))
+    onnx.save(model, tmp_path / "infinite.onnx")
+    found = object_of(cli("check", dense_folder, tmp_path / "infinite.onnx", "--json"), code=1)
+    assert found["max_abs_error"] is None
+    assert found["passed"] is False
+
+
+def test_inspect(cli, dense_folder):
+    found = object_of(cli("inspect", dense_folder, "--json"))
+    assert {"target", "kernels", "intermediate_bytes", "files", "functions", "dims"} <= set(found)
+    assert found["files"]["model.so"]["bytes"] == (dense_folder / "model.so").stat().st_size
+    assert "verified" not in found
+    assert object_of(cli("inspect", dense_folder, "--json", "--verify"))["verified"] is True
+    shown = cli("inspect", dense_folder, "--verify").out
+    for words in ("data: float32 (batch, 64)", "dim      batch: 1 to 8", "verified", "model.so"):
+        assert words in shown
+
+
+def test_doctor(cli):
+    found = object_of(cli("doctor", "--json"))
+    assert set(found["findings"][0]) == {"topic", "ok", "found", "advice"}
+    assert {"tvm", "c compiler", "run on cpu"} <= {entry["topic"] for entry in found["findings"]}
+
+
+def test_doctor_shows_brackets(cli, monkeypatch):
+    monkeypatch.setattr(
+        COMMANDS["doctor"],
+        "run",
+        lambda options: {
+            "findings": [
+                {
+                    "topic": "t",
+                    "ok": False,
+                    "found": "f",
+                    "advice": 'pip install "tvm_fusion[cuda]"',
+                }
+            ]
+        },
+    )
+    assert 'pip install "tvm_fusion[cuda]"' in cli("doctor").out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_the_common_options(cli, command):
+    text = cli(command, "--help")
+    assert text.code == 0
+    assert "--json" in text.out
+    assert "--debug" in text.out
+
+
+@pytest.fixture(scope="module")
+def odd_names(tmp_path_factory):
+    """Inputs and outputs called like options, markup and numpy's own parameters."""
+    place = tmp_path_factory.mktemp("odd")
+    model = onnx_model(
+        [
+            ("Add", ["a/b:0[/]", "self"], ["file"]),
+            ("Identity", ["file"], ["[bold]/out"]),
+        ],
+        [("a/b:0[/]", T.FLOAT, ["n"]), ("self", T.BFLOAT16, ["n"])],
+        [("file", T.FLOAT, ["n"]), ("[bold]/out", T.FLOAT, ["n"])],
+    )
+    cast = onnx.helper.make_node("Cast", ["self"], ["cast"], to=T.FLOAT)
+    model.graph.node.insert(0, cast)
+    model.graph.node[1].input[1] = "cast"
+    artifact = tvm_fusion.compile(model, dims={"n": tvm_fusion.DimRange(1, 9)})
+    return artifact.export(place / "odd")
+
+
+def test_names_that_are_no_identifiers(cli, odd_names, tmp_path):
+    import ml_dtypes
+
+    x = np.arange(4, dtype="float32")
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "all.npz", **{"a/b:0[/]": x, "self": x.astype(ml_dtypes.bfloat16)})
+    result = cli("run", odd_names, "--inputs", tmp_path / "all.npz", "--output", tmp_path / "y.npz")
+    assert (result.code, result.err) == (0, "")
+    assert "  [bold]/out: float32 (4,)" in result.out
+    written = np.load(tmp_path / "y.npz")
+    assert sorted(written) == ["[bold]/out", "file"]
+    np.testing.assert_array_equal(written["file"], 2 * x)
+    assert "a/b:0[/]: float32 (n)" in cli("inspect", odd_names).out
+    # The random array takes the extent of the one that is given.
+    found = object_of(cli("run", odd_names, "--input", f"a/b:0[/]={tmp_path}/x.npy", "--json"))
+    assert found["outputs"]["file"]["shape"] == [4]
+
+
+def test_outputs_of_chosen_inputs(cli, dense_folder, tmp_path):
+    data = dense_data(5)
+    np.save(tmp_path / "data.npy", data)
+    arguments = ("run", dense_folder, "--input", f"data={tmp_path}/data.npy", "--output")
+    assert cli(*arguments, tmp_path / "y.npz", "--warmup", 0, "--repeat", 1).code == 0
+    written = np.load(tmp_path / "y.npz")["scores"]
+    assert np.abs(written - dense_expected(data, **dense_weights())).max() < 1e-4
+
+
+def test_seeds_make_inputs(cli, dense_folder):
+    means = [
+        object_of(cli("run", dense_folder, "--seed", seed, "--json"))["outputs"]["scores"]["mean"]
+        for seed in (0, 0, 1)
+    ]
+    assert means[0] == means[1] != means[2]
+
+
+def test_the_program_itself(dense_folder, tmp_path):
+    command = [sys.executable, "-m", "tvm_fusion.cli"]
+    done = subprocess.run([*command, "run", dense_folder, "--json"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["repeat"] == 10
+    wrong = subprocess.run([*command, "inspect", tmp_path], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.count("\n") == 1

@@ -1,0 +1,78 @@
+"""Loading without the compiler, in processes and threads of one's own."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tiny_models import dense_data, dense_expected, dense_weights
+
+import tvm_fusion
+
+ALONE = """
+import json, sys
+import numpy as np
+import tvm_fusion
+
+folder, data, result = sys.argv[1:]
+executable = tvm_fusion.load(folder)
+np.save(result, executable(data=np.load(data))["scores"])
+maps = [line.split(maxsplit=5) for line in open("/proc/self/maps")]
+print(json.dumps({
+    "modules": sorted(m for m in sys.modules if m.split(".")[0] in ("tvm", "onnx")),
+    "files": sorted({entry[5].strip() for entry in maps if len(entry) == 6}),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(dense_folder, tmp_path_factory):
+    """What a process that only loads and runs leaves behind."""
+    place = tmp_path_factory.mktemp("alone")
+    np.save(place / "data.npy", dense_data(3))
+    command = [sys.executable, "-c", ALONE, dense_folder, place / "data.npy", place / "result.npy"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return json.loads(done.stdout), np.load(place / "result.npy")
+
+
+def test_no_compiler_is_loaded(alone):
+    seen, _ = alone
+    assert seen["modules"] == []
+    names = [path.rsplit("/", 1)[-1] for path in seen["files"]]
+    assert "libtvm_runtime.so" in names
+    assert not [name for name in names if "tvm_compiler" in name or "LLVM" in name]
+
+
+def test_results_are_right(alone):
+    _, result = alone
+    expected = dense_expected(dense_data(3), **dense_weights())
+    assert np.abs(result - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+def test_weights_are_mapped(alone, dense_folder):
+    seen, _ = alone
+    assert str(dense_folder / "weights.bin") in seen["files"]
+
+
+def test_a_relative_path_is_taken(dense_folder, monkeypatch):
+    monkeypatch.chdir(dense_folder.parent)
+    assert tvm_fusion.load("dense")(data=dense_data(1))["scores"].shape == (1, 32)
+
+
+def test_threads_get_what_one_thread_gets(dense_folder):
+    executable = tvm_fusion.load(dense_folder)
+    cases = [dense_data(1 + seed % 8, seed) for seed in range(64)]
+    serial = [executable(data=data)["scores"] for data in cases]
+    with ThreadPoolExecutor(4) as pool:
+        results = pool.map(lambda data: executable(data=data)["scores"], cases * 3)
+    for result, expected in zip(results, serial * 3, strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_several_artifacts_live_side_by_side(dense_folder):
+    first, second = tvm_fusion.load(dense_folder), tvm_fusion.load(dense_folder)
+    data = dense_data(2)
+    np.testing.assert_array_equal(first(data=data)["scores"], second(data=data)["scores"])

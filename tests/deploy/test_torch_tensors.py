@@ -1,0 +1,48 @@
+"""Calls with PyTorch's tensors, through DLPack alone."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto as T
+from tiny_models import dense_data, onnx_model
+
+import tvm_fusion
+from tvm_fusion.errors import UserError
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def dense(dense_folder):
+    return tvm_fusion.load(dense_folder)
+
+
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t.T.contiguous().T, lambda t: t[1:]])
+def test_tensors_of_any_layout(dense, view):
+    data = view(torch.from_numpy(dense_data(4)))
+    expected = dense(data=data.numpy())["scores"]
+    target = torch.zeros(expected.shape[::-1]).T
+    outputs = dense(data=data, out={"scores": target})
+    assert outputs["scores"] is target
+    np.testing.assert_array_equal(target.numpy(), expected)
+
+
+def test_a_tensor_that_requires_gradients_is_only_read(dense):
+    data = torch.from_numpy(dense_data(2)).requires_grad_()
+    expected = dense(data=dense_data(2))["scores"]
+    np.testing.assert_array_equal(dense(data=data)["scores"], expected)
+
+
+def test_bfloat16(tmp_path):
+    model = onnx_model(
+        [("Add", ["x", "x"], ["y"])], [("x", T.BFLOAT16, [2, 3])], [("y", T.BFLOAT16, [2, 3])]
+    )
+    executable = tvm_fusion.load(tvm_fusion.compile(model).export(tmp_path / "a"))
+    x = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    target = torch.zeros_like(x)
+    executable(x=x, out={"y": target})
+    assert torch.equal(target, x + x)
+    with pytest.raises(UserError, match="input 'x' is not contiguous"):
+        executable(x=x.reshape(3, 2).T)
+    with pytest.raises(UserError, match="the array for output 'y' is not contiguous"):
+        executable(x=x, out={"y": target.reshape(3, 2).T})

@@ -1,0 +1,104 @@
+"""Weights beside the library: mapped, and replaceable by others of the same shapes."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto as T
+from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
+
+import tvm_fusion
+from tvm_fusion.deploy import manifest, weights_file
+from tvm_fusion.errors import UserError
+
+DATA = dense_data(4)
+OWN = dense_weights()
+
+
+def scores(folder, **options):
+    return tvm_fusion.load(folder, **options)(data=DATA)["scores"]
+
+
+def assert_close(actual, expected):
+    assert np.abs(actual - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+@pytest.fixture(scope="module")
+def other_folder(tmp_path_factory):
+    """The same graph with other weights, and a bias of its own."""
+    model = dense(seed=9)
+    dims = {"batch": tvm_fusion.DimRange(1, 8)}
+    return tvm_fusion.compile(model, dims=dims).export(tmp_path_factory.mktemp("other") / "other")
+
+
+def test_another_artifacts_weights(dense_folder, other_folder):
+    weight = dense_weights(9)["weight"]
+    assert_close(
+        scores(dense_folder, weights=other_folder), dense_expected(DATA, weight, OWN["bias"])
+    )
+    assert_close(scores(dense_folder), dense_expected(DATA, **OWN))
+
+
+@pytest.mark.parametrize("layout", [np.ascontiguousarray, np.asfortranarray, np.ndarray.tolist])
+def test_arrays_by_name(dense_folder, layout):
+    weight = dense_weights(5)["weight"]
+    swapped = scores(dense_folder, weights={"weight": layout(weight)})
+    assert_close(swapped, dense_expected(DATA, weight, OWN["bias"]))
+
+
+def test_an_empty_mapping_changes_nothing(dense_folder):
+    np.testing.assert_array_equal(scores(dense_folder, weights={}), scores(dense_folder))
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"w": OWN["weight"]}, "unknown weight 'w'; expected a name that `tvm-fusion inspect"),
+        ({"weight": OWN["weight"].T}, r"has shape \(32, 64\) and dtype float32; expected shape"),
+        ({"weight": OWN["weight"].astype("float64")}, "dtype float64; expected .* dtype float32"),
+        ([OWN["weight"]], "the weights are a list; expected an artifact's folder or arrays by"),
+        ("nowhere", "'nowhere' is not an artifact"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(dense_folder, weights, words):
+    with pytest.raises(UserError, match=words):
+        tvm_fusion.load(dense_folder, weights=weights)
+
+
+def test_mapped_weights_are_private(dense_folder):
+    before = (dense_folder / "weights.bin").read_bytes()
+    arrays = weights_file.read(dense_folder, manifest.read(dense_folder))
+    arrays["weight"][...] = 0
+    assert (dense_folder / "weights.bin").read_bytes() == before
+    np.testing.assert_array_equal(
+        weights_file.read(dense_folder, manifest.read(dense_folder))["weight"], OWN["weight"]
+    )
+
+
+def test_a_loaded_model_uses_the_mapped_memory_itself(dense_folder):
+    executable = tvm_fusion.load(dense_folder)
+    address = executable._weights["weight"].data_ptr()
+    with open("/proc/self/maps") as maps:
+        spans = [line.split()[0].split("-") for line in maps if str(dense_folder) in line]
+    assert any(int(low, 16) <= address < int(high, 16) for low, high in spans)
+
+
+def test_a_model_without_weights(tmp_path):
+    model = onnx_model([("Relu", ["x"], ["y"])], [("x", T.FLOAT, [3])], [("y", T.FLOAT, [3])])
+    folder = tvm_fusion.compile(model).export(tmp_path / "a")
+    assert (folder / "weights.bin").stat().st_size == 0
+    np.testing.assert_array_equal(tvm_fusion.load(folder)(x=[-1, 0, 2])["y"], [0, 0, 2])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "bool", "float64"])
+def test_every_dtype_is_written_aligned_and_read_back(tmp_path, dtype):
+    generator = np.random.default_rng(0)
+    weights = {
+        name: generator.integers(0, 2, shape).astype(dtype)
+        for name, shape in {"a": (3, 5), "b": (7,), "c": (0, 2), "d": (), "e": (2, 2, 2)}.items()
+    }
+    entries = weights_file.write(tmp_path / "weights.bin", weights)
+    assert all(entry["offset"] % 64 == 0 for entry in entries.values())
+    read = weights_file.read(tmp_path, {"weights": entries})
+    assert list(read) == list(weights)
+    for name, array in weights.items():
+        assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(read[name], array)

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tvm_fusion import DimRange, FusionConfig
+from tvm_fusion.config import parse_dim, parse_dims
+from tvm_fusion.errors import UserError
+
+NAMES = st.text(min_size=1)
+
+
+@given(NAMES, st.integers(1, 10**9), st.integers(0, 10**9))
+def test_a_dim_is_read_as_it_is_written(name, low, more):
+    assert parse_dim(f"{name}={low}") == (name, low)
+    assert parse_dim(f"{name}={low}..{low + more}") == (name, DimRange(low, low + more))
+
+
+@given(st.text())
+def test_any_other_text_is_refused_in_words(text):
+    try:
+        name, value = parse_dim(text)
+    except UserError:
+        return
+    low, high = (value, value) if isinstance(value, int) else (value.low, value.high)
+    assert name
+    assert 1 <= low <= high
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "batch", "batch=", "=4", "batch=x", "batch=-1", "batch=1.5", "batch=..8", "batch=1..",
+     "batch=1...8", "batch=1..8..9", "batch= 4", "=1..2"],
+)  # fmt: skip
+def test_malformed_dims(text):
+    with pytest.raises(UserError, match=r"expected NAME=EXTENT or NAME=LOW\.\.HIGH"):
+        parse_dim(text)
+
+
+@pytest.mark.parametrize("text", ["batch=0", "batch=8..1", "batch=0..4"])
+def test_empty_dims(text):
+    with pytest.raises(UserError, match="allows no extent; expected 1 <= LOW <= HIGH"):
+        parse_dim(text)
+
+
+def test_several_dims_have_several_names():
+    assert parse_dims(["a=1", "b=2..3"]) == {"a": 1, "b": DimRange(2, 3)}
+    with pytest.raises(UserError, match="--dim 'a=2' names 'a' again"):
+        parse_dims(["a=1", "a=2"])
+
+
+def test_options_are_checked():
+    with pytest.raises(UserError, match="precision 'fp8'; expected one of fp32, fp16, bf16"):
+        FusionConfig(precision="fp8")
+    with pytest.raises(UserError, match=r"dims\['batch'\] is \(1, 8\); expected an int or a Dim"):
+        FusionConfig(dims={"batch": (1, 8)})
+
+
+def test_a_dump_folder_may_be_a_string():
+    assert FusionConfig(dump="here").dump == Path("here")

@@ -1,0 +1,7 @@
+"""``python -m tvm_fusion.cli``."""
+
+import sys
+
+from . import main
+
+sys.exit(main())
