@@ -189,7 +189,7 @@ mod = from_onnx(onnx.load(path), shape_dict=shapes, keep_params_in_input=False)
 
 ours = artifact.manifest["functions"]["main"]
 stock = count_stock(mod, target)
-stock_bytes = stock.total_intermediate_bytes
+stock_bytes = stock.intermediate_bytes
 print("           kernels   intermediate MB")
 print(f"stock TVM {stock.kernels:8} {stock_bytes / 1e6:17.1f}")
 print(f"tvm_fusion{ours['kernels']:8} {ours['intermediate_bytes'] / 1e6:17.1f}")

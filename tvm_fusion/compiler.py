@@ -53,7 +53,6 @@ def compile(  # the public name, as in tvm.compile
     start = time.perf_counter()
     config = _configure(config or FusionConfig(), options)
     spec = parse(target)
-    # TVM looks for device runtimes when it is loaded, so the toolchain comes first.
     with toolchain(spec), recording() as decisions:
         import tvm
 
@@ -69,6 +68,8 @@ def compile(  # the public name, as in tvm.compile
         context = tvm.transform.PassContext(
             config={"relax.backend.use_cuda_graph": config.cuda_graph}
         )
+        if not imported.signatures:
+            raise UserError(f"{imported.source} has no function from tensors to tensors")
         with spec.tvm_target(), context:
             mod = tvm.ir.transform.Sequential(passes)(imported.mod)
             built = build(

@@ -194,3 +194,13 @@ def test_an_input_may_be_called_self_or_out(tmp_path):
     np.testing.assert_array_equal(executable.run({"self": one, "out": one})["sum"], 2 * one)
     with pytest.raises(UserError, match=r"pass an input that is called 'out' through run\(\)"):
         executable(self=one, out=one)
+
+
+def test_an_input_without_a_name_is_named(dense_folder):
+    with pytest.raises(tvm_fusion.UserError, match=r"^an input without a name; expected inputs by"):
+        tvm_fusion.load(dense_folder)(np.zeros((2, 3), "float32"))
+
+
+def test_objects_introduce_themselves_in_a_line(dense_artifact, dense_folder):
+    assert repr(dense_artifact).startswith("<Artifact of ModelProto for cpu:")
+    assert repr(tvm_fusion.load(dense_folder)).startswith("<Executable of ModelProto for cpu:")

@@ -52,6 +52,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     import time
 
+    from .._tvm_log import quiet_log
     from ..compiler import compile
     from ..deploy import manifest
     from ..deploy.artifact import check_destination
@@ -66,7 +67,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         cuda_graph=options.cuda_graph,
         dump=options.dump,
     )
-    compile(options.model, options.target, config).export(folder)
+    with quiet_log():
+        compile(options.model, options.target, config).export(folder)
     written = manifest.read(folder)
     function = written["functions"][manifest.main_function(written)]
     return {

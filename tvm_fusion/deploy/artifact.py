@@ -39,6 +39,10 @@ class Artifact:
     export_library: Callable[[Path], None]
     seconds: float
 
+    def __repr__(self) -> str:
+        source, target = self.manifest["source"], self.manifest["target"]["text"]
+        return f"<Artifact of {source} for {target}, compiled in {self.seconds:.1f} s>"
+
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the artifact as a folder.
 

@@ -98,7 +98,7 @@ def _count(
     return {
         "kernels": result.kernels,
         "calls": result.calls,
-        "intermediate_bytes": result.total_intermediate_bytes,
+        "intermediate_bytes": result.intermediate_bytes,
     }
 
 

@@ -45,7 +45,14 @@ class Executable:
         }
         self._local = threading.local()
 
-    def __call__(self, /, *, out: Mapping[str, Any] | None = None, **inputs: Any) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        source, target = self.manifest["source"], self.manifest["target"]["text"]
+        inputs = {name: [s.name for s in sig.inputs] for name, sig in self.signatures.items()}
+        return f"<Executable of {source} for {target}, inputs {inputs}>"
+
+    def __call__(
+        self, /, *positional: Any, out: Mapping[str, Any] | None = None, **inputs: Any
+    ) -> dict[str, Any]:
         """Run ``main``; see :meth:`run` for names that cannot be written as keywords.
 
         Parameters
@@ -64,8 +71,11 @@ class Executable:
         Raises
         ------
         UserError
-            For a wrong name, shape or dtype.
+            For a wrong or missing name, a wrong shape or dtype.
         """
+        if positional:
+            names = ", ".join(repr(s.name) for s in self.signatures["main"].inputs)
+            raise UserError("an input without a name", f"inputs by name: {names}")
         return self.run(inputs, out=out)
 
     def run(

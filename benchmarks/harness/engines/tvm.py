@@ -100,7 +100,7 @@ def _stock_counts(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, Any
         # A count that cannot be had is no reason to lose the latency; the table tells why.
         return {"not_counted": f"{type(error).__name__}: {error}"}
     return dict(
-        zip(COUNTS, (count.kernels, count.calls, count.total_intermediate_bytes), strict=True)
+        zip(COUNTS, (count.kernels, count.calls, count.intermediate_bytes), strict=True)
     )
 
 

@@ -24,22 +24,22 @@ def stock(name: str, target: tvm.target.Target = CPU) -> Count:
 
 def test_one_call_has_no_intermediate() -> None:
     counted = stock("elementwise_chain")
-    assert (counted.calls, counted.intermediate_bytes) == (1, 0)
+    assert (counted.calls, counted.visible_bytes) == (1, 0)
     # The CPU pipeline fuses three operators into one PrimFunc of three nests.
     assert counted.kernels == 3
     assert counted.hidden_bytes == 2 * 33 * 65 * 4
-    assert counted.total_intermediate_bytes == counted.hidden_bytes
+    assert counted.intermediate_bytes == counted.hidden_bytes
 
 
 def test_gpu_schedule_of_the_same_graph_hides_nothing() -> None:
     counted = stock("elementwise_chain", graphs.cuda())
-    assert (counted.kernels, counted.total_intermediate_bytes) == (1, 0)
+    assert (counted.kernels, counted.intermediate_bytes) == (1, 0)
 
 
 def test_tensors_between_calls_are_visible() -> None:
     counted = stock("softmax_written_out", graphs.cuda())
     assert counted.calls == 4
-    assert counted.intermediate_bytes == (31 + 31 * 200 + 31) * 4
+    assert counted.visible_bytes == (31 + 31 * 200 + 31) * 4
 
 
 def test_returned_tensors_and_views_of_them_do_not_count() -> None:
@@ -48,7 +48,7 @@ def test_returned_tensors_and_views_of_them_do_not_count() -> None:
         return [y, op.nn.softmax(e(op.reshape(y, (65, 33))), -1)]
 
     counted = count_stock(graphs.make([graphs.tensor("x", 33, 65)], body), CPU)
-    assert (counted.calls, counted.intermediate_bytes) == (2, 0)
+    assert (counted.calls, counted.visible_bytes) == (2, 0)
 
 
 def test_weights_do_not_count_as_constants_or_parameters() -> None:
@@ -58,7 +58,7 @@ def test_weights_do_not_count_as_constants_or_parameters() -> None:
     parameter = graphs.make([x, graphs.tensor("w", 65, 7)], lambda e, x, w: op.matmul(x, w))
     for mod in (constant, parameter):
         counted = count_stock(mod, CPU)
-        assert (counted.kernels, counted.total_intermediate_bytes) == (1, 0)
+        assert (counted.kernels, counted.intermediate_bytes) == (1, 0)
 
 
 @pytest.mark.parametrize(("n", "s"), [(1, 1), (13, 7)])
@@ -66,7 +66,7 @@ def test_symbolic_bytes_follow_the_dimensions(n: int, s: int) -> None:
     mod = graphs.GRAPHS["symbolic_batch"].build()
     counted = count_stock(mod, graphs.cuda(), dims={"n": n, "s": s})
     # The product and its exponential; the last reshape makes a copy, which is the output.
-    assert counted.intermediate_bytes == 2 * n * s * 64 * 4
+    assert counted.visible_bytes == 2 * n * s * 64 * 4
     assert counted.kernels == 4
 
 
@@ -93,7 +93,7 @@ def test_library_calls_are_launches() -> None:
     counted = count_stock(Module, CPU)
     assert (counted.kernels, counted.library_calls, counted.calls) == (2, 1, 1)
     assert [launch.kind for launch in counted.launches] == ["library", "kernel"]
-    assert counted.intermediate_bytes == 33 * 65 * 4
+    assert counted.visible_bytes == 33 * 65 * 4
 
 
 def test_longer_branch_counts() -> None:
@@ -110,7 +110,7 @@ def test_longer_branch_counts() -> None:
 
     counted = count_stock(Module, CPU)
     assert counted.calls == 2
-    assert counted.intermediate_bytes == 33 * 65 * 4
+    assert counted.visible_bytes == 33 * 65 * 4
 
 
 def test_data_dependent_shape_is_a_caveat() -> None:

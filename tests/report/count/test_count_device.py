@@ -54,7 +54,7 @@ def test_equal_functions_keep_their_names() -> None:
         ("second", "second_kernel_1"),
     ]
     assert (counted.calls, counted.kernels) == (2, 4)
-    assert (counted.intermediate_bytes, counted.hidden_bytes) == (64 * 4, 2 * 64 * 4)
+    assert (counted.visible_bytes, counted.hidden_bytes) == (64 * 4, 2 * 64 * 4)
 
 
 def test_loops_on_the_host_multiply() -> None:

@@ -83,7 +83,7 @@ def count(
             for (kernel, primfunc, kind), calls in tally.launches.items()
         ),
         calls=tally.calls,
-        intermediate_bytes=sum(
+        visible_bytes=sum(
             size for allocation, size in tally.allocations.items() if allocation not in returned
         ),
         hidden_bytes=tally.hidden_bytes,

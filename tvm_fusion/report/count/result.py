@@ -41,7 +41,7 @@ class Count:
         Every distinct launch, in order of first use.
     calls : int
         Calls of PrimFuncs by the virtual machine; host functions that compute shapes are left out.
-    intermediate_bytes : int
+    visible_bytes : int
         Bytes of tensors allocated between calls and not returned. Inputs, weights and constants are
         not among them; views of one allocation count once, tensors that share planned storage each.
     hidden_bytes : int
@@ -52,7 +52,7 @@ class Count:
 
     launches: tuple[Launch, ...]
     calls: int
-    intermediate_bytes: int
+    visible_bytes: int
     hidden_bytes: int
     caveats: tuple[str, ...] = ()
 
@@ -72,9 +72,9 @@ class Count:
         return self._of("library")
 
     @property
-    def total_intermediate_bytes(self) -> int:
+    def intermediate_bytes(self) -> int:
         """Visible and hidden bytes together."""
-        return self.intermediate_bytes + self.hidden_bytes
+        return self.visible_bytes + self.hidden_bytes
 
     def _of(self, kind: Kind) -> int:
         return sum(launch.calls for launch in self.launches if launch.kind == kind)

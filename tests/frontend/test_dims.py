@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from tvm_fusion.errors import UserError
+from tvm_fusion.frontend.dims import UNLIMITED, DimTable, unbound_advice
+from tvm_fusion.signature import DimRange
+
+
+def test_names_labels_and_expressions():
+    table = DimTable(
+        [("x", ["batch", 3, None]), ("mask", ["batch", "batch size", "2*batch", "past + 1"])]
+    )
+    assert [(d.name, d.label, d.where) for d in table.dims] == [
+        ("batch", "batch", "x[0]"),
+        ("x_2", "x_2", "x[2]"),
+        ("batch_size", "batch size", "mask[1]"),
+        ("past___1", "past + 1", "mask[3]"),
+    ]
+    assert table.shapes["x"] == ("batch", 3, "x_2")
+    # Arithmetic over a dimension that stands alone somewhere; "past" does not, so it is a name.
+    assert table.shapes["mask"] == ("batch", "batch_size", "2*batch", "past___1")
+
+
+def test_names_stay_distinct():
+    table = DimTable([("x", ["batch size", "batch_size", "batch-size"])])
+    assert len({dim.name for dim in table.dims}) == 3
+    assert table.shapes["x"][1] == "batch_size"
+
+
+def test_division_of_extents_rounds_down():
+    assert DimTable([("x", ["n"]), ("y", ["n/2"])]).shapes["y"] == ("n//2",)
+
+
+def test_unnamed_extents_are_not_tied_together():
+    table = DimTable([("x", [None, None]), ("y", [None])])
+    assert [dim.name for dim in table.dims] == ["x_0", "x_1", "y_0"]
+
+
+def test_names_that_a_tool_made_up():
+    table = DimTable([("x", ["s17", 8]), ("y", ["s17"])], made_up={"s17"})
+    assert [(d.name, d.label) for d in table.dims] == [("x_0", "s17")]
+    assert table.resolve({"s17": 4}) == ({"x_0": 4}, [])
+
+
+def test_resolve_by_either_name():
+    table = DimTable([("x", ["batch size", "seq"])])
+    chosen, unbound = table.resolve({"batch size": 4})
+    assert chosen == {"batch_size": 4}
+    assert [dim.name for dim in unbound] == ["seq"]
+    assert unbound_advice(unbound) == "give --dim seq=VALUE or seq=LOW..HIGH"
+    assert table.resolve({"batch_size": 4})[0] == chosen
+
+
+def test_range_of_one_extent_is_that_extent():
+    assert DimTable([("x", ["n"])]).resolve({"n": DimRange(3, 3)})[0] == {"n": 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0, "--dim n=0; expected an extent of at least 1."),
+        (-2, "--dim n=-2; expected an extent of at least 1."),
+        (DimRange(5, 4), "--dim n=5..4; expected 1 <= LOW <= HIGH."),
+        (DimRange(0, 4), "--dim n=0..4; expected 1 <= LOW <= HIGH."),
+    ],
+)
+def test_extents_that_cannot_be(value, told):
+    with pytest.raises(UserError) as error:
+        DimTable([("x", ["n"])]).resolve({"n": value})
+    assert str(error.value) == told
+
+
+def test_unknown_dimension_lists_those_of_the_model():
+    with pytest.raises(UserError) as error:
+        DimTable([("x", ["batch size", "seq"])]).resolve({"bach": 4})
+    assert str(error.value) == (
+        "--dim bach names no dimension of the model; "
+        "expected one of batch_size ('batch size' in the model), seq."
+    )
+    with pytest.raises(UserError, match="expected none: all extents of the model are fixed"):
+        DimTable([("x", [1, 2])]).resolve({"n": 4})
+
+
+def test_ranges_that_the_model_states():
+    table = DimTable([("x", ["n", "m"])])
+    known = {"n": DimRange(2, 16), "m": DimRange(1, UNLIMITED)}
+    chosen, unbound = table.resolve({}, known)
+    assert chosen == {"n": DimRange(2, 16)}
+    assert [dim.name for dim in unbound] == ["m"]
+    assert table.resolve({"n": DimRange(4, 8), "m": 3}, known)[0] == {"n": DimRange(4, 8), "m": 3}
+    with pytest.raises(UserError, match=r"--dim n=1\.\.8; expected extents within 2\.\.16"):
+        table.resolve({"n": DimRange(1, 8)}, known)

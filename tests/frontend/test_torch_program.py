@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.errors import UserError
+from tvm_fusion.frontend import import_model
+from tvm_fusion.frontend.weights import weight_key
+from tvm_fusion.signature import DimRange
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 5, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(5)
+        self.fc = torch.nn.Linear(5, 4)
+        with torch.no_grad():
+            self.norm.running_mean.normal_()
+            self.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, image, scale):
+        features = torch.relu(self.norm(self.conv(image)))
+        logits = self.fc(features.mean((2, 3)))
+        return {"logits": logits * scale, "parts": [features, logits.reshape(-1)]}
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def export(net, dim=None):
+    shapes = None if dim is None else {"image": {0: dim}, "scale": {0: dim}}
+    args = (torch.randn(2, 3, 6, 5), torch.randn(2, 1))
+    return torch.export.export(net, args, dynamic_shapes=shapes)
+
+
+def test_static(net, operators, run):
+    imported = import_model(export(net))
+    assert imported.source == "ExportedProgram"
+    signature = imported.signatures["main"]
+    assert [(s.name, s.shape) for s in signature.inputs] == [
+        ("image", (2, 3, 6, 5)),
+        ("scale", (2, 1)),
+    ]
+    assert [s.name for s in signature.outputs] == ["logits", "parts.0", "parts.1"]
+    names = operators(imported.mod["main"])
+    assert "nn.batch_norm" not in names
+    assert "permute_dims" not in names
+    image, scale = torch.randn(2, 3, 6, 5), torch.randn(2, 1)
+    with torch.no_grad():
+        expected = net(image, scale)
+    results = run(imported.mod, image.numpy(), scale.numpy())
+    for result, reference in zip(results, [expected["logits"], *expected["parts"]], strict=True):
+        np.testing.assert_allclose(result, reference.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_symbolic_keeps_the_exported_range(net, run):
+    imported = import_model(export(net, torch.export.Dim("batch", min=1, max=16)))
+    assert imported.dims == {"image_0": DimRange(1, 16)}
+    assert imported.signatures["main"].outputs[2].shape == ("image_0*4",)
+    attrs = imported.mod["main"].attrs
+    assert dict(attrs["tir_var_upper_bound"]) == {"image_0": 16}
+    for batch in (1, 5):
+        image, scale = torch.randn(batch, 3, 6, 5), torch.randn(batch, 1)
+        with torch.no_grad():
+            expected = net(image, scale)["logits"].numpy()
+        result = run(imported.mod, image.numpy(), scale.numpy())[0]
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dims_bind_and_stay_inside_the_exported_range(net):
+    program = export(net, torch.export.Dim("batch", min=2, max=16))
+    imported = import_model(program, FusionConfig(dims={"image_0": 4}))
+    assert imported.dims == {}
+    assert imported.signatures["main"].inputs[0].shape == (4, 3, 6, 5)
+    with pytest.raises(UserError, match=r"--dim image_0=1; expected extents within 2\.\.16"):
+        import_model(program, FusionConfig(dims={"image_0": 1}))
+
+
+def test_unlimited_dimensions_are_unbound(net):
+    program = export(net, torch.export.Dim.AUTO)
+    with pytest.raises(UserError, match=r"unbound dimensions image_0 \('s\d+' in the model\)"):
+        import_model(program)
+    ranged = import_model(program, FusionConfig(dims={"image_0": DimRange(2, 8)}))
+    assert ranged.dims == {"image_0": DimRange(2, 8)}
+
+
+def test_unsupported_operators_are_all_listed():
+    class Odd(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.det(x) + torch.special.i0(x).sum() + torch.special.i0(x * 2).sum()
+
+    program = torch.export.export(Odd(), (torch.randn(3, 3),))
+    with pytest.raises(UserError) as error:
+        import_model(program)
+    text = str(error.value)
+    assert "\n" not in text
+    assert "ExportedProgram has unsupported operators _linalg_det.default (1x)" in text
+    assert "i0.default (2x)" in text
+
+
+def test_weights_know_their_names(net):
+    names = import_model(export(net)).weight_names
+    assert names[weight_key(net.fc.bias.detach().numpy())] == "fc.bias"
+    assert names[weight_key(net.fc.weight.detach().numpy().T)] == "permute_dims(fc.weight)"
+    assert "batch_norm(conv.weight)" in names.values()
+
+
+def test_half_precision(net, run):
+    imported = import_model(export(net), FusionConfig(precision="bf16"))
+    image, scale = torch.randn(2, 3, 6, 5), torch.randn(2, 1)
+    with torch.no_grad():
+        expected = net(image, scale)["logits"].numpy()
+    result = run(imported.mod, image.numpy(), scale.numpy())[0]
+    error = np.abs(result - expected).max() / np.abs(expected).max()
+    assert 1e-6 < error < 3e-2
+
+
+def test_names_of_plain_outputs():
+    class Pair(torch.nn.Module):
+        def forward(self, x):
+            return x + 1, x * 2
+
+    imported = import_model(torch.export.export(Pair(), (torch.randn(3),)))
+    assert [s.name for s in imported.signatures["main"].outputs] == ["output_0", "output_1"]

@@ -1,0 +1,89 @@
+"""From a model as users have it to one Relax module: read, check, import, name the dimensions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..config import FusionConfig
+from ..errors import UserError
+from ..signature import DimRange, Signature
+
+if TYPE_CHECKING:
+    import tvm
+
+__all__ = ["Imported", "import_model"]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model as the stages after the frontend take it.
+
+    Attributes
+    ----------
+    mod : tvm.IRModule
+        Relax functions made of dataflow blocks, weights inside as constants; parameters carry the
+        names of the model's inputs.
+    signatures : dict of str to Signature
+        By public function, ``main`` first; symbolic extents by name.
+    dims : dict of str to DimRange
+        The dimensions that stayed symbolic.
+    weight_names : dict of str to str
+        From :func:`tvm_fusion.frontend.weights.weight_key` of a constant to its name in the model,
+        for every constant whose origin is known.
+    source : str
+        Where the model came from: a file's name, ``ModelProto``, ``ExportedProgram``, ``IRModule``.
+    """
+
+    mod: tvm.IRModule
+    signatures: dict[str, Signature]
+    dims: dict[str, DimRange]
+    weight_names: dict[str, str]
+    source: str
+
+
+def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
+    """Read a model, check all of it, and import it into Relax.
+
+    Parameters
+    ----------
+    model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
+        The model, or the path of an ONNX file.
+    config : FusionConfig, optional
+        ``dims`` and ``precision`` are used here.
+
+    Returns
+    -------
+    Imported
+        The normalised module and what is known about it.
+
+    Raises
+    ------
+    UserError
+        When the model cannot be read or holds something unsupported: everything that is wrong with
+        it in one sentence, before any work is done.
+    """
+    config = config or FusionConfig()
+    if isinstance(model, (str, os.PathLike)):
+        from .onnx import from_file
+
+        return from_file(model, config)
+    # By the types' names, so that no framework is imported that the model does not come from.
+    origin = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(model).__mro__}
+    if ("onnx", "ModelProto") in origin:
+        from .onnx import from_model_proto
+
+        return from_model_proto(model, config)
+    if ("torch", "ExportedProgram") in origin:
+        from .torch import from_exported_program
+
+        return from_exported_program(model, config)
+    if ("tvm", "IRModule") in origin:
+        from .relax import from_module
+
+        return from_module(model, config)
+    raise UserError(
+        f"a model of type {type(model).__name__}",
+        "an ONNX file or ModelProto, a torch.export.ExportedProgram or a Relax IRModule",
+    )

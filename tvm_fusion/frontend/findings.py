@@ -1,0 +1,51 @@
+"""Everything that keeps a model from being compiled, collected so as to be told at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..errors import UserError
+from .dims import SymbolicDim, unbound_advice, unbound_sentence
+
+
+@dataclass
+class Findings:
+    """What is wrong with a model.
+
+    Attributes
+    ----------
+    opset : str
+        Empty, or what is wrong with the version of ONNX's operator set.
+    operators : collections.Counter
+        Unsupported operators with their domain, and how often each occurs.
+    values : list of str
+        Inputs and outputs that are not tensors of a known rank.
+    unbound : list of SymbolicDim
+        Dimensions about which the user said nothing.
+    """
+
+    opset: str = ""
+    operators: Counter[str] = field(default_factory=Counter)
+    values: list[str] = field(default_factory=list)
+    unbound: Sequence[SymbolicDim] = ()
+
+    def raise_if_any(self, source: str) -> None:
+        """Raise one :class:`UserError` that tells every finding."""
+        found, advice = [], []
+        if self.opset:
+            found.append(self.opset)
+            advice.append("export the model with a supported opset")
+        if self.operators:
+            listed = ", ".join(f"{name} ({n}x)" for name, n in sorted(self.operators.items()))
+            found.append(f"unsupported operators {listed}")
+            advice.append("export the model without these operators")
+        if self.values:
+            found.append(", ".join(self.values))
+            advice.append("give inputs and outputs as tensors of known rank")
+        if self.unbound:
+            found.append(unbound_sentence(self.unbound))
+            advice.append(unbound_advice(self.unbound))
+        if found:
+            raise UserError(f"{source} has " + "; ".join(found), None, " and ".join(advice))

@@ -1,0 +1,67 @@
+"""What every importer ends with: normalisation, dataflow blocks, bounds of symbolic dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tvm
+from tvm import relax
+
+from ..config import FusionConfig
+from ..signature import DimRange
+from .foreign import is_ours, keep_foreign
+from .normalize import NormalizeImport
+from .precision import ToHalfPrecision
+
+
+def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRange]) -> tvm.IRModule:
+    """Bring an imported module into the form that the later stages expect.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        As TVM's importer left it.
+    config : FusionConfig
+        The user's options.
+    ranges : mapping of str to DimRange
+        Dimensions that stay symbolic.
+
+    Returns
+    -------
+    tvm.IRModule
+        Normalised, each of our functions with a dataflow block.
+    """
+    passes = [keep_foreign(relax.transform.ConvertToDataflow(min_size=1)), NormalizeImport()]
+    if config.precision != "fp32":
+        passes.append(ToHalfPrecision(config.precision, config.half_io))
+    return with_bounds(tvm.transform.Sequential(passes)(mod), ranges)
+
+
+def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, DimRange]) -> tvm.IRModule:
+    """Write the bounds of symbolic dimensions where TVM's memory planner looks for them.
+
+    ``StaticPlanBlockMemory`` reads the function attributes ``tir_var_upper_bound`` and
+    ``tir_var_lower_bound``: maps from the name of a variable in the signature to an integer.
+    """
+    if not ranges:
+        return mod
+    bounds = {
+        "tir_var_upper_bound": {name: r.high for name, r in ranges.items()},
+        "tir_var_lower_bound": {name: r.low for name, r in ranges.items()},
+    }
+    mod = mod.clone()
+    for gvar, func in mod.functions.items():
+        if is_ours(func) and not ranges.keys().isdisjoint(
+            var.name for var in relax.analysis.defined_symbolic_vars(func)
+        ):
+            mod[gvar] = func.with_attrs(bounds)
+    return mod
+
+
+def without_bounds(mod: tvm.IRModule) -> tvm.IRModule:
+    """Drop the bounds that an importer wrote for variables that are about to be renamed."""
+    mod = mod.clone()
+    for gvar, func in mod.functions.items():
+        if is_ours(func):
+            mod[gvar] = func.without_attr("tir_var_upper_bound").without_attr("tir_var_lower_bound")
+    return mod

@@ -1,0 +1,46 @@
+"""What importers leave expensive or obscure, put right: one pass a file, each usable alone."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from ..foreign import keep_foreign
+from .clamp_take import ClampTake
+from .clip_pool_window import ClipPoolWindow
+from .fold_batch_norm import FoldBatchNorm
+from .fold_constants import FoldConstants
+from .recover_clip import RecoverClip
+from .remove_identities import RemoveIdentities
+from .unstack_sum import UnstackSum
+
+__all__ = [
+    "ClampTake",
+    "ClipPoolWindow",
+    "FoldBatchNorm",
+    "FoldConstants",
+    "NormalizeImport",
+    "RecoverClip",
+    "RemoveIdentities",
+    "UnstackSum",
+]
+
+
+def NormalizeImport() -> tvm.transform.Pass:
+    """Return the passes of this package in the order in which they need each other."""
+    return tvm.transform.Sequential(
+        [
+            UnstackSum(),
+            RemoveIdentities(),
+            # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
+            # constants stand.
+            FoldConstants(),
+            RecoverClip(),
+            FoldBatchNorm(),
+            ClipPoolWindow(),
+            ClampTake(),
+            # An output that became an alias of the binding before it takes that binding's place.
+            keep_foreign(relax.transform.CanonicalizeBindings()),
+        ],
+        name="NormalizeImport",
+    )

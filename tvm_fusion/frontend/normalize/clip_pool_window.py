@@ -1,0 +1,73 @@
+"""Pooling windows that reach beyond their padded input."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from .engine import Scope, op_name, rewrite
+
+_POOLS = {f"relax.nn.{kind}_pool{n}d": (kind, n) for kind in ("avg", "max") for n in (1, 2, 3)}
+_AXES = {1: "W", 2: "HW", 3: "DHW"}
+
+
+@tvm.transform.module_pass(opt_level=0, name="ClipPoolWindow")
+class ClipPoolWindow:
+    """Cut pooling windows down to the padded input; average over all of it as a mean.
+
+    Along an axis on which the window is larger than the padded input there is one output, and
+    elements beyond the padding count neither for the sum nor for the divisor (ONNX's AveragePool
+    with ``ceil_mode``). TVM would pad the input to the window's size instead. An average over a
+    whole input without padding becomes ``relax.mean``.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite every function that is ours."""
+        return rewrite(mod, _clip)
+
+
+def _clip(value: Any, _scope: Scope) -> Any:
+    if op_name(value) not in _POOLS:
+        return None
+    kind, n = _POOLS[op_name(value)]
+    data, attrs = value.args[0], value.attrs
+    layout = str(attrs.layout)
+    axes = [layout.find(letter) for letter in _AXES[n]]
+    if data.ty.shape is None or len(layout) != n + 2 or -1 in axes:
+        return None
+    extents = [data.ty.shape[axis] for axis in axes]
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return None
+    extents = [int(extent) for extent in extents]
+    window, strides, dilation = (
+        [int(x) for x in part] for part in (attrs.pool_size, attrs.strides, attrs.dilation)
+    )
+    padding = [int(x) for x in attrs.padding]
+    padded = [e + padding[i] + padding[n + i] for i, e in enumerate(extents)]
+    # One element of the window every `dilation` positions.
+    clipped = [min(w, math.ceil(p / d)) for w, p, d in zip(window, padded, dilation, strict=True)]
+    whole = clipped == padded and not any(padding) and set(dilation) == {1}
+    if kind == "avg" and whole and str(attrs.out_layout) == layout:
+        return relax.op.mean(data, axis=axes, keepdims=True)
+    if clipped == window:
+        return None
+    # The one output of a clipped axis must not become more by a small stride in ceil_mode.
+    strides = [
+        max(s, p) if c != w else s
+        for s, c, w, p in zip(strides, clipped, window, padded, strict=True)
+    ]
+    pool = getattr(relax.op.nn, f"{kind}_pool{n}d")
+    return pool(
+        data,
+        clipped,
+        strides,
+        padding,
+        dilation,
+        bool(attrs.ceil_mode),
+        bool(attrs.count_include_pad),
+        layout,
+        str(attrs.out_layout),
+    )

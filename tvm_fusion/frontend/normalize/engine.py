@@ -1,0 +1,150 @@
+"""Rewriting of Relax functions one binding at a time, which all normalisation passes share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..foreign import is_ours
+
+#: A rule takes a value whose operands are rewritten already, and returns its replacement or None.
+Rule = Callable[[Any, "Scope"], Any]
+
+
+class Scope:
+    """What a rule may ask about the function that it rewrites.
+
+    Parameters
+    ----------
+    func : tvm.relax.Function
+        The function before the rewrite.
+    builder : tvm.relax.BlockBuilder
+        Takes what a rule emits.
+    """
+
+    def __init__(self, func: relax.Function, builder: relax.BlockBuilder):
+        self._builder = builder
+        self._values: dict[int, Any] = {}
+        self._uses: Counter[int] = Counter()
+        # Variables and constants alike; the visit reaches each use of a leaf.
+        relax.analysis.post_order_visit(func.body, self._count)
+
+    def value(self, expr: Any) -> Any:
+        """Return what a variable is bound to (after the rewrite), or anything else as it is."""
+        return self._values.get(hash(expr), expr)
+
+    def call(self, expr: Any, *names: str) -> relax.Call | None:
+        """Return the call behind ``expr`` if it is one of the operators ``names``."""
+        value = self.value(expr)
+        return value if op_name(value) in names else None
+
+    def uses(self, expr: Any) -> int:
+        """Count the uses of a variable or constant in the function before the rewrite."""
+        return self._uses[hash(expr)]
+
+    def emit(self, expr: Any) -> relax.Var:
+        """Bind an expression to a new variable before the binding that is being rewritten."""
+        var = self._builder.emit(expr)
+        self._values[hash(var)] = self._builder.lookup_binding(var)
+        return var
+
+    def bind(self, old: relax.Var, new: relax.Var, value: Any) -> None:
+        """Remember what a variable is bound to, and that ``new`` stands for ``old``."""
+        self._values[hash(new)] = value
+        self._uses[hash(new)] = self._uses[hash(old)]
+
+    def _count(self, expr: Any) -> None:
+        if isinstance(expr, relax.Call):
+            operands = list(expr.args)
+        elif isinstance(expr, relax.Tuple):
+            operands = list(expr.fields)
+        elif isinstance(expr, relax.TupleGetItem):
+            operands = [expr.tuple_value]
+        elif isinstance(expr, relax.SeqExpr):
+            operands = [expr.body]
+        elif isinstance(expr, relax.If):
+            operands = [expr.cond]
+        else:
+            return
+        self._uses.update(hash(x) for x in operands if isinstance(x, (relax.Var, GenericConst)))
+
+
+def op_name(expr: Any) -> str:
+    """Return the operator's name if ``expr`` is a call of one, else an empty string."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+        return str(expr.op.name)
+    return ""
+
+
+def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
+    """Apply a rule to every binding of our functions, then drop what nothing uses any more.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Any module.
+    rule : callable
+        See :data:`Rule`. A replacement that is a constant, a variable or a shape takes the
+        binding's place at all its uses.
+
+    Returns
+    -------
+    tvm.IRModule
+        The same object if no rule applied.
+    """
+    result = mod
+    for gvar, func in mod.functions.items():
+        if not is_ours(func):
+            continue
+        rewriter = _Rewriter(mod, func, rule)
+        new = rewriter.visit_expr(func)
+        if rewriter.changed:
+            if result is mod:
+                result = mod.clone()
+            result[gvar] = relax.analysis.remove_all_unused(new)
+    return result
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, rule: Rule):
+        super().__init__(mod)
+        self.scope = Scope(func, self.builder_)
+        self.rule = rule
+        self.changed = False
+        self._replaced: dict[int, Any] = {}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        value = self.visit_expr(binding.value)
+        new = None if isinstance(value, relax.If) else self.rule(value, self.scope)
+        self.changed |= new is not None
+        new = value if new is None else new
+        if isinstance(binding.var, relax.DataflowVar) and isinstance(
+            new, (GenericConst, relax.Var, relax.ShapeExpr)
+        ):
+            self._replaced[hash(binding.var)] = new
+            return
+        if new.same_as(binding.value):
+            self.builder_.emit_normalized(binding)
+            self.scope.bind(binding.var, binding.var, new)
+            return
+        new = self.builder_.normalize(new)
+        var = self.with_type(binding.var, new.ty)
+        self.builder_.emit_normalized(relax.VarBinding(var, new))
+        if not var.same_as(binding.var):
+            self.set_var_remap(binding.var, var)
+        self.scope.bind(binding.var, var, new)
+
+    def visit_var_(self, op: relax.Var) -> Any:
+        replaced = self._replaced.get(hash(op))
+        return super().visit_var_(op) if replaced is None else replaced
+
+    def visit_dataflow_var_(self, op: relax.DataflowVar) -> Any:
+        replaced = self._replaced.get(hash(op))
+        return super().visit_dataflow_var_(op) if replaced is None else replaced

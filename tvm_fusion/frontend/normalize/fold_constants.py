@@ -1,0 +1,109 @@
+"""Constant subexpressions folded by numpy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+
+from ..foreign import is_ours
+from ..weights import derived
+from .engine import Scope, op_name, rewrite
+from .evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
+
+#: A result may be that many bytes larger than the constants that it replaces.
+GROWTH_LIMIT = 1 << 20
+
+
+@tvm.transform.module_pass(opt_level=0, name="FoldConstants")
+class FoldConstants:
+    """Replace operators on constants by their results.
+
+    Unlike TVM's ``FoldConstant`` nothing is compiled. A result that is more than a mebibyte larger
+    than the constants that it does away with stays an operator: a broadcast of a scalar must not
+    become a large constant, nor a tied embedding be stored twice.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Fold in every function that is ours."""
+        readers = _readers(mod)
+        folded: dict[tuple, GenericConst] = {}
+
+        def fold(value: Any, _scope: Scope) -> Any:
+            if op_name(value) == "relax.shape_of":
+                return value.args[0].ty.shape  # None, or a ShapeExpr if the rank is known
+            if not knows(op_name(value)) or not _all_constant(value):
+                return None
+            key = _key(value)
+            if key in folded:
+                return folded[key]
+            sources = list(_constants(value))
+            freed = sum(_nbytes(c) for c in sources if len(readers[hash(c)] | {key}) == 1)
+            shape = result_shape(value)
+            if shape is None:
+                return None
+            result_bytes = int(np.prod(shape, dtype=np.int64)) * result_dtype(value).itemsize
+            if result_bytes > freed + GROWTH_LIMIT:
+                return None
+            array = evaluate(value)
+            if array is None:
+                return None
+            how = op_name(value).removeprefix("relax.")
+            folded[key] = derived(relax.const(array, str(value.ty.dtype.dtype)), how, sources)
+            return folded[key]
+
+        return rewrite(mod, fold)
+
+
+def _readers(mod: tvm.IRModule) -> dict[int, set[tuple]]:
+    """Map each constant to the distinct calls that read it."""
+    readers: dict[int, set[tuple]] = defaultdict(set)
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call):
+            for const in _constants(expr):
+                readers[hash(const)].add(_key(expr))
+
+    for func in mod.functions.values():
+        if is_ours(func):
+            relax.analysis.post_order_visit(func, visit)
+    return readers
+
+
+def _key(call: relax.Call) -> tuple:
+    """Identify a call: equal keys mean equal results, given constant operands."""
+    operands = tuple(
+        tuple(map(_leaf_key, arg.fields)) if isinstance(arg, relax.Tuple) else _leaf_key(arg)
+        for arg in call.args
+    )
+    return (op_name(call), operands, str(call.attrs), str(call.ty))
+
+
+def _leaf_key(arg: Any) -> Any:
+    return hash(arg) if isinstance(arg, (GenericConst, relax.Var)) else str(arg)
+
+
+def _constants(call: relax.Call) -> Iterator[GenericConst]:
+    for arg in call.args:
+        for leaf in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
+            if isinstance(leaf, GenericConst):
+                yield leaf
+
+
+def _all_constant(call: relax.Call) -> bool:
+    leaves = [
+        leaf
+        for arg in call.args
+        for leaf in (arg.fields if isinstance(arg, relax.Tuple) else [arg])
+    ]
+    return not any(isinstance(leaf, (relax.Var, relax.Call)) for leaf in leaves)
+
+
+def _nbytes(const: GenericConst) -> int:
+    tensor = const.value
+    return int(np.prod(tensor.shape, dtype=np.int64)) * numpy_dtype(tensor.dtype).itemsize

@@ -1,0 +1,61 @@
+"""Elementwise ONNX operators over several inputs, imported as a stack and a reduction."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm_ffi import structural_equal
+
+from .engine import Scope, op_name, rewrite
+
+_BINARY = {
+    "relax.sum": relax.op.add,
+    "relax.mean": relax.op.add,
+    "relax.max": relax.op.maximum,
+    "relax.min": relax.op.minimum,
+}
+
+
+@tvm.transform.module_pass(opt_level=0, name="UnstackSum")
+class UnstackSum:
+    """``sum(stack([a, b, ...], axis=0), axis=0) = a + b + ...``; likewise mean, max and min.
+
+    The importer writes ONNX's Sum, Mean, Max and Min so, each operand broadcast to the common shape
+    first. The broadcasts go too: the binary operators broadcast by themselves.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite every function that is ours."""
+        return rewrite(mod, _unstack)
+
+
+def _unstack(value: Any, scope: Scope) -> Any:
+    binary = _BINARY.get(op_name(value))
+    if binary is None or value.attrs.keepdims or value.attrs.axis is None:
+        return None
+    if [int(axis) for axis in value.attrs.axis] != [0]:
+        return None
+    stack = scope.call(value.args[0], "relax.stack")
+    if stack is None or int(stack.attrs.axis or 0) != 0 or scope.uses(value.args[0]) != 1:
+        return None
+    operands = scope.value(stack.args[0])
+    dtype = str(value.ty.dtype.dtype)
+    if not isinstance(operands, relax.Tuple):
+        return None
+    if op_name(value) == "relax.mean" and not dtype.startswith(("float", "bfloat")):
+        return None
+    fields = [_before_broadcast(field, scope) for field in operands.fields]
+    result = reduce(lambda a, b: scope.emit(binary(a, b)), fields)
+    if op_name(value) == "relax.mean":
+        return relax.op.multiply(result, relax.const(1.0 / len(fields), dtype))
+    if not structural_equal(result.ty, value.ty):  # one operand, broadcast
+        return relax.op.broadcast_to(result, value.ty.shape)
+    return result
+
+
+def _before_broadcast(field: Any, scope: Scope) -> Any:
+    call = scope.call(field, "relax.broadcast_to")
+    return field if call is None else call.args[0]

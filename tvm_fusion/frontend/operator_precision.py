@@ -1,0 +1,71 @@
+"""What reduced precision does to each operator: the table behind :mod:`.precision`."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Precision(Enum):
+    """How an operator computes when values are stored in a half type."""
+
+    ACCUMULATE = "half operands, sums in float32"
+    FLOAT32 = "operands and result in float32"
+    FOLLOW = "float32 while a float32 value flows by, half otherwise"
+    MOVE = "moves or selects values, in the type they are stored in"
+    KEEP = "in the types of the model"
+
+
+def _nn(names: str) -> set[str]:
+    return {f"relax.nn.{name}" for name in names.split()}
+
+
+def _relax(names: str) -> set[str]:
+    return {f"relax.{name}" for name in names.split()}
+
+
+ACCUMULATE = _relax("matmul") | _nn(
+    "conv1d conv2d conv3d conv1d_transpose conv2d_transpose conv3d_transpose"
+)
+REDUCTIONS = _relax("sum mean variance std prod")
+# TVM has no bfloat16 code for them. Their answer takes no part in what is stored.
+PREDICATES = _relax("isnan isfinite isinf")
+FLOAT32 = (
+    REDUCTIONS
+    | PREDICATES
+    | _relax(
+        "cumsum cumprod exp log sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh "
+        "sigmoid erf sqrt rsqrt power square log_add_exp"
+    )
+    | _nn(
+        "softmax log_softmax layer_norm rms_norm group_norm instance_norm batch_norm gelu "
+        "gelu_tanh silu selu softplus avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d "
+        "adaptive_avg_pool2d adaptive_avg_pool3d attention attention_bias"
+    )
+)
+# A view costs nothing where it is, so it need not end a chain in float32.
+VIEWS = _relax("reshape permute_dims expand_dims squeeze flatten broadcast_to strided_slice")
+FOLLOW = (
+    VIEWS
+    | _relax(
+        "add subtract multiply divide maximum minimum negative abs clip where floor ceil round "
+        "sign equal not_equal less less_equal greater greater_equal"
+    )
+    | _nn("relu leakyrelu prelu")
+)
+MOVE = _relax(
+    "concat stack split take gather_elements gather_nd tile repeat flip max min tril triu "
+    "image.resize2d"
+) | _nn("pad max_pool1d max_pool2d max_pool3d")
+
+
+def precision_of(name: str) -> Precision:
+    """Look an operator up by its Relax name; operators that are not listed keep their types."""
+    for names, precision in (
+        (ACCUMULATE, Precision.ACCUMULATE),
+        (FLOAT32, Precision.FLOAT32),
+        (FOLLOW, Precision.FOLLOW),
+        (MOVE, Precision.MOVE),
+    ):
+        if name in names:
+            return precision
+    return Precision.KEEP

@@ -1,0 +1,115 @@
+"""Relax modules as they are, with dimensions bound and every function described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ..config import FusionConfig
+from ..errors import UserError
+from ..fusion.decisions import Decision, record
+from ..signature import DimRange, Signature
+from . import Imported
+from .describe import signature_of
+from .dims import DimTable
+from .findings import Findings
+from .finish import finish
+from .foreign import is_ours
+
+
+def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
+    """Take a Relax module; see :func:`tvm_fusion.frontend.import_model`.
+
+    Functions that are not ours (PrimFuncs; Composite, Codegen or Primitive functions) pass
+    untouched. A symbolic dimension without an option keeps the bounds that the module's own
+    ``tir_var_upper_bound`` gives it.
+    """
+    public = [
+        (gvar.name_hint, func)
+        for gvar, func in mod.functions.items()
+        if is_ours(func) and func.attrs and "global_symbol" in func.attrs
+    ]
+    if not public:
+        raise UserError("an IRModule without a public Relax function", "at least one function")
+    ours = [func for func in mod.functions.values() if is_ours(func)]
+    table = DimTable([(p.name, _extents(p.ty)) for func in ours for p in func.params])
+    chosen, unbound = table.resolve(config.dims, own_bounds(mod))
+    Findings(unbound=unbound).raise_if_any("the IRModule")
+    mod = bind(mod, table, chosen)
+    ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
+    mod = finish(mod, config, ranges)
+    return Imported(mod, signatures(mod, [name for name, _ in public]), ranges, {}, "IRModule")
+
+
+def bind(mod: tvm.IRModule, table: DimTable, chosen: Mapping[str, int | DimRange]) -> tvm.IRModule:
+    """Give the symbolic variables of our functions their extents, or their names from the table.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Functions whose symbolic variables are called like the table's labels.
+    table : DimTable
+        The dimensions.
+    chosen : mapping of str to (int or DimRange)
+        By identifier, for all of them.
+    """
+    values: dict[str, int | tirx.Var] = {}
+    for dim in table.dims:
+        value = chosen[dim.name]
+        if isinstance(value, int):
+            values[dim.label] = value
+        elif dim.name != dim.label:
+            values[dim.label] = tirx.Var(dim.name, "int64")
+    mod = mod.clone()
+    for gvar, func in mod.functions.items():
+        if is_ours(func):
+            mine = {v.name for v in relax.analysis.defined_symbolic_vars(func)} & values.keys()
+            if mine:
+                mod[gvar] = func.bind_symbolic_vars({name: values[name] for name in mine})
+    return mod
+
+
+def own_bounds(mod: tvm.IRModule) -> dict[str, DimRange]:
+    """Read the ranges that the functions' attributes state for their symbolic variables."""
+    ranges = {}
+    for func in mod.functions.values():
+        attrs = (func.attrs or {}) if is_ours(func) else {}
+        lows = attrs.get("tir_var_lower_bound", {})
+        for name, high in attrs.get("tir_var_upper_bound", {}).items():
+            ranges[str(name)] = DimRange(max(1, int(lows.get(name, 1))), int(high))
+    return ranges
+
+
+def signatures(mod: tvm.IRModule, names: list[str]) -> dict[str, Signature]:
+    """Describe functions, ``main`` first; one that does not map tensors to tensors is recorded."""
+    described = {}
+    for name in sorted(names, key=lambda name: name != "main"):
+        signature = signature_of(mod[name])
+        if signature is not None:
+            described[name] = signature
+            continue
+        record(
+            Decision(
+                name,
+                "",
+                "refused",
+                "no_signature",
+                f"function {name} takes or returns something else than tensors; it is compiled, "
+                "but its calls are not checked.",
+            )
+        )
+    return described
+
+
+def _extents(ty: Any) -> list[int | str]:
+    """List the extents in a parameter's type; those that are expressions say nothing new."""
+    if isinstance(ty, relax.TupleType):
+        return [extent for field in ty.fields for extent in _extents(field)]
+    if isinstance(ty, relax.ShapeType):
+        values = ty.values or ()
+    else:
+        values = getattr(ty, "shape", None) or ()
+    return [v.name if isinstance(v, tirx.Var) else 1 for v in values]

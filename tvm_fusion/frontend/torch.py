@@ -1,0 +1,122 @@
+"""From torch.export to Relax: preflight, then TVM's importer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import torch
+from torch.utils import _pytree as pytree
+from tvm.relax.frontend.torch import exported_program_translator as translator
+
+from ..config import FusionConfig
+from ..errors import UserError
+from ..signature import DimRange
+from . import Imported
+from .describe import signature_of
+from .dims import UNLIMITED, DimTable
+from .findings import Findings
+from .finish import finish, without_bounds
+from .quiet import quiet_importer
+from .relax import bind
+from .weights import WeightNames, constants, tracking, weight_key
+
+SOURCE = "ExportedProgram"
+
+
+def from_exported_program(program: torch.export.ExportedProgram, config: FusionConfig) -> Imported:
+    """Import an exported program; see :func:`tvm_fusion.frontend.import_model`.
+
+    A dynamic dimension is called ``<input>_<axis>``, for torch forgets the names given to
+    ``torch.export.Dim``. It keeps the range it was exported with unless ``config.dims`` says
+    otherwise.
+    """
+    with quiet_importer():
+        program = program.run_decompositions()
+    table = DimTable(_inputs(program), made_up={str(s) for s in program.range_constraints})
+    proved = {
+        str(symbol): DimRange(max(1, int(r.lower)), _finite(r.upper))
+        for symbol, r in program.range_constraints.items()
+    }
+    chosen, unbound = table.resolve(config.dims, proved)
+    Findings(operators=unsupported_operators(program), unbound=unbound).raise_if_any(SOURCE)
+    try:
+        with quiet_importer():
+            mod = translator.from_exported_program(
+                program, unwrap_unit_return_tuple=True, run_ep_decomposition=False
+            )
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{SOURCE} cannot be imported ({reason})") from error
+    ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
+    mod = bind(without_bounds(mod), table, chosen)
+    names = WeightNames(_named_constants(mod, program))
+    with tracking(names):
+        mod = finish(mod, config, ranges)
+    signature = signature_of(mod["main"], None, _output_names(program))
+    if signature is None:
+        raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
+    return Imported(mod, {"main": signature}, ranges, names.keys(mod), SOURCE)
+
+
+def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:
+    """Count the operators that TVM's importer has no converter for, branches included."""
+    known = translator.ExportedProgramImporter().convert_map
+    return Counter(
+        node.target.__name__
+        for module in program.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+        if node.op == "call_function" and node.target.__name__ not in known
+    )
+
+
+def _inputs(program: torch.export.ExportedProgram) -> list[tuple[str, list[int | str | None]]]:
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    return [
+        (name, [d if isinstance(d, int) else str(d) for d in values[name].shape])
+        for name in program.graph_signature.user_inputs
+        if isinstance(values.get(name), torch.Tensor)
+    ]
+
+
+def _finite(upper: Any) -> int:
+    try:
+        return min(int(upper), UNLIMITED)
+    except (OverflowError, TypeError, AttributeError, ValueError):  # sympy's and torch's infinities
+        return UNLIMITED
+
+
+def _output_names(program: torch.export.ExportedProgram) -> list[str]:
+    """Name outputs by their place in what the module returns: ``logits``, ``cache.0``, output_1."""
+    spec = program.call_spec.out_spec
+    leaves = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    names = []
+    for path, index in pytree.tree_flatten_with_path(leaves)[0]:
+        keys = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path]
+        plain = all(key.isdigit() for key in keys)
+        names.append("_".join(["output", *(keys or [str(index)])]) if plain else ".".join(keys))
+    return names
+
+
+def _named_constants(mod: Any, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
+    """Match constants with parameters by their bits: the importer keeps no names."""
+    named = {**program.state_dict, **program.constants}
+    by_key = {
+        weight_key(_as_numpy(value)): name
+        for name, value in named.items()
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided
+    }
+    for const in constants(mod):
+        name = by_key.get(weight_key(const.value.numpy()))
+        if name is not None:
+            yield name, const
+
+
+def _as_numpy(tensor: torch.Tensor) -> Any:
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:  # numpy has no such dtype of its own
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
