@@ -16,7 +16,9 @@ from .profiler import Profiler, is_gpu, with_host
 from .result import Count, Launch
 from .values import FunctionValue, allocations_of
 
-_VM_OPS = frozenset({"relax.call_builtin_with_ctx", "relax.call_inplace_packed"})
+_VM_OPS = frozenset(
+    {"relax.call_builtin_with_ctx", "relax.call_inplace_packed", "relax.null_value"}
+)
 
 
 def count(
