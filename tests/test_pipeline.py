@@ -20,9 +20,9 @@ ROWS, COLUMNS = 7, 33
 @I.ir_module
 class Model:
     @R.function
-    def main(
-        x: R.Tensor((7, 33), "float32"), w: R.Tensor((33, 33), "float32")
-    ) -> R.Tensor((7, 33), "float32"):
+    def main(x: R.Tensor((7, 33), "float32"), w: R.Tensor((33, 33), "float32")) -> R.Tensor(
+        (7, 33), "float32"
+    ):
         with R.dataflow():
             h = R.matmul(x, w)
             s = R.nn.softmax(h, axis=-1)

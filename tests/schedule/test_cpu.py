@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax, tirx
 
 from tvm_fusion import transform
@@ -72,7 +73,8 @@ def convolve(x, w, stride, pad, dilation, groups):
 
 
 @pytest.mark.parametrize(
-    ("m", "k", "n"), [(1, 5, 3), (7, 33, 31), (8, 16, 32), (13, 1, 48), (197, 17, 197), (64, 70, 100)]
+    ("m", "k", "n"),
+    [(1, 5, 3), (7, 33, 31), (8, 16, 32), (13, 1, 48), (197, 17, 197), (64, 70, 100)],
 )
 def test_matmul_with_epilogue(m, k, n):
     def body(builder, x, w, b):
@@ -153,7 +155,11 @@ CASES = {
     "sum of rows": ([(7, 129)], lambda b, x: op.sum(x, -1), lambda x: x.sum(-1, dtype="float64")),
     "max of columns": ([(129, 7)], lambda b, x: op.max(x, 0), lambda x: x.max(0)),
     "mean of all": ([(3, 11, 13)], lambda b, x: op.mean(x), lambda x: x.mean(dtype="float64")),
-    "transpose": ([(3, 17, 9)], lambda b, x: op.permute_dims(x, [2, 0, 1]), lambda x: x.transpose(2, 0, 1)),
+    "transpose": (
+        [(3, 17, 9)],
+        lambda b, x: op.permute_dims(x, [2, 0, 1]),
+        lambda x: x.transpose(2, 0, 1),
+    ),
     "concat": (
         [(3, 5), (3, 7)],
         lambda b, x, y: op.nn.relu(b.emit(op.concat([x, y], 1))),
@@ -162,7 +168,7 @@ CASES = {
     "max_pool": (
         [(1, 3, 9, 9)],
         lambda b, x: op.nn.max_pool2d(x, (3, 3), strides=(2, 2)),
-        lambda x: np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2].max((-1, -2)),
+        lambda x: sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2].max((-1, -2)),
     ),
     "diamond": (
         [(257,)],

@@ -74,7 +74,7 @@ def _tile_contraction(
     row = info.reusing_axes(streamed)[-1]
     height = _tile_size(info.extents[row], registers.rows, registers.rows)
     if 2 * height < registers.rows < (info.extents[row] or 0):
-        height = registers.rows  # a prime extent: the rows past its end cost less than one row a tile
+        height = registers.rows  # prime: a few rows past the end cost less than one-row tiles
     width = _tile_size(info.extents[column], 2 * registers.lanes, registers.lanes)
     vectorize = width > 1
     if 4 * width < registers.lanes < (info.extents[column] or 0):
