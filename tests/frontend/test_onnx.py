@@ -128,6 +128,24 @@ def test_ranges_keep_their_length(onnx_model, run):
     np.testing.assert_array_equal(run(imported.mod, np.full(5, 10)), np.array([10, 11, 12, 13, 14]))
 
 
+def test_extents_as_outputs(onnx_model, run):
+    model = onnx_model(
+        [
+            helper.make_node("Shape", ["x"], ["s"]),
+            helper.make_node("Gather", ["s", "zero"], ["n"]),
+            helper.make_node("Relu", ["x"], ["y"]),
+        ],
+        {"x": ("float32", ["n", 3])},
+        {"s": ("int64", [2]), "n": ("int64", []), "y": ("float32", ["n", 3])},
+        {"zero": np.array(0)},
+    )
+    imported = import_model(model, FusionConfig(dims={"n": DimRange(1, 8)}))
+    assert [spec.shape for spec in imported.signatures["main"].outputs] == [(2,), (), ("n", 3)]
+    shape, extent, _ = run(imported.mod, np.ones((5, 3), "float32"))
+    np.testing.assert_array_equal(shape, [5, 3])
+    assert extent == 5
+
+
 def test_control_flow_gets_dataflow_blocks(onnx_model, run):
     def branch(name, op):
         node = helper.make_node(op, ["a"], [name])

@@ -7,6 +7,7 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
 from tvm_fusion.frontend.weights import weight_key
+from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.signature import DimRange
 
 torch = pytest.importorskip("torch")
@@ -130,3 +131,22 @@ def test_names_of_plain_outputs():
 
     imported = import_model(torch.export.export(Pair(), (torch.randn(3),)))
     assert [s.name for s in imported.signatures["main"].outputs] == ["output_0", "output_1"]
+
+
+def test_attention_that_torch_fails_to_decompose(run):
+    """With a batch above one, torch's decomposition of masked attention breaks a view after it."""
+
+    class Attention(torch.nn.Module):
+        def forward(self, x, mask):
+            q, k, v = x.view(2, 9, 3, 4, 8).permute(2, 0, 3, 1, 4)
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            return y.transpose(1, 2).reshape(2, 9, 32).view(-1, 32)
+
+    mask = torch.ones(2, 1, 9, 9, dtype=torch.bool).tril()
+    x = torch.randn(2, 9, 96)
+    program = torch.export.export(Attention(), (x, mask))
+    with recording() as log:
+        imported = import_model(program)
+    result = run(imported.mod, x.numpy(), mask.numpy())
+    np.testing.assert_allclose(result, Attention()(x, mask).numpy(), rtol=1e-4, atol=1e-5)
+    assert [d.code for d in log] == ["attention_spelled_out"]

@@ -176,7 +176,7 @@ class _Rewriter(PyExprMutator):
             return self._keep(call, False)
         from_integers = bool(sources) and all(s.from_integers for s in sources)
         dtype = self._compute_dtype(precision, sources, from_integers)
-        args = [self._operand(arg, dtype) for arg in call.args]
+        args = self._operands(call, dtype)
         attrs = call.attrs
         if precision is Precision.ACCUMULATE:
             attrs = _with_out_dtype(attrs, FULL)
@@ -200,7 +200,7 @@ class _Rewriter(PyExprMutator):
 
     def _keep(self, call: Any, from_integers: bool) -> _Value:
         """Emit a call with the types of the model."""
-        args = [self._operand(arg, None) for arg in call.args]
+        args = self._operands(call, None)
         return _Value(relax.Call(call.op, args, call.attrs, call.ty_args), from_integers)
 
     def _is_stored(self, var: Any, value: _Value) -> bool:
@@ -221,6 +221,14 @@ class _Rewriter(PyExprMutator):
         if known is None:
             known = self.values[hash(var)] = _Value(super().visit_expr(var))
         return known
+
+    def _operands(self, call: Any, dtype: str | None) -> list[Any]:
+        """Bring a call's operands into a type; a square keeps being one."""
+        done: dict[int, Any] = {}
+        for arg in call.args:
+            if hash(arg) not in done:
+                done[hash(arg)] = self._operand(arg, dtype)
+        return [done[hash(arg)] for arg in call.args]
 
     def _operand(self, arg: Any, dtype: str | None) -> Any:
         if isinstance(arg, relax.Tuple):

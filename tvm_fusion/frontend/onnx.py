@@ -11,8 +11,8 @@ from typing import Any
 
 import onnx
 from onnx.inliner import inline_local_functions
-from tvm import tirx
-from tvm.ir import GenericConst
+from tvm import relax, tirx
+from tvm.ir import GenericConst, is_prim_expr
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..config import FusionConfig
@@ -116,6 +116,16 @@ class _Importer(ONNXGraphImporter):
             result = self.bb.normalize(result)
         self._at = ""
         return result
+
+    def _construct_nodes(self, graph: Any) -> None:
+        super()._construct_nodes(graph)
+        for info in graph.output:  # extents are shapes or numbers to the importer
+            value = self._nodes[info.name]
+            if is_prim_expr(value):
+                extent = self.bb.emit(relax.op.shape_to_tensor(relax.ShapeExpr([value])))
+                self._nodes[info.name] = self.bb.normalize(relax.op.reshape(extent, ()))
+            elif isinstance(value, relax.ShapeExpr):
+                self._nodes[info.name] = self.bb.normalize(relax.op.shape_to_tensor(value))
 
     def _end_blocks(self) -> None:
         """Close what a failed import left open; the builder would complain when it is destroyed."""

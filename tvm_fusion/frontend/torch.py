@@ -13,6 +13,7 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ..config import FusionConfig
 from ..errors import UserError
+from ..fusion.decisions import Decision, record
 from ..signature import DimRange
 from . import Imported
 from .describe import signature_of
@@ -33,8 +34,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     ``torch.export.Dim``. It keeps the range it was exported with unless ``config.dims`` says
     otherwise.
     """
-    with quiet_importer():
-        program = program.run_decompositions()
+    program = _decomposed(program)
     table = DimTable(_inputs(program), made_up={str(s) for s in program.range_constraints})
     proved = {
         str(symbol): DimRange(max(1, int(r.lower)), _finite(r.upper))
@@ -59,6 +59,55 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     if signature is None:
         raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
     return Imported(mod, {"main": signature}, ranges, names.keys(mod), SOURCE)
+
+
+def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Decompose into core operators; where torch fails to, with attention spelled out by us."""
+    try:
+        with quiet_importer():
+            return program.run_decompositions()
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    table = torch.export.default_decompositions()
+    table[torch.ops.aten.scaled_dot_product_attention.default] = _attention
+    try:
+        with quiet_importer():
+            program = program.run_decompositions(table)
+    except Exception as error:
+        raise UserError(f"{SOURCE} cannot be decomposed by torch ({reason})") from error
+    sentence = f"torch could not decompose attention ({reason}); it is spelled out instead."
+    record(Decision(SOURCE, "", "fallback", "attention_spelled_out", sentence))
+    return program
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Spell attention out, with the strides of torch's CPU kernel.
+
+    Torch's own decomposition leaves other strides than the kernel, and a ``view`` that follows then
+    fails. Arguments as for ``torch.nn.functional.scaled_dot_product_attention``.
+    """
+    if enable_gqa:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(repeats, 1) for x in (key, value))
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = torch.where(attn_mask, scores, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    result = torch.ops.aten._safe_softmax(scores, -1) @ value
+    return result.transpose(1, 2).contiguous().transpose(1, 2) if result.ndim == 4 else result
 
 
 def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:

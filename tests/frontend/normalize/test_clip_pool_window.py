@@ -65,6 +65,8 @@ def pool(onnx_model, op, size, **attrs):
         ((5, 6), {"kernel_shape": [9, 3], "strides": [9, 2], "ceil_mode": 1, "pads": [1, 1, 1, 1]}),
         ((5, 6), {"kernel_shape": [8, 8], "strides": [7, 7], "ceil_mode": 1, "pads": [1, 0, 0, 1]}),
         ((6,), {"kernel_shape": [11], "strides": [8], "ceil_mode": 1}),
+        ((6,), {"kernel_shape": [4], "dilations": [2], "strides": [2], "ceil_mode": 1}),
+        ((7,), {"kernel_shape": [5], "dilations": [2], "strides": [3], "ceil_mode": 1}),
         ((4, 3, 5), {"kernel_shape": [6, 6, 6], "strides": [6, 6, 6], "ceil_mode": 1}),
     ],
 )

@@ -8,6 +8,8 @@ from tvm import relax
 from ..foreign import keep_foreign
 from .clamp_take import ClampTake
 from .clip_pool_window import ClipPoolWindow
+from .compare_booleans import CompareBooleans
+from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
 from .recover_clip import RecoverClip
@@ -17,6 +19,8 @@ from .unstack_sum import UnstackSum
 __all__ = [
     "ClampTake",
     "ClipPoolWindow",
+    "CompareBooleans",
+    "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
     "NormalizeImport",
@@ -39,6 +43,8 @@ def NormalizeImport() -> tvm.transform.Pass:
             FoldBatchNorm(),
             ClipPoolWindow(),
             ClampTake(),
+            CompareBooleans(),
+            ExpandPower(),
             # An output that became an alias of the binding before it takes that binding's place.
             keep_foreign(relax.transform.CanonicalizeBindings()),
         ],

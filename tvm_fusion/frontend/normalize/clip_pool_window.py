@@ -42,9 +42,7 @@ def _clip(value: Any, _scope: Scope) -> Any:
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return None
     extents = [int(extent) for extent in extents]
-    window, strides, dilation = (
-        [int(x) for x in part] for part in (attrs.pool_size, attrs.strides, attrs.dilation)
-    )
+    window, dilation = [int(x) for x in attrs.pool_size], [int(x) for x in attrs.dilation]
     padding = [int(x) for x in attrs.padding]
     padded = [e + padding[i] + padding[n + i] for i, e in enumerate(extents)]
     # One element of the window every `dilation` positions.
@@ -52,18 +50,16 @@ def _clip(value: Any, _scope: Scope) -> Any:
     whole = clipped == padded and not any(padding) and set(dilation) == {1}
     if kind == "avg" and whole and str(attrs.out_layout) == layout:
         return relax.op.mean(data, axis=axes, keepdims=True)
-    if clipped == window:
+    # A cut window must reach to the very end, lest ceil_mode begin a second one behind it.
+    reach = [(c - 1) * d + 1 for c, d in zip(clipped, dilation, strict=True)]
+    cut = [c != w for c, w in zip(clipped, window, strict=True)]
+    if not any(cut) or any(x and r != p for x, r, p in zip(cut, reach, padded, strict=True)):
         return None
-    # The one output of a clipped axis must not become more by a small stride in ceil_mode.
-    strides = [
-        max(s, p) if c != w else s
-        for s, c, w, p in zip(strides, clipped, window, padded, strict=True)
-    ]
     pool = getattr(relax.op.nn, f"{kind}_pool{n}d")
     return pool(
         data,
         clipped,
-        strides,
+        list(map(int, attrs.strides)),
         padding,
         dilation,
         bool(attrs.ceil_mode),

@@ -1,0 +1,34 @@
+"""Comparisons of booleans, for which TVM generates floating point instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .engine import Scope, op_name, rewrite
+
+
+@tvm.transform.module_pass(opt_level=0, name="CompareBooleans")
+class CompareBooleans:
+    """``equal(a, b) = not (a xor b)`` and ``not_equal(a, b) = a xor b`` for booleans.
+
+    TVM 0.27 takes ``bool`` for a floating point type when it compares, and LLVM refuses the module.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite every function that is ours."""
+        return rewrite(mod, _compare)
+
+
+def _compare(value: Any, scope: Scope) -> Any:
+    if op_name(value) not in ("relax.equal", "relax.not_equal"):
+        return None
+    ty = value.args[0].ty
+    if not isinstance(ty, relax.TensorType) or str(ty.dtype.dtype) != "bool":
+        return None
+    differ = relax.op.logical_xor(*value.args)
+    if op_name(value) == "relax.not_equal":
+        return differ
+    return relax.op.logical_not(scope.emit(differ))
