@@ -83,7 +83,7 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        mod = ValidNames()(mod)
+        mod = Sequential([ValidNames()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():

@@ -87,7 +87,7 @@ def test_a_dumped_module_computes_the_same(dumped):
     data = np.random.default_rng(1).standard_normal((3, *map(int, inner))).astype("float32")
     result = run(mod, [data])
     assert result.std() > 1e-3
-    weights = lift_constants(mod).weights["main"]
+    weights = [const.value.numpy() for const in lift_constants(mod).weights["main"]]
     np.testing.assert_array_equal(run(reloaded, [data, *weights]), result)
 
 

@@ -102,3 +102,31 @@ def test_every_dtype_is_written_aligned_and_read_back(tmp_path, dtype):
     for name, array in weights.items():
         assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(read[name], array)
+
+
+def two_layers(seed, biases):
+    generator = np.random.default_rng(seed)
+    weights = {
+        name: generator.standard_normal((256, 256)).astype("float32") / 16 for name in ("w1", "w2")
+    }
+    return onnx_model(
+        [
+            ("MatMul", ["x", "w1"], ["a"]),
+            ("Add", ["a", "b1"], ["b"]),
+            ("Relu", ["b"], ["c"]),
+            ("MatMul", ["c", "w2"], ["d"]),
+            ("Add", ["d", "b2"], ["y"]),
+        ],
+        [("x", T.FLOAT, [3, 256])],
+        [("y", T.FLOAT, [3, 256])],
+        {**weights, "b1": biases[0], "b2": biases[1]},
+    )
+
+
+def test_equal_weights_keep_their_names_apart(tmp_path):
+    zero, one, two = (np.full(256, value, "float32") for value in (0, 1, 2))
+    blank = tvm_fusion.compile(two_layers(0, [zero, zero])).export(tmp_path / "blank")
+    trained = tvm_fusion.compile(two_layers(1, [one, two])).export(tmp_path / "trained")
+    x = np.random.default_rng(3).standard_normal((3, 256)).astype("float32")
+    swapped = tvm_fusion.load(blank, weights=trained)
+    np.testing.assert_array_equal(swapped(x=x)["y"], tvm_fusion.load(trained)(x=x)["y"])

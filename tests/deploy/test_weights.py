@@ -30,19 +30,19 @@ def test_a_constant_becomes_one_parameter_however_often_it_is_used():
     lifted = lift_constants(mod, 1024)
     assert len(lifted.mod["main"].params) == 2
     assert lifted.mod["main"].attrs["num_input"] == 1
-    np.testing.assert_array_equal(lifted.weights["main"][0], LARGE)
+    np.testing.assert_array_equal(lifted.weights["main"][0].value.numpy(), LARGE)
     assert len(mod["main"].params) == 1
 
 
 def test_without_a_limit_all_but_scalars_are_lifted():
     lifted = lift_constants(module())
-    assert [array.shape for array in lifted.weights["main"]] == [(16, 32), (32,)]
+    assert [const.value.shape for const in lifted.weights["main"]] == [(16, 32), (32,)]
 
 
 @pytest.mark.parametrize("returned", [SMALL[:3], np.array(4.0, "float32")])
 def test_a_constant_that_is_returned_is_lifted_whatever_its_size(returned):
     lifted = lift_constants(module(returned), 1024)
-    assert [array.shape for array in lifted.weights["main"]] == [LARGE.shape, returned.shape]
+    assert [const.value.shape for const in lifted.weights["main"]] == [LARGE.shape, returned.shape]
 
 
 def test_lifting_twice_is_lifting_once():

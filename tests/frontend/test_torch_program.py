@@ -109,8 +109,9 @@ def test_unsupported_operators_are_all_listed():
 
 def test_weights_know_their_names(net):
     names = import_model(export(net)).weight_names
-    assert names[weight_key(net.fc.bias.detach().numpy())] == "fc.bias"
-    assert names[weight_key(net.fc.weight.detach().numpy().T)] == "permute_dims(fc.weight)"
+    by_key = {weight_key(const.value.numpy()): name for const, name in names.items()}
+    assert by_key[weight_key(net.fc.bias.detach().numpy())] == "fc.bias"
+    assert by_key[weight_key(net.fc.weight.detach().numpy().T)] == "permute_dims(fc.weight)"
     assert "batch_norm(conv.weight)" in names.values()
 
 

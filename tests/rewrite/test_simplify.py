@@ -59,9 +59,9 @@ def test_batch_norm_takes_its_inference_form():
     @I.ir_module
     class Before:
         @R.function
-        def main(
-            x: R.Tensor((2, 3, 5, 5), "float32"), s: R.Tensor((3,), "float32")
-        ) -> R.Tensor((2, 3, 5, 5), "float32"):
+        def main(x: R.Tensor((2, 3, 5, 5), "float32"), s: R.Tensor((3,), "float32")) -> R.Tensor(
+            (2, 3, 5, 5), "float32"
+        ):
             with R.dataflow():
                 three = R.nn.batch_norm(x, s, s, s, s, axis=1)
                 y = three[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm.ir import GenericConst
 
 from .._tvm import PIPELINE
 from ..device import TargetSpec
@@ -49,7 +49,7 @@ def build(
     spec: TargetSpec,
     functions: list[str],
     dims: Mapping[str, DimRange],
-    model_names: Mapping[str, str],
+    model_names: Mapping[GenericConst, str],
 ) -> Built:
     """Build a module whose functions are scheduled; runs under the target and its toolchain.
 
@@ -63,8 +63,8 @@ def build(
         The public functions.
     dims : mapping of str to DimRange
         Ranges of symbolic dimensions; counts are taken at the upper ends.
-    model_names : mapping of str to str
-        From the key of a constant to its name in the model.
+    model_names : mapping of GenericConst to str
+        From a constant to its name in the model.
 
     Returns
     -------
@@ -103,33 +103,30 @@ def _count(
 
 
 def _name_weights(
-    lifted: Mapping[str, list[np.ndarray]], model_names: Mapping[str, str]
+    lifted: Mapping[str, list[GenericConst]], model_names: Mapping[GenericConst, str]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
     """Give each lifted constant its name in the model; a number tells namesakes apart.
 
-    What two functions share has one name; of constants with equal data within a function, the
-    first, second... of one function are those of another.
+    Namesakes of equal data in different functions are one weight, stored once.
     """
-    from ..frontend.weights import weight_key
-
     weights: dict[str, np.ndarray] = {}
     order: dict[str, list[str]] = {}
-    names: dict[tuple[str, int], str] = {}
-    for function, arrays in lifted.items():
-        order[function] = []
-        seen: Counter[str] = Counter()
-        for array in arrays:
-            key = weight_key(array)
-            seen[key] += 1
-            same = (key, seen[key])
-            if same not in names:
-                base = model_names.get(key, "constant")
-                numbered = (f"{base}#{number}" for number in itertools.count(2))
-                names[same] = (
-                    base
-                    if base not in weights
-                    else next(name for name in numbered if name not in weights)
-                )
-                weights[names[same]] = array
-            order[function].append(names[same])
+    for function, constants in lifted.items():
+        names: list[str] = []
+        for constant in constants:
+            array, base = constant.value.numpy(), model_names.get(constant, "constant")
+            numbered = (f"{base}#{number}" for number in itertools.count(2))
+            for name in itertools.chain([base], numbered):
+                shared = name not in names and _same_bits(weights.get(name), array)
+                if shared or name not in weights:
+                    break
+            weights.setdefault(name, array)
+            names.append(name)
+        order[function] = names
     return weights, order
+
+
+def _same_bits(one: np.ndarray | None, other: np.ndarray) -> bool:
+    if one is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))

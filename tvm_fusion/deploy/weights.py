@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst
@@ -22,12 +21,12 @@ class Lifted:
     ----------
     mod : tvm.IRModule
         Functions with their constants as further parameters, behind their own.
-    weights : dict of str to list of numpy.ndarray
-        By function, the data of those parameters in order.
+    weights : dict of str to list of GenericConst
+        By function, the constants that those parameters stand for, in order.
     """
 
     mod: tvm.IRModule
-    weights: dict[str, list[np.ndarray]]
+    weights: dict[str, list[GenericConst]]
 
 
 def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
@@ -54,12 +53,11 @@ def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
         body = lifter.visit_expr(func.body)
         if not lifter.parameters:
             continue
-        constants = list(lifter.parameters)
         attrs = {**dict(func.attrs), "num_input": len(func.params)}
         params = [*func.params, *lifter.parameters.values()]
         lifted = relax.Function(params, body, func.ret_ty, func.is_pure)
         mod.update_func(gvar, lifted.with_attrs(attrs))
-        weights[gvar.name_hint] = [constant.value.numpy() for constant in constants]
+        weights[gvar.name_hint] = list(lifter.parameters)
     return Lifted(mod, weights)
 
 

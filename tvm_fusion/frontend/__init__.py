@@ -12,6 +12,7 @@ from ..signature import DimRange, Signature
 
 if TYPE_CHECKING:
     import tvm
+    from tvm import ir
 
 __all__ = ["Imported", "import_model"]
 
@@ -29,9 +30,9 @@ class Imported:
         By public function, ``main`` first; symbolic extents by name.
     dims : dict of str to DimRange
         The dimensions that stayed symbolic.
-    weight_names : dict of str to str
-        From :func:`tvm_fusion.frontend.weights.weight_key` of a constant to its name in the model,
-        for every constant whose origin is known.
+    weight_names : dict of GenericConst to str
+        For every constant object in ``mod`` whose origin is known, its name in the model; one that
+        a pass derived says so, as in ``permute_dims(fc.weight)``.
     source : str
         Where the model came from: a file's name, ``ModelProto``, ``ExportedProgram``, ``IRModule``.
     """
@@ -39,7 +40,7 @@ class Imported:
     mod: tvm.IRModule
     signatures: dict[str, Signature]
     dims: dict[str, DimRange]
-    weight_names: dict[str, str]
+    weight_names: dict[ir.GenericConst, str]
     source: str
 
 

@@ -64,7 +64,7 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
     signature = signature_of(mod["main"], [info.name for info in inputs], output_names)
     if signature is None:
         raise UserError(f"{source} returns something else than tensors", "tensors")
-    return Imported(mod, {"main": signature}, ranges, names.keys(mod), source)
+    return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
 
 
 def _extents(info: onnx.ValueInfoProto) -> list[int | str | None]:

@@ -58,7 +58,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     signature = signature_of(mod["main"], None, _output_names(program))
     if signature is None:
         raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
-    return Imported(mod, {"main": signature}, ranges, names.keys(mod), SOURCE)
+    return Imported(mod, {"main": signature}, ranges, names.of(mod), SOURCE)
 
 
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -151,17 +151,15 @@ def _output_names(program: torch.export.ExportedProgram) -> list[str]:
 
 
 def _named_constants(mod: Any, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
-    """Match constants with parameters by their bits: the importer keeps no names."""
-    named = {**program.state_dict, **program.constants}
-    by_key = {
-        weight_key(_as_numpy(value)): name
-        for name, value in named.items()
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided
-    }
+    """Match constants with parameters by their bits, in order: the importer keeps no names."""
+    by_key: dict[str, list[str]] = {}
+    for name, value in {**program.state_dict, **program.constants}.items():
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            by_key.setdefault(weight_key(_as_numpy(value)), []).append(name)
     for const in constants(mod):
-        name = by_key.get(weight_key(const.value.numpy()))
-        if name is not None:
-            yield name, const
+        names = by_key.get(weight_key(const.value.numpy()), [])
+        if names:
+            yield names.pop(0), const
 
 
 def _as_numpy(tensor: torch.Tensor) -> Any:

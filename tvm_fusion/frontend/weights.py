@@ -70,10 +70,10 @@ class WeightNames:
             name, _ = max(known, key=lambda item: int(np.prod(item[1].value.shape)))
             self._names.setdefault(hash(new), (f"{how}({name})", new))
 
-    def keys(self, mod: Any) -> dict[str, str]:
-        """Map the :func:`weight_key` of each named constant that a module holds to its name."""
+    def of(self, mod: Any) -> dict[Any, str]:
+        """Map each named constant object that a module holds to its name."""
         found = [(const, self._names.get(hash(const))) for const in constants(mod)]
-        return {weight_key(const.value.numpy()): name[0] for const, name in found if name}
+        return {const: name[0] for const, name in found if name}
 
 
 _names: contextvars.ContextVar[WeightNames | None] = contextvars.ContextVar("names", default=None)
