@@ -99,9 +99,7 @@ def _stock_counts(mod: tvm.IRModule, target: tvm.target.Target) -> dict[str, Any
     except Exception as error:
         # A count that cannot be had is no reason to lose the latency; the table tells why.
         return {"not_counted": f"{type(error).__name__}: {error}"}
-    return dict(
-        zip(COUNTS, (count.kernels, count.calls, count.intermediate_bytes), strict=True)
-    )
+    return dict(zip(COUNTS, (count.kernels, count.calls, count.intermediate_bytes), strict=True))
 
 
 def peak_rss_mb() -> float | None:
