@@ -149,20 +149,6 @@ def test_stages_keep_modules_well_formed(target):
             relax.analysis.well_formed(mod)  # raises
 
 
-def test_bindings_outside_of_dataflow_are_fused(target):
-    @I.ir_module
-    class Plain:
-        @R.function
-        def main(x: R.Tensor((5, 9), "float32")) -> R.Tensor((5, 9), "float32"):
-            a = R.exp(x)
-            b = R.nn.relu(a)
-            return b
-
-    with target:
-        mod = relax.get_pipeline("tvm_fusion", lower=False)(Plain)
-    assert sum(isinstance(f, tirx.PrimFunc) for f in mod.functions.values()) == 1
-
-
 def test_thread_level_kernels_and_scheduled_ones_in_one_module(target):
     from tvm.script import tirx as T
 
