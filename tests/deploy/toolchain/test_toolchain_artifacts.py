@@ -1,0 +1,51 @@
+"""Whole models compiled for GPUs that need not be there: machine code inside, no source."""
+
+import pytest
+from device_code import EM_AMDGPU, cuda_archs, elf_flags, fat_binary_kinds
+
+import tvm_fusion
+from benchmarks import zoo
+from tvm_fusion.deploy.toolchain import cuda, rocm
+from tvm_fusion.device import cuda_devices
+
+MODEL = "light_squeezenet"  # its input is called data_0, its smallest kernel is a pooling
+CUBIN = 2
+AMD_MACHINES = {"gfx942": 0x4C, "gfx1100": 0x41}  # EF_AMDGPU_MACH (LLVM's AMDGPU usage guide)
+
+
+def export(target, folder):
+    artifact = tvm_fusion.compile(zoo.load(MODEL), target)
+    assert artifact.manifest["decisions"] == []
+    return artifact.export(folder / "artifact")
+
+
+def refusal(folder):
+    with pytest.raises(tvm_fusion.UserError) as error:
+        tvm_fusion.load(folder)
+    return str(error.value)
+
+
+@pytest.mark.cuda_toolchain
+def test_cuda_artifact_holds_cubins_of_each_architecture(tmp_path):
+    try:
+        cuda.choose_compiler(("sm_80", "sm_90a"))
+    except tvm_fusion.UserError as error:
+        pytest.skip(str(error))
+    folder = export("cuda:sm_80,sm_90a", tmp_path)
+    library = (folder / "model.so").read_bytes()
+    assert set(cuda_archs(library)) == {80, 90}
+    assert set(fat_binary_kinds(library)) == {CUBIN}
+    assert b"__global__" not in library
+    assert b".visible .entry" not in library
+    if not cuda_devices():
+        assert "is made for cuda:sm_80,sm_90a; this machine shows no CUDA device" in refusal(folder)
+
+
+@pytest.mark.rocm_toolchain
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.parametrize("arch", AMD_MACHINES)
+def test_rocm_artifact_holds_a_code_object(tmp_path, arch):
+    folder = export(f"rocm:{arch}", tmp_path)
+    flags = elf_flags((folder / "model.so").read_bytes(), EM_AMDGPU)
+    assert [flag & 0xFF for flag in flags] == [AMD_MACHINES[arch]]
+    assert f"is made for rocm:{arch}; this TVM runtime has no support" in refusal(folder)
