@@ -3,6 +3,7 @@
 from .deploy.lower import LowerToVM
 from .ecg.legalize import Legalize
 from .frontend.normalize import NormalizeImport
+from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
 from .rewrite.simplify import Rewrite
@@ -16,4 +17,5 @@ __all__ = [
     "PlanLayout",
     "Rewrite",
     "ScheduleKernels",
+    "ToHalfPrecision",
 ]

@@ -6,8 +6,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 
-from ..frontend.foreign import is_ours
-from ..stage import LOWERED, on_ours
+from ..foreign import LOWERED, is_ours, on_ours
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerToVM")
@@ -22,19 +21,17 @@ class LowerToVM:
         """Apply to every Relax function that is ours and not lowered yet."""
         lower = relax.transform
         mod = on_ours(
-            [
-                lower.ToNonDataflow(),
-                lower.RemovePurityChecking(),
-                lower.CallTIRRewrite(),
-                lower.StaticPlanBlockMemory(),
-                lower.RewriteCUDAGraph(),  # if relax.backend.use_cuda_graph is set
-                lower.LowerAllocTensor(),
-                lower.KillAfterLastUse(),
-                lower.LowerRuntimeBuiltin(),
-                lower.ComputePrimValue(),
-                lower.VMShapeLower(),
-                lower.AttachGlobalSymbol(),
-            ]
+            lower.ToNonDataflow(),
+            lower.RemovePurityChecking(),
+            lower.CallTIRRewrite(),
+            lower.StaticPlanBlockMemory(),
+            lower.RewriteCUDAGraph(),  # if relax.backend.use_cuda_graph is set
+            lower.LowerAllocTensor(),
+            lower.KillAfterLastUse(),
+            lower.LowerRuntimeBuiltin(),
+            lower.ComputePrimValue(),
+            lower.VMShapeLower(),
+            lower.AttachGlobalSymbol(),
         )(mod)
         for gvar, func in list(mod.functions.items()):
             if is_ours(func):

@@ -6,8 +6,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import PassContext
 
+from ..foreign import on_ours
 from ..schedule.guard import is_scheduled
-from ..stage import on_ours
 
 _OPAQUE = 8  # relay's OpPatternKind.kOpaque: never joins a group
 
@@ -23,14 +23,12 @@ class Legalize:
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
         return on_ours(
-            [
-                relax.backend.DispatchSampling(),
-                relax.backend.DispatchSortScan(),
-                relax.transform.LegalizeOps(),
-                _KeepKernelsApart(),
-                relax.transform.AnnotateTIROpPattern(),
-                _KeepKernelsApart(),
-            ]
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            relax.transform.LegalizeOps(),
+            _KeepKernelsApart(),
+            relax.transform.AnnotateTIROpPattern(),
+            _KeepKernelsApart(),
         )(mod)
 
 

@@ -8,8 +8,8 @@ import tvm
 from tvm import relax
 
 from ..config import FusionConfig
+from ..foreign import is_ours, on_ours
 from ..signature import DimRange
-from .foreign import is_ours, keep_foreign
 from .normalize import NormalizeImport
 from .precision import ToHalfPrecision
 
@@ -31,7 +31,7 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
     tvm.IRModule
         Normalised, each of our functions with a dataflow block.
     """
-    passes = [keep_foreign(relax.transform.ConvertToDataflow(min_size=1)), NormalizeImport()]
+    passes = [on_ours(relax.transform.ConvertToDataflow(min_size=1)), NormalizeImport()]
     if config.precision != "fp32":
         passes.append(ToHalfPrecision(config.precision, config.half_io))
     return with_bounds(tvm.transform.Sequential(passes)(mod), ranges)

@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from ..config import FusionConfig
 from ..errors import UserError
+from ..foreign import is_ours
 from ..fusion.decisions import Decision, record
 from ..signature import DimRange, Signature
 from . import Imported
@@ -17,7 +18,6 @@ from .describe import signature_of
 from .dims import DimTable
 from .findings import Findings
 from .finish import finish
-from .foreign import is_ours
 
 
 def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import PassContext
 
-from ..stage import on_ours
+from ..foreign import on_ours
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseOperators")
@@ -20,12 +20,10 @@ class FuseOperators:
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
         return on_ours(
-            [
-                relax.transform.ConvertToDataflow(min_size=1),
-                relax.transform.FuseOps(),
-                relax.transform.FuseTIR(),
-                _DropPatterns(),
-            ]
+            relax.transform.ConvertToDataflow(min_size=1),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+            _DropPatterns(),
         )(mod)
 
 

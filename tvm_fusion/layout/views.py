@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 
-from ..stage import on_ours
+from ..foreign import on_ours
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanLayout")
@@ -19,8 +19,11 @@ class PlanLayout:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
-        mod = on_ours([_AliasOutputs(), relax.transform.RewriteDataflowReshape()])(mod)
-        return on_ours([relax.transform.DeadCodeElimination()])(mod)
+        return on_ours(
+            _AliasOutputs(),
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.DeadCodeElimination(),
+        )(mod)
 
 
 @tvm.transform.module_pass(opt_level=0, name="AliasOutputs")

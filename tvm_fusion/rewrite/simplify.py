@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 
-from ..stage import on_ours
+from ..foreign import on_ours
 
 
 @tvm.transform.module_pass(opt_level=0, name="Rewrite")
@@ -20,10 +20,8 @@ class Rewrite:
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
         return on_ours(
-            [
-                relax.transform.DecomposeOpsForInference(),
-                relax.transform.CanonicalizeBindings(),
-                relax.transform.EliminateCommonSubexpr(),
-                relax.transform.DeadCodeElimination(),
-            ]
+            relax.transform.DecomposeOpsForInference(),
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.EliminateCommonSubexpr(),
+            relax.transform.DeadCodeElimination(),
         )(mod)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from ..foreign import keep_foreign
+from ...foreign import on_ours
 from .clamp_take import ClampTake
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
@@ -46,7 +46,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             CompareBooleans(),
             ExpandPower(),
             # An output that became an alias of the binding before it takes that binding's place.
-            keep_foreign(relax.transform.CanonicalizeBindings()),
+            on_ours(relax.transform.CanonicalizeBindings()),
         ],
         name="NormalizeImport",
     )

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..foreign import is_ours
+from ...foreign import is_ours
 from ..weights import derived
 from .engine import Scope, op_name, rewrite
 from .evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape

@@ -1,0 +1,64 @@
+"""What is not ours comes out of every pass as it went in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import Pass, PassContext, Sequential
+
+# Somebody else has decided about functions that carry one of these: matched patterns, code for an
+# external library, groups that are already fused.
+FOREIGN_ATTRS = ("Composite", "Codegen", "Primitive")
+LOWERED = "tvm_fusion.lowered"  # marks a function that is in the virtual machine's form already
+
+
+def is_ours(func: Any) -> bool:
+    """Tell whether passes may rewrite a function: a Relax function without foreign attributes."""
+    return isinstance(func, relax.Function) and not any(_marked(func, n) for n in FOREIGN_ATTRS)
+
+
+def is_lowered(func: relax.Function) -> bool:
+    """Tell whether :class:`tvm_fusion.transform.LowerToVM` has been through a function."""
+    return _marked(func, LOWERED)
+
+
+def on_ours(*passes: Pass) -> Pass:
+    """Make one pass that runs several over the Relax functions that are ours and not lowered yet.
+
+    The others are external functions of the same name and type meanwhile: calls to them stay, and
+    their bodies cannot be touched.
+
+    Parameters
+    ----------
+    *passes : Pass
+        Applied in order.
+
+    Returns
+    -------
+    Pass
+        A module pass, which does not change its argument.
+    """
+    together = Sequential(list(passes))
+
+    @tvm.transform.module_pass(opt_level=0, name="OnOurs")
+    def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        others = {
+            gvar: func
+            for gvar, func in mod.functions.items()
+            if isinstance(func, relax.Function) and (not is_ours(func) or is_lowered(func))
+        }
+        mod = mod.clone()
+        for gvar, func in others.items():
+            mod.update_func(gvar, relax.ExternFunc(gvar.name_hint, func.ty))
+        mod = together(mod)
+        for gvar, func in others.items():
+            mod.update_func(gvar, func)
+        return mod
+
+    return run
+
+
+def _marked(func: relax.Function, name: str) -> bool:
+    return bool(func.attrs and func.attrs.get(name, False))
