@@ -10,8 +10,10 @@ from tvm_fusion.report.reference import compare
 
 pytestmark = pytest.mark.slow
 
-# Storage of 10 mantissa bits, over up to a hundred layers.
-HALF_TOLERANCE = 2e-2
+# float16 stores 10 mantissa bits. T5 does not scale its scores, so that its softmax is near one-hot
+# and passes every rounding on; ONNX Runtime in float32 differs from itself by 4e-5 there.
+HALF_TOLERANCE = {name: 1e-2 for name in zoo.names() if "light" not in name and "dyn" not in name}
+HALF_TOLERANCE["t5_small_enc"] = 8e-2
 
 
 def reference(model, inputs):
@@ -41,11 +43,11 @@ def test_right_in_fp32(name, tmp_path):
         assert error["max_rel_error"] <= 1e-4, output
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet50", "light_squeezenet", "bert_base"])
+@pytest.mark.parametrize("name", HALF_TOLERANCE)
 def test_right_in_fp16(name, tmp_path):
     inputs = zoo.inputs(name)
     for output, error in errors(name, tmp_path, inputs, precision="fp16").items():
-        assert 0 < error["max_rel_error"] <= HALF_TOLERANCE, output
+        assert 0 < error["max_rel_error"] <= HALF_TOLERANCE[name], output
 
 
 def test_one_artifact_for_many_sequence_lengths(tmp_path):

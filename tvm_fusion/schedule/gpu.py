@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from .guard import Rule
+
+# What a kernel may declare statically on every device; more must be asked for at launch.
+STATIC_SHARED_BYTES = 48 * 1024
 
 
 def gpu_rules() -> list[Rule]:
@@ -19,13 +23,21 @@ def gpu_rules() -> list[Rule]:
 
 def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
     """Say why a scheduled function cannot be launched on the target; ``None`` if it can."""
-    limits = {
-        "max_threads_per_block": int(target.attrs.get("max_num_threads", 1024)),
-        "max_shared_memory_per_block": int(target.attrs.get("max_shared_memory_per_block", 49152)),
-    }
+    threads = int(target.attrs.get("max_num_threads", 1024))
+    shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
+    if "shared" in _scopes(func):
+        shared = min(shared, STATIC_SHARED_BYTES)
+    limits = {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
     if s_tir.analysis.verify_gpu_code(func, limits):
         return None
-    return f"needs more than {limits} allow."
+    return f"its blocks need more than {threads} threads or {shared} bytes of shared memory."
+
+
+def _scopes(func: tirx.PrimFunc) -> set[str]:
+    """Memory scopes of the buffers that a function allocates."""
+    blocks: list[s_tir.SBlock] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, blocks.append))
+    return {buffer.scope() for block in blocks for buffer in block.alloc_buffers}
 
 
 def _rule(rule: ScheduleRule) -> Rule:
