@@ -6,9 +6,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.schedule.gpu import check_gpu
-from tvm_fusion.schedule.guard import is_scheduled
 
 
 @pytest.fixture(scope="module")
@@ -27,26 +25,6 @@ def module(params, operator):
             y = builder.emit_output(operator(*params))
         builder.emit_func_output(y)
     return builder.get()
-
-
-def thin_convolution():
-    """One output channel and row: TVM's GEMV rule dies of an assertion on it."""
-    return module([tensor("x", 1, 1, 6, 8), tensor("w", 1, 1, 1, 8)], relax.op.nn.conv2d)
-
-
-def test_a_rule_that_dies_costs_its_turn_only(target):
-    with target, recording() as decisions:
-        mod = transform.ScheduleKernels()(transform.Legalize()(thin_convolution()))
-    assert all(is_scheduled(f) for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
-    failed = [d for d in decisions if d.code == "schedule_failed"]
-    assert [d.sentence.split()[0] for d in failed] == ["dlight.GEMV"]
-    assert decisions[-1].verdict == "accepted"
-
-
-def test_stock_tvm_still_loses_the_build(target):
-    """Fails when DLight survives this operator: then the test above needs another one."""
-    with target, pytest.raises(AssertionError):
-        relax.get_default_pipeline(target)(thin_convolution())
 
 
 @pytest.mark.parametrize(

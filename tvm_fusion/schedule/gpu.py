@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
@@ -10,6 +11,19 @@ from tvm.target import Target
 
 from .guard import Rule
 
+# TVM's analysis counts threads and memory once blocks are lowered and buffers are down to a tile.
+_LOWER_BLOCKS = tvm.ir.transform.Sequential(
+    [
+        s_tir.transform.LowerCrossThreadReduction(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.UnifyThreadBinding(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.LowerOpaqueBlock(),
+    ]
+)
 # What a kernel may declare statically on every device; more must be asked for at launch.
 STATIC_SHARED_BYTES = 48 * 1024
 
@@ -28,9 +42,23 @@ def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
     if "shared" in _scopes(func):
         shared = min(shared, STATIC_SHARED_BYTES)
     limits = {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
-    if s_tir.analysis.verify_gpu_code(func, limits):
+    lowered = _LOWER_BLOCKS(tvm.IRModule({"main": func}))["main"]
+    if s_tir.analysis.verify_gpu_code(_with_static_grid(lowered), limits):
         return None
     return f"its blocks need more than {threads} threads or {shared} bytes of shared memory."
+
+
+def _with_static_grid(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let a symbolic number of blocks be one: TVM's analysis dies of it, and blocks are alike."""
+
+    def one_block(attr: tirx.AttrStmt) -> tirx.AttrStmt:
+        if attr.attr_key != "thread_extent" or isinstance(attr.value, tirx.IntImm):
+            return attr
+        one = tirx.IntImm(str(attr.value.ty.dtype), 1)
+        return tirx.AttrStmt(attr.node, attr.attr_key, one, attr.body)
+
+    body = tvm_ffi.structural_map(func.body, (tirx.AttrStmt, one_block), order="post")
+    return func.with_body(body)
 
 
 def _scopes(func: tirx.PrimFunc) -> set[str]:
