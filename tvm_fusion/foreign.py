@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 
 # Somebody else has decided about functions that carry one of these: matched patterns, code for an
 # external library, groups that are already fused.
 FOREIGN_ATTRS = ("Composite", "Codegen", "Primitive")
+SCHEDULED = (
+    "tirx.is_scheduled"  # TVM's own mark: DLight and MetaSchedule leave such PrimFuncs alone
+)
 LOWERED = "tvm_fusion.lowered"  # marks a function that is in the virtual machine's form already
 
 
@@ -22,6 +25,16 @@ def is_ours(func: Any) -> bool:
 def is_lowered(func: relax.Function) -> bool:
     """Tell whether :class:`tvm_fusion.transform.LowerToVM` has been through a function."""
     return _marked(func, LOWERED)
+
+
+def is_scheduled(func: tirx.PrimFunc) -> bool:
+    """Tell whether a PrimFunc carries TVM's mark of a finished schedule."""
+    return _marked(func, SCHEDULED)
+
+
+def has_blocks(func: tirx.PrimFunc) -> bool:
+    """Tell whether a PrimFunc is written over SBlocks, which thread-level kernels are not."""
+    return _marked(func, "s_tir")
 
 
 def on_ours(*passes: Pass) -> Pass:
@@ -60,5 +73,5 @@ def on_ours(*passes: Pass) -> Pass:
     return run
 
 
-def _marked(func: relax.Function, name: str) -> bool:
+def _marked(func: tvm.ir.BaseFunc, name: str) -> bool:
     return bool(func.attrs and func.attrs.get(name, False))

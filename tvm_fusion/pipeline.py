@@ -19,6 +19,7 @@ from . import transform
 from ._tvm import PIPELINE, register_pipelines
 from ._tvm_names import ValidNames
 from .deploy.dump import Dump
+from .foreign import has_blocks
 
 STAGES: tuple[tuple[str, type], ...] = (
     ("rewrite", transform.Rewrite),
@@ -87,7 +88,7 @@ def tir_pipeline():
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():
-            is_thread_level = isinstance(func, tirx.PrimFunc) and not func.attrs.get("s_tir", False)
+            is_thread_level = isinstance(func, tirx.PrimFunc) and not has_blocks(func)
             (thread_level if is_thread_level else scheduled)[gvar] = func
         lowered = s_tir_passes(tvm.IRModule(scheduled, attrs=mod.attrs))
         if thread_level:

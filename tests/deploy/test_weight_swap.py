@@ -75,7 +75,7 @@ def test_mapped_weights_are_private(dense_folder):
 
 def test_a_loaded_model_uses_the_mapped_memory_itself(dense_folder):
     executable = tvm_fusion.load(dense_folder)
-    address = executable._weights["weight"].data_ptr()
+    address = executable._weights["main"][0].data_ptr()
     with open("/proc/self/maps") as maps:
         spans = [line.split()[0].split("-") for line in maps if str(dense_folder) in line]
     assert any(int(low, 16) <= address < int(high, 16) for low, high in spans)

@@ -7,9 +7,10 @@ from tvm.script import tirx as T
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
+from tvm_fusion.foreign import is_scheduled
 from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.schedule import kernels
-from tvm_fusion.schedule.guard import Rule, is_scheduled, schedule_function
+from tvm_fusion.schedule.guard import Rule, schedule_function
 
 
 @T.prim_func(s_tir=True)

@@ -38,7 +38,11 @@ class Executable:
         weights: Mapping[str, tvm_ffi.Tensor],
     ):
         self.manifest = found
-        self._library, self._device, self._weights = library, device, weights
+        self._library, self._device = library, device
+        self._weights = {
+            name: [weights[weight] for weight in entry["weights"]]
+            for name, entry in found["functions"].items()
+        }
         self.dims = manifest.dims_from_json(found["dims"])
         self.signatures = {
             name: manifest.signature_from_json(entry) for name, entry in found["functions"].items()
@@ -104,7 +108,7 @@ class Executable:
         tensors = [
             to_tensor(a, self._device, label) for a, label in zip(arrays, labels, strict=True)
         ]
-        held = [self._weights[name] for name in self.manifest["functions"][function]["weights"]]
+        held = self._weights[function]
         result = self._machine()[function](*tensors, *held)
         names = [spec.name for spec in signature.outputs]
         results = self._owned(_leaves(result), [*tensors, *held])

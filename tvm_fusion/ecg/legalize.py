@@ -6,8 +6,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import PassContext
 
-from ..foreign import on_ours
-from ..schedule.guard import is_scheduled
+from ..foreign import has_blocks, is_scheduled, on_ours
 
 _OPAQUE = 8  # relay's OpPatternKind.kOpaque: never joins a group
 
@@ -37,5 +36,5 @@ class _KeepKernelsApart:
     def transform_function(
         self, func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
-        is_kernel = is_scheduled(func) or not func.attrs.get("s_tir", False)
+        is_kernel = is_scheduled(func) or not has_blocks(func)
         return func.with_attr("op_pattern", _OPAQUE) if is_kernel else func

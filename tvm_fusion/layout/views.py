@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 
-from ..foreign import on_ours
+from ..foreign import has_blocks, on_ours
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanLayout")
@@ -61,4 +61,4 @@ def _is_reshape(mod: tvm.IRModule, value: relax.Expr) -> bool:
         return False
     kernel = mod[value.args[0]]
     # TVM's test dies of a thread-level kernel, which has no SBlocks.
-    return bool(kernel.attrs.get("s_tir", False)) and relax.analysis.has_reshape_pattern(kernel)
+    return has_blocks(kernel) and relax.analysis.has_reshape_pattern(kernel)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ..foreign import SCHEDULED
 from ..fusion.decisions import Decision, record
-
-SCHEDULED = (
-    "tirx.is_scheduled"  # TVM's own mark: DLight and MetaSchedule leave such functions alone
-)
 
 
 @dataclass(frozen=True)
@@ -101,8 +97,3 @@ def _reason(error: Exception) -> str:
         else (lines or ["no message"])[0]
     )
     return f"{type(error).__name__}: {text}"
-
-
-def is_scheduled(func: tvm.ir.BaseFunc) -> bool:
-    """Whether a PrimFunc carries TVM's mark of a finished schedule."""
-    return bool(func.attrs and func.attrs.get(SCHEDULED, False))

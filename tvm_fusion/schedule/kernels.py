@@ -7,7 +7,8 @@ from tvm import tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from .guard import Rule, is_scheduled, schedule_function
+from ..foreign import has_blocks, is_scheduled
+from .guard import Rule, schedule_function
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleKernels")
@@ -24,7 +25,7 @@ class ScheduleKernels:
         rules, check = _rules(target)
         mod = mod.clone()
         for gvar, func in list(mod.functions.items()):
-            if isinstance(func, tirx.PrimFunc) and not is_scheduled(func) and _has_blocks(func):
+            if isinstance(func, tirx.PrimFunc) and not is_scheduled(func) and has_blocks(func):
                 scheduled = schedule_function(gvar.name_hint, func, target, rules, check)
                 mod.update_func(gvar, scheduled)
         return mod
@@ -38,8 +39,3 @@ def _rules(target: Target):
     from .cpu import schedule_cpu
 
     return [Rule("cpu.generic", schedule_cpu)], lambda func, target: None
-
-
-def _has_blocks(func: tirx.PrimFunc) -> bool:
-    """Whether a function is written over SBlocks, as schedules need it; TIRx kernels are not."""
-    return bool(func.attrs and func.attrs.get("s_tir", False))
