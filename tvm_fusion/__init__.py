@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .deploy.executable import Executable
     from .deploy.load import load
     from .errors import UserError
+    from .report.explain import Explanation, explain
     from .signature import DimRange
 
 _tvm.check_versions()
@@ -29,9 +30,11 @@ _HOMES = {
     "Artifact": "deploy.artifact",
     "DimRange": "signature",
     "Executable": "deploy.executable",
+    "Explanation": "report.explain",
     "FusionConfig": "config",
     "UserError": "errors",
     "compile": "compiler",
+    "explain": "report.explain",
     "load": "deploy.load",
 }
 _MODULES = ("pipeline", "transform")
@@ -40,9 +43,11 @@ __all__ = [
     "Artifact",
     "DimRange",
     "Executable",
+    "Explanation",
     "FusionConfig",
     "UserError",
     "compile",
+    "explain",
     "load",
     "pipeline",
     "transform",

@@ -62,12 +62,16 @@ def on_ours(*passes: Pass) -> Pass:
             for gvar, func in mod.functions.items()
             if isinstance(func, relax.Function) and (not is_ours(func) or is_lowered(func))
         }
+        before = mod
         mod = mod.clone()
         for gvar, func in others.items():
             mod.update_func(gvar, relax.ExternFunc(gvar.name_hint, func.ty))
         mod = together(mod)
         for gvar, func in others.items():
             mod.update_func(gvar, func)
+            for called in relax.analysis.all_global_vars(func):
+                if called not in mod.functions:  # dead to a pass that could not see the caller
+                    mod.update_func(called, before[called])
         return mod
 
     return run

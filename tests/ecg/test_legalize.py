@@ -1,12 +1,14 @@
-"""Operators become PrimFuncs that carry their stock pattern; kernels stay kernels."""
+"""Operators become PrimFuncs that carry their records; kernels stay kernels."""
 
+import numpy as np
 import pytest
+import tvm
 from tvm import relax, tirx
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
-
-ELEMENTWISE, REDUCTION_OUT, OPAQUE = 0, 4, 8
+from tvm_fusion.ecg.record import record_of
+from tvm_fusion.fusion.decisions import recording
 
 
 @pytest.fixture(scope="module")
@@ -28,28 +30,163 @@ def legalize(target, shape, *operators):
         return transform.Legalize()(builder.get())
 
 
-def patterns(mod):
-    return {
-        gvar.name_hint: int(func.attrs["op_pattern"])
-        for gvar, func in mod.functions.items()
-        if isinstance(func, tirx.PrimFunc)
-    }
-
-
-@pytest.mark.parametrize("rows", [5, tirx.Var("n", "int64")])
-def test_patterns(target, rows):
-    mod = legalize(target, (rows, 7), relax.op.exp, relax.op.nn.softmax)
-    assert patterns(mod) == {"tir_exp": ELEMENTWISE, "softmax": REDUCTION_OUT}
-
-
 def test_nothing_but_kernels_is_left(target):
     mod = legalize(target, (5, 7), relax.op.exp, lambda x: relax.op.topk(x, 2)[0])
     assert "R.exp" not in mod["main"].script()
     assert "R.topk" not in mod["main"].script()
 
 
-def test_scheduled_functions_are_opaque(target):
+def test_scheduled_functions_stay_as_they_are(target):
     mod = legalize(target, (5, 7), relax.op.exp)
     with target:
         scheduled = transform.ScheduleKernels()(mod)
-        assert patterns(transform.Legalize()(scheduled)) == {"tir_exp": OPAQUE}
+        tvm.ir.assert_structural_equal(transform.Legalize()(scheduled), scheduled)
+
+
+def module(params, body):
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            y = builder.emit_output(body(builder, *params))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+def tensor(name, shape, dtype="float32"):
+    return relax.Var(name, relax.TensorType(shape, dtype))
+
+
+def records(mod):
+    return sorted(
+        record_of(func).name for func in mod.functions.values() if isinstance(func, tirx.PrimFunc)
+    )
+
+
+@pytest.mark.parametrize("rows", [5, tirx.Var("n", "int64")])
+def test_equal_operators_share_a_function(target, rows):
+    def body(builder, x, b, c):
+        for bias in (b, c, b):
+            x = builder.emit(relax.op.nn.relu(builder.emit(relax.op.add(x, bias))))
+        return relax.op.add(x, x)
+
+    params = [tensor("x", (rows, 7)), tensor("b", (7,)), tensor("c", (7,))]
+    with target:
+        mod = transform.Legalize()(module(params, body))
+    assert records(mod) == ["relax.add", "relax.add", "relax.nn.relu"]
+    relax.analysis.well_formed(mod)
+    calls = [b.value for b in mod["main"].body.blocks[0].bindings]
+    assert [call.args[0].name_hint for call in calls] == ["add", "relu"] * 3 + ["add1"]
+    # Each call keeps its own operands.
+    assert [call.args[1].fields[1].name for call in calls[:6:2]] == ["b", "c", "b"]
+
+
+def test_same_shapes_and_other_attributes(target):
+    def body(builder, x):
+        first = builder.emit(relax.op.nn.softmax(x, 0))
+        return relax.op.nn.softmax(first, 1)
+
+    with target:
+        mod = transform.Legalize()(module([tensor("x", (5, 5))], body))
+    axes = {
+        record_of(f).attrs["axis"] for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)
+    }
+    assert axes == {0, 1}
+
+
+def test_symbols_of_the_same_name_are_not_mixed_up(target):
+    def body(builder, x, y):
+        first = builder.emit(relax.op.exp(x))
+        return relax.Tuple([first, builder.emit(relax.op.exp(y))])
+
+    n, other = tirx.Var("n", "int64"), tirx.Var("n", "int64")
+    with target:
+        mod = transform.Legalize()(module([tensor("x", (n,)), tensor("y", (other,))], body))
+    relax.analysis.well_formed(mod)
+    first, second = mod["main"].ret_ty.fields
+    assert first.shape[0].same_as(n)
+    assert second.shape[0].same_as(other)
+    assert records(mod) == ["relax.exp"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_tuples_are_taken_apart(target, dtype):
+    pair = relax.TupleType([relax.TensorType((3, 7), dtype), relax.TensorType((7, 2), dtype)])
+    with target:
+        mod = module([relax.Var("pair", pair)], lambda _, p: relax.op.einsum(p, "ij,jk->ik"))
+        mod = transform.Legalize()(mod)
+    relax.analysis.well_formed(mod)
+    assert records(mod) == ["relax.einsum"]
+
+
+def test_half_constants_stay_half(target):
+    weight = relax.const(np.ones((7, 3), "float16"))
+    with target:
+        mod = module([tensor("x", (5, 7), "float16")], lambda _, x: relax.op.matmul(x, weight))
+        mod = transform.Legalize()(mod)
+    (call,) = [b.value for b in mod["main"].body.blocks[0].bindings]
+    assert call.args[1].fields[1].same_as(weight)
+    assert [str(p.ty.dtype) for p in mod["matmul"].params] == ["float16"] * 3
+
+
+def test_padding_stays_half(target):
+    params = [tensor("x", (1, 3, 9, 9), "float16"), tensor("w", (4, 3, 3, 3), "float16")]
+    with target:
+        mod = module(params, lambda _, x, w: relax.op.nn.conv2d(x, w, padding=1))
+        func = transform.Legalize()(mod)["conv2d"]
+    types = {b.name: str(b.ty.dtype) for b in func.body.block.alloc_buffers}
+    assert types == {"pad_temp": "float16", "conv2d_nchw_wide": "float32"}
+
+
+def test_wide_results_of_half_operands_are_stocks(target):
+    params = [tensor("x", (5, 7), "float16"), tensor("w", (7, 3), "float16")]
+    mod = module(params, lambda _, x, w: relax.op.matmul(x, w, out_dtype="float32"))
+    with target:
+        ours, stock = transform.Legalize()(mod), relax.transform.LegalizeOps()(mod)
+    tvm.ir.assert_structural_equal(
+        ours["matmul"].without_attr("tvm_fusion.op"), stock["matmul"]
+    )
+
+
+def test_float32_is_stocks(target):
+    mod = module([tensor("x", (5, 7))], lambda _, x: relax.op.nn.softmax(x, 0))
+    with target:
+        ours, stock = transform.Legalize()(mod), relax.transform.LegalizeOps()(mod)
+    tvm.ir.assert_structural_equal(
+        ours["softmax"].without_attr("tvm_fusion.op"), stock["softmax"]
+    )
+    tvm.ir.assert_structural_equal(ours["main"].ret_ty, stock["main"].ret_ty)
+
+
+def test_scans_of_half_types_are_recorded_as_a_fallback(target):
+    mod = module([tensor("x", (5, 7), "bfloat16")], lambda _, x: relax.op.cumsum(x, 1))
+    with target, recording() as decisions:
+        mod = transform.Legalize()(mod)
+    assert records(mod) == ["relax.astype", "relax.astype", "relax.cumsum"]
+    assert [(d.producer, d.code) for d in decisions] == [("relax.cumsum", "converted_around")]
+
+
+def test_scans_on_a_gpu():
+    mod = module([tensor("x", (5, tirx.Var("n", "int64")))], lambda _, x: relax.op.cumsum(x, 1))
+    with parse("cuda:sm_90a").tvm_target():
+        mod = transform.Legalize()(mod)
+    relax.analysis.well_formed(mod)
+    assert records(mod) == ["relax.cumsum"]
+
+
+def test_what_tvm_refuses_stays(target):
+    params = [tensor("x", (1, 3, 9, 9)), tensor("w", (4, 3, 3, 3))]
+    mod = module(params, lambda _, x, w: relax.op.nn.conv2d(x, w, out_layout="NHWC"))
+    with target:
+        assert "R.nn.conv2d" in transform.Legalize()(mod)["main"].script()
+
+
+def test_shapes_known_at_run_time_only(target):
+    """A legalization of several steps: the slice has the record, its shape function has none."""
+    ints = [tensor(name, (2,), "int64") for name in ("begin", "end", "strides")]
+    params = [tensor("x", (9, 7)), *ints]
+    with target:
+        mod = module(params, lambda _, x, b, e, s: relax.op.dynamic_strided_slice(x, b, e, s))
+        mod = transform.Legalize()(mod)
+    found = [record_of(f) for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert [r.name for r in found if r is not None] == ["relax.dynamic_strided_slice"]
+    assert len(found) == 2

@@ -92,7 +92,7 @@ def test_one_bad_kernel_leaves_the_others_scheduled(target, monkeypatch):
         sch.parallel(sch.get_loops(block)[0])
         return sch
 
-    monkeypatch.setattr(kernels, "_rules", lambda _: ([Rule("picky", picky)], accept))
+    monkeypatch.setattr(kernels, "rules", lambda _: ([Rule("picky", picky)], accept))
     x = relax.Var("x", relax.TensorType((4, 8), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):

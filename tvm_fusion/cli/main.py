@@ -14,12 +14,14 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from ..errors import UserError
-from . import check, compile, doctor, inspect, run
+from . import bisect, check, compile, doctor, explain, inspect, run
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
     "run": run,
     "check": check,
+    "explain": explain,
+    "bisect": bisect,
     "inspect": inspect,
     "doctor": doctor,
 }

@@ -1,40 +1,125 @@
-"""Operators become TensorIR, each with the pattern that stock fusion asks for."""
+"""Operators become TensorIR, each PrimFunc with the record of the operator that it was."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+
 import tvm
-from tvm import relax, tirx
-from tvm.ir.transform import PassContext
+from tvm import ir, relax, tirx
+from tvm.ir.transform import PassContext, Sequential
 
-from ..foreign import has_blocks, is_scheduled, on_ours
+from ..foreign import on_ours
+from .accumulate import accumulates_in_half, between_casts, narrowed, widen
+from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
+from .legalizations import LEGALIZATIONS
+from .record import describe, stamp
 
-_OPAQUE = 8  # relay's OpPatternKind.kOpaque: never joins a group
+# How these are expressed depends on the target; TVM does it in passes of their own.
+_DISPATCHED = (
+    *("relax.sort", "relax.argsort", "relax.topk", "relax.cumsum", "relax.cumprod"),
+    *("relax.bucketize", "relax.multinomial_from_uniform"),
+)
+# Communication, and questions about a tensor's memory: nothing to fuse, nothing to record.
+_NO_KERNELS = ("relax.ccl.", "relax.dist.", "relax.inspect.", "relax.grad.")
 
 
 @tvm.transform.module_pass(opt_level=0, name="Legalize")
 class Legalize:
-    """Lower operators to PrimFuncs and annotate each PrimFunc with its stock operator pattern.
+    """Lower operators to PrimFuncs that remember their names and attributes.
 
-    Runs under the current target, which decides how sorts and scans are expressed. PrimFuncs that
-    are scheduled already or written at thread level are marked opaque: they are kernels.
+    Each PrimFunc carries its :class:`tvm_fusion.ecg.record.OpRecord`; equal operators share one.
+    Operators over half types that accumulate or compose do so in float32 inside; normalisations and
+    variances are centred before they are squared. Runs under the current target, which decides how
+    sorts and scans are expressed. PrimFuncs that are scheduled already or written at thread level
+    are kernels and stay as they are.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
-        return on_ours(
-            relax.backend.DispatchSampling(),
-            relax.backend.DispatchSortScan(),
-            relax.transform.LegalizeOps(),
-            _KeepKernelsApart(),
-            relax.transform.AnnotateTIROpPattern(),
-            _KeepKernelsApart(),
-        )(mod)
+        return on_ours(relax.transform.LegalizeOps(_legalizations()))(mod)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="KeepKernelsApart")
-class _KeepKernelsApart:
-    def transform_function(
-        self, func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: PassContext
-    ) -> tirx.PrimFunc:
-        is_kernel = is_scheduled(func) or not has_blocks(func)
-        return func.with_attr("op_pattern", _OPAQUE) if is_kernel else func
+@cache
+def _known() -> Mapping[str, Legalization | None]:
+    """Every operator that can become TensorIR, by name; None for what passes of TVM lower."""
+    names = [str(n) for n in ir.Op.list_op_names() if str(n).startswith("relax.")]
+    stock = {name: ir.Op.get(name).get_attr("FLegalize") for name in names}
+    known = {n: f for n, f in stock.items() if f is not None and not n.startswith(_NO_KERNELS)}
+    return {**dict.fromkeys(_DISPATCHED), **known, **LEGALIZATIONS}
+
+
+def _legalizations() -> dict[str, Legalization]:
+    """Functions for one run of the pass: what they remember depends on the target."""
+    return {name: _Recorded(legalization) for name, legalization in _known().items()}
+
+
+class _Recorded:
+    """A legalization that widens half types where needed and leaves a record.
+
+    Parameters
+    ----------
+    legalization : callable or None
+        TVM's or ours; None for what passes of TVM lower.
+    """
+
+    def __init__(self, legalization: Legalization | None) -> None:
+        self._legalization = legalization
+        self._done: dict[tuple[str, ...], Expansion] = {}
+
+    def __call__(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        in_half = accumulates_in_half(call)
+        inner, params = widen(call, builder) if in_half else stand_in(call, builder)
+        key = _key(call, inner)
+        if key is not None and key in self._done:
+            return splice(self._done[key].standing_for(params), builder)
+        if in_half and self._legalization is None:
+            return between_casts(builder, inner, params, call)
+        expansion = self._expand(inner, params)
+        if expansion is None:
+            return call
+        if in_half:
+            result = narrowed(expansion, call)
+            if result is None:
+                return between_casts(builder, inner, params, call)
+            expansion = result
+        expansion = _stamped(expansion, call)
+        if key is not None and len(expansion.bindings) == 1:
+            self._done[key] = expansion
+        return splice(expansion, builder)
+
+    def _expand(self, call: relax.Call, params: dict[relax.Var, relax.Expr]) -> Expansion | None:
+        if self._legalization is not None:
+            return expand(call, params, self._legalization)
+        passes = [relax.backend.DispatchSampling(), relax.backend.DispatchSortScan()]
+        return expand_by_pass(call, params, Sequential(passes))
+
+
+def _key(call: relax.Call, inner: relax.Call) -> tuple[str, ...] | None:
+    """Tell calls apart that legalize differently; None where that would take more than names.
+
+    Symbolic dimensions of the same name may be different ones, and constants enter PrimFuncs.
+    """
+    parts = [describe(call).to_json(), str(call.ty)]
+    order: dict[int, int] = {}
+    for arg in inner.args:
+        for leaf in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
+            static = isinstance(leaf.ty, relax.TensorType) and _is_static(leaf.ty)
+            if not (isinstance(leaf, relax.Var) and static):
+                return None
+            parts.append(f"{order.setdefault(hash(leaf), len(order))}: {leaf.ty}")
+        parts.append(";")
+    return tuple(parts)
+
+
+def _is_static(ty: relax.TensorType) -> bool:
+    return isinstance(ty.shape, relax.ShapeExpr) and all(
+        isinstance(extent, tirx.IntImm) for extent in ty.shape.values
+    )
+
+
+def _stamped(expansion: Expansion, call: relax.Call) -> Expansion:
+    if expansion.kernel is None:
+        return expansion
+    gvar, func = expansion.kernel
+    return expansion.with_func(gvar, stamp(func, describe(call)))

@@ -1,37 +1,108 @@
-"""The fusion stage, with stock grouping behind it."""
+"""The fusion stage: plan every dataflow block, and write the plan into the module."""
 
 from __future__ import annotations
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir.transform import PassContext
+from tvm.target import Target
 
+from ..device import parse
+from ..ecg.graph import Graph
 from ..foreign import on_ours
+from .apply import apply_groups
+from .claims import Ban, ClaimBook
+from .cost import CostModel
+from .group import Group
+from .plan import Plan, plan
+from .primitive import TEMPLATE
+from .records import default_records
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseOperators")
 class FuseOperators:
-    """Group operators and merge each group into one PrimFunc.
+    """Group operators: each group becomes a Relax function marked ``Primitive``.
 
-    Bindings that stand outside of a dataflow block are brought into one first: stock fusion leaves
-    them alone without a word.
+    Takes the place of TVM's FuseOps and gives what FuseOps gives, functions over ``call_tir`` that
+    FuseTIR can merge; this package's ScheduleKernels makes kernels of them by the templates that
+    claimed them (attribute ``tvm_fusion.template``). Runs under the target that kernels are for.
+
+    Parameters
+    ----------
+    banned : frozenset of (str, Hashable), optional
+        Claims that emission has broken, not to be made again.
     """
+
+    def __init__(self, banned: frozenset[Ban] = frozenset()) -> None:
+        self._banned = banned
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
-        return on_ours(
-            relax.transform.ConvertToDataflow(min_size=1),
-            relax.transform.FuseOps(),
-            relax.transform.FuseTIR(),
-            _DropPatterns(),
-        )(mod)
+        return on_ours(relax.transform.ConvertToDataflow(min_size=1), _Fuse(self._banned))(mod)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="DropPatterns")
-class _DropPatterns:
-    """Patterns describe operators; what comes out of fusion are kernels."""
+@tvm.transform.module_pass(opt_level=0, name="PlanAndApply")
+class _Fuse:
+    def __init__(self, banned: frozenset[Ban]) -> None:
+        self._banned = banned
 
-    def transform_function(
-        self, func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: PassContext
-    ) -> tirx.PrimFunc:
-        return func.without_attr("op_pattern")
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        planned = plan_module(mod, Target.current(allow_none=False), self._banned)
+        return apply_plans(mod, planned)
+
+
+def plan_module(
+    mod: tvm.IRModule, target: Target, banned: frozenset[Ban] = frozenset()
+) -> dict[relax.DataflowBlock, Plan]:
+    """Plan every dataflow block of every Relax function.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Legalised.
+    target : Target
+        What kernels are for.
+    banned : frozenset of (str, Hashable)
+        Claims not to be made.
+
+    Returns
+    -------
+    dict of DataflowBlock to Plan
+        In the order of functions and blocks.
+    """
+    from ..schedule.templates import templates
+
+    device = parse(target).device
+    asked = templates(target)
+    book = ClaimBook(asked, device, CostModel(device, default_records()), banned)
+    plans: dict[relax.DataflowBlock, Plan] = {}
+    for func in list(mod.functions.values()):
+        if isinstance(func, relax.Function):
+            for block in func.body.blocks:
+                if isinstance(block, relax.DataflowBlock):
+                    plans[block] = plan(Graph(mod, func, block), asked, book)
+    return plans
+
+
+def apply_plans(mod: tvm.IRModule, plans: dict[relax.DataflowBlock, Plan]) -> tvm.IRModule:
+    """Write plans into the module: a Primitive function per distinct group, and its calls."""
+    builder = relax.BlockBuilder(mod.clone())
+    rewritten: dict[tvm.ir.GlobalVar, relax.Function] = {}
+    for gvar, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            blocks = [_rewrite(builder, plans[b]) if b in plans else b for b in func.body.blocks]
+            body = relax.SeqExpr(blocks, func.body.body)
+            rewritten[gvar] = relax.Function(
+                func.params, body, func.ret_ty, func.is_pure, func.attrs
+            )
+    result = builder.get()
+    for gvar, func in rewritten.items():
+        result.update_func(gvar, func)
+    return relax.transform.Normalize()(result)
+
+
+def _rewrite(builder: relax.BlockBuilder, planned: Plan) -> relax.DataflowBlock:
+    attrs: dict[Group, dict[str, object]] = {
+        claim.group: {TEMPLATE: claim.template.name} for claim in planned.claims
+    }
+    return apply_groups(builder, planned.graph, planned.groups, attrs)

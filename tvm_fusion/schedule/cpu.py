@@ -34,12 +34,12 @@ def schedule_cpu(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
     registers = Registers.of(target)
     plain = [(b, info) for b in sch.get_child_blocks(root) if (info := block_info(sch, b))]
     for block, info in [pair for pair in plain if pair[1].is_contraction]:
-        epilogue = _tile_contraction(sch, block, info, registers)
+        epilogue = tile_contraction(sch, block, info, registers)
         plain = [
             (b, i) for b, i in plain if not _same(sch, b, block) and not _same(sch, b, epilogue)
         ]
     for block, info in plain:
-        _plain_nest(sch, block, info, registers)
+        plain_nest(sch, block, info, registers)
     return sch
 
 
@@ -60,7 +60,7 @@ class Registers:
         return cls(4, 8 if "neon" in features else 4)
 
 
-def _tile_contraction(
+def tile_contraction(
     sch: s_tir.Schedule, block: SBlockRV, info: BlockInfo, registers: Registers
 ) -> SBlockRV:
     """Compute a contraction tile by tile inside its consumer's nest; returns the consumer."""
@@ -112,9 +112,7 @@ def _tile_contraction(
     return epilogue
 
 
-def _plain_nest(
-    sch: s_tir.Schedule, block: SBlockRV, info: BlockInfo, registers: Registers
-) -> None:
+def plain_nest(sch: s_tir.Schedule, block: SBlockRV, info: BlockInfo, registers: Registers) -> None:
     """Run outer loops in parallel, the last spatial axis as vectors if that reads in order."""
     loops = sch.get_loops(block)
     spatial = [loops[i] for i in info.spatial]

@@ -32,7 +32,7 @@ def gpu_rules() -> list[Rule]:
     """Matmul, GEMV, reductions, and a rule that fits everything, in DLight's own order."""
     gpu = dlight.gpu
     kinds = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
-    return [_rule(kind()) for kind in kinds]
+    return [rule(kind()) for kind in kinds]
 
 
 def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
@@ -68,7 +68,9 @@ def _scopes(func: tirx.PrimFunc) -> set[str]:
     return {buffer.scope() for block in blocks for buffer in block.alloc_buffers}
 
 
-def _rule(rule: ScheduleRule) -> Rule:
+def rule(rule: ScheduleRule) -> Rule:
+    """Wrap one of DLight's rules."""
+
     def apply(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
         space = rule.apply(func, target, False)
         return space[0] if isinstance(space, list) else space

@@ -60,7 +60,7 @@ def schedule_function(
             result = rule.apply(func, target)
         # guard: recorded below; primitives raise anything from ScheduleError to InternalError
         except Exception as error:
-            record(_fallback(name, rule, "schedule_failed", _reason(error)))
+            record(_fallback(name, rule, "schedule_failed", reason_of(error)))
             continue
         if result is None:
             continue
@@ -87,7 +87,7 @@ def _fallback(name: str, rule: Rule, code: str, reason: str) -> Decision:
     return Decision(name, "", "fallback", code, f"{rule.name} gave up: {reason}")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Keep the sentence of a schedule error, which TVM prints after the whole function."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     marked = [line for line in lines if line.startswith("Error message:")]

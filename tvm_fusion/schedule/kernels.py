@@ -1,41 +1,50 @@
-"""The scheduling stage: every PrimFunc that is still plain loops gets a schedule for the target."""
+"""The scheduling stage: groups become the kernels that their templates promised."""
 
 from __future__ import annotations
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from ..foreign import has_blocks, is_scheduled
-from .guard import Rule, schedule_function
+from ..fusion.claims import Ban
+from .dissolve import dissolve
+from .emit import emit_groups
+from .guard import schedule_function
+from .install import install
+from .single.rules import rules
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleKernels")
 class ScheduleKernels:
-    """Schedule all PrimFuncs for the current target, each by the first rule that works for it.
+    """Make kernels of all groups for the current target, and schedule what is in no group.
 
-    What was scheduled before stays as it is. A rule that fails costs no more than its kernel: the
-    next rule is tried and the reason recorded as a decision.
+    A template that cannot emit what it claimed loses that claim: the decision ``claim_broken`` is
+    recorded, and the region is planned again without it. PrimFuncs that are scheduled already stay
+    as they are.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to every unscheduled PrimFunc over SBlocks."""
+        """Apply to every group and to every unscheduled PrimFunc over SBlocks."""
+        from ..fusion.fuse import FuseOperators
+
         target = Target.current(allow_none=False)
-        rules, check = _rules(target)
-        mod = mod.clone()
+        banned: frozenset[Ban] = frozenset()
+        while True:
+            emitted, broken = emit_groups(mod, target)
+            mod = install(mod, emitted)
+            if not broken:
+                break
+            again = banned & frozenset(broken.values())
+            if again:
+                raise RuntimeError(f"a banned claim was made again: {sorted(n for n, _ in again)}")
+            banned |= frozenset(broken.values())
+            mod = dissolve(mod, broken)
+            mod = FuseOperators(banned)(mod)
+        mod = relax.transform.DeadCodeElimination()(mod)
+        kinds, check = rules(target)
         for gvar, func in list(mod.functions.items()):
             if isinstance(func, tirx.PrimFunc) and not is_scheduled(func) and has_blocks(func):
-                scheduled = schedule_function(gvar.name_hint, func, target, rules, check)
-                mod.update_func(gvar, scheduled)
+                mod.update_func(gvar, schedule_function(gvar.name_hint, func, target, kinds, check))
         return mod
-
-
-def _rules(target: Target):
-    if "gpu" in target.keys:
-        from .gpu import check_gpu, gpu_rules
-
-        return gpu_rules(), check_gpu
-    from .cpu import schedule_cpu
-
-    return [Rule("cpu.generic", schedule_cpu)], lambda func, target: None

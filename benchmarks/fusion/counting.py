@@ -1,0 +1,54 @@
+"""Counts of the zoo's models and of small graphs, ours and stock TVM's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm.relax.frontend.onnx import from_onnx
+
+from benchmarks import zoo
+from tvm_fusion import transform
+from tvm_fusion._tvm import PIPELINE
+from tvm_fusion.deploy.weights import MIN_BYTES, lift_constants
+from tvm_fusion.device import parse
+from tvm_fusion.frontend import import_model
+from tvm_fusion.pipeline import stages
+from tvm_fusion.report.count import Count, count, count_stock
+
+from .case import Case, compile_case
+
+
+def model_ours(name: str, target: str) -> dict[str, int]:
+    """Count what a compilation by this project launches for a model of the zoo."""
+    tvm_target = parse(target).tvm_target()
+    mod = import_model(zoo.load(name)).mod
+    with tvm_target:
+        mod = tvm.ir.transform.Sequential(stages())(mod)
+        lifted = lift_constants(mod, MIN_BYTES).mod
+        mod = tvm.ir.transform.Sequential([transform.LowerToVM()])(lifted)
+    return _facts(count(mod, tvm_target, tir_pipeline=PIPELINE))
+
+
+def model_stock(name: str, target: str) -> dict[str, int]:
+    """Count what stock TVM launches for a model of the zoo."""
+    return _facts(count_stock(from_onnx(zoo.load(name)), parse(target).tvm_target()))
+
+
+def graph_ours(case: Case, target: str) -> dict[str, int]:
+    """Count what this project launches for a small graph."""
+    return _facts(compile_case(case, target).count)
+
+
+def graph_stock(case: Case, target: str) -> dict[str, int]:
+    """Count what stock TVM launches for a small graph."""
+    return _facts(count_stock(case.build(), parse(target).tvm_target(), dims=case.dims))
+
+
+def _facts(counted: Count) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "kernels": counted.kernels,
+        "calls": counted.calls,
+        "intermediate_bytes": counted.intermediate_bytes,
+    }
+    return {**facts, "caveats": list(counted.caveats)} if counted.caveats else facts

@@ -1,0 +1,125 @@
+"""Groups of a planned module, each cut out with what it needs to run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import tvm
+from tvm import ir, relax
+from tvm.target import Target
+
+from benchmarks import zoo
+from tvm_fusion import transform
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.device import Device
+from tvm_fusion.ecg.graph import Graph
+from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion.group import Group
+from tvm_fusion.fusion.primitive import TEMPLATE
+from tvm_fusion.fusion.record_key import Key
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A group as a plan has it.
+
+    Attributes
+    ----------
+    gvar : GlobalVar
+        Its Primitive function.
+    functions : Mapping of GlobalVar to BaseFunc
+        That function and the PrimFuncs that it calls.
+    constants : Mapping of int to GenericConst
+        By position among the group's inputs: what the model passes.
+    weights : frozenset of int
+        Positions of inputs that are known before the model's inputs are, constants included.
+    calls : int
+        How often the module calls it.
+    """
+
+    gvar: ir.GlobalVar
+    functions: Mapping[ir.GlobalVar, ir.BaseFunc]
+    constants: Mapping[int, ir.GenericConst]
+    weights: frozenset[int]
+    calls: int
+
+    @cached_property
+    def group(self) -> Group:
+        """The group, read back from its function."""
+        func = self.functions[self.gvar]
+        mod = tvm.IRModule(dict(self.functions))
+        group = Group(Graph(mod, func, func.body.blocks[0]).operators)
+        for position, value in enumerate(group.inputs):
+            value.is_parameter = position in self.weights
+        return group
+
+    @property
+    def template(self) -> str:
+        """Name of the template that claimed it; empty where nobody did."""
+        return str(self.functions[self.gvar].attrs.get(TEMPLATE, ""))
+
+    def key(self, device: Device) -> Key:
+        """Key of its record."""
+        return Key.of(self.group, self.template, device)
+
+
+def planned(name: str, seed: int, target: Target) -> tvm.IRModule:
+    """Import a model of the zoo and run the pipeline until groups are decided."""
+    mod = import_model(zoo.load(name, seed), FusionConfig()).mod
+    stages = (
+        transform.NormalizeImport,
+        transform.Rewrite,
+        transform.Legalize,
+        transform.FuseOperators,
+    )
+    with target:
+        return tvm.ir.transform.Sequential([stage() for stage in stages])(mod)
+
+
+def cases(mod: tvm.IRModule) -> Iterator[Case]:
+    """Cut out every Primitive function that the module's other functions call."""
+    found: dict[ir.GlobalVar, Case] = {}
+    for func in mod.functions.values():
+        if not isinstance(func, relax.Function) or _is_group(func):
+            continue
+        first_weight = int(func.attrs.get("num_input", len(func.params))) if func.attrs else None
+        weights = set(func.params[first_weight:]) if first_weight is not None else set()
+        for call in _calls(func):
+            if not _is_group(mod.functions.get(call.op)):
+                continue
+            if call.op in found:
+                found[call.op] = replace(found[call.op], calls=found[call.op].calls + 1)
+                continue
+            constants = {i: a for i, a in enumerate(call.args) if isinstance(a, ir.GenericConst)}
+            positions = {i for i, a in enumerate(call.args) if i in constants or a in weights}
+            found[call.op] = Case(
+                call.op, _needed(mod, call.op), constants, frozenset(positions), 1
+            )
+    yield from found.values()
+
+
+def _is_group(func: ir.BaseFunc | None) -> bool:
+    if not isinstance(func, relax.Function) or not func.attrs:
+        return False
+    return bool(func.attrs.get("Primitive", False))
+
+
+def _calls(func: relax.Function) -> Iterator[relax.Call]:
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar):
+                yield value
+
+
+def _needed(mod: tvm.IRModule, gvar: ir.GlobalVar) -> dict[ir.GlobalVar, ir.BaseFunc]:
+    functions: dict[ir.GlobalVar, ir.BaseFunc] = {gvar: mod[gvar]}
+    for block in mod[gvar].body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.Call) and binding.value.args:
+                callee = binding.value.args[0]
+                if isinstance(callee, ir.GlobalVar):
+                    functions[callee] = mod[callee]
+    return functions

@@ -1,0 +1,66 @@
+"""Private functions written out where ``main`` calls them.
+
+TVM's InlinePrivateFunctions leaves the symbolic variables of what it writes out undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax
+
+
+def inlined(mod: tvm.IRModule) -> tvm.IRModule:
+    """Write out all Relax functions that ``main`` calls; they go.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The functions' symbolic variables are bare extents or parameters.
+
+    Returns
+    -------
+    tvm.IRModule
+        With ``main`` as its only Relax function.
+    """
+    main = mod["main"]
+    others = {g: f for g, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    builder = relax.BlockBuilder(tvm.IRModule(others))
+    with builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
+        with builder.dataflow():
+            output = builder.emit_output(_emit(builder, mod, main, {}))
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+def _emit(
+    builder: relax.BlockBuilder,
+    mod: tvm.IRModule,
+    func: relax.Function,
+    known: dict[ir.Var, ir.Expr],
+) -> relax.Expr:
+    """Emit a function's bindings over what its variables stand for; return its result."""
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            value = _substitute(binding.value, known)
+            callee = mod.functions.get(value.op) if isinstance(value, relax.Call) else None
+            if isinstance(callee, relax.Function):
+                value = _emit(builder, mod, callee, _arguments(callee, value.args))
+            known[binding.var] = builder.emit(value)
+    return _substitute(func.body.body, known)
+
+
+def _arguments(func: relax.Function, args: list[relax.Expr]) -> dict[ir.Var, ir.Expr]:
+    known: dict[ir.Var, ir.Expr] = {}
+    for param, arg in zip(func.params, args, strict=True):
+        known[param] = arg
+        if isinstance(param.ty, relax.TensorType):
+            extents = zip(param.ty.shape.values, arg.ty.shape.values, strict=True)
+            known |= {mine: theirs for mine, theirs in extents if isinstance(mine, ir.Var)}
+    return known
+
+
+def _substitute(expr: relax.Expr, known: Mapping[ir.Var, ir.Expr]) -> relax.Expr:
+    return tvm_ffi.structural_map(expr, (ir.Var, lambda v: known.get(v, v)), order="post")

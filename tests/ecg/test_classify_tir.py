@@ -1,0 +1,467 @@
+"""Hand-written TensorIR: every class, and everything that the analysis has to see through."""
+
+import pytest
+from tvm.script import tirx as T
+
+from tvm_fusion.ecg.classify import classify
+from tvm_fusion.ecg.mapping import MappingType
+
+OTO, REO, SHU = MappingType.ONE_TO_ONE, MappingType.REORGANIZE, MappingType.SHUFFLE
+OTM, MTM = MappingType.ONE_TO_MANY, MappingType.MANY_TO_MANY
+
+
+def types(func):
+    result = classify(func)
+    assert not result.reason, result.reason
+    return {key: pair.type for key, pair in result.pairs.items()}
+
+
+@T.prim_func(s_tir=True)
+def strided(A: T.Buffer((10, 7)), C: T.Buffer((5, 7))):
+    for i, j in T.grid(5, 7):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi * 2 + 1, vj]
+
+
+@T.prim_func(s_tir=True)
+def reversed_(A: T.Buffer((5, 7)), C: T.Buffer((5, 7))):
+    for i, j in T.grid(5, 7):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[4 - vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def reversed_write(A: T.Buffer((5, 7)), C: T.Buffer((5, 7))):
+    for i, j in T.grid(5, 7):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[4 - vi, vj] = A[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def roll(a: T.handle, c: T.handle):
+    n = T.int64()
+    A, C = T.match_buffer(a, (n,)), T.match_buffer(c, (n,))
+    for i in range(n):
+        with T.sblock("b"):
+            vi = T.axis.spatial(n, i)
+            C[vi] = A[(vi + T.int64(2)) % n]
+
+
+@T.prim_func(s_tir=True)
+def diagonal(A: T.Buffer((7, 7)), C: T.Buffer((7,))):
+    for i in range(7):
+        with T.sblock("b"):
+            vi = T.axis.spatial(7, i)
+            C[vi] = A[vi, vi]
+
+
+@T.prim_func(s_tir=True)
+def diagonal_write(A: T.Buffer((7,)), C: T.Buffer((7, 7))):
+    for i in range(7):
+        with T.sblock("b"):
+            vi = T.axis.spatial(7, i)
+            C[vi, vi] = A[vi]
+
+
+@T.prim_func(s_tir=True)
+def split_with_div_mod(a: T.handle, c: T.handle):
+    n = T.int64()
+    A = T.match_buffer(a, (n, T.int64(6)))
+    C = T.match_buffer(c, (n, T.int64(2), T.int64(3)))
+    for i, j, k in T.grid(n, T.int64(2), T.int64(3)):
+        with T.sblock("b"):
+            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+            C[vi, vj, vk] = A[
+                (vi * T.int64(6) + vj * T.int64(3) + vk) // T.int64(6),
+                (vj * T.int64(3) + vk) % T.int64(6),
+            ]
+
+
+@T.prim_func(s_tir=True)
+def unaligned_reshape(A: T.Buffer((60, 7)), C: T.Buffer((42, 10))):
+    for i, j in T.grid(42, 10):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[(vi * 10 + vj) // 7, (vi * 10 + vj) % 7]
+
+
+@T.prim_func(s_tir=True)
+def stencil(A: T.Buffer((9,)), C: T.Buffer((7,))):
+    for i in range(7):
+        with T.sblock("b"):
+            vi = T.axis.spatial(7, i)
+            C[vi] = A[vi] + A[vi + 1] + A[vi + 2]
+
+
+@T.prim_func(s_tir=True)
+def repeat(A: T.Buffer((7,)), C: T.Buffer((21,))):
+    for i in range(21):
+        with T.sblock("b"):
+            vi = T.axis.spatial(21, i)
+            C[vi] = A[vi // 3]
+
+
+@T.prim_func(s_tir=True)
+def unit_reduction(A: T.Buffer((7, 1)), C: T.Buffer((7,))):
+    for i, k in T.grid(7, 1):
+        with T.sblock("b"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = T.float32(0)
+            C[vi] = C[vi] + A[vi, vk]
+
+
+@T.prim_func(s_tir=True)
+def blocked_bindings(A: T.Buffer((10, 7)), C: T.Buffer((7, 10))):
+    for i, j, k in T.grid(3, 4, 7):
+        with T.sblock("b"):
+            vi = T.axis.spatial(10, i * 4 + j)
+            vk = T.axis.spatial(7, k)
+            T.where(i * 4 + j < 10)
+            C[vk, vi] = A[vi, vk]
+
+
+@T.prim_func(s_tir=True)
+def let_value(A: T.Buffer((5, 7)), C: T.Buffer((7, 5))):
+    for i, j in T.grid(7, 5):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            row = T.bind(vj)
+            C[vi, vj] = A[row, vi] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def let_expression(A: T.Buffer((5, 7)), C: T.Buffer((7, 5))):
+    for i, j in T.grid(7, 5):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.reads(A[vj, vi])
+            T.writes(C[vi, vj])
+            row = T.int32()
+            C[vi, vj] = T.Let(A[row, vi] + T.float32(1), where={row: vj})
+
+
+@T.prim_func(s_tir=True)
+def under_attributes(A: T.Buffer((5, 7)), C: T.Buffer((5, 7))):
+    with T.attr({"pragma_scope": "seq"}):
+        for i, j in T.grid(5, 7):
+            C[i, j] = T.exp(A[i, j])
+
+
+@T.prim_func(s_tir=True)
+def loop_in_block(A: T.Buffer((5, 7)), C: T.Buffer((7, 5))):
+    for i in range(7):
+        with T.sblock("b"):
+            vi = T.axis.spatial(7, i)
+            for j in range(5):
+                C[vi, j] = A[j, vi]
+
+
+@T.prim_func(s_tir=True)
+def reduction_without_block(A: T.Buffer((5, 7)), C: T.Buffer((5,))):
+    for i in range(5):
+        C[i] = T.float32(0)
+        for k in range(7):
+            C[i] = C[i] + A[i, k]
+
+
+@T.prim_func(s_tir=True)
+def linear_loop(A: T.Buffer((5, 7)), C: T.Buffer((5, 7))):
+    for v in range(35):
+        C[v // 7, v % 7] = A[v // 7, v % 7]
+
+
+@T.prim_func(s_tir=True)
+def branch(A: T.Buffer((9,)), B: T.Buffer((9,)), C: T.Buffer((9,))):
+    for i in range(9):
+        with T.sblock("b"):
+            vi = T.axis.spatial(9, i)
+            if vi < 4:
+                C[vi] = A[vi]
+            else:
+                C[vi] = B[12 - vi]
+
+
+@T.prim_func(s_tir=True)
+def two_nests(A: T.Buffer((4,)), B: T.Buffer((5,)), C: T.Buffer((9,))):
+    for i in range(4):
+        with T.sblock("a"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = A[vi]
+    for i in range(5):
+        with T.sblock("b"):
+            vi = T.axis.spatial(5, i)
+            C[vi + 4] = B[vi]
+
+
+@T.prim_func(s_tir=True)
+def twice(A: T.Buffer((4,)), C: T.Buffer((8,))):
+    for i in range(4):
+        with T.sblock("a"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = A[vi]
+    for i in range(4):
+        with T.sblock("b"):
+            vi = T.axis.spatial(4, i)
+            C[vi + 4] = A[vi]
+
+
+@T.prim_func(s_tir=True)
+def round_trip(A: T.Buffer((5, 7)), C: T.Buffer((5, 7))):
+    B = T.sblock_alloc_buffer((7, 5))
+    for i, j in T.grid(7, 5):
+        with T.sblock("a"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vj, vi]
+    for i, j in T.grid(5, 7):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.exp(B[vj, vi])
+
+
+@T.prim_func(s_tir=True)
+def softmax_sum(a: T.handle, c: T.handle):
+    n = T.int64()
+    A, C = T.match_buffer(a, (n, T.int64(7))), T.match_buffer(c, (n, T.int64(7)))
+    S = T.sblock_alloc_buffer((n,))
+    for i, k in T.grid(n, T.int64(7)):
+        with T.sblock("a"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = T.float32(0)
+            S[vi] = S[vi] + A[vi, vk]
+    for i, j in T.grid(n, T.int64(7)):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, vj] / S[vi]
+
+
+@T.prim_func(s_tir=True)
+def in_place(A: T.Buffer((5, 7)), C: T.Buffer((5, 7))):
+    for i, j in T.grid(5, 7):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = C[vi, vj] + A[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def offset_loops(A: T.Buffer((9,)), C: T.Buffer((9,))):
+    for i in range(2, 9):
+        with T.sblock("b"):
+            vi = T.axis.spatial((2, 9), i)
+            C[vi] = A[vi - 2]
+
+
+@T.prim_func(s_tir=True)
+def chosen_by_data(A: T.Buffer((9,)), M: T.Buffer((9,), "bool"), C: T.Buffer((9,))):
+    for i in range(9):
+        with T.sblock("b"):
+            vi = T.axis.spatial(9, i)
+            C[vi] = T.if_then_else(M[vi], A[vi], A[8 - vi])
+
+
+@T.prim_func(s_tir=True)
+def gather(A: T.Buffer((9, 4)), index: T.Buffer((5,), "int32"), C: T.Buffer((5, 4))):
+    for i, j in T.grid(5, 4):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[index[vi], vj]
+
+
+@T.prim_func(s_tir=True)
+def wrapping_gather(A: T.Buffer((9,)), index: T.Buffer((5,), "int32"), C: T.Buffer((5,))):
+    for i in range(5):
+        with T.sblock("b"):
+            vi = T.axis.spatial(5, i)
+            C[vi] = T.if_then_else(index[vi] < 0, A[index[vi] + 9], A[index[vi]])
+
+
+@T.prim_func(s_tir=True)
+def gathered_differences(A: T.Buffer((9,)), index: T.Buffer((5,), "int32"), C: T.Buffer((5,))):
+    for i in range(5):
+        with T.sblock("b"):
+            vi = T.axis.spatial(5, i)
+            C[vi] = A[index[vi] + 1] - A[index[vi]]
+
+
+@T.prim_func(s_tir=True)
+def gather_by_way_of_a_copy(
+    A: T.Buffer((9,)), index: T.Buffer((5,), "int32"), C: T.Buffer((5,)), D: T.Buffer((5,))
+):
+    B = T.sblock_alloc_buffer((9,))
+    for i in range(9):
+        with T.sblock("b"):
+            vi = T.axis.spatial(9, i)
+            B[vi] = A[vi]
+    for i in range(5):
+        with T.sblock("c"):
+            vi = T.axis.spatial(5, i)
+            C[vi] = B[index[vi]]
+    for i in range(5):
+        with T.sblock("d"):
+            vi = T.axis.spatial(5, i)
+            D[vi] = T.exp(C[vi])
+
+
+@T.prim_func(s_tir=True)
+def half_of_a_tiling(A: T.Buffer((4,)), C: T.Buffer((8,))):
+    B = T.sblock_alloc_buffer((8,))
+    for i in range(8):
+        with T.sblock("b"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = T.if_then_else(vi < 4, A[vi], A[vi - 4])
+    for i in range(8):
+        with T.sblock("c"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = T.if_then_else(vi < 4, B[vi], T.float32(0))
+
+
+@T.prim_func(s_tir=True)
+def symmetric(A: T.Buffer((5, 5)), C: T.Buffer((5, 5))):
+    for i, j in T.grid(5, 5):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, vj] + A[vj, vi]
+
+
+@T.prim_func(s_tir=True)
+def masked_reduction(A: T.Buffer((9,)), B: T.Buffer((5,)), C: T.Buffer((9,))):
+    for i, k in T.grid(9, 5):
+        with T.sblock("b"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = T.float32(0)
+            C[vi] = C[vi] + T.if_then_else(vk < vi, A[vi] * B[vk], T.float32(0))
+
+
+@T.prim_func(s_tir=True)
+def swapped_neighbours(A: T.Buffer((10,)), C: T.Buffer((10,))):
+    for i in range(5):
+        with T.sblock("b"):
+            vi = T.axis.spatial(5, i)
+            C[vi * 2] = A[vi * 2 + 1]
+            C[vi * 2 + 1] = A[vi * 2]
+
+
+@T.prim_func(s_tir=True)
+def depends_on_the_extent(a: T.handle, c: T.handle):
+    n = T.int64()
+    A, C = T.match_buffer(a, (n,)), T.match_buffer(c, (n,))
+    for i in range(n):
+        with T.sblock("b"):
+            vi = T.axis.spatial(n, i)
+            C[vi] = A[vi * T.int64(5) % n]
+
+
+@T.prim_func(s_tir=True)
+def square_too_large(A: T.Buffer((4000000,)), C: T.Buffer((2000001,))):
+    for i in range(2000001):
+        with T.sblock("b"):
+            vi = T.axis.spatial(2000001, i)
+            C[vi] = A[(vi * vi) % 4000000]
+
+
+@T.prim_func(s_tir=True)
+def two_outputs(A: T.Buffer((5, 7)), C: T.Buffer((7, 5)), D: T.Buffer((5,))):
+    for i, j in T.grid(7, 5):
+        with T.sblock("c"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vj, vi]
+    for i, k in T.grid(5, 7):
+        with T.sblock("d"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                D[vi] = T.float32(0)
+            D[vi] = D[vi] + A[vi, vk]
+
+
+@T.prim_func(s_tir=True)
+def reduced_together(
+    A: T.Buffer((5, 7)), B: T.Buffer((5, 7)), C: T.Buffer((5,)), D: T.Buffer((5,))
+):
+    for i, k in T.grid(5, 7):
+        with T.sblock("b"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = T.float32(0)
+                D[vi] = T.float32(0)
+            C[vi] = C[vi] + D[vi] * A[vi, vk]
+            D[vi] = D[vi] + B[vi, vk]
+
+
+@T.prim_func(s_tir=True)
+def fill(C: T.Buffer((5, 7))):
+    for i, j in T.grid(5, 7):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.float32(1)
+
+
+CASES = [
+    (strided, {(0, 1): OTO}),
+    (reversed_, {(0, 1): SHU}),
+    (reversed_write, {(0, 1): SHU}),
+    (roll, {(0, 1): SHU}),
+    (diagonal, {(0, 1): OTO}),
+    (diagonal_write, {(0, 1): OTO}),
+    (split_with_div_mod, {(0, 1): REO}),
+    (unaligned_reshape, {(0, 1): REO}),
+    (stencil, {(0, 1): MTM}),
+    (repeat, {(0, 1): OTM}),
+    (unit_reduction, {(0, 1): REO}),
+    (blocked_bindings, {(0, 1): SHU}),
+    (let_value, {(0, 1): SHU}),
+    (let_expression, {(0, 1): SHU}),
+    (under_attributes, {(0, 1): OTO}),
+    (loop_in_block, {(0, 1): SHU}),
+    (reduction_without_block, {(0, 1): MTM}),
+    (linear_loop, {(0, 1): OTO}),
+    (branch, {(0, 2): OTO, (1, 2): OTO}),
+    (two_nests, {(0, 2): OTO, (1, 2): OTO}),
+    (twice, {(0, 1): OTM}),
+    (round_trip, {(0, 1): OTO}),
+    (softmax_sum, {(0, 1): MTM}),
+    (in_place, {(0, 1): OTO, (1, 1): OTO}),
+    (offset_loops, {(0, 1): OTO}),
+    (chosen_by_data, {(0, 2): OTM, (1, 2): OTO}),
+    (gather, {(0, 2): OTM, (1, 2): OTM}),
+    (wrapping_gather, {(0, 2): OTM, (1, 2): OTO}),
+    (gathered_differences, {(0, 2): MTM, (1, 2): OTO}),
+    (gather_by_way_of_a_copy, {(0, 2): OTM, (1, 2): OTO, (0, 3): OTM, (1, 3): OTO}),
+    (half_of_a_tiling, {(0, 1): OTO}),
+    (symmetric, {(0, 1): MTM}),
+    (masked_reduction, {(0, 2): OTO, (1, 2): MTM}),
+    (swapped_neighbours, {(0, 1): SHU}),
+    (depends_on_the_extent, {(0, 1): MTM}),
+    (square_too_large, {(0, 1): MTM}),
+    (two_outputs, {(0, 1): SHU, (0, 2): MTM}),
+    (reduced_together, {(0, 2): MTM, (1, 2): MTM, (1, 3): MTM}),
+    (fill, {}),
+]
+
+
+@pytest.mark.parametrize(("func", "expected"), CASES, ids=lambda x: getattr(x, "__name__", ""))
+def test_pairs(func, expected):
+    assert types(func) == expected
+
+
+def test_operands_take_their_most_complex_output():
+    assert classify(two_outputs).operand(0) is MTM
+    assert classify(two_outputs).operand(1) is None
+    assert classify(two_outputs).type is MTM
+    assert classify(fill).type is OTO
+
+
+def test_verdicts_say_how_they_were_found():
+    (pair,) = classify(square_too_large).pairs.values()
+    assert (pair.how, pair.note) == ("conservative", "too large to enumerate")
+    (pair,) = classify(depends_on_the_extent).pairs.values()
+    assert (pair.how, "symbolic" in pair.note) == ("conservative", True)
+    (pair,) = classify(symmetric).pairs.values()
+    assert (pair.how, pair.note) == ("enumeration", "")
+    assert classify(masked_reduction).pairs[0, 2].how == "identity"
+    (pair,) = classify(softmax_sum).pairs.values()
+    assert pair.how == "reduction iterator"

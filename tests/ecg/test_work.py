@@ -1,0 +1,103 @@
+"""Counts against formulas: arithmetic, compulsory traffic, cheapness."""
+
+import pytest
+from tvm import relax, tirx
+
+from tvm_fusion import transform
+from tvm_fusion.device import parse
+from tvm_fusion.ecg.work import at, bytes_of, bytes_read, bytes_written, flops, is_cheap
+
+OP, NN = relax.op, relax.op.nn
+N = tirx.Var("n", "int64")
+
+
+def kernel(operator, *shapes, dtypes=()):
+    params = [
+        relax.Var(f"x{i}", relax.TensorType(shape, dtypes[i] if dtypes else "float32"))
+        for i, shape in enumerate(shapes)
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            y = builder.emit_output(operator(*params))
+        builder.emit_func_output(y)
+    with parse("cpu").tvm_target():
+        mod = transform.Legalize()(builder.get())
+    (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    return func
+
+
+@pytest.mark.parametrize(
+    ("func", "operations", "read", "written"),
+    [
+        (kernel(OP.add, (5, 7), (7,)), 35, 4 * 42, 4 * 35),
+        (kernel(OP.matmul, (5, 7), (7, 9)), 2 * 5 * 7 * 9, 4 * (35 + 63), 4 * 45),
+        (kernel(OP.exp, (5, 7)), 16 * 35, 4 * 35, 4 * 35),
+        (kernel(OP.sqrt, (5, 7)), 4 * 35, 4 * 35, 4 * 35),
+        (kernel(lambda x: OP.sum(x, 1), (5, 7)), 35, 4 * 35, 4 * 5),
+        (kernel(lambda x: OP.permute_dims(x), (5, 7)), 0, 4 * 35, 4 * 35),
+        (kernel(lambda x: OP.strided_slice(x, [0], [1], [3]), (9, 7)), 0, 4 * 14, 4 * 14),
+        (kernel(lambda x, y: OP.concat([x, y], 0), (3, 7), (2, 7)), 0, 4 * 35, 4 * 35),
+        (
+            kernel(lambda x, i: OP.take(x, i, 0), (100, 7), (3,), dtypes=("float32", "int64")),
+            *(0, 4 * 21 + 8 * 3, 4 * 21),
+        ),
+        # Sum, mean, centred squares (two differences and a product each), 1 / sqrt, result.
+        (
+            kernel(lambda x, w, b: NN.layer_norm(x, w, b, [-1]), (5, 7), (7,), (7,)),
+            *(35 + 5 * 4 + 35 * 4 + 5 * (4 + 1 + 4) + 35 * 4, 4 * (35 + 14), 4 * 35),
+        ),
+        (
+            kernel(lambda x, w: NN.conv2d(x, w, padding=1), (1, 8, 9, 9), (4, 8, 3, 3)),
+            *(2 * 4 * 81 * 8 * 9, 4 * (8 * 81 + 4 * 8 * 9), 4 * 4 * 81),
+        ),
+        (kernel(OP.matmul, (5, 7), (7, 9), dtypes=("float16",) * 2), 630, 2 * 98, 2 * 45),
+        # A comparison with zero and a choice.
+        (kernel(OP.where, (5, 7), (5, 7), (5, 7), dtypes=("bool", "int8", "int8")), 70, 105, 35),
+        # Foreign code by address: both buffers once.
+        (kernel(lambda x: OP.sort(x), (5, 7)), 0, 2 * 4 * 35, 0),
+    ],
+)
+def test_counts(func, operations, read, written):
+    counts = [at(count) for count in (flops(func), bytes_read(func), bytes_written(func))]
+    assert counts == [operations, read, written]
+
+
+def test_symbolic():
+    func = kernel(OP.matmul, (N, 7), (7, 9))
+    assert not isinstance(flops(func), int)
+    assert at(flops(func)) == 2 * 128 * 63
+    assert at(flops(func), default=3) == at(flops(func), {"n": 3}) == 2 * 3 * 63
+    assert at(bytes_read(func), {"n": 5}) == 4 * (35 + 63)
+    assert at(bytes_written(func), {"n": 5}) == 4 * 45
+
+
+def test_sizes():
+    assert bytes_of((3, 5), "float16") == 30
+    assert bytes_of((3,), "int4") == 2
+    assert bytes_of((3,), "bool") == 3
+    assert bytes_of((), "float64") == 8
+    assert at(bytes_of((N, 5), "float32"), {"n": 2}) == 40
+    # Larger than an int32.
+    assert bytes_of((2**20, 2**20), "float32") == 2**42
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "cheap"),
+    [
+        (OP.add, [(5, 7), (5, 7)], True),
+        (NN.relu, [(N, 7)], True),
+        (OP.divide, [(5, 7), (7,)], True),
+        (lambda x: OP.reshape(x, (35,)), [(5, 7)], True),
+        (lambda x: OP.broadcast_to(x, (5, 7)), [(7,)], True),
+        (OP.exp, [(5, 7)], False),
+        (NN.gelu, [(5, 7)], False),
+        (lambda x: OP.max(x, 1), [(5, 7)], False),
+        (OP.matmul, [(5, 7), (7, 3)], False),
+        (NN.softmax, [(5, 7)], False),
+        (lambda x: OP.cumsum(x, 1), [(5, 7)], False),
+        (lambda x: OP.sort(x), [(5, 7)], False),
+    ],
+)
+def test_cheap(operator, shapes, cheap):
+    assert is_cheap(kernel(operator, *shapes)) is cheap

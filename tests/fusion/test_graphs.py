@@ -1,0 +1,51 @@
+"""Small graphs that stock TVM leaves in several kernels become one, at several sizes."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from benchmarks.fusion.case import TARGETS, Case, Compiled, compile_case, errors
+from benchmarks.fusion.graphs import GRAPHS, SIZES
+from tvm_fusion.device import parse
+from tvm_fusion.report.count import count_stock
+
+CASES = {(name, size): graph.case(size) for name, graph in GRAPHS.items() for size in SIZES}
+each_case = pytest.mark.parametrize(
+    ("name", "size"), list(CASES), ids=["-".join(key) for key in CASES]
+)
+
+
+@functools.cache
+def compiled(case: Case, target: str) -> Compiled:
+    return compile_case(case, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@each_case
+def test_kernels(name, size, target):
+    graph, found = GRAPHS[name], compiled(CASES[name, size], target)
+    kernels, intermediate_bytes = found.count.kernels, found.count.intermediate_bytes
+    fewest, most = graph.fewest, graph.most
+    assert fewest <= kernels <= most, found
+    assert intermediate_bytes == 0, found
+    assert not found.count.caveats
+
+
+@each_case
+def test_results_are_right(name, size):
+    case = CASES[name, size]
+    found = compiled(case, "cpu")
+    for error in errors(case, found):
+        assert error <= case.tolerance, found
+
+
+@each_case
+def test_stock_tvm_launches_what_the_comparison_says(name, size):
+    case = CASES[name, size]
+    counted = count_stock(case.build(), parse("cuda:sm_90a").tvm_target(), dims=case.dims)
+    calls, expected = counted.calls, GRAPHS[name].stock
+    # On symbolic shapes it fuses less.
+    assert calls == expected or (case.dims and calls > expected)
+    assert counted.kernels >= calls

@@ -1,0 +1,159 @@
+"""The mapping table: pairs of operators become one kernel, or stay apart where it is red.
+
+A kernel is one loop nest over full tensors on the CPU and one launch on CUDA.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import cells
+import pytest
+import tvm
+from cell_operators import OPERATORS
+from tvm import relax
+
+from benchmarks.fusion.case import TARGETS, Case, Compiled, compile_case, errors, operators
+from tvm_fusion import transform
+from tvm_fusion._tvm import PIPELINE
+from tvm_fusion.deploy.toolchain import toolchain
+from tvm_fusion.device import parse
+from tvm_fusion.ecg.graph import Graph
+from tvm_fusion.ecg.mapping import TABLE, MappingType, Relation
+
+RED = {
+    (first.value, second.value)
+    for (first, second), cell in TABLE.items()
+    if cell.relation is Relation.BREAK
+}
+# Nothing is computed in it: it may be a view of its input.
+VIEWS = ("Reorganize", "Reorganize")
+
+
+def _identity(cell: tuple[str, str], case: Case) -> str:
+    return f"{'+'.join(cell)}/{case.name}"
+
+
+ALL = [
+    pytest.param(cell, case, id=_identity(cell, case))
+    for cell, pairs in cells.PAIRS.items()
+    for case in (
+        *(cells.case(*pair) for pair in pairs),
+        cells.case(*pairs[0], symbolic=True),
+    )
+]
+FUSED = [param for param in ALL if param.values[0] not in RED]
+APART = [param for param in ALL if param.values[0] in RED]
+
+
+@functools.cache
+def compiled(case: Case, target: str) -> Compiled:
+    return compile_case(case, target)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _two_threads():
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(1, 2)
+    yield
+    configure(1, 0)
+
+
+def test_every_cell_has_pairs_of_its_types():
+    types = [mapping.value for mapping in MappingType if mapping is not MappingType.OPAQUE]
+    assert set(cells.PAIRS) == {(first, second) for first in types for second in types}
+    for cell, pairs in cells.PAIRS.items():
+        assert len(set(pairs)) >= 3
+        for pair in pairs:
+            assert tuple(OPERATORS[name].type for name in pair) == cell
+        if cell[1] in ("One-to-One", "One-to-Many", "Many-to-Many"):  # they have binary operators
+            assert {OPERATORS[second].position for _, second in pairs} == {0, 1}, cell
+
+
+def legalized(case: Case, target: str) -> tvm.IRModule:
+    with parse(target).tvm_target():
+        mod = transform.Rewrite()(transform.NormalizeImport()(case.build()))
+        return transform.Legalize()(mod)
+
+
+@pytest.mark.parametrize(("cell", "case"), ALL)
+def test_both_operators_reach_the_planner(cell, case):
+    assert len(operators(legalized(case, "cpu"))) == 2
+
+
+@pytest.mark.parametrize(("cell", "case"), ALL)
+def test_the_decision_names_the_types_of_the_cell(cell, case):
+    found = compiled(case, "cpu")
+    between = [d for d in found.decisions if d.producer and d.consumer]
+    assert between, found
+    assert {d.classes[:2] for d in between} == {cell}, found
+
+
+@pytest.mark.parametrize(("cell", "case"), ALL)
+def test_results_are_right(cell, case):
+    found = compiled(case, "cpu")
+    for error in errors(case, found):
+        assert error <= case.tolerance, found
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("cell", "case"), FUSED)
+def test_one_kernel(cell, case, target):
+    found = compiled(case, target)
+    kernels, hidden_bytes = found.count.kernels, found.count.hidden_bytes
+    assert kernels == 1 or (cell == VIEWS and kernels == 0), found
+    assert hidden_bytes == 0, found
+    assert not found.count.caveats
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("cell", "case"), APART)
+def test_red_cells_stay_apart_and_say_so(cell, case, target):
+    found = compiled(case, target)
+    kernels = found.count.kernels
+    if kernels == 1 and proposals(case, target):
+        return  # a template took both by name: that is how attention comes about
+    assert kernels == 2, found
+    refusals = [d for d in found.decisions if d.code == "mapping_red"]
+    assert refusals, found
+    assert {(d.verdict, d.classes[:2]) for d in refusals} == {("refused", cell)}
+    assert all(d.sentence for d in refusals)
+
+
+def test_matrix_products_stay_apart_without_a_proposal():
+    case = cells.case("matmul", "matmul")
+    assert not proposals(case, "cuda:sm_90a")
+    found = compile_case(case, "cuda:sm_90a")
+    assert found.count.kernels == 2, found
+
+
+def proposals(case: Case, target: str) -> list[frozenset[str]]:
+    """Names of the operators that templates propose to compute together."""
+    from tvm_fusion.schedule.templates import templates
+
+    mod, spec = legalized(case, target), parse(target)
+    main = relax.transform.ConvertToDataflow(min_size=1)(mod)["main"]
+    graphs = [Graph(mod, main, b) for b in main.body.blocks if isinstance(b, relax.DataflowBlock)]
+    return [
+        frozenset(op.name for op in operators)
+        for graph in graphs
+        for template in templates(spec.tvm_target())
+        for operators in template.propose(graph, spec.device)
+        if len(operators) == len(graph.operators)
+    ]
+
+
+@pytest.mark.cuda_toolchain
+@pytest.mark.parametrize(("cell", "case"), FUSED)
+def test_compiles_for_hopper(cell, case):
+    found = compiled(case, "cuda:sm_90a")
+    spec = parse("cuda:sm_90a")
+    with toolchain(spec), found.target:
+        executable = tvm.compile(
+            found.mod, found.target, relax_pipeline=None, tir_pipeline=PIPELINE
+        )
+    modules = [executable.mod]
+    for module in modules:
+        modules.extend(module.imports)
+    holds_device_code = any(module.kind == "cuda" for module in modules)
+    assert holds_device_code == (found.count.kernels > 0), [module.kind for module in modules]

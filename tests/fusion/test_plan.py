@@ -1,0 +1,223 @@
+"""The planner: proposals, seeds, growth, convexity, siblings, recomputation, and its reasons."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from random_modules import modules
+from toy_templates import SPEC, Anchored, graph_of, names, planned
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from tvm_fusion.fusion.apply import emission_order
+from tvm_fusion.fusion.claims import ClaimBook
+from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.fusion.plan import plan
+from tvm_fusion.schedule.template import Refusal, Template
+
+
+def built(body, *shapes, outputs=1):
+    """Build a function from Python: ``body(builder, *params)`` returns what leaves."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = body(builder, *params)
+            leaving = result if isinstance(result, tuple) else (result,)
+            outs = [builder.emit_output(v) for v in leaving]
+        builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
+    return builder.get()
+
+
+def titles(plan_):
+    return [group.title for group in plan_.groups]
+
+
+def codes(plan_):
+    return {(d.producer, d.consumer): d.code for d in plan_.decisions}
+
+
+def test_an_operator_between_two_anchors_becomes_the_epilogue_of_the_first():
+    mod = built(
+        lambda b, x, w, v: b.emit(
+            relax.op.matmul(b.emit(relax.op.tanh(b.emit(relax.op.matmul(x, w)))), v)
+        ),
+        *((16, 16),) * 3,
+    )
+    plan_ = planned(mod, Anchored())
+    assert titles(plan_) == ["matmul + tanh", "matmul"]
+    refused = [d for d in plan_.decisions if d.verdict == "refused"]
+    assert [d.code for d in refused] == ["mapping_red"]
+    assert "Many-to-Many" in refused[0].sentence
+
+
+def test_a_skip_connection_does_not_close_around_its_branch():
+    def body(b, x):
+        h = b.emit(relax.op.tanh(x))
+        r = b.emit(relax.op.sum(h, -1, keepdims=True))
+        s = b.emit(relax.op.nn.softmax(b.emit(relax.op.add(r, r)), 0))
+        return b.emit(relax.op.add(h, s))
+
+    plan_ = planned(built(body, (6, 8)), Anchored())
+    emission_order(plan_.graph, plan_.groups)  # raises if they wait for each other
+    first, last = plan_.graph.operators[0], plan_.graph.operators[-1]
+    assert codes(plan_)[first.name, last.name] in ("not_convex", "mapping_red", "too_many_anchors")
+
+
+def test_siblings_share_a_kernel():
+    mod = built(lambda b, x: (relax.op.exp(x), relax.op.tanh(x)), (6, 8))
+    assert titles(planned(mod, Anchored())) == ["exp + tanh"]
+
+
+def test_strangers_do_not():
+    mod = built(lambda b, x, y: (relax.op.exp(x), relax.op.tanh(y)), (6, 8), (6, 8))
+    assert titles(planned(mod, Anchored())) == ["exp", "tanh"]
+
+
+def test_red_cells_wait_for_a_proposal():
+    def body(b, x):
+        m = b.emit(relax.op.max(x, -1, keepdims=True), "m")
+        d = b.emit(relax.op.subtract(x, m), "d")
+        return b.emit(relax.op.sum(d, -1), "s")
+
+    mod = built(body, (6, 8))
+    found = [op.name for op in graph_of(mod).operators]
+    assert len(planned(mod, Anchored(2)).groups) == 2
+    assert names(planned(mod, Anchored(2, (tuple(found),)))) == [found]
+
+
+def test_a_proposal_that_no_template_claims_changes_nothing():
+    mod = built(lambda b, x: relax.op.sum(b.emit(relax.op.nn.softmax(x)), -1), (6, 8))
+    found = tuple(op.name for op in graph_of(mod).operators)
+    assert len(planned(mod, Anchored(1, (found,))).groups) == 2
+
+
+def test_proposals_that_save_more_come_first():
+    def body(b, x):
+        y = x
+        for _ in range(3):
+            y = b.emit(relax.op.nn.softmax(y))
+        return y
+
+    mod = built(body, (6, 8))
+    a, b_, c = (op.name for op in graph_of(mod).operators)
+    assert names(planned(mod, Anchored(3, ((a, b_), (a, b_, c))))) == [[a, b_, c]]
+
+
+def test_a_cheap_result_is_computed_again_where_it_is_read():
+    """The two readers may not share a kernel; the sum between them would be the largest tensor."""
+
+    def body(b, x):
+        y = b.emit(relax.op.add(x, relax.const(1.0, "float32")))
+        return b.emit(relax.op.sum(y, 0)), b.emit(relax.op.max(y, 1))
+
+    plan_ = planned(built(body, (512, 256)), Anchored())
+    assert sorted(titles(plan_)) == ["add + max", "add + sum"]
+    assert all(len(g.inputs) <= 2 and len(g.outputs) == 1 for g in plan_.groups)
+
+
+def test_a_dear_result_is_not():
+    def body(b, x):
+        y = b.emit(relax.op.erf(x))
+        return b.emit(relax.op.sum(y, 0)), b.emit(relax.op.max(y, 1))
+
+    assert len([t for t in titles(planned(built(body, (512, 256)), Anchored())) if "erf" in t]) == 1
+
+
+def test_views_need_no_kernel():
+    mod = built(lambda b, x: relax.op.reshape(b.emit(relax.op.nn.softmax(x)), (48,)), (6, 8))
+    plan_ = planned(mod, Anchored())
+    assert titles(plan_) == ["softmax"]
+    assert [op.title for op in plan_.views] == ["reshape"]
+    assert {d.code for d in plan_.decisions} == {"view"}
+
+
+def test_opaque_operators_stay_out_and_keep_their_place():
+    @I.ir_module
+    class Mod:
+        @R.function
+        def main(x: R.Tensor((6, 8), "float32")) -> R.Tensor((6, 8), "float32"):
+            with R.dataflow():
+                a = R.tanh(x)
+                b = R.call_pure_packed("some.function", a, ty_args=R.Tensor((6, 8), "float32"))
+                c = R.add(a, b)
+                R.output(c)
+            return c
+
+    plan_ = planned(Mod, Anchored())
+    assert titles(plan_) == ["tanh", "add"]
+    assert codes(plan_)["a", "c"] == "not_convex"
+    assert codes(plan_)["a", "b"] == "opaque"
+
+
+def test_every_structure_is_asked_for_once():
+    def body(b, x):
+        for _ in range(12):
+            x = b.emit(relax.op.nn.softmax(b.emit(relax.op.tanh(b.emit(relax.op.exp(x))))))
+        return x
+
+    template = Anchored()
+    plan_ = planned(built(body, (6, 8)), template)
+    inner = ["softmax + exp + tanh"] * 10
+    assert titles(plan_) == ["exp + tanh + softmax + exp + tanh", *inner, "softmax"]
+    assert len(template.asked) < 40
+
+
+def test_yellow_decisions_ask_the_cost():
+    class Dear(CostModel):
+        def cost(self, claim):
+            estimate = super().cost(claim)
+            return type(estimate)(estimate.us * 100 ** len(claim.group.members), "roofline")
+
+    mod = built(lambda b, x: b.emit(relax.op.permute_dims(b.emit(relax.op.nn.softmax(x)))), (6, 8))
+    assert titles(planned(mod, Anchored())) == ["softmax + permute_dims"]
+    plan_ = planned(mod, Anchored(), cost=Dear(SPEC.device))
+    assert titles(plan_) == ["softmax", "permute_dims"]
+    (decision,) = plan_.decisions
+    assert decision.code == "not_profitable"
+    assert "roofline" in decision.sentence
+
+
+def test_banned_claims_are_not_made():
+    mod = built(lambda b, x: b.emit(relax.op.tanh(b.emit(relax.op.exp(x)))), (6, 8))
+    template = Anchored()
+    graph = graph_of(mod)
+    book = ClaimBook((template,), SPEC.device, CostModel(SPEC.device))
+    key = plan(graph, (template,), book).groups[0].key
+    banning = ClaimBook(
+        (template,), SPEC.device, CostModel(SPEC.device), frozenset({("anchored", key)})
+    )
+    assert titles(plan(graph, (template,), banning)) == ["exp", "tanh"]
+
+
+def test_an_operator_that_nobody_takes_alone_is_a_programming_error():
+    class Nobody(Template):
+        name = "nobody"
+
+        def claim(self, group, device):
+            return Refusal("never", "Never.")
+
+        def emit(self, claim, target):
+            raise NotImplementedError
+
+    mod = built(lambda b, x: relax.op.exp(x), (6, 8))
+    with pytest.raises(RuntimeError, match=r"Never\."):
+        planned(mod, Nobody())
+
+
+@given(modules())
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_plan_covers_the_graph_in_convex_groups(mod):
+    plan_ = planned(mod, Anchored(1))
+    members = [op for group in plan_.groups for op in group.members]
+    assert len(members) == len(set(members))
+    assert {*members, *plan_.views} == {op for op in plan_.graph.operators if not op.is_opaque}
+    emission_order(plan_.graph, plan_.groups)
+    edges = {(e.producer.name, e.consumer.name) for e in plan_.graph.edges()}
+    assert edges == {(d.producer, d.consumer) for d in plan_.decisions}
+    assert all(d.sentence.endswith(".") for d in plan_.decisions)
+
+
+@given(modules(8))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_planning_is_deterministic(mod):
+    assert names(planned(mod, Anchored(2))) == names(planned(mod, Anchored(2)))

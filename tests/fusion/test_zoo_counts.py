@@ -1,0 +1,43 @@
+"""Launches and intermediate bytes of real models against stock TVM's, and the floors they meet."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.fusion import counting, table
+from benchmarks.fusion.figures import CPU, GPU, MODELS
+
+pytestmark = pytest.mark.slow
+RECORDED = table.load()["models"]
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def model(request):
+    """Name, stock TVM's counts from the record, ours counted now."""
+    name = request.param
+    ours = {target: counting.model_ours(name, target) for target in (GPU, CPU)}
+    return name, RECORDED[name]["stock"], ours
+
+
+def test_launches(model):
+    name, stock, ours = model
+    launches, floor = ours[GPU]["kernels"], MODELS[name].launch_floor(stock[GPU]["kernels"])
+    assert launches <= floor
+
+
+@pytest.mark.parametrize("target", [GPU, CPU])
+def test_intermediate_bytes(model, target):
+    name, stock, ours = model
+    ratio = ours[target]["intermediate_bytes"] / stock[target]["intermediate_bytes"]
+    assert ratio <= MODELS[name].bytes_floor(target)
+
+
+def test_the_record_is_of_today(model):
+    name, _, ours = model
+    assert RECORDED[name]["ours"] == ours
+
+
+@pytest.mark.parametrize("name", ["t5_small_enc", "mobilenet_v2"])
+@pytest.mark.parametrize("target", [GPU, CPU])
+def test_stock_is_what_the_record_says(name, target):
+    assert RECORDED[name]["stock"][target] == counting.model_stock(name, target)

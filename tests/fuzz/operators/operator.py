@@ -1,0 +1,35 @@
+"""What the generator, the interpreter and the Relax module know of one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One Relax operator.
+
+    Attributes
+    ----------
+    name : str
+        Relax's name without ``relax.``.
+    build : callable
+        From Relax expressions and the attributes as keywords to a Relax call.
+    reference : callable
+        The same over arrays of float64, int64 or bool; several results come as a list.
+    distance : callable, optional
+        Distance of each element from the place where the result jumps, from the same arguments.
+    exact : bool
+        Whether it moves, selects or counts without any rounding.
+    noise : float
+        Rounding errors of one result, in those of a single float32 operation.
+    """
+
+    name: str
+    build: Callable[..., Any]
+    reference: Callable[..., Any]
+    distance: Callable[..., Any] | None = None
+    exact: bool = False
+    noise: float = 1

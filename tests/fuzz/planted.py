@@ -1,0 +1,53 @@
+"""Bugs planted in a copy of the passes: what the fuzzer must find."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm_fusion
+
+from .session import Report, run
+
+PACKAGE = Path(tvm_fusion.__file__).parent
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One textual change of one file.
+
+    Attributes
+    ----------
+    name : str
+        What is wrong then.
+    file : str
+        Relative to the package.
+    old, new : str
+        ``old`` occurs exactly once in the file.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+    def occurrences(self) -> int:
+        """Count how often ``old`` stands in the file."""
+        return (PACKAGE / self.file).read_text().count(self.old)
+
+
+def plant(bug: Bug, folder: Path) -> Path:
+    """Copy the package into a folder, with the bug in it; returns the folder to import it from."""
+    copy = folder / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    file = copy / bug.file
+    file.write_text(file.read_text().replace(bug.old, bug.new))
+    return folder
+
+
+def hunt(bug: Bug, seeds: Sequence[int], folder: Path, jobs: int = 1) -> Report:
+    """Check graphs with a copy of the passes that has the bug, up to the first failure."""
+    place = plant(bug, folder)
+    return run(seeds, jobs=jobs, shrinking=False, stop_at=1, path=[str(place)])

@@ -1,0 +1,217 @@
+"""Many graphs, in worker processes: a crash or a hang costs one graph and is a finding."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .coverage import Coverage
+from .dims import Dim
+
+SECONDS = 300  # for one graph and its shrinking
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Report:
+    """What a number of graphs gave."""
+
+    graphs: int = 0
+    nodes: int = 0
+    values: int = 0
+    shared: int = 0
+    symbolic: int = 0
+    half: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        return {**self.__dict__, "coverage": self.coverage.as_json()}
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Add one graph's result, as a worker wrote it."""
+        self.graphs += 1
+        for name in ("nodes", "values", "shared", "symbolic", "half"):
+            setattr(self, name, getattr(self, name) + result.get(name, 0))
+        for phase, seconds in result.get("seconds", {}).items():
+            self.seconds[phase] = round(self.seconds.get(phase, 0.0) + seconds, 3)
+        if "coverage" in result:
+            self.coverage.update(result["coverage"])
+        if "failure" in result:
+            self.failures.append({"seed": result["seed"], **result["failure"]})
+
+
+def check_seed(seed: int, target: str, shrinking: bool) -> dict[str, Any]:
+    """Generate and check one graph in this process; a JSON-ready result."""
+    from .check import Check
+    from .generate import generate
+    from .shrink import shrink
+
+    check = Check(target)
+    with check.times.of("generate"):
+        graph = generate(seed)
+    made = [v for node in graph.nodes for v in node.outputs]
+    made += [leaf.value for leaf in graph.parameters]
+    consumers = graph.consumers()
+    check.coverage.add_graph(graph.operators)
+    result: dict[str, Any] = {
+        "seed": seed,
+        "nodes": len(graph.nodes),
+        "values": len(made),
+        "shared": sum(consumers.get(v, 0) > 1 for v in made),
+        "symbolic": int(graph.is_symbolic),
+        "half": int(graph.has_half),
+    }
+    failure = check(graph)
+    result |= {"seconds": dict(check.times.seconds), "coverage": check.coverage.as_json()}
+    if failure:
+        small = shrink(graph, Check(target), failure.kind) if shrinking else graph
+        again = Check(target)(small) or failure
+        text = {"kind": failure.kind, "sentence": again.sentence, "graph": str(small)}
+        result["failure"] = text
+    return result
+
+
+def run(
+    seeds: Sequence[int],
+    *,
+    target: str = "cpu",
+    jobs: int = 1,
+    shrinking: bool = True,
+    stop_at: int | None = None,
+    path: Sequence[str] = (),
+    log: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """Check graphs in ``jobs`` worker processes.
+
+    Parameters
+    ----------
+    seeds : sequence of int
+    target : str
+        A target of the project, such as ``cpu``.
+    jobs : int
+        Worker processes.
+    shrinking : bool
+        Whether failing graphs are made small.
+    stop_at : int, optional
+        The number of failures after which no further graph is started.
+    path : sequence of str
+        Folders that the workers look for modules in before all others.
+    log : callable
+        Is given a line for each failure.
+
+    Returns
+    -------
+    Report
+        Failures by seed.
+    """
+    report, todo, lock = Report(), list(reversed(seeds)), threading.Lock()
+
+    def work() -> None:
+        worker = None
+        while True:
+            with lock:
+                enough = stop_at is not None and len(report.failures) >= stop_at
+                if not todo or enough:
+                    break
+                seed = todo.pop()
+            worker = worker or _Worker(target, shrinking, path)
+            result = worker.check(seed)
+            if worker.process.poll() is not None:
+                worker = None
+            with lock:
+                report.add(result)
+                if "failure" in result:
+                    log(describe(report.failures[-1]))
+        if worker:
+            worker.close()
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    report.failures.sort(key=lambda failure: failure["seed"])
+    return report
+
+
+def describe(failure: dict[str, Any]) -> str:
+    """Return a failure as text, with the graph that still shows it."""
+    return f"seed {failure['seed']}: {failure['kind']}: {failure['sentence']}\n{failure['graph']}\n"
+
+
+class _Worker:
+    """A process that reads seeds and writes results, one a line."""
+
+    def __init__(self, target: str, shrinking: bool, path: Sequence[str]):
+        folders = [*path, str(ROOT), os.environ.get("PYTHONPATH", "")]
+        threads = os.environ.get("TVM_NUM_THREADS", "2")
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(f for f in folders if f),
+            "TVM_NUM_THREADS": threads,
+        }
+        command = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
+        self.errors: Any = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process
+        self.process: Any = subprocess.Popen(
+            [*command, "-m", "tests.fuzz", "--worker", target, str(int(shrinking))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=env,
+            text=True,
+            cwd=path[0] if path else ROOT,
+        )
+
+    def check(self, seed: int) -> dict[str, Any]:
+        process = self.process
+        limit = threading.Timer(SECONDS, self.process.kill)
+        limit.start()
+        try:
+            process.stdin.write(f"{seed}\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            limit.cancel()
+        if line:
+            return json.loads(line)
+        code = self.process.wait()
+        self.errors.seek(0)
+        said = self.errors.read().strip().splitlines()[-1:]
+        self.errors.close()
+        sentence = f"the process ended with {code} (-9 after {SECONDS} s): {''.join(said)}"
+        failure = {"kind": "crash", "sentence": sentence, "graph": "not shrunk"}
+        return {"seed": seed, "failure": failure}
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+def serve(target: str, shrinking: bool) -> None:
+    """Answer seeds from the standard input by results on the standard output."""
+    # What TVM prints must not come between the results.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        result = check_seed(int(line), target, shrinking)
+        out.write(json.dumps(result, default=_plain) + "\n")
+        out.flush()
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Dim) else value.item()

@@ -1,0 +1,95 @@
+"""Random graphs: what the generator promises, and that all of them come out right."""
+
+import os
+
+import numpy as np
+import pytest
+
+from .check import difference
+from .dims import Dim, fit
+from .generate import FEWEST, MOST, generate
+from .operators import OPERATORS
+from .reference import Value, evaluate
+from .session import describe, run
+
+CI_GRAPHS, PARTS = 300, 3
+
+
+def failures(seeds, jobs):
+    report = run(seeds, jobs=jobs)
+    assert report.graphs == len(seeds)
+    return "\n".join(describe(failure) for failure in report.failures)
+
+
+def test_ten_graphs():
+    assert not failures(range(10), jobs=min(2, os.cpu_count() or 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_graphs(part):
+    first = part * CI_GRAPHS // PARTS
+    jobs = min(2, os.cpu_count() or 1)
+    assert not failures(range(first, first + CI_GRAPHS // PARTS), jobs)
+
+
+def test_what_the_generator_promises():
+    graphs = [generate(seed) for seed in range(50)]
+    assert all(FEWEST <= len(graph.nodes) <= MOST for graph in graphs)
+    assert len({name for graph in graphs for name in graph.operators}) >= 60
+    assert sum(graph.is_symbolic for graph in graphs) == 10
+    assert sum(graph.has_half for graph in graphs) >= 10
+    consumers = [count for graph in graphs for count in graph.consumers().values()]
+    assert np.mean([count > 1 for count in consumers]) > 0.2
+    assert np.mean([len(graph.outputs) > 1 for graph in graphs]) > 0.5
+
+
+def test_a_seed_gives_one_graph():
+    one, two = generate(7), generate(7)
+    assert str(one) == str(two)
+    for a, b in zip(one.leaves, two.leaves, strict=True):
+        np.testing.assert_array_equal(a.data[0], b.data[0])
+
+
+@pytest.mark.slow
+def test_every_operator_can_be_generated():
+    seen = {name for seed in range(600) for name in generate(seed).operators}
+    assert set(OPERATORS) - seen == set()
+
+
+def test_tolerances_follow_dtype_and_stay_small():
+    for seed in range(15):
+        graph = generate(seed)
+        values = evaluate(graph, 0)
+        for value in graph.outputs:
+            dtype = graph.types[value][1]
+            scale = np.abs(values[value].exact.astype("float64")).max()
+            share = {"float16": 0.2, "float32": 5e-3}.get(dtype, 0.0)
+            assert values[value].tolerance(dtype).max() <= share * max(scale, 1e-3)
+
+
+def test_a_wrong_element_a_nan_and_a_wrong_dtype_are_seen():
+    exact = np.linspace(1, 2, 12).reshape(3, 4)
+    value = Value(exact, (exact * (1 + 1e-7),) * 4)
+    right = exact.astype("float32")
+    assert difference(right, value, "float32") is None
+    for wrong in (1.0001 * right[1, 2], np.nan):
+        changed = right.copy()
+        changed[1, 2] = wrong
+        assert "1 of 12 elements, at [1, 2]" in str(difference(changed, value, "float32"))
+    assert "instead of float32" in str(difference(exact, value, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((4, 4, 4), 4),
+        ((3, 5, 9), Dim(1, ("n",))),
+        ((8, 12, 20), Dim(2, ("n",), 2)),
+        ((6, 35, 9), Dim(1, ("m", "n"))),
+        ((1, 2, 4), None),
+    ],
+)
+def test_fitted_dimensions(values, expected):
+    envs = ({"m": 2, "n": 3}, {"m": 7, "n": 5}, {"m": 1, "n": 9})
+    assert fit(values, envs) == expected

@@ -1,0 +1,45 @@
+"""Bugs planted in a copy of the passes, all of which the fuzzer must find."""
+
+import pytest
+
+from .bugs import BUGS
+from .planted import Bug, hunt, plant
+from .session import run
+
+_FIRST_STAGE = "frontend/normalize/__init__.py", "    return tvm."
+GRAPHS = 60  # of the seeds that are right without any bug
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_has_its_place(bug):
+    assert bug.occurrences() == 1
+    assert bug.new != bug.old
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(bug, tmp_path):
+    assert hunt(bug, range(GRAPHS), tmp_path, jobs=2).failures
+
+
+def test_the_copy_is_what_runs(tmp_path):
+    bug = Bug("an exception", *_FIRST_STAGE, "    1 / 0\n    return tvm.")
+    assert bug.occurrences() == 1
+    (failure,) = hunt(bug, [0], tmp_path).failures
+    assert "ZeroDivisionError" in failure["sentence"]
+
+
+def test_a_crash_is_a_failure(tmp_path):
+    bug = Bug("a crash", *_FIRST_STAGE, "    import os; os.abort()\n    return tvm.")
+    (failure,) = hunt(bug, [0], tmp_path).failures
+    assert failure["kind"] == "crash"
+
+
+@pytest.mark.slow
+def test_failures_are_shrunk(tmp_path):
+    (bug,) = [bug for bug in BUGS if "permutation" in bug.name]
+    folder = plant(bug, tmp_path)
+    report = run(range(20), jobs=2, stop_at=1, path=[str(folder)])
+    graph = report.failures[0]["graph"]
+    assert "permute_dims" in graph
+    assert graph.count(" = ") <= 4

@@ -1,0 +1,175 @@
+"""Groups of Relax operators, the kernels that a template makes of them, and their results."""
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from tvm_fusion import transform
+from tvm_fusion.deploy.toolchain import toolchain
+from tvm_fusion.device import parse
+from tvm_fusion.ecg.graph import Graph
+from tvm_fusion.fusion.group import Group
+from tvm_fusion.report.count import count
+from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.template import Claim
+
+CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
+SIZE = 5  # of every symbolic dimension
+
+
+def tensor(name, *shape, dtype="float32"):
+    return relax.Var(name, relax.TensorType(shape, dtype))
+
+
+def group(params, body, spec=CPU):
+    """All operators of ``body(emit, *params)``, which returns an expression or a list of such."""
+    builder = relax.BlockBuilder()
+
+    def emit(expr):
+        return builder.emit(expr)
+
+    with builder.function("main", params):
+        with builder.dataflow():
+            results = body(emit, *params)
+            results = results if isinstance(results, list) else [results]
+            outputs = [builder.emit_output(builder.normalize(r)) for r in results]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    with spec.tvm_target():
+        mod = transform.Legalize()(builder.get())
+    func = mod["main"]
+    return Group(Graph(mod, func, func.body.blocks[0]).operators)
+
+
+def kernel(template, members, spec):
+    """The only kernel that a template emits for a group that it must claim."""
+    claim = template.claim(members, spec.device)
+    assert isinstance(claim, Claim), claim
+    (made,) = template.emit(claim, spec.tvm_target()).kernels
+    assert [s.kind for s in made.reads] == ["input"] * len(members.inputs) + ["scalar"] * len(
+        members.scalars
+    )
+    assert len(made.writes) == len(members.outputs)
+    return claim, made.func
+
+
+def serial(func):
+    """Thread bindings as loops: the meaning of a schedule without barriers, on a CPU."""
+
+    def unbind(loop):
+        if loop.kind != tirx.ForKind.THREAD_BINDING:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, unbind), order="post"))
+
+
+def extents(type_):
+    values = {}
+
+    def value(extent):
+        numeric = tvm_ffi.structural_map(
+            extent,
+            (tvm.ir.Var, lambda v: tirx.IntImm("int64", values.setdefault(v, SIZE))),
+            order="post",
+        )
+        return int(tvm.sym.Analyzer().simplify(numeric))
+
+    return tuple(value(d) for d in type_.shape.values)
+
+
+def arrays(params, seed=0):
+    """Seeded inputs by name; integers are valid indices of anything with 3 elements."""
+    rng = np.random.default_rng(seed)
+
+    def make(param):
+        shape, dtype = extents(param.ty), str(param.ty.dtype)
+        if dtype.startswith("int"):
+            return rng.integers(0, 3, shape).astype(dtype)
+        return np.asarray(rng.standard_normal(shape)).astype(dtype)
+
+    return {p.name: make(p) for p in params}
+
+
+def run(func, members, inputs):
+    """Call a kernel on the CPU; every element of its outputs must be written."""
+    func = func.with_attr("global_symbol", "main")
+    built = tvm.compile(tvm.IRModule({"main": func}), CPU.tvm_target(), tir_pipeline="tvm_fusion")
+    passed = [tvm.runtime.tensor(inputs[v.name]) for v in members.inputs]
+    passed += [SIZE] * len(members.scalars)
+    results = [np.empty(extents(v.type), v.dtype) for v in members.outputs]
+    for result in results:
+        result.fill(7)
+    results = [tvm.runtime.tensor(r) for r in results]
+    built["main"](*passed, *results)
+    return [r.numpy() for r in results]
+
+
+def close(actual, expected, tolerance=2e-5):
+    for got, want in zip(actual, expected, strict=True):
+        assert got.shape == want.shape
+        scale = max(1.0, np.abs(want.astype("float64")).max())
+        error = np.abs(got.astype("float64") - want.astype("float64")).max()
+        assert error <= tolerance * scale
+
+
+def check(template, params, body, reference, spec, tolerance=2e-5):
+    """Claim, emit, run and compare with float64; returns the claim and the kernel."""
+    members = group(params, body, spec)
+    claim, func = kernel(template, members, spec)
+    inputs = arrays(params)
+    wide = [x.astype("float64") if x.dtype.kind == "f" else x for x in inputs.values()]
+    expected = reference(*wide)
+    if spec is CUDA:
+        assert check_gpu(func, spec.tvm_target()) is None
+    assert launches(func, members, spec) == claim.launches
+    runnable = serial(func) if spec is CUDA else func
+    close(run(runnable, members, inputs), expected, tolerance)
+    return claim, func
+
+
+def module(func, members):
+    """A Relax function that calls the kernel."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(v.name, v.type) for v in members.inputs]
+    out = [v.type for v in members.outputs]
+    with builder.function("main", [*params, *members.scalars]):
+        with builder.dataflow():
+            gvar = builder.add_func(func, "kernel")
+            call = relax.Call(
+                tvm.ir.Op.get("relax.call_tir"),
+                [gvar, relax.Tuple([*params, *members.scalars])],
+                None,
+                [out[0] if len(out) == 1 else relax.TupleType(out)],
+            )
+            y = builder.emit_output(call)
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+def launches(func, members, spec):
+    names = {v.name for value in members.inputs for v in tvm_variables(value)}
+    names |= {v.name for v in members.scalars}
+    counted = count(
+        module(func, members),
+        spec.tvm_target(),
+        dims=dict.fromkeys(names, SIZE),
+        tir_pipeline="tvm_fusion",
+    )
+    return counted.launches if isinstance(counted.launches, int) else len(counted.launches)
+
+
+def tvm_variables(value):
+    return [v for d in value.shape for v in tirx.analysis.undefined_vars(d)]
+
+
+def compiles_for_cuda(template, cases):
+    """Whether the kernels of all cases become machine code of an H100, in one module."""
+    functions = {}
+    for number, (params, body, *_) in enumerate(cases.values()):
+        func = kernel(template, group(params, body, CUDA), CUDA)[1]
+        functions[f"kernel{number}"] = func.with_attr("global_symbol", f"kernel{number}")
+    target = CUDA.tvm_target()
+    with toolchain(CUDA), target:
+        built = tvm.compile(tvm.IRModule(functions), target, tir_pipeline="tvm_fusion")
+    return any(module.kind == "cuda" for module in built.mod.imports)

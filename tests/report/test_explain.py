@@ -1,0 +1,232 @@
+"""What is explained is what is compiled."""
+
+import io
+import json
+
+import onnx
+import planted
+import pytest
+import tiny_models
+import tvm
+from onnx import TensorProto as T
+from rich.console import Console
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import tvm_fusion
+from tvm_fusion import DimRange, FusionConfig, UserError
+from tvm_fusion.deploy import manifest
+from tvm_fusion.device import parse
+from tvm_fusion.report.count import count_stock
+from tvm_fusion.report.explain import Explanation
+
+
+@pytest.fixture
+def explanation(monkeypatch):
+    """Of the model with groups that do not depend on the package's templates."""
+    planted.plant(monkeypatch)
+    return tvm_fusion.explain(planted.model())
+
+
+def printed(explanation, width=80):
+    text = io.StringIO()
+    explanation.show(Console(file=text, width=width))
+    return text.getvalue()
+
+
+def test_groups(explanation):
+    titles = ["matmul + exp + tanh", "matmul + relu", "matmul + exp + tanh"]
+    assert [g.title for g in explanation.groups] == titles
+    first = explanation.groups[0]
+    assert [m.operator for m in first.members] == ["relax.matmul", "relax.exp", "relax.tanh"]
+    assert [m.type for m in first.members] == ["Many-to-Many", "One-to-One", "One-to-One"]
+    assert (first.type, first.template, first.launches) == ("Many-to-Many", "merged", 1)
+    assert first.function == "main"
+    assert first.bytes == 4 * (48 + 64 + 48)
+    assert first.hidden_bytes == 4 * 2 * 48
+    assert first.us > 0
+    assert first.source == "roofline"
+
+
+def test_refused_edges(explanation):
+    found = [(e.producer.title, e.consumer.title, e.code) for e in explanation.refused]
+    assert found == [("tanh", "matmul", "mapping_red"), ("relu", "matmul", "mapping_red")]
+    edge = explanation.refused[0]
+    assert edge.classes == ("One-to-One", "Many-to-Many")
+    assert edge.bytes == 4 * 48
+    assert "Many-to-Many feeding Many-to-Many" in edge.sentence
+    assert edge.producer.variable == explanation.groups[0].members[-1].variable
+
+
+def test_every_edge_is_inside_a_group_or_refused(explanation):
+    inside = sum(len(g.members) - 1 for g in explanation.groups)
+    assert inside + len(explanation.refused) == 7
+
+
+def test_counts_are_those_of_the_compilation(tmp_path):
+    model = planted.model()
+    found = tvm_fusion.explain(model)
+    artifact = tvm_fusion.compile(model).export(tmp_path / "a")
+    function = manifest.read(artifact)["functions"]["main"]
+    assert found.counts.kernels == function["kernels"] >= 1
+    assert found.counts.calls == function["calls"]
+    assert found.counts.intermediate_bytes == function["intermediate_bytes"]
+
+
+def test_stock_is_counted_from_tvms_own_import():
+    model = planted.model()
+    found = tvm_fusion.explain(model)
+    stock = count_stock(from_onnx(model), parse("cpu").tvm_target())
+    assert found.stock_from == "TVM's importer"
+    assert found.stock.kernels == stock.kernels
+    assert found.stock.intermediate_bytes == stock.intermediate_bytes
+    assert tvm_fusion.explain(model, stock=False).stock is None
+
+
+def test_a_gpu_that_is_not_here():
+    found = tvm_fusion.explain(planted.model(), "cuda:sm_90a")
+    assert found.target == "cuda:sm_90a"
+    assert 0 < found.counts.kernels <= found.stock.kernels
+
+
+def test_symbolic_dimensions():
+    config = FusionConfig(dims={"batch": DimRange(1, 100)})
+    found = tvm_fusion.explain(tiny_models.dense(), "cpu", config)
+    assert found.stock_from == "the imported module"
+    assert found.assumed_dim == 128
+    assert "Estimates assume 128 for every symbolic dimension" in str(found)
+    assert tvm_fusion.explain(planted.model()).assumed_dim is None
+
+
+@pytest.mark.parametrize("name", ["relax.nn.relu", "nn.relu", "relu"])
+def test_restricted_to_an_operator(explanation, name):
+    found = explanation.of(name)
+    assert [g.title for g in found.groups] == ["matmul + relu"]
+    assert [e.producer.title for e in found.refused] == ["relu"]
+    assert found.counts == explanation.counts
+
+
+def test_restricted_to_a_variable(explanation):
+    last = explanation.groups[-1].members[-1].variable
+    found = explanation.of(last)
+    assert found.groups == explanation.groups[-1:]
+    assert found.refused == ()
+
+
+def test_an_operator_that_the_model_does_not_have(explanation):
+    with pytest.raises(UserError, match=r"no operator is called 'rellu'; .*; one of relu") as found:
+        explanation.of("rellu")
+    assert "\n" not in str(found.value)
+    with pytest.raises(UserError, match="one of matmul, exp, tanh, relu"):
+        explanation.of("something else")
+
+
+def test_json_holds_all_of_it(explanation):
+    data = json.loads(json.dumps(explanation.to_json()))
+    assert {
+        "kernels", "stock_kernels", "intermediate_bytes", "stock_intermediate_bytes", "groups",
+        "refused",
+    } <= set(data)  # fmt: skip
+    assert {"producer", "consumer", "code", "sentence", "classes"} <= set(data["refused"][0])
+    assert data["groups"][1]["title"] == "matmul + relu"
+    again = Explanation.from_json(data)
+    assert printed(again) == printed(explanation)
+    assert again.of("relu").groups == explanation.of("relu").groups
+
+
+def test_equal_groups_are_one_row(explanation):
+    text = printed(explanation, 100)
+    assert text.count("matmul + exp + tanh") == 1
+    assert "2 x   matmul + exp + tanh" in text
+    assert "matmul + relu" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_tables_keep_to_the_width(explanation, width):
+    lines = printed(explanation, width).splitlines()
+    table = lines[lines.index(next(line for line in lines if line.startswith("Groups"))) :]
+    assert max(map(len, table)) <= width
+    words = " ".join(" ".join(table).split())
+    assert "mapping_red" in words
+
+
+def test_str_is_what_show_prints(explanation):
+    assert str(explanation) == printed(explanation, 100).rstrip("\n")
+
+
+def test_names_are_no_markup(monkeypatch, tmp_path):
+    planted.plant(monkeypatch)
+    model = tiny_models.onnx_model(
+        [("Relu", ["x"], ["y"])], [("x", T.FLOAT, [3])], [("y", T.FLOAT, [3])]
+    )
+    path = tmp_path / "a [b] [/red].onnx"
+    onnx.save(model, path)
+    assert str(tvm_fusion.explain(path)).startswith("a [b] [/red].onnx for cpu")
+
+
+def test_a_broken_claim_is_told(monkeypatch):
+    planted.plant(monkeypatch, planted.raising)
+    found = tvm_fusion.explain(planted.model())
+    assert {d.code for d in found.fallbacks} == {"claim_broken"}
+    assert "no such schedule" in " ".join(str(found).split())
+
+
+def test_views_and_several_functions(monkeypatch):
+    @I.ir_module
+    class Mod:
+        @R.function
+        def main(x: R.Tensor((6, 8), "float32")) -> R.Tensor((48,), "float32"):
+            with R.dataflow():
+                a = R.nn.softmax(x)
+                b = R.reshape(a, (48,))
+                R.output(b)
+            return b
+
+        @R.function
+        def other(x: R.Tensor((6, 8), "float32")) -> R.Tensor((6, 8), "float32"):
+            with R.dataflow():
+                a = R.tanh(x)
+                R.output(a)
+            return a
+
+    planted.plant(monkeypatch)
+    found = tvm_fusion.explain(Mod)
+    assert {(g.function, g.title) for g in found.groups} == {("main", "softmax"), ("other", "tanh")}
+    assert [v.title for v in found.views] == ["reshape"]
+    assert "Views, which need no kernel: reshape (b)" in str(found)
+
+
+def test_opaque_operators_are_told():
+    @I.ir_module
+    class Mod:
+        @R.function
+        def main(x: R.Tensor((6, 8), "float32")) -> R.Tensor((6, 8), "float32"):
+            with R.dataflow():
+                a = R.tanh(x)
+                b = R.call_pure_packed("some.function", a, ty_args=R.Tensor((6, 8), "float32"))
+                R.output(b)
+            return b
+
+    found = tvm_fusion.explain(Mod, stock=False)
+    assert [o.variable for o in found.opaque] == ["b"]
+    assert [(e.producer.variable, e.consumer.variable, e.code) for e in found.refused] == [
+        ("a", "b", "opaque")
+    ]
+    assert "Opaque, which nothing fuses with" in str(found)
+
+
+def test_a_half_precision_model_is_explained_in_it():
+    config = FusionConfig(precision="fp16")
+    found = tvm_fusion.explain(planted.model(), "cpu", config)
+    assert found.stock_from == "the imported module"
+    assert isinstance(found.stock.kernels, int)
+
+
+def test_what_is_explained_is_not_changed():
+    mod = from_onnx(planted.model())
+    before = tvm.ir.structural_hash(mod)
+    tvm_fusion.explain(mod, stock=False)
+    assert tvm.ir.structural_hash(mod) == before
+    assert isinstance(mod["main"], relax.Function)

@@ -1,0 +1,201 @@
+"""Maps in one launch: right on both targets, written once, in vectors where that can be."""
+
+import numpy as np
+import pytest
+from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
+from tvm import relax, tirx
+
+from tvm_fusion.schedule.elementwise.template import Elementwise
+from tvm_fusion.schedule.template import Refusal
+
+op = relax.op
+n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+
+
+def template(spec):
+    return Elementwise(spec is CUDA)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _diamond(emit, x):
+    for _ in range(11):
+        x = emit(op.add(x, x))
+    return op.add(x, x)
+
+
+CASES = {
+    "bias and activation": (
+        [tensor("x", 7, 129), tensor("b", 129)],
+        lambda emit, x, b: op.nn.relu(emit(op.add(x, b))),
+        lambda x, b: [np.maximum(x + b, 0)],
+    ),
+    "per channel": (
+        [tensor("x", 2, 33, 7, 7), tensor("s", 33, 1, 1)],
+        lambda emit, x, s: op.multiply(x, s),
+        lambda x, s: [x * s],
+    ),
+    "siblings": (
+        [tensor("x", 7, 1001)],
+        lambda emit, x: [op.exp(x), op.tanh(x)],
+        lambda x: [np.exp(x), np.tanh(x)],
+    ),
+    "symbolic siblings": (
+        [tensor("x", n, 129)],
+        lambda emit, x: [op.exp(x), op.sigmoid(x)],
+        lambda x: [np.exp(x), sigmoid(x)],
+    ),
+    "symbolic rows of symbolic length": (
+        [tensor("x", n, m), tensor("y", m)],
+        lambda emit, x, y: op.add(emit(op.exp(x)), y),
+        lambda x, y: [np.exp(x) + y],
+    ),
+    "halves of a split": (
+        [tensor("x", 64, 96)],
+        lambda emit, x: (lambda s: [op.exp(s[0]), op.nn.relu(s[1])])(emit(op.split(x, 2, 1))),
+        lambda x: [np.exp(x[:, :48]), np.maximum(x[:, 48:], 0)],
+    ),
+    "unequal extents": (
+        [tensor("x", 3, 5), tensor("y", 1000)],
+        lambda emit, x, y: [op.exp(x), op.tanh(y)],
+        lambda x, y: [np.exp(x), np.tanh(y)],
+    ),
+    "unequal symbolic extents": (
+        [tensor("x", n, 5), tensor("y", n, 700)],
+        lambda emit, x, y: [op.exp(x), op.tanh(y)],
+        lambda x, y: [np.exp(x), np.tanh(y)],
+    ),
+    "value used inside and outside": (
+        [tensor("x", 37, 96), tensor("r", 37, 96)],
+        lambda emit, x, r: (lambda s: [s, op.nn.relu(s)])(emit(op.add(x, r))),
+        lambda x, r: [x + r, np.maximum(x + r, 0)],
+    ),
+    "heads": (
+        [tensor("x", 2, 37, 12, 16)],
+        lambda emit, x: op.permute_dims(x, [0, 2, 3, 1]),
+        lambda x: [x.transpose(0, 2, 3, 1)],
+    ),
+    "reversed axes": (
+        [tensor("x", 33, 17, 41)],
+        lambda emit, x: op.exp(emit(op.permute_dims(x))),
+        lambda x: [np.exp(x.transpose())],
+    ),
+    "symbolic transpose": (
+        [tensor("x", n, 130, 64)],
+        lambda emit, x: op.permute_dims(x, [0, 2, 1]),
+        lambda x: [x.transpose(0, 2, 1)],
+    ),
+    "transpose of symbolic sides": (
+        [tensor("x", n, m)],
+        lambda emit, x: op.permute_dims(x),
+        lambda x: [x.transpose()],
+    ),
+    "concatenation": (
+        [tensor("x", 33, 5), tensor("y", 33, 7)],
+        lambda emit, x, y: op.nn.relu(emit(op.concat([x, y], 1))),
+        lambda x, y: [np.maximum(np.concatenate([x, y], 1), 0)],
+    ),
+    "padding": (
+        [tensor("x", 2, 3, 5, 6)],
+        lambda emit, x: op.nn.pad(x, [0, 0, 0, 0, 1, 1, 2, 1]),
+        lambda x: [np.pad(x, ((0, 0), (0, 0), (1, 1), (2, 1)))],
+    ),
+    "strided slice": (
+        [tensor("x", 9, 31)],
+        lambda emit, x: op.exp(emit(op.strided_slice(x, [1], [2], [30], [3]))),
+        lambda x: [np.exp(x[:, 2:30:3])],
+    ),
+    "gather": (
+        [tensor("t", 50, 64), tensor("i", 7, dtype="int64")],
+        lambda emit, t, i: op.nn.relu(emit(op.take(t, i, 0))),
+        lambda t, i: [np.maximum(t[i], 0)],
+    ),
+    "selection": (
+        [tensor("x", 11, 13), tensor("y", 13)],
+        lambda emit, x, y: op.where(emit(op.greater(x, y)), x, y),
+        lambda x, y: [np.where(x > y, x, y)],
+    ),
+    "scalar": ([tensor("x")], lambda emit, x: op.exp(x), lambda x: [np.exp(x)]),
+    "compound extents": (
+        [tensor("x", n * 2, 3)],
+        lambda emit, x: op.exp(x),
+        lambda x: [np.exp(x)],
+    ),
+    "wide": (
+        [tensor("x", 512, 1024), tensor("b", 1024)],
+        lambda emit, x, b: op.nn.relu(emit(op.add(x, b))),
+        lambda x, b: [np.maximum(x + b, 0)],
+    ),
+    "doublings": ([tensor("x", 257)], _diamond, lambda x: [x * 2.0**12]),
+}  # fmt: skip
+
+
+@SPECS
+@pytest.mark.parametrize("case", CASES)
+def test_one_launch(case, spec):
+    params, body, reference = CASES[case]
+    claim, _ = check(template(spec), params, body, reference, spec)
+    assert claim.launches == 1
+
+
+@SPECS
+def test_half_precision(spec):
+    params = [tensor("x", 64, 4096, dtype="float16")]
+    check(template(spec), params, lambda emit, x: op.exp(x), lambda x: [np.exp(x)], spec, 2e-3)
+
+
+def test_claim_counts_what_is_touched():
+    """A gather reads its rows of the table, not the table."""
+    members = group(
+        [tensor("t", 5000, 64), tensor("i", 7, dtype="int64")],
+        lambda emit, t, i: op.take(t, i, 0),
+    )
+    claim = Elementwise(False).claim(members, CPU.device)
+    assert claim.bytes < 3 * 7 * 64 * 4
+    assert claim.flops == 0
+
+
+def test_reductions_are_refused():
+    members = group([tensor("x", 8, 16)], lambda emit, x: op.sum(x, 1))
+    refusal = Elementwise(False).claim(members, CPU.device)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "not_mine"
+
+
+def test_too_many_parameters_are_refused():
+    params = [tensor(f"x{i}", 8) for i in range(130)]
+
+    def total(emit, first, *rest):
+        for x in rest:
+            first = emit(op.add(first, x))
+        return op.nn.relu(first)
+
+    refusal = Elementwise(True).claim(group(params, total, CUDA), CUDA.device)
+    assert refusal.code == "too_many_parameters"
+
+
+def test_cpu_works_in_vectors_and_in_parallel():
+    members = group([tensor("x", 512, 1000)], lambda emit, x: op.nn.relu(x))
+    _, func = kernel(Elementwise(False), members, CPU)
+    text = func.script()
+    assert "T.parallel" in text
+    assert "T.vectorized" in text
+    small = group([tensor("x", 5, 100)], lambda emit, x: op.nn.relu(x))
+    assert "T.parallel" not in kernel(Elementwise(False), small, CPU)[1].script()
+
+
+def test_gpu_moves_sixteen_bytes_a_thread():
+    for dtype, lanes in (("float32", 4), ("float16", 8)):
+        members = group([tensor("x", 512, 1024, dtype=dtype)], lambda emit, x: op.nn.relu(x), CUDA)
+        _, func = kernel(Elementwise(True), members, CUDA)
+        assert f"T.vectorized(T.int64({lanes}))" in func.script()
+    odd = group([tensor("x", 511, 1023)], lambda emit, x: op.nn.relu(x), CUDA)
+    assert "T.vectorized" not in kernel(Elementwise(True), odd, CUDA)[1].script()
+
+
+@pytest.mark.cuda_toolchain
+def test_cuda_compiles():
+    assert compiles_for_cuda(Elementwise(True), CASES)

@@ -1,0 +1,297 @@
+"""Row programs as the planner hands them over, each with what it must compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from tvm import te, tirx, topi
+
+
+@dataclass
+class Example:
+    """``function(*inputs) -> outputs``; shapes may hold symbolic variables."""
+
+    inputs: list
+    outputs: list
+    rows: int
+    reference: Callable
+
+    def func(self):
+        """The canonical PrimFunc."""
+        return te.create_prim_func([*self.inputs, *self.outputs])
+
+
+def index(extent):
+    """Relax makes all extents int64."""
+    return tirx.IntImm("int64", extent) if isinstance(extent, int) else extent
+
+
+def tensor(*shape, dtype="float32", name="x"):
+    return te.placeholder([index(e) for e in shape], dtype, name)
+
+
+def compute(shape, body, name):
+    return te.compute([index(e) for e in shape], body, name)
+
+
+def reduced(extent, name):
+    return te.reduce_axis((tirx.IntImm("int64", 0), index(extent)), name)
+
+
+def softmax(m, n, masked=False, logarithm=False):
+    x, mask = tensor(m, n), tensor(m, n, name="mask")
+    shifted = compute((m, n), lambda i, j: x[i, j] * 0.5 + mask[i, j], "scaled") if masked else x
+    k = reduced(n, "k")
+    top = compute((m,), lambda i: te.max(shifted[i, k], k), "top")
+    e = compute((m, n), lambda i, j: te.exp(shifted[i, j] - top[i]), "e")
+    k2 = reduced(n, "k2")
+    total = compute((m,), lambda i: te.sum(e[i, k2], k2), "total")
+    if logarithm:
+        y = compute((m, n), lambda i, j: shifted[i, j] - top[i] - te.log(total[i]), "y")
+    else:
+        y = compute((m, n), lambda i, j: e[i, j] / total[i], "y")
+
+    def reference(x, mask=None):
+        x = x.astype("float64")
+        if masked:
+            x = x * 0.5 + mask
+        x = x - x.max(1, keepdims=True)
+        total = np.exp(x).sum(1, keepdims=True)
+        return [x - np.log(total) if logarithm else np.exp(x) / total]
+
+    return Example([x, mask] if masked else [x], [y], 1, reference)
+
+
+def softmax_over_middle(m, n, w):
+    x = tensor(m, n, w)
+    k, k2 = reduced(n, "k"), reduced(n, "k2")
+    top = compute((m, w), lambda i, j: te.max(x[i, k, j], k), "top")
+    e = compute((m, w, n), lambda i, j, c: te.exp(x[i, c, j] - top[i, j]), "e")
+    total = compute((m, w), lambda i, j: te.sum(e[i, j, k2], k2), "total")
+    y = compute((m, w, n), lambda i, j, c: e[i, j, c] / total[i, j], "y")
+
+    def reference(x):
+        e = np.exp(x.astype("float64") - x.max(1, keepdims=True))
+        return [(e / e.sum(1, keepdims=True)).transpose(0, 2, 1)]
+
+    return Example([x], [y], 2, reference)
+
+
+def layer_norm(m, n, dtype="float32", residual=False):
+    x, r = tensor(m, n, dtype=dtype), tensor(m, n, dtype=dtype, name="r")
+    gamma, beta = tensor(n, dtype=dtype, name="gamma"), tensor(n, dtype=dtype, name="beta")
+
+    def wide(value):
+        return value if dtype == "float32" else value.astype("float32")
+
+    s = compute((m, n), lambda i, j: wide(x[i, j]) + wide(r[i, j]), "s") if residual else None
+    source = (lambda i, j: s[i, j]) if residual else (lambda i, j: wide(x[i, j]))
+    k, k2 = reduced(n, "k"), reduced(n, "k2")
+    count = tirx.Cast("float32", n) if not isinstance(n, int) else tirx.const(float(n), "float32")
+    total = compute((m,), lambda i: te.sum(source(i, k), k), "total")
+    mean = compute((m,), lambda i: total[i] / count, "mean")
+    squares = compute(
+        (m,),
+        lambda i: te.sum((source(i, k2) - mean[i]) * (source(i, k2) - mean[i]), k2),
+        "squares",
+    )
+    scale = compute((m,), lambda i: 1.0 / te.sqrt(squares[i] / count + 1e-5), "scale")
+    y = compute(
+        (m, n),
+        lambda i, j: ((source(i, j) - mean[i]) * scale[i] * wide(gamma[j]) + wide(beta[j])).astype(
+            dtype
+        ),
+        "y",
+    )
+    copy = compute((m, n), lambda i, j: s[i, j].astype(dtype), "copy") if residual else None
+
+    def reference(x, *rest):
+        *r, gamma, beta = [a.astype("float64") for a in rest]
+        x = x.astype("float64")
+        if residual:
+            x = x + r[0]
+        y = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * gamma + beta
+        return [x, y] if residual else [y]
+
+    inputs = [x, r, gamma, beta] if residual else [x, gamma, beta]
+    return Example(inputs, [copy, y] if residual else [y], 1, reference)
+
+
+def rms_norm(m, n):
+    x, r, weight = tensor(m, n), tensor(m, n, name="r"), tensor(n, name="weight")
+    s = compute((m, n), lambda i, j: x[i, j] + r[i, j], "s")
+    out = compute((m, n), lambda i, j: s[i, j], "out")
+    k = reduced(n, "k")
+    squares = compute((m,), lambda i: te.sum(s[i, k] * s[i, k], k), "squares")
+    y = compute(
+        (m, n), lambda i, j: s[i, j] / te.sqrt(squares[i] / float(n) + 1e-6) * weight[j], "y"
+    )
+
+    def reference(x, r, weight):
+        s = x.astype("float64") + r
+        return [s, s / np.sqrt((s * s).mean(1, keepdims=True) + 1e-6) * weight]
+
+    return Example([x, r, weight], [out, y], 1, reference)
+
+
+def group_norm_silu(n, groups, channels, h, w):
+    x = tensor(n, groups * channels, h, w)
+    gamma = tensor(groups * channels, name="gamma")
+    c, i, j = (reduced(e, s) for e, s in ((channels, "c"), (h, "i"), (w, "j")))
+    c2, i2, j2 = (reduced(e, s) for e, s in ((channels, "c2"), (h, "i2"), (w, "j2")))
+    size = float(channels * h * w)
+
+    def at(b, g, c, i, j):
+        return x[b, g * channels + c, i, j]
+
+    total = compute((n, groups), lambda b, g: te.sum(at(b, g, c, i, j), [c, i, j]), "total")
+    mean = compute((n, groups), lambda b, g: total[b, g] / size, "mean")
+    squares = compute(
+        (n, groups),
+        lambda b, g: te.sum(
+            (at(b, g, c2, i2, j2) - mean[b, g]) * (at(b, g, c2, i2, j2) - mean[b, g]), [c2, i2, j2]
+        ),
+        "squares",
+    )
+    normal = compute(
+        (n, groups, channels, h, w),
+        lambda b, g, c, i, j: (
+            (at(b, g, c, i, j) - mean[b, g])
+            / te.sqrt(squares[b, g] / size + 1e-5)
+            * gamma[g * channels + c]
+        ),
+        "normal",
+    )
+    y = compute(
+        (n, groups, channels, h, w),
+        lambda *a: normal(*a) / (1.0 + te.exp(-normal(*a))),
+        "y",
+    )
+
+    def reference(x, gamma):
+        v = x.astype("float64").reshape(n, groups, channels, h, w)
+        axes = (2, 3, 4)
+        v = (v - v.mean(axes, keepdims=True)) / np.sqrt(v.var(axes, keepdims=True) + 1e-5)
+        v = v * gamma.reshape(groups, channels, 1, 1)
+        return [v / (1 + np.exp(-v))]
+
+    return Example([x, gamma], [y], 2, reference)
+
+
+def instance_norm(n, c, h, w):
+    return group_norm_silu(n, c, 1, h, w)
+
+
+def total(shape, axis, fold="sum", dtype="float32"):
+    """Sum, max, or product over some axes; what is left are the rows."""
+    x = tensor(*shape, dtype=dtype)
+    rows = [e for a, e in enumerate(shape) if a not in axis]
+    walked = {a: reduced(shape[a], f"k{a}") for a in axis}
+
+    def element(*row):
+        row = iter(row)
+        value = x(*[walked[a] if a in walked else next(row) for a in range(len(shape))])
+        return getattr(te, fold)(value, list(walked.values()))
+
+    y = compute(rows, element, "y")
+    numpy_fold = {"sum": np.sum, "max": np.max, "min": np.min}[fold]
+    return Example(
+        [x], [y], len(rows), lambda x: [np.asarray(numpy_fold(x.astype("float64"), tuple(axis)))]
+    )
+
+
+def argmax(shape, axis):
+    x = tensor(*shape)
+    y = topi.argmax(x, axis)
+    return Example([x], [y], len(shape) - 1, lambda x: [x.argmax(axis)])
+
+
+def sum_and_max(m, n):
+    x = tensor(m, n)
+    k, k2 = reduced(n, "k"), reduced(n, "k2")
+    a = compute((m,), lambda i: te.sum(x[i, k], k), "a")
+    b = compute((m,), lambda i: te.max(x[i, k2] * 2.0, k2), "b")
+    return Example([x], [a, b], 1, lambda x: [x.sum(1, dtype="float64"), 2.0 * x.max(1)])
+
+
+def global_average(n, c, h, w):
+    x = tensor(n, c, h, w)
+    i, j = reduced(h, "i"), reduced(w, "j")
+    s = compute((n, c), lambda b, a: te.sum(x[b, a, i, j], [i, j]), "s")
+    y = compute((n, c), lambda b, a: s[b, a] / float(h * w), "y")
+    return Example([x], [y], 2, lambda x: [x.mean((2, 3), dtype="float64")])
+
+
+def max_pool(n, c, h, w, stride=1, pad=0):
+    x = tensor(n, c, h, w)
+    oh, ow = ((e + 2 * pad - 3) // stride + 1 for e in (h, w))
+    i, j = reduced(3, "i"), reduced(3, "j")
+
+    def element(b, a, y, z):
+        row, column = y * stride + i - pad, z * stride + j - pad
+        if not pad:
+            return te.max(x[b, a, row, column], [i, j])
+        inside = tirx.all(row >= 0, row < h, column >= 0, column < w)
+        return te.max(
+            te.if_then_else(inside, x[b, a, row, column], te.min_value("float32")), [i, j]
+        )
+
+    y = compute((n, c, oh, ow), element, "y")
+
+    def reference(x):
+        border = ((0, 0), (0, 0), (pad, pad), (pad, pad))
+        x = np.pad(x, border, constant_values=-np.inf)
+        return [sliding_window_view(x, (3, 3), (2, 3))[:, :, ::stride, ::stride].max((-1, -2))]
+
+    return Example([x], [y], 4, reference)
+
+
+def center_of_columns(m, c, n):
+    """A reduction with results inside the row, and a second one over those."""
+    x = tensor(m, n, c)
+    k, k2 = reduced(n, "k"), reduced(c, "k2")
+    mean = compute((m, c), lambda i, a: te.sum(x[i, k, a], k), "columns")
+    top = compute((m,), lambda i: te.max(mean[i, k2], k2), "top")
+    y = compute((m, c), lambda i, a: mean[i, a] - top[i], "y")
+
+    def reference(x):
+        s = x.astype("float64").sum(1)
+        return [s - s.max(1, keepdims=True)]
+
+    return Example([x], [y], 1, reference)
+
+
+def half_epilogue(m, n):
+    x = tensor(m, n)
+    y = compute((m, n), lambda i, j: te.exp(x[i, j]).astype("float16"), "y")
+    return Example([x], [y], 1, lambda x: [np.exp(x.astype("float64"))])
+
+
+def mirrored(m, n):
+    """A row buffer that is read at another element than it was written at."""
+    x = tensor(m, n)
+    e = compute((m, n), lambda i, j: te.exp(x[i, j]), "e")
+    y = compute((m, n), lambda i, j: e[i, j] + e[i, n - 1 - j], "y")
+
+    def reference(x):
+        e = np.exp(x.astype("float64"))
+        return [e + e[:, ::-1]]
+
+    return Example([x], [y], 1, reference)
+
+
+def mirrored_columns(m, c, n):
+    """Results inside the row that threads exchange."""
+    x = tensor(m, n, c)
+    k = reduced(n, "k")
+    s = compute((m, c), lambda i, a: te.sum(x[i, k, a], k), "s")
+    y = compute((m, c), lambda i, a: s[i, a] - s[i, c - 1 - a], "y")
+
+    def reference(x):
+        s = x.astype("float64").sum(1)
+        return [s - s[:, ::-1]]
+
+    return Example([x], [y], 1, reference)

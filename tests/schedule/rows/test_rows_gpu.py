@@ -1,0 +1,184 @@
+"""Row programs on a GPU: what they compute, what a launch needs; no GPU is needed."""
+
+import shutil
+import subprocess
+
+import pytest
+import row_programs as programs
+import tvm
+import tvm_ffi
+from row_checks import check, gpu_target, serial
+from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
+from tvm import relax, tirx
+
+from tvm_fusion.device import parse
+from tvm_fusion.report.count import count
+from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.rows import estimate_rows_gpu, schedule_rows_gpu
+
+
+def scheduled(example, target=None):
+    target = target or gpu_target()
+    func = schedule_rows_gpu(example.func(), example.rows, target)
+    assert check_gpu(func, target) is None
+    return func
+
+
+@pytest.mark.parametrize("size", [(5, 127), (37, 100)], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_odd_sizes(case, size):
+    example = CASES[case](*size)
+    check(example, serial(scheduled(example)), tolerance=HALF if "half" in case else 5e-6)
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+def test_windows(pool):
+    example = programs.max_pool(*pool)
+    check(example, serial(scheduled(example)))
+
+
+@pytest.mark.parametrize("number", range(len(SYMBOLIC)))
+def test_symbolic_extents(number):
+    example, sizes = SYMBOLIC[number]
+    check(example, serial(scheduled(example)), sizes)
+
+
+LONG = {
+    "softmax": programs.softmax(2, 50000),
+    "layer norm": programs.layer_norm(2, 40000, residual=True),
+    "mirrored": programs.mirrored(2, 30000),
+    "shared": programs.mirrored(3, 3000),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_long_rows(case):
+    check(LONG[case], serial(scheduled(LONG[case])))
+
+
+def threads_and_blocks(func):
+    extents = {}
+
+    def note(loop):
+        if loop.thread_binding is not None:
+            extents[str(loop.thread_binding.thread_tag)] = int(loop.extent)
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, note))
+    return tuple(extents[f"{axis}"] for axis in ("blockIdx.x", "threadIdx.x", "threadIdx.y"))
+
+
+@pytest.mark.parametrize(
+    ("example", "expected"),
+    [
+        (programs.softmax(512, 1024), (128, 32, 4)),  # a warp a row
+        (programs.softmax(512, 4096), (512, 512, 1)),  # a block a row
+        (programs.softmax(512, 20), (128, 32, 4)),
+        (programs.total((512, 1000), (0,)), (32, 32, 16)),  # neighbouring columns side by side
+        (programs.max_pool(1, 8, 18, 18), (8, 256, 1)),  # a thread an output
+        (programs.total((1000, 1000), (0, 1)), (1, 1024, 1)),
+    ],
+)
+def test_threads_follow_the_rows(example, expected):
+    assert threads_and_blocks(scheduled(example)) == expected
+
+
+def test_amd_limits_hold():
+    target = parse("rocm:gfx942").tvm_target()
+    example = programs.total((1000, 1000), (0, 1))
+    blocks, x, y = threads_and_blocks(scheduled(example, target))
+    assert blocks == 1
+    assert x * y <= int(target.attrs["max_num_threads"])
+
+
+def buffers(func, scope):
+    blocks = []
+    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, blocks.append))
+    return [b.name for block in blocks for b in block.alloc_buffers if b.scope() == scope]
+
+
+def test_rows_stay_in_registers_and_are_read_once():
+    func = scheduled(programs.layer_norm(64, 1024))
+    assert buffers(func, "shared") == []
+    loads = []
+    tvm_ffi.structural_walk(func.body, (tvm.ir.TensorLoad, loads.append))
+    assert [load.source.name for load in loads].count("x") == 1
+
+
+def test_exchanged_rows_are_shared_and_estimated():
+    example = programs.mirrored(64, 3000)
+    assert buffers(scheduled(example), "shared") == ["e"]
+    estimate = estimate_rows_gpu(example.func(), example.rows, gpu_target())
+    assert (estimate.launches, estimate.shared_bytes) == (1, 12000)
+
+
+def test_row_that_fits_nowhere_is_recomputed():
+    example = programs.mirrored(64, 30000)
+    assert buffers(scheduled(example), "shared") == []
+    assert estimate_rows_gpu(example.func(), 1, gpu_target()).shared_bytes == 0
+
+
+def test_results_that_fit_nowhere_are_refused():
+    example = programs.mirrored_columns(2, 40000, 3)
+    reason = estimate_rows_gpu(example.func(), example.rows, gpu_target())
+    assert "160000 bytes of shared memory" in reason
+    with pytest.raises(ValueError, match="160000 bytes"):
+        schedule_rows_gpu(example.func(), example.rows, gpu_target())
+
+
+def test_estimate_takes_a_device():
+    device = parse("cuda:sm_90a").device
+    example = programs.softmax(64, 1000)
+    of_target = estimate_rows_gpu(example.func(), 1, gpu_target())
+    assert estimate_rows_gpu(example.func(), 1, device) == of_target
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_launch(case):
+    example = CASES[case](37, 100)
+    builder = relax.BlockBuilder()
+    func = scheduled(example).without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
+    kernel = builder.add_func(func, "kernel")
+
+    def types(tensors):
+        return [relax.TensorType([int(e) for e in t.shape], str(t.dtype)) for t in tensors]
+
+    inputs = [relax.Var(f"x{i}", t) for i, t in enumerate(types(example.inputs))]
+    with builder.function("main", inputs):
+        out = types(example.outputs)
+        call = relax.call_tir(kernel, inputs, out if len(out) > 1 else out[0])
+        builder.emit_func_output(builder.emit(call))
+    result = count(builder.get(), gpu_target(), tir_pipeline="tvm_fusion")
+    assert result.kernels == 1
+    assert result.hidden_bytes == 0
+
+
+def cuda_source(func, target):
+    """Text of the kernels; the compiler is called by the test itself."""
+    callback = tvm.get_global_func("tvm_callback_cuda_compile", allow_missing=True)
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", lambda *_: b"none", override=True)
+    try:
+        with target:
+            code = tvm.compile(tvm.IRModule({"main": func}), target, tir_pipeline="tvm_fusion")
+    finally:
+        if callback is not None:
+            tvm_ffi.register_global_func("tvm_callback_cuda_compile", callback, override=True)
+    return code.mod.imports[0].inspect_source()
+
+
+def test_threads_wait_before_they_read_what_others_wrote():
+    source = cuda_source(scheduled(programs.mirrored(64, 3000)), gpu_target())
+    body = source[source.rindex("__global__") :]
+    written, read = body.index("e_ptr[((int)threadIdx.x)] ="), body.rindex("__syncthreads()")
+    assert written < read < body.index("y_ptr[")
+
+
+@pytest.mark.cuda_toolchain
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("case", CASES)
+def test_nvcc_accepts(case, tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text(cuda_source(scheduled(CASES[case](37, 100)), gpu_target()))
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas=-v", "-o", tmp_path / "k.cubin", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes spill stores" in done.stderr

@@ -1,0 +1,73 @@
+"""The fallback claims any one operator, and schedules also what no program expresses."""
+
+import numpy as np
+import pytest
+from group_kernels import CPU, CUDA, arrays, close, group, kernel, run, tensor
+from tvm import relax
+
+from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.schedule.single.template import Single
+from tvm_fusion.schedule.template import Claim
+
+op = relax.op
+SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+CASES = {
+    "map": ([tensor("x", 7, 33)], lambda emit, x: op.exp(x), lambda x: [np.exp(x)]),
+    "several stages": (
+        [tensor("x", 7, 33)],
+        lambda emit, x: op.nn.softmax(x),
+        lambda x: [np.exp(x) / np.exp(x).sum(-1, keepdims=True)],
+    ),
+    "scatter": (
+        [tensor("x", 3, 7), tensor("i", 2, 7, dtype="int64"), tensor("u", 2, 7)],
+        lambda emit, x, i, u: op.scatter_elements(x, i, u, axis=0, reduction="add"),
+        None,
+    ),
+}
+
+
+@SPECS
+@pytest.mark.parametrize("case", CASES)
+def test_always_claimed_and_scheduled(case, spec):
+    params, body, _ = CASES[case]
+    members = group(params, body, spec)
+    with recording() as decisions:
+        claim, func = kernel(Single(spec is CUDA), members, spec)
+    assert claim.launches >= 1
+    # What has no loops to reorder keeps plain loops on a CPU, and that is recorded.
+    plain = [d for d in decisions if d.code == "unscheduled"]
+    assert bool(plain) == (spec is CPU and case == "scatter")
+    if spec is CUDA:
+        assert "threadIdx.x" in func.script()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers(case):
+    params, body, reference = CASES[case]
+    members = group(params, body)
+    _, func = kernel(Single(False), members, CPU)
+    inputs = arrays(params)
+    if reference is None:
+        expected = inputs["x"].astype("float64")
+        for row, column in np.ndindex(inputs["i"].shape):
+            expected[inputs["i"][row, column], column] += inputs["u"][row, column]
+        expected = [expected]
+    else:
+        expected = reference(*(x.astype("float64") for x in inputs.values()))
+    close(run(func, members, inputs), expected)
+
+
+def test_launches_follow_the_structure():
+    softmax, exp = (
+        group([tensor("x", 7, 33)], lambda emit, x, f=f: f(x)) for f in (op.nn.softmax, op.exp)
+    )
+    launches = [Single(False).claim(g, CPU.device).launches for g in (softmax, exp)]
+    assert launches[1] == 1
+    assert launches[0] > 1
+
+
+def test_two_operators_are_refused():
+    members = group([tensor("x", 7)], lambda emit, x: op.exp(emit(op.tanh(x))))
+    answer = Single(False).claim(members, CPU.device)
+    assert not isinstance(answer, Claim)
+    assert answer.code == "one_operator_only"

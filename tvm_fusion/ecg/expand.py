@@ -1,0 +1,201 @@
+"""One operator becomes TensorIR on its own, and the result is put where the operator was.
+
+Legalization functions add PrimFuncs to a module as they go. Here they run in a builder of their
+own, so that what they made can be changed before it enters the module: the module's builder shares
+equal PrimFuncs only if they are equal when they are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import ir, relax, tirx
+
+Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+
+_CALL_TIR = ir.Op.get("relax.call_tir")
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What a legalization made of one call.
+
+    Attributes
+    ----------
+    params : Mapping of relax.Var to relax.Expr
+        Stand-ins for the call's tensors, in order, and what they stand for.
+    bindings : tuple of relax.Binding
+        Over the stand-ins; the last one's value takes the call's place.
+    funcs : Mapping of ir.GlobalVar to ir.BaseFunc
+        Functions that the bindings call.
+    """
+
+    params: Mapping[relax.Var, relax.Expr]
+    bindings: tuple[relax.Binding, ...]
+    funcs: Mapping[ir.GlobalVar, ir.BaseFunc]
+
+    @property
+    def kernel(self) -> tuple[ir.GlobalVar, tirx.PrimFunc] | None:
+        """The PrimFunc that computes the result; None if that cannot be told."""
+        value = self.bindings[-1].value
+        kernels = [(g, f) for g, f in self.funcs.items() if isinstance(f, tirx.PrimFunc)]
+        if is_call_tir(value):
+            kernels = [(g, f) for g, f in kernels if g.same_as(value.args[0])]
+        return kernels[0] if len(kernels) == 1 else None
+
+    def standing_for(self, params: Mapping[relax.Var, relax.Expr]) -> Expansion:
+        """Apply to other tensors of the same types."""
+        return replace(self, params=dict(zip(self.params, params.values(), strict=True)))
+
+    def with_func(self, gvar: ir.GlobalVar, func: ir.BaseFunc) -> Expansion:
+        """Exchange one function."""
+        return replace(self, funcs={**self.funcs, gvar: func})
+
+
+def is_call_tir(value: Any) -> bool:
+    """Tell whether an expression is ``call_tir``."""
+    return isinstance(value, relax.Call) and value.op == _CALL_TIR
+
+
+def stand_in(
+    call: relax.Call, builder: relax.BlockBuilder, dtype: Callable[[str], str] = lambda d: d
+) -> tuple[relax.Call, dict[relax.Var, relax.Expr]]:
+    """Rewrite a call over stand-ins for its variables.
+
+    Parameters
+    ----------
+    call : relax.Call
+        Its tuples may be variables; they are taken apart.
+    builder : relax.BlockBuilder
+        Where the call stands.
+    dtype : callable
+        Element type of each tensor's stand-in; a constant of another type gets one too.
+
+    Returns
+    -------
+    relax.Call
+        Without a type where that changed.
+    dict
+        The stand-ins, and what they stand for.
+    """
+    made: dict[int, relax.Var] = {}
+    params: dict[relax.Var, relax.Expr] = {}
+
+    def convert(expr: relax.Expr) -> relax.Expr:
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([convert(field) for field in expr.fields])
+        is_var = isinstance(expr, relax.Var)
+        if is_var and isinstance(expr.ty, relax.TupleType):
+            return convert(_take_apart(expr, builder))
+        if is_var and isinstance(expr.ty, relax.ShapeType):
+            bound = builder.lookup_binding(expr)
+            if isinstance(bound, relax.ShapeExpr):
+                return bound
+        is_tensor = isinstance(expr.ty, relax.TensorType)
+        if not is_tensor and not (is_var and isinstance(expr.ty, relax.ShapeType)):
+            return expr
+        ty = _with_dtype(expr.ty, dtype) if is_tensor else expr.ty
+        if not is_var and ty is expr.ty:
+            return expr
+        if hash(expr) not in made:
+            made[hash(expr)] = relax.Var(expr.name if is_var else "constant", ty)
+            params[made[hash(expr)]] = expr
+        return made[hash(expr)]
+
+    args = [convert(arg) for arg in call.args]
+    return relax.Call(call.op, args, call.attrs, call.ty_args), params
+
+
+def expand(
+    call: relax.Call, params: Mapping[relax.Var, relax.Expr], legalization: Legalization
+) -> Expansion | None:
+    """Run a legalization on a call over stand-ins.
+
+    Returns
+    -------
+    Expansion or None
+        None if the legalization refused, which it says by returning the call.
+    """
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(params)):
+        call = builder.normalize(call)
+        result = legalization(builder, call)
+        refused = result.same_as(call)
+        builder.emit_func_output(builder.emit(result))
+    return None if refused else _read(builder.get(), params)
+
+
+def expand_by_pass(
+    call: relax.Call, params: Mapping[relax.Var, relax.Expr], lowering: ir.transform.Pass
+) -> Expansion:
+    """Run a pass on a module that holds one call over stand-ins."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(params)):
+        builder.emit_func_output(builder.emit(call))
+    return _read(lowering(builder.get()), params)
+
+
+def splice(expansion: Expansion, builder: relax.BlockBuilder) -> relax.Expr:
+    """Add an expansion's functions and bindings to a builder; returns the result, not yet bound."""
+    exchanged: dict[int, relax.Expr] = {hash(p): v for p, v in expansion.params.items()}
+    for gvar, func in expansion.funcs.items():
+        exchanged[hash(gvar)] = builder.add_func(func, gvar.name_hint)
+    *before, last = expansion.bindings
+    for binding in before:
+        value = _substitute(binding.value, exchanged)
+        if isinstance(binding, relax.MatchCast):
+            exchanged[hash(binding.var)] = builder.match_cast(value, binding.ty)
+        else:
+            exchanged[hash(binding.var)] = builder.emit(value)
+    return _substitute(last.value, exchanged)
+
+
+def _read(mod: tvm.IRModule, params: Mapping[relax.Var, relax.Expr]) -> Expansion:
+    main = mod["main"]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    # The function returns a variable: what it is bound to is the result, through aliases.
+    result = main.body.body
+    while bindings and bindings[-1].var.same_as(result):
+        value = bindings[-1].value
+        if not isinstance(value, relax.Var) or value in params:
+            break
+        bindings.pop()
+        result = value
+    funcs = {g: f for g, f in mod.functions.items() if g.name_hint != "main"}
+    standing = dict(zip(main.params, params.values(), strict=True))
+    return Expansion(standing, tuple(bindings), funcs)
+
+
+def _substitute(expr: relax.Expr, exchanged: Mapping[int, relax.Expr]) -> relax.Expr:
+    if isinstance(expr, (ir.Var, ir.GlobalVar)):
+        return exchanged.get(hash(expr), expr)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([_substitute(field, exchanged) for field in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(_substitute(expr.tuple_value, exchanged), expr.index)
+    if isinstance(expr, relax.Call) and not ir.is_prim_expr(expr):
+        args = [_substitute(arg, exchanged) for arg in expr.args]
+        return relax.Call(_substitute(expr.op, exchanged), args, expr.attrs, expr.ty_args)
+    return expr
+
+
+def _take_apart(var: relax.Var, builder: relax.BlockBuilder) -> relax.Tuple:
+    bound: Any = var
+    while isinstance(bound, relax.Var):
+        following = builder.lookup_binding(bound)
+        if not isinstance(following, (relax.Var, relax.Tuple)):
+            break
+        bound = following
+    if isinstance(bound, relax.Tuple):
+        return bound
+    items = [relax.TupleGetItem(bound, i) for i in range(len(var.ty.fields))]
+    return relax.Tuple([builder.emit(item) for item in items])
+
+
+def _with_dtype(ty: relax.TensorType, dtype: Callable[[str], str]) -> relax.TensorType:
+    old = str(ty.dtype.dtype) if ty.dtype is not None else ""
+    new = dtype(old)
+    return ty if new == old else relax.TensorType(ty.shape, new, ty.vdevice)

@@ -1,0 +1,256 @@
+"""The extended computational graph: operators with their classes, work and edges.
+
+DNNFusion (Niu et al., PLDI 2021, section 3) extends a computational graph by each operator's
+mapping type, its algebraic properties, the size of its result and whether that result can go. Here
+a graph covers one dataflow block; what is not a PrimFunc over SBlocks is a node as well, an opaque
+one, so that no group can grow around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import cached_property
+
+import tvm
+from tvm import ir, relax, tirx
+
+from ..foreign import has_blocks, is_scheduled
+from .operator import Edge, Operator, Value
+
+_CALL_TIR = ir.Op.get("relax.call_tir")
+
+
+class Graph:
+    """Operators of one dataflow block in order, with their values.
+
+    Attributes
+    ----------
+    operators : list of Operator
+        In the order of the bindings, opaque nodes included; a binding that only renames (an alias,
+        a tuple, an item of one) is no operator.
+    values : dict of relax.Var to (Value or tuple)
+        What each variable stands for; tuples are nested.
+    """
+
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, block: relax.DataflowBlock) -> None:
+        self._mod = mod
+        self.block = block
+        self.operators: list[Operator] = []
+        self.values: dict[relax.Var, Value | tuple] = {}
+        self._constants: dict[ir.GenericConst, Value] = {}
+        self._symbol_producers: dict[tirx.Var, Operator] = {}
+        self._extra: dict[Operator, list[Operator]] = {}
+        weights_from = int(func.attrs["num_input"]) if _has(func, "num_input") else len(func.params)
+        for position, param in enumerate(func.params):
+            self.values[param] = self._fresh(param, position >= weights_from)
+        for index, binding in enumerate(block.bindings):
+            self._bind(index, binding)
+
+    def edges(self) -> Iterator[Edge]:
+        """Tensors that go from one operator to another."""
+        for consumer in self.operators:
+            for value in dict.fromkeys(consumer.tensors):
+                if value.producer is not None:
+                    yield Edge(value.producer, value, consumer)
+
+    def predecessors(self, operator: Operator) -> list[Operator]:
+        """Operators that must come before, in order and without duplicates."""
+        direct = [v.producer for v in operator.tensors if v.producer is not None]
+        return list(dict.fromkeys([*direct, *self._extra.get(operator, [])]))
+
+    def successors(self, operator: Operator) -> list[Operator]:
+        """Operators that read a result, in order and without duplicates."""
+        return list(dict.fromkeys(c for v in operator.results for c in v.consumers))
+
+    @cached_property
+    def dependents(self) -> Mapping[Operator, list[Operator]]:
+        """Operators that must come after each operator, for reachability."""
+        after: dict[Operator, list[Operator]] = {op: [] for op in self.operators}
+        for op in self.operators:
+            for before in self.predecessors(op):
+                after[before].append(op)
+        return after
+
+    def duplicate(
+        self, operators: Sequence[Operator], readers: Container[Operator]
+    ) -> list[Operator]:
+        """Copy operators for some readers, which compute the results themselves from now on.
+
+        Parameters
+        ----------
+        operators : sequence of Operator
+            In topological order; what they give each other is copied, too.
+        readers : container of Operator
+            Operators outside that shall read the copies.
+
+        Returns
+        -------
+        list of Operator
+            The copies, which stand behind their originals.
+        """
+        new: dict[Value, Value] = {}
+        copies = []
+        for op in operators:
+            old = op.binding.var
+            var = relax.DataflowVar(old.name, old.ty)
+            operands = tuple(new.get(o, o) if isinstance(o, Value) else o for o in op.operands)
+            binding = relax.VarBinding(var, op.binding.value)
+            copy = Operator(op.index, op.name, op.func, op.gvar, operands, (), binding)
+            self.values[var] = whole = self._fresh(var, False, copy)
+            copy.results = tuple(flatten(whole))
+            for value, original in zip(copy.results, op.results, strict=True):
+                value.is_parameter = original.is_parameter
+                new[original] = value
+            for value in dict.fromkeys(copy.tensors):
+                value.consumers.append(copy)
+            self._extra[copy] = self._extra.get(op, [])
+            self.operators.insert(self.operators.index(op) + 1, copy)
+            copies.append(copy)
+        for original, value in new.items():
+            for reader in [c for c in original.consumers if c in readers]:
+                reader.operands = tuple(value if o is original else o for o in reader.operands)
+                original.consumers.remove(reader)
+                value.consumers.append(reader)
+        self.__dict__.pop("dependents", None)
+        return copies
+
+    def remove(self, operator: Operator) -> None:
+        """Drop an operator whose results nothing reads any more."""
+        self.operators.remove(operator)
+        for value in dict.fromkeys(operator.tensors):
+            value.consumers.remove(operator)
+        self.__dict__.pop("dependents", None)
+
+    def _bind(self, index: int, binding: relax.Binding) -> None:
+        value = binding.value
+        alias = self._alias(value) if isinstance(binding, relax.VarBinding) else None
+        if alias is not None:
+            self.values[binding.var] = alias
+        elif self._is_kernel_call(value):
+            self._add_kernel(index, binding)
+        else:
+            self._add_opaque(index, binding)
+        if not isinstance(binding.var, relax.DataflowVar):
+            for leaving in flatten(self.values[binding.var]):
+                leaving.leaves = True
+
+    def _alias(self, expr: relax.Expr) -> Value | tuple | None:
+        """Resolve an expression that computes nothing; None if it computes."""
+        if isinstance(expr, relax.Var) and expr in self.values:
+            return self.values[expr]
+        if isinstance(expr, ir.GenericConst) and isinstance(expr.ty, relax.TensorType):
+            if expr not in self._constants:
+                self._constants[expr] = Value("constant", expr.ty, constant=expr, is_parameter=True)
+            return self._constants[expr]
+        if isinstance(expr, relax.Tuple):
+            fields = [self._alias(f) for f in expr.fields]
+            return tuple(fields) if all(f is not None for f in fields) else None
+        if isinstance(expr, relax.TupleGetItem):
+            whole = self._alias(expr.tuple_value)
+            return whole[expr.index] if isinstance(whole, tuple) else None
+        return None
+
+    def _is_kernel_call(self, value: relax.Expr) -> bool:
+        if not isinstance(value, relax.Call) or value.op != _CALL_TIR:
+            return False
+        func = self._mod.functions.get(value.args[0])
+        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func) or not has_blocks(func):
+            return False
+        shapes = [t.shape for t in _tensor_types(value.ty_args[0])]
+        return all(isinstance(s, relax.ShapeExpr) for s in shapes)
+
+    def _add_kernel(self, index: int, binding: relax.VarBinding) -> None:
+        call = binding.value
+        gvar = call.args[0]
+        passed = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else [call.args[1]]
+        operands: list[Value | ir.Expr] = []
+        for arg in [*passed, *call.args[2:]]:
+            resolved = self._alias(arg)
+            if resolved is None and isinstance(arg, relax.ShapeExpr):
+                operands.extend(arg.values)
+            else:
+                operands.append(resolved if resolved is not None else arg)
+        self._add(index, binding, self._mod[gvar], gvar, tuple(operands))
+
+    def _add_opaque(self, index: int, binding: relax.Binding) -> None:
+        reads: list[Value] = []
+        found: list[ir.Expr] = []
+        relax.analysis.post_order_visit(binding.value, found.append)
+        for expr in found:
+            is_tensor = isinstance(expr, relax.Var | ir.GenericConst)
+            if is_tensor and (resolved := self._alias(expr)) is not None:
+                reads.extend(flatten(resolved))
+        self._add(index, binding, None, None, tuple(dict.fromkeys(reads)))
+
+    def _add(
+        self,
+        index: int,
+        binding: relax.Binding,
+        func: tirx.PrimFunc | None,
+        gvar: ir.GlobalVar | None,
+        operands: tuple[Value | ir.Expr, ...],
+    ) -> None:
+        operator = Operator(index, binding.var.name, func, gvar, operands, (), binding)
+        whole = self._fresh(binding.var, False, operator)
+        operator.results = tuple(flatten(whole))
+        self.values[binding.var] = whole
+        tensors = list(dict.fromkeys(operator.tensors))
+        is_parameter = bool(tensors) and all(v.is_parameter for v in tensors)
+        for result in operator.results:
+            result.is_parameter = is_parameter and func is not None
+        for value in tensors:
+            value.consumers.append(operator)
+        if isinstance(binding, relax.MatchCast):
+            for symbol in relax.analysis.definable_tir_vars_in_type(binding.ty):
+                self._symbol_producers.setdefault(symbol, operator)
+        elif self._symbol_producers:
+            sources = [self._symbol_producers.get(v) for v in _symbols(binding)]
+            self._extra[operator] = list(dict.fromkeys(o for o in sources if o is not None))
+        self.operators.append(operator)
+
+    def _fresh(
+        self, var: relax.Var, is_parameter: bool, producer: Operator | None = None
+    ) -> Value | tuple:
+        def build(name: str, type_: ir.Type) -> Value | tuple:
+            if isinstance(type_, relax.TupleType):
+                return tuple(build(f"{name}.{i}", f) for i, f in enumerate(type_.fields))
+            return Value(name, type_, producer, is_parameter=is_parameter)
+
+        return build(var.name, var.ty)
+
+
+def flatten(value: Value | tuple) -> list[Value]:
+    """List the tensors of a nested tuple."""
+    if isinstance(value, tuple):
+        return [v for part in value for v in flatten(part)]
+    return [value]
+
+
+def _tensor_types(type_: ir.Type) -> list[relax.TensorType]:
+    if isinstance(type_, relax.TupleType):
+        return [t for f in type_.fields for t in _tensor_types(f)]
+    return [type_]
+
+
+def _symbols(binding: relax.Binding) -> list[tirx.Var]:
+    """Symbolic variables that a binding mentions."""
+    found = list(relax.analysis.tir_vars_in_type(binding.var.ty))
+    scalars: list[ir.Expr] = []
+    if isinstance(binding.value, relax.Call):
+        for arg in binding.value.args:
+            if isinstance(arg, relax.ShapeExpr):
+                scalars.extend(arg.values)
+            elif isinstance(arg, relax.Tuple):
+                scalars.extend(f for f in arg.fields if isinstance(f.ty, ir.PrimType))
+            elif isinstance(arg.ty, ir.PrimType):
+                scalars.append(arg)
+    for scalar in scalars:
+        found.extend(tirx.analysis.undefined_vars(scalar))
+    return list(dict.fromkeys(found))
+
+
+def _has(func: relax.Function, name: str) -> bool:
+    return bool(func.attrs) and name in func.attrs
+
+
+__all__ = ["Edge", "Graph", "Operator", "Value", "flatten"]

@@ -1,0 +1,197 @@
+"""Nodes and edges of the extended computational graph: operators and the tensors between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from tvm import ir, relax, tirx
+
+from .classify import Classification, classify
+from .mapping import MappingType, most_complex
+from .properties import Properties, properties
+from .record import OpRecord, record_of
+from .work import at, bytes_of
+from .work import flops as count_flops
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor: a parameter of the function, a constant, or a result of an operator.
+
+    Attributes
+    ----------
+    name : str
+        For a reader.
+    type : relax.TensorType
+        Its shape may be symbolic.
+    producer : Operator or None
+        None for parameters and constants.
+    constant : ir.GenericConst or None
+        The constant itself.
+    is_parameter : bool
+        Known before the inputs are: a constant, a weight, or computed from such alone. An operator
+        that spreads a parameter over its result is no One-to-Many operator for that.
+    """
+
+    name: str
+    type: relax.TensorType
+    producer: Operator | None = None
+    constant: ir.GenericConst | None = None
+    is_parameter: bool = False
+    consumers: list[Operator] = field(default_factory=list)
+    leaves: bool = False
+
+    @cached_property
+    def shape(self) -> tuple[ir.Expr, ...]:
+        """Extents, symbolic ones as expressions over the Relax function's variables."""
+        return tuple(self.type.shape.values)
+
+    @property
+    def dtype(self) -> str:
+        """Element type."""
+        return str(self.type.dtype)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Size in memory; symbolic extents count as ``ASSUMED_DIM``."""
+        return at(bytes_of(self.shape, self.dtype))
+
+    @property
+    def operator(self) -> Operator:
+        """The producer of a result."""
+        if self.producer is None:
+            raise ValueError(f"{self.name} is no operator's result")
+        return self.producer
+
+    def __repr__(self) -> str:
+        return f"Value({self.name}: {self.type})"
+
+
+@dataclass(eq=False)
+class Operator:
+    """A node: one binding of the dataflow block.
+
+    Attributes
+    ----------
+    index : int
+        Position of its binding.
+    name : str
+        Variable that it defines.
+    func : tirx.PrimFunc or None
+        What it computes, unscheduled; None for an opaque node.
+    gvar : ir.GlobalVar or None
+        The PrimFunc's name in the module.
+    operands : tuple of (Value or ir.Expr)
+        In the order of the PrimFunc's first parameters: tensors, and scalars as expressions.
+    results : tuple of Value
+        In the order of its remaining parameters.
+    binding : relax.Binding
+        Where it came from.
+    """
+
+    index: int
+    name: str
+    func: tirx.PrimFunc | None
+    gvar: ir.GlobalVar | None
+    operands: tuple[Value | ir.Expr, ...]
+    results: tuple[Value, ...]
+    binding: relax.Binding
+
+    @property
+    def tensors(self) -> tuple[Value, ...]:
+        """Operands that are tensors."""
+        return tuple(o for o in self.operands if isinstance(o, Value))
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether no template can take it."""
+        return self.func is None
+
+    @cached_property
+    def record(self) -> OpRecord | None:
+        """Relax name and attributes; None for custom TensorIR."""
+        return record_of(self.func) if self.func is not None else None
+
+    @cached_property
+    def title(self) -> str:
+        """Short name of what it does, for a reader."""
+        if self.record is not None:
+            return self.record.name.removeprefix("relax.").removeprefix("nn.")
+        return self.gvar.name_hint if self.gvar is not None else "opaque"
+
+    @cached_property
+    def classification(self) -> Classification:
+        """Classes per (operand, result)."""
+        if self.func is None:
+            return Classification({}, "it is not a PrimFunc over blocks")
+        return classify(self.func)
+
+    @cached_property
+    def type(self) -> MappingType:
+        """Most complex class over the operands that are no parameters, if there are such."""
+        if self.classification.reason:
+            return MappingType.OPAQUE
+        pairs = self.classification.pairs
+        active = [
+            pair.type
+            for (operand, _), pair in pairs.items()
+            if not (isinstance(v := self.operands[operand], Value) and v.is_parameter)
+            # A contraction or reduction stays one whatever it is applied to.
+            or pair.type is MappingType.MANY_TO_MANY
+        ]
+        return most_complex(active) if active else MappingType.ONE_TO_ONE
+
+    def operand_type(self, value: Value) -> MappingType:
+        """Most complex class between one tensor operand and the results."""
+        types = [
+            t
+            for i, operand in enumerate(self.operands)
+            if operand is value and (t := self.classification.operand(i)) is not None
+        ]
+        return most_complex(types) if types else self.type
+
+    @cached_property
+    def properties(self) -> Properties:
+        """Algebraic properties: associative, commutative, distributive."""
+        return properties(self.record)
+
+    @cached_property
+    def flops(self) -> int:
+        """Arithmetic operations; symbolic extents count as ``ASSUMED_DIM``."""
+        return _flops(self.func) if self.func is not None else 0
+
+    @cached_property
+    def result_bytes(self) -> int:
+        """Size of its results: DNNFusion's intermediate-result size."""
+        return sum(v.bytes for v in self.results)
+
+    @property
+    def is_result_removable(self) -> bool:
+        """Whether fusing all its consumers would make the results disappear (IR-removable)."""
+        return all(
+            not v.leaves and v.consumers and all(not c.is_opaque for c in v.consumers)
+            for v in self.results
+        )
+
+    def __repr__(self) -> str:
+        return f"Operator({self.index}: {self.name} = {self.title})"
+
+
+@dataclass(eq=False)
+class Edge:
+    """A tensor from one operator to another."""
+
+    producer: Operator
+    value: Value
+    consumer: Operator
+
+    @property
+    def type(self) -> MappingType:
+        """The consumer's class for this operand."""
+        return self.consumer.operand_type(self.value)
+
+
+@lru_cache(maxsize=4096)
+def _flops(func: tirx.PrimFunc) -> int:
+    return at(count_flops(func))

@@ -1,0 +1,314 @@
+"""How much work a PrimFunc is: arithmetic and compulsory memory traffic, counted from TensorIR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+
+#: A number, or an expression over symbolic dimensions.
+Count: TypeAlias = "int | ir.Expr"
+
+ASSUMED_DIM = 128  # stands for a symbolic dimension wherever a number is needed
+CHEAP_OPERATIONS = 8  # per result element: cheaper than writing four bytes and reading them again
+
+# In units of one addition. Division, square roots: a reciprocal estimate and Newton's steps.
+# Transcendentals: range reduction and a polynomial, or a special function unit at a quarter rate
+# with what surrounds it. The figures need to be right within a factor of two only.
+_DIVISION = 4
+_TRANSCENDENTAL = 16
+_WEIGHTS = {
+    **dict.fromkeys(("sqrt", "rsqrt", "fmod", "ldexp"), _DIVISION),
+    **dict.fromkeys(("fabs", "abs", "floor", "ceil", "round", "trunc", "nearbyint", "fma"), 1),
+    **dict.fromkeys(("copysign", "isnan", "isinf", "isfinite", "likely"), 1),
+    **dict.fromkeys(("shift_left", "shift_right"), 1),
+    **dict.fromkeys((f"bitwise_{name}" for name in ("and", "or", "xor", "not")), 1),
+}
+_ARITHMETIC = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, tirx.And, tirx.Or, tirx.Not),
+    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE),
+)
+_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+
+
+def flops(func: tirx.PrimFunc) -> Count:
+    """Count arithmetic on tensor elements: iterations times operations of each store's value.
+
+    Addition, multiplication, comparison, minimum, maximum and rounding count 1 (a multiply-add 2),
+    division and square roots 4, other intrinsics (exp, tanh, erf, pow) 16. Conversions, index
+    arithmetic and choices by position (padding) count nothing; of two branches the dearer counts.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        Scheduled or not; only its loops and stores are looked at. The body of a ``while`` counts
+        once.
+
+    Returns
+    -------
+    int or ir.Expr
+        An expression where dimensions are symbolic; see :func:`at`.
+    """
+    total: Count = 0
+    for store in _survey(func).stores:
+        total = total + _times(store.iterations, store.operations)
+    return total
+
+
+def bytes_read(func: tirx.PrimFunc) -> Count:
+    """Bytes that must be read from parameters: each touched element once.
+
+    Loads are counted, up to the size of the buffer: all of a matrix operand, only the rows that a
+    gather picks, one vector of a bias. What a function has written itself is not read. A buffer
+    handed to foreign code by address (a sorting routine) counts once, as read.
+    """
+    survey = _survey(func)
+    return _sum(_traffic(buffer, survey.reads.get(hash(buffer), 0)) for buffer in _buffers(func))
+
+
+def bytes_written(func: tirx.PrimFunc) -> Count:
+    """Bytes that must be written to parameters: each touched element once."""
+    survey = _survey(func)
+    return _sum(_traffic(buffer, survey.writes.get(hash(buffer), 0)) for buffer in _buffers(func))
+
+
+def bytes_of(shape: Sequence[Any], dtype: str) -> Count:
+    """Size of a tensor; types below eight bits are packed."""
+    elements = _product(shape)
+    bits = _bits(dtype)
+    if bits % 8 == 0:
+        return _times(elements, bits // 8)
+    if isinstance(elements, int):
+        return math.ceil(elements * bits / 8)
+    return (elements * bits + 7) // 8
+
+
+def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUMED_DIM) -> int:
+    """Evaluate a count that may be symbolic.
+
+    Parameters
+    ----------
+    count : int or ir.Expr
+        From one of the functions of this module, or any extent.
+    dims : Mapping of str to int, optional
+        Values of symbolic dimensions by name.
+    default : int
+        Value of every other symbolic dimension.
+
+    Returns
+    -------
+    int
+        The value.
+    """
+    if not isinstance(count, ir.Expr):
+        return int(count)
+    values = dims or {}
+    numeric = tvm_ffi.structural_map(
+        count,
+        (ir.Var, lambda v: tirx.IntImm(str(v.ty.dtype), values.get(v.name, default))),
+        order="post",
+    )
+    return int(sym.Analyzer().simplify(numeric))
+
+
+def is_cheap(func: tirx.PrimFunc) -> bool:
+    """Tell whether computing an element again costs less than keeping it.
+
+    No reduction, no intrinsic dearer than a square root, no division by a tensor that makes the sum
+    exceed ``CHEAP_OPERATIONS`` per element of the results. Moving data around is cheap.
+    """
+    survey = _survey(func)
+    if survey.has_reduction or survey.is_opaque or not survey.stores:
+        return False
+    if any(store.is_dear for store in survey.stores):
+        return False
+    results = _sum(survey.writes.get(hash(buffer), 0) for buffer in _buffers(func))
+    return at(flops(func)) <= CHEAP_OPERATIONS * max(at(results), 1)
+
+
+@dataclass(frozen=True)
+class _Store:
+    iterations: Count
+    operations: int
+    is_dear: bool
+
+
+@dataclass
+class _Survey:
+    """One pass over a PrimFunc: its stores, and accesses of each buffer by its hash."""
+
+    stores: list[_Store] = field(default_factory=list)
+    reads: dict[int, Count] = field(default_factory=dict)
+    writes: dict[int, Count] = field(default_factory=dict)
+    has_reduction: bool = False
+    is_opaque: bool = False  # foreign code, or loops of its own inside a block
+
+    def statement(self, stmt: Any, times: Count) -> None:
+        if isinstance(stmt, tirx.SeqStmt):
+            for part in stmt.seq:
+                self.statement(part, times)
+        elif isinstance(stmt, tirx.For):
+            self.statement(stmt.body, _times(times, _extent(stmt.extent)))
+        elif isinstance(stmt, s_tir.SBlockRealize):
+            self._block(stmt.block, times)
+        elif isinstance(stmt, tirx.BufferStore):
+            self._store(stmt, times)
+        elif isinstance(stmt, tirx.IfThenElse):
+            self.statement(stmt.then_case, times)
+            if stmt.else_case is not None:
+                self.statement(stmt.else_case, times)
+        elif isinstance(stmt, (tirx.AttrStmt, tirx.While)):
+            self.statement(stmt.body, times)
+        elif isinstance(stmt, tirx.Bind):
+            self._loads(stmt.value, times)
+            operations, dear, _ = _cost(stmt.value)
+            self.stores.append(_Store(times, operations, dear))
+        elif isinstance(stmt, tirx.Evaluate):
+            self._foreign(stmt.value)
+
+    def _block(self, block: s_tir.SBlock, times: Count) -> None:
+        self.has_reduction |= block.init is not None or any(
+            v.iter_type == tirx.IterVar.CommReduce for v in block.iter_vars
+        )
+        if block.init is not None:  # the accumulator is the block's own from here on
+            for store in _find(block.init, tirx.BufferStore):
+                self.writes.setdefault(hash(store.buffer), 0)
+        is_scope = bool(_find(block.body, s_tir.SBlock))
+        self.is_opaque |= not is_scope and bool(_find(block.body, tirx.For, tirx.While))
+        self.statement(block.body, times)
+
+    def _store(self, store: tirx.BufferStore, times: Count) -> None:
+        self._loads(store.value, times)
+        for index in store.indices:
+            self._loads(index, times)
+        operations, dear, _ = _cost(store.value)
+        self.stores.append(_Store(times, operations, dear))
+        key = hash(store.buffer)
+        # A scan or a scatter: what it adds to was written by an earlier iteration.
+        self.has_reduction |= any(hash(x.source) == key for x in _find(store.value, ir.TensorLoad))
+        self.writes[key] = self.writes.get(key, 0) + times
+
+    def _foreign(self, call: ir.Expr) -> None:
+        for buffer in _find(call, ir.Var):
+            if isinstance(buffer.ty, tirx.BufferType):
+                self.is_opaque = True
+                self.reads.setdefault(hash(buffer), _product(buffer.ty.shape))
+
+    def _loads(self, expr: ir.Expr, times: Count) -> None:
+        for load in _find(expr, ir.TensorLoad):
+            key = hash(load.source)
+            if key not in self.writes:
+                self.reads[key] = self.reads.get(key, 0) + times
+
+
+def _survey(func: tirx.PrimFunc) -> _Survey:
+    survey = _Survey()
+    survey.statement(func.body, 1)
+    return survey
+
+
+def _cost(expr: Any) -> tuple[int, bool, bool]:
+    """Operations of an expression, whether it has a dear one, and whether it reads a tensor."""
+    if isinstance(expr, ir.TensorLoad):
+        return 0, False, True
+    parts = [_cost(part) for part in _operands(expr)]
+    reads = any(part[2] for part in parts)
+    dear = any(part[1] for part in parts)
+    operations = sum(part[0] for part in parts)
+    if isinstance(expr, tirx.Select) or _intrinsic(expr) == "if_then_else":
+        condition, then, otherwise = parts
+        return condition[0] + condition[2] + max(then[0], otherwise[0]), dear, reads
+    if not reads:  # a constant, or arithmetic on positions
+        return 0, False, False
+    if isinstance(expr, _ARITHMETIC):
+        operations += 1
+    elif isinstance(expr, _DIVISIONS):
+        operations += _DIVISION
+    elif isinstance(expr, ir.Call):
+        weight = _WEIGHTS.get(_intrinsic(expr), _TRANSCENDENTAL)
+        operations, dear = operations + weight, dear or weight == _TRANSCENDENTAL
+    return operations, dear, reads
+
+
+def _operands(expr: Any) -> list[Any]:
+    if isinstance(expr, ir.Call):
+        return list(expr.args)
+    if isinstance(expr, tirx.Select):
+        return [expr.condition, expr.true_value, expr.false_value]
+    if isinstance(expr, tirx.Let):
+        return [expr.value, expr.body]
+    if isinstance(expr, (*_ARITHMETIC, *_DIVISIONS)):
+        return [expr.a] if isinstance(expr, tirx.Not) else [expr.a, expr.b]
+    if isinstance(expr, (tirx.Cast, tirx.Broadcast)):
+        return [expr.value]
+    return []
+
+
+def _intrinsic(expr: Any) -> str:
+    if isinstance(expr, ir.Call) and isinstance(expr.op, ir.Op):
+        return str(expr.op.name).rpartition(".")[2]
+    return ""
+
+
+def _buffers(func: tirx.PrimFunc) -> Iterator[tirx.Var]:
+    return (p for p in func.params if isinstance(p.ty, tirx.BufferType))
+
+
+def _traffic(buffer: tirx.Var, accesses: Count) -> Count:
+    elements = _product(buffer.ty.shape)
+    if isinstance(accesses, int) and isinstance(elements, int):
+        touched: Count = min(accesses, elements)
+    elif isinstance(accesses, int) and accesses == 0:
+        return 0
+    else:
+        touched = sym.Analyzer().simplify(tirx.min(_as_int64(accesses), _as_int64(elements)))
+    bits = _bits(str(buffer.ty.dtype))
+    return _times(touched, bits // 8) if bits % 8 == 0 else (touched * bits + 7) // 8
+
+
+def _as_int64(count: Count) -> ir.Expr:
+    return tirx.IntImm("int64", count) if isinstance(count, int) else count.astype("int64")
+
+
+def _bits(dtype: str) -> int:
+    return 8 if dtype == "bool" else int(tvm.DataType(dtype).bits)
+
+
+def _extent(extent: Any) -> Count:
+    return int(extent) if isinstance(extent, (int, tirx.IntImm)) else extent
+
+
+def _product(factors: Sequence[Any]) -> Count:
+    product: Count = 1
+    for factor in factors:
+        product = _times(product, _extent(factor))
+    return product
+
+
+def _times(a: Count, b: Count) -> Count:
+    """Multiply without ``1 * n``, ``0 * n`` and int32 overflow."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if isinstance(a, int):
+        a, b = b, a
+    if isinstance(b, int) and b in (0, 1):
+        return a if b else 0
+    return _as_int64(a) * _as_int64(b)
+
+
+def _sum(counts: Iterator[Count]) -> Count:
+    total: Count = 0
+    for count in counts:
+        total = total + count
+    return total
+
+
+def _find(node: Any, *kinds: type) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, *((kind, found.append) for kind in kinds))
+    return found

@@ -1,0 +1,206 @@
+"""What a claim costs: measured where there is a record, else by the roofline model.
+
+The one cost interface of the planner. Williams, Waterman and Patterson ("Roofline", CACM 2009)
+bound a kernel by its traffic over the bandwidth and by its arithmetic over the peak rate; launches
+come on top. Estimates order alternatives on one device; they are no predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ..device import Device
+
+if TYPE_CHECKING:
+    from ..ecg.graph import Operator
+    from ..schedule.template import Claim
+    from .records import Records
+
+GB, TERA, MIB = 1e9, 1e12, 1 << 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Microseconds of all launches of a claim, and where the figure comes from."""
+
+    us: float
+    source: Literal["measured", "roofline"]
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """What is assumed about a kind of device: fallbacks for None, and factors nobody publishes.
+
+    Attributes
+    ----------
+    units : int
+        Multiprocessors or cores.
+    bandwidth : float
+        Bytes per second of one unit when all are busy.
+    flops : float
+        float32 operations per second of one unit; of a CPU's, per 32-bit lane.
+    cache_bytes : int
+        Last-level cache.
+    cache_speedup : float
+        Its bandwidth over the memory's.
+    overshare : float
+        Bandwidth that one unit alone draws, over its fair share: a block has few loads in flight.
+    memory_efficiency, compute_efficiency : float
+        What generated kernels reach of the bandwidth and of the peak rate.
+    launch_us : float
+        Per kernel.
+    wake_us : float
+        Per kernel that runs on several units: waking a CPU's worker threads.
+    """
+
+    units: int
+    bandwidth: float
+    flops: float
+    cache_bytes: int
+    cache_speedup: float
+    overshare: float
+    memory_efficiency: float
+    compute_efficiency: float
+    launch_us: float
+    wake_us: float
+
+
+# Bandwidths are those of a copy: a server core draws about 12 GB/s alone and 10 among others, which
+# makes one of two cores reach 60 % of both. 2.5 GHz and two fused multiply-adds a cycle make 10
+# GFLOP/s a lane. A GPU's units: 128 lanes near 0.8 GHz, so that an unknown board is no fast one. An
+# untuned launch without a graph takes about 2 us; a call of a compiled kernel about 1.5 us.
+_GPU = _Rates(80, 8 * GB, 0.2 * TERA, 4 * MIB, 2.5, 2.0, 0.8, 0.3, 2.0, 0.0)
+_RATES: Mapping[str, _Rates] = {
+    "llvm": _Rates(8, 10 * GB, 10 * GB, 8 * MIB, 3.0, 1.2, 1.0, 0.3, 1.5, 5.0),
+    "cuda": _GPU,
+    "rocm": _GPU,
+}
+_LANES = 4  # of a CPU's vector registers when their width is unknown: 128 bits
+
+# Operations per byte of operands and results from which an operator counts as a contraction, which
+# matrix units take where there are some. Single operators full of transcendentals stay below.
+_CONTRACTION = 16
+
+
+class CostModel:
+    """Costs of claims on one device.
+
+    Parameters
+    ----------
+    device : Device
+        Fields that are None count as documented defaults of the device's kind.
+    records : Records, optional
+        Measurements; they take precedence.
+    """
+
+    def __init__(self, device: Device, records: Records | None = None) -> None:
+        self._device = device
+        self._records = records
+        self._looked_up: dict[Hashable, float | None] = {}
+        self._seconds: dict[Operator, float] = {}
+        self._rates = rates = _RATES[device.kind]
+        self._units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
+        memory = device.memory_bandwidth or rates.bandwidth * self._units
+        self._bandwidth = memory * rates.memory_efficiency
+        self._cache = device.l3_bytes or device.l2_bytes or rates.cache_bytes
+        lanes = (device.vector_bits or 32 * _LANES) // 32 if device.kind == "llvm" else 1
+        self._vector_peak = device.peak_flops.get("float32") or rates.flops * lanes * self._units
+
+    def cost(self, claim: Claim) -> Estimate:
+        """Tell what a claim's launches take.
+
+        Parameters
+        ----------
+        claim : Claim
+            Symbolic dimensions of its group count as :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
+
+        Returns
+        -------
+        Estimate
+            The measured record of the same group, template, device and versions if there is one;
+            else the roofline's figure, which never falls as bytes, flops or launches grow.
+        """
+        us = self._measured(claim)
+        if us is not None:
+            return Estimate(us, "measured")
+        return Estimate(self._roofline(claim), "roofline")
+
+    def total(self, claims: Iterable[Claim]) -> float:
+        """Add up what claims cost one after the other, in microseconds."""
+        return sum(self.cost(claim).us for claim in claims)
+
+    def compare(self, *alternatives: Iterable[Claim]) -> tuple[Estimate, ...]:
+        """Tell what alternatives cost, all from the same source.
+
+        A measurement beside a model's figure would decide by what the model is off. So one claim
+        without a record makes all of them the roofline's.
+
+        Parameters
+        ----------
+        *alternatives : iterable of Claim
+            Each a way to do the same: claims that run one after the other.
+
+        Returns
+        -------
+        tuple of Estimate
+            One per alternative.
+        """
+        lists = [list(claims) for claims in alternatives]
+        measured = [[self._measured(claim) for claim in claims] for claims in lists]
+        if self._records is not None and all(us is not None for row in measured for us in row):
+            return tuple(Estimate(sum(us or 0.0 for us in row), "measured") for row in measured)
+        return tuple(Estimate(sum(map(self._roofline, claims)), "roofline") for claims in lists)
+
+    def _measured(self, claim: Claim) -> float | None:
+        if self._records is None:
+            return None
+        known = (claim.template.name, claim.group.key)
+        if known not in self._looked_up:
+            from .record_key import Key
+
+            key = Key.of(claim.group, claim.template.name, self._device)
+            self._looked_up[known] = self._records.get(key)
+        return self._looked_up[known]
+
+    def _roofline(self, claim: Claim) -> float:
+        rates, parallelism = self._rates, max(claim.parallelism, 1)
+        share = min(1.0, parallelism * rates.overshare / self._units)
+        memory = claim.bytes * self._seconds_per_byte(claim) / share
+        busy = min(1.0, parallelism / self._units)
+        compute = claim.flops * self._seconds_per_operation(claim) / busy
+        wake = rates.wake_us if min(parallelism, self._units) > 1 else 0.0
+        return max(memory, compute) * 1e6 + claim.launches * (rates.launch_us + wake)
+
+    def _seconds_per_byte(self, claim: Claim) -> float:
+        """Averaged over the group's tensors: what fits into the last-level cache comes from there.
+
+        Weights never do: between two runs everything else has been through the cache.
+        """
+        tensors = (*claim.group.inputs, *claim.group.outputs)
+        cached = sum(v.bytes for v in tensors if not v.is_parameter and v.bytes <= self._cache)
+        everything = sum(v.bytes for v in tensors)
+        fraction = cached / everything if everything else 1.0
+        return (1 - fraction + fraction / self._rates.cache_speedup) / self._bandwidth
+
+    def _seconds_per_operation(self, claim: Claim) -> float:
+        """Averaged over the members by their share in the arithmetic."""
+        flops, seconds = 0, 0.0
+        for op in claim.group.members:
+            if op not in self._seconds:  # planning asks about the same operators again and again
+                self._seconds[op] = op.flops / self._peak(op)
+            flops += op.flops
+            seconds += self._seconds[op]
+        average = seconds / flops if flops else 1 / self._vector_peak
+        return average / self._rates.compute_efficiency
+
+    def _peak(self, operator: Operator) -> float:
+        """Operations per second on the units that the operator runs on."""
+        tensors = (*operator.tensors, *operator.results)
+        dtypes = [v.dtype for v in operator.tensors]
+        if operator.flops > _CONTRACTION * sum(v.bytes for v in tensors):
+            rates = self._device.peak_flops
+            return max((rates[d] for d in dtypes if d in rates), default=self._vector_peak)
+        # Elementwise arithmetic runs on the vector units, whatever matrix units could do.
+        return self._vector_peak / 2 if "float64" in dtypes else self._vector_peak

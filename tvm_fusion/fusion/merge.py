@@ -1,0 +1,103 @@
+"""May two blocks become one? Every answer has a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..device import Device
+from ..ecg.mapping import MappingType, Relation, combine, most_complex
+from ..schedule.template import Claim, Refusal
+from .claims import ClaimBook
+from .group import Group
+from .partition import Block, Partition
+
+MAX_MEMBERS = 96  # beyond it a kernel takes longer to compile than it can save
+
+
+class Merger:
+    """Decides about merges of a partition's blocks.
+
+    Parameters
+    ----------
+    partition : Partition
+        The current state.
+    book : ClaimBook
+        What templates promise.
+    """
+
+    def __init__(self, partition: Partition, book: ClaimBook) -> None:
+        self._partition = partition
+        self._book = book
+
+    @property
+    def device(self) -> Device:
+        """What claims are for."""
+        return self._book.device
+
+    def saving(self, block: Block, parts: Iterable[Block]) -> float:
+        """Microseconds that a merged block saves."""
+        together, apart = self._book.cost.compare([block.claim], [p.claim for p in parts])
+        return apart.us - together.us
+
+    def vertical(self, first: Block, second: Block) -> Block | Refusal:
+        """Join a producer and its consumer, as the mapping table says.
+
+        Green cells ask for a claim alone; yellow ones must also not cost more than the parts, and
+        so must green ones that would compute something twice.
+        """
+        if first.is_opaque or second.is_opaque:
+            return _opaque(first if first.is_opaque else second)
+        cell = combine(first.type, second.type)
+        if cell.relation is Relation.BREAK:
+            return Refusal(
+                "mapping_red",
+                f"{first.type.value} feeding {second.type.value} stays apart "
+                "(mapping table), and no template proposed the two.",
+            )
+        type_ = cell.type or second.type
+        return self.join((first, second), type_, cell.relation is Relation.DEPEND)
+
+    def horizontal(self, blocks: Iterable[Block]) -> Block | Refusal:
+        """Join blocks that read the same tensor and do not depend on each other."""
+        blocks = tuple(blocks)
+        for block in blocks:
+            if block.is_opaque:
+                return _opaque(block)
+        return self.join(blocks, most_complex(b.type for b in blocks), True)
+
+    def join(
+        self, blocks: tuple[Block, ...], type_: MappingType, must_pay: bool
+    ) -> Block | Refusal:
+        """Join blocks of any relation if that is legal and claimed (and pays, where it must)."""
+        members = tuple(sorted((o for b in blocks for o in b.members), key=lambda o: o.index))
+        if len(members) > MAX_MEMBERS:
+            return Refusal("too_many_members", f"It would have more than {MAX_MEMBERS} operators.")
+        if not self._partition.is_convex(blocks):
+            return Refusal(
+                "not_convex", "Another operator needs the one and is needed by the other."
+            )
+        claim = self._book.claim(Group(members))
+        if isinstance(claim, Refusal):
+            return claim
+        parts = [b.claim for b in blocks]
+        recomputes = claim.flops > 1.05 * sum(p.flops for p in parts)
+        if must_pay or recomputes:
+            refusal = self._too_dear(claim, parts)
+            if refusal is not None:
+                return refusal
+        return Block(members, type_, claim)
+
+    def _too_dear(self, claim: Claim, parts: list[Claim]) -> Refusal | None:
+        together, apart = self._book.cost.compare([claim], parts)
+        if together.us <= apart.us * (1 + 1e-9):
+            return None
+        return Refusal(
+            "not_profitable",
+            f"Together they would take {together.us:.1f} us, apart {apart.us:.1f} us "
+            f"({together.source}).",
+        )
+
+
+def _opaque(block: Block) -> Refusal:
+    op = block.members[0]
+    return Refusal("opaque", f"{op.name} is opaque: {op.classification.reason}.")

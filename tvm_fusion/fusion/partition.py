@@ -1,0 +1,126 @@
+"""The state of planning: disjoint blocks that cover a graph, and which of them may be joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..ecg.graph import Graph, Operator
+from ..ecg.mapping import MappingType
+from ..schedule.template import Claim
+
+
+@dataclass(eq=False)
+class Block:
+    """Operators that are to share kernels.
+
+    Attributes
+    ----------
+    members : tuple of Operator
+        In order.
+    type : MappingType
+        Of the whole, from the mapping table.
+    claim : Claim
+        Not there for an opaque operator.
+    """
+
+    members: tuple[Operator, ...]
+    type: MappingType
+    _claim: Claim | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """What a template promises for it."""
+        if self._claim is None:
+            raise ValueError(f"{self.name} is opaque: nobody claims it")
+        return self._claim
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it is a node that no template can take."""
+        return self.members[0].is_opaque
+
+    @property
+    def first(self) -> int:
+        """Position of its first operator."""
+        return self.members[0].index
+
+    @property
+    def last(self) -> int:
+        """Position of its last operator."""
+        return self.members[-1].index
+
+    @property
+    def name(self) -> str:
+        """Variables of its first and last operator, for a reader."""
+        first, last = self.members[0], self.members[-1]
+        return first.name if first is last else f"{first.name}..{last.name}"
+
+
+class Partition:
+    """Blocks over a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.block_of: dict[Operator, Block] = {op: Block((op,), op.type) for op in graph.operators}
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All blocks, in the order of their first operators."""
+        return list(dict.fromkeys(self.block_of[op] for op in self.graph.operators))
+
+    def replace(self, block: Block) -> None:
+        """Let a block take the place of all blocks that its members were in."""
+        for op in block.members:
+            self.block_of[op] = block
+
+    def predecessors(self, block: Block) -> list[Block]:
+        """Blocks that must come before, without duplicates."""
+        return self._around(block, self.graph.predecessors)
+
+    def successors(self, block: Block) -> list[Block]:
+        """Blocks that must come after, without duplicates."""
+        return self._around(block, self.graph.dependents.__getitem__)
+
+    def blocks_of(self, operators: Iterable[Operator]) -> list[Block]:
+        """Blocks of some operators, without duplicates."""
+        return list(dict.fromkeys(self.block_of[op] for op in operators))
+
+    def is_convex(self, blocks: Iterable[Block]) -> bool:
+        """Whether some blocks may become one: nothing outside both needs and feeds them.
+
+        The paper's listing lacks this check; a skip connection fused around its own branch would
+        wait for itself.
+        """
+        inside = set(blocks)
+        horizon = max(b.last for b in inside)
+        frontier = [s for b in inside for s in self.successors(b) if s not in inside]
+        direct = set(frontier)
+        seen: set[Block] = set(direct)
+        # What starts behind the last member cannot lead back, unless a block spans that point.
+        spans = any(b.first <= horizon < b.last for b in seen) or self._spanning(horizon, inside)
+        while frontier:
+            block = frontier.pop()
+            if block.first > horizon and not spans:
+                continue
+            for successor in self.successors(block):
+                if successor in inside:
+                    return False
+                if successor not in seen:
+                    seen.add(successor)
+                    frontier.append(successor)
+        return True
+
+    def _spanning(self, horizon: int, inside: set[Block]) -> bool:
+        return any(
+            b.first <= horizon < b.last and b not in inside for b in set(self.block_of.values())
+        )
+
+    def _around(self, block: Block, neighbours) -> list[Block]:
+        found: dict[Block, None] = {}
+        for op in block.members:
+            for other in neighbours(op):
+                neighbour = self.block_of[other]
+                if neighbour is not block:
+                    found[neighbour] = None
+        return list(found)

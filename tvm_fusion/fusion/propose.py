@@ -1,0 +1,56 @@
+"""Proposals: sets of operators that a template names itself, ranked by what they save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..ecg.graph import Graph
+from ..ecg.mapping import MappingType
+from ..schedule.template import Template
+from .merge import Merger
+from .partition import Block, Partition
+
+
+def accepted_proposals(
+    graph: Graph, templates: Sequence[Template], partition: Partition, merger: Merger
+) -> Iterator[Block]:
+    """Take proposals in the order of the time they save, as long as they are free and claimed.
+
+    Claims are not monotone: a template may refuse every pair inside of a set that it takes as a
+    whole, so growth alone would never find it.
+
+    Parameters
+    ----------
+    graph : Graph
+        What is planned.
+    templates : sequence of Template
+        Asked for proposals.
+    partition : Partition
+        The caller replaces blocks in it as they are yielded.
+    merger : Merger
+        Asked whether a set is convex and claimed, and what it costs.
+
+    Yields
+    ------
+    Block
+        A proposal that saves time.
+    """
+    candidates = dict.fromkeys(
+        frozenset(ops) for template in templates for ops in template.propose(graph, merger.device)
+    )
+    ranked: list[tuple[float, Block]] = []
+    for operators in candidates:
+        if len(operators) < 2 or any(op.is_opaque for op in operators):
+            continue
+        parts = tuple(partition.blocks_of(operators))
+        block = merger.join(parts, MappingType.MANY_TO_MANY, must_pay=True)
+        if isinstance(block, Block):
+            ranked.append((merger.saving(block, parts), block))
+    ranked.sort(key=lambda pair: (-pair[0], pair[1].first))
+    taken: set = set()
+    for _, block in ranked:
+        free = partition.blocks_of(block.members)
+        # Blocks that were taken meanwhile may have closed a path around this one.
+        if taken.isdisjoint(block.members) and partition.is_convex(free):
+            taken.update(block.members)
+            yield block

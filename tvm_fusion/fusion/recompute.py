@@ -1,0 +1,120 @@
+"""Cheap results computed again where they are read, so that no tensor goes through memory."""
+
+from __future__ import annotations
+
+from ..ecg.graph import Operator, Value
+from ..ecg.mapping import MappingType, Relation, combine, most_complex
+from ..ecg.work import is_cheap
+from ..schedule.template import Claim
+from .claims import ClaimBook
+from .group import Group
+from .partition import Block, Partition
+
+MAX_READERS = 4
+MAX_COPIED = 8  # operators
+
+
+def recompute(value: Value, partition: Partition, book: ClaimBook) -> bool:
+    """Compute a value in each block that reads it, if everything together costs less then.
+
+    Parameters
+    ----------
+    value : Value
+        A result that goes from one block to others.
+    partition : Partition
+        Changed if this is done; so is its graph, which gets copies of what makes the value.
+    book : ClaimBook
+        Asked for claims and costs.
+
+    Returns
+    -------
+    bool
+        Whether anything changed.
+    """
+    if value.producer is None:
+        return False
+    source = partition.block_of[value.producer]
+    readers = [b for b in partition.blocks_of(value.consumers) if b is not source]
+    if value.leaves or not 1 <= len(readers) <= MAX_READERS or source.is_opaque:
+        return False
+    cone = _cone(value.producer, source)
+    if not _is_copyable(cone):
+        return False
+    type_ = most_complex(op.type for op in cone)
+    cells = [combine(type_, r.type) for r in readers]
+    if any(
+        r.is_opaque or c.relation is Relation.BREAK for r, c in zip(readers, cells, strict=True)
+    ):
+        return False
+
+    rest = _rest(value, cone, source)
+    groups = [Group((*cone, *r.members), hidden=_results(cone)) for r in readers]
+    if rest:
+        groups.append(Group(rest, hidden=[value]))
+    answers = [book.claim(group) for group in groups]
+    claims = [a for a in answers if isinstance(a, Claim)]
+    if len(claims) < len(answers):
+        return False
+    before = book.us(source.claim) + sum(book.us(r.claim) for r in readers)
+    if sum(book.us(c) for c in claims) >= before * (1 - 1e-9):
+        return False
+
+    graph = partition.graph
+    for reader, cell in zip(readers, cells, strict=True):
+        copies = graph.duplicate(cone, set(reader.members))
+        _settle((*copies, *reader.members), cell.type or reader.type, partition, book)
+    gone = [op for op in source.members if op not in rest]
+    for op in reversed(gone):
+        graph.remove(op)
+        del partition.block_of[op]
+    if rest:
+        _settle(rest, source.type, partition, book)
+    return True
+
+
+def _settle(
+    members: tuple[Operator, ...], type_: MappingType, partition: Partition, book: ClaimBook
+) -> None:
+    members = tuple(sorted(members, key=lambda op: op.index))
+    claim = book.claim(Group(members))
+    if not isinstance(claim, Claim):
+        raise RuntimeError(f"claimed before its producers were copied, refused after: {claim}")
+    partition.replace(Block(members, type_, claim))
+
+
+def _cone(last: Operator, block: Block) -> tuple[Operator, ...]:
+    """Operators of a block that one of them is computed from, in order."""
+    inside = set(block.members)
+    found = {last}
+    frontier = [last]
+    while frontier and len(found) <= MAX_COPIED:
+        for producer in {v.producer for v in frontier.pop().tensors}:
+            if producer in inside and producer not in found:
+                found.add(producer)
+                frontier.append(producer)
+    return tuple(sorted(found, key=lambda op: op.index))
+
+
+def _rest(value: Value, cone: tuple[Operator, ...], block: Block) -> tuple[Operator, ...]:
+    """List what a block still needs when nobody outside reads the value from it."""
+    rest = list(block.members)
+    for op in reversed(cone):
+        still_read = any(
+            v.leaves
+            or any(c in rest or (v is not value and c not in block.members) for c in v.consumers)
+            for v in op.results
+        )
+        if not still_read:
+            rest.remove(op)
+    return tuple(rest)
+
+
+def _results(operators: tuple[Operator, ...]) -> set[Value]:
+    return {v for op in operators for v in op.results}
+
+
+def _is_copyable(cone: tuple[Operator, ...]) -> bool:
+    return len(cone) <= MAX_COPIED and all(
+        op.type is not MappingType.MANY_TO_MANY and not op.is_opaque and is_cheap(op.func)
+        for op in cone
+    )

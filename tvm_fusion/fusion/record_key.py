@@ -1,0 +1,99 @@
+"""What a measured cost belongs to, as text that is the same in every process.
+
+``structure``
+    SHA-256 of: per member the structural hash of its PrimFunc without attributes and names, and the
+    positions of its operands and results; which inputs are parameters; positions of the outputs.
+``dtypes``, ``shapes``
+    Of the inputs, then of the outputs. Symbolic variables are numbered in order of appearance; a
+    group with such is measured with each of them at :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
+``device``
+    Kind, architecture, name, and a CPU's cores.
+``versions``
+    Of tvm_fusion and apache-tvm, and the template's name: others make other kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ..device import Device
+
+if TYPE_CHECKING:
+    from .group import Group
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a measurement belongs to; equal in every process for equal groups."""
+
+    structure: str
+    dtypes: str
+    shapes: str
+    device: str
+    versions: str
+
+    @classmethod
+    def of(cls, group: Group, template: str, device: Device) -> Key:
+        """Make the key of a group as one template's kernels on a device."""
+        import tvm
+
+        from .. import __version__
+
+        rename = _Renamer()
+        tensors = (*group.inputs, *group.outputs)
+        shapes = [[rename(extent) for extent in v.shape] for v in tensors]
+        where = [device.kind, device.arch, device.name, device.cores]
+        versions = {"tvm_fusion": __version__, "apache-tvm": tvm.__version__}
+        return cls(
+            hashlib.sha256(_structure(group, rename).encode()).hexdigest(),
+            json.dumps([v.dtype for v in tensors]),
+            json.dumps(shapes),
+            json.dumps(where),
+            json.dumps({**versions, "template": template}),
+        )
+
+
+def _structure(group: Group, rename: Callable[[Any], str]) -> str:
+    from ..ecg.graph import Value
+
+    number = {value: i for i, value in enumerate(group.inputs)}
+    members = []
+    for op in group.members:
+        operands = [number[o] if isinstance(o, Value) else rename(o) for o in op.operands]
+        results = [number.setdefault(v, len(number)) for v in op.results]
+        members.append([_hash(op.func), operands, results])
+    parameters = [i for i, v in enumerate(group.inputs) if v.is_parameter]
+    return json.dumps([members, parameters, [number[v] for v in group.outputs]])
+
+
+@lru_cache(maxsize=4096)  # planning asks about many groups of the same PrimFuncs
+def _hash(func: Any) -> str:
+    import tvm_ffi
+
+    for name in func.attrs.keys() if func.attrs else ():
+        func = func.without_attr(name)
+    return f"{tvm_ffi.structural_hash(func):016x}"
+
+
+class _Renamer:
+    """Writes expressions with their variables numbered in order of appearance."""
+
+    def __init__(self) -> None:
+        self._numbered: dict[Any, Any] = {}
+
+    def __call__(self, expr: Any) -> str:
+        import tvm_ffi
+        from tvm import ir, tirx
+
+        def number(var: Any) -> Any:
+            name = f"s{len(self._numbered)}"
+            return self._numbered.setdefault(var, tirx.Var(name, str(var.ty.dtype)))
+
+        if isinstance(expr, tirx.IntImm):
+            return str(expr.value)
+        return str(tvm_ffi.structural_map(expr, (ir.Var, number), order="post"))

@@ -1,0 +1,65 @@
+"""Operators that only rename the elements of a buffer, let out of groups: they need no kernel."""
+
+from __future__ import annotations
+
+import functools
+
+from tvm import relax, tirx
+
+from ..ecg.graph import Operator
+from ..ecg.mapping import MappingType
+from ..schedule.template import Claim
+from .claims import ClaimBook
+from .group import Group
+
+
+def is_view(op: Operator) -> bool:
+    """Whether an operator is a reshape of one tensor: the virtual machine does it for nothing."""
+    return (
+        op.type is MappingType.REORGANIZE
+        and len(op.tensors) == 1
+        and len(op.results) == 1
+        and op.tensors[0].dtype == op.results[0].dtype
+        and _is_reshape(op.func)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_reshape(func: tirx.PrimFunc) -> bool:
+    return relax.analysis.has_reshape_pattern(func)
+
+
+def trimmed(claim: Claim, book: ClaimBook) -> tuple[Claim | None, list[Operator]]:
+    """Let views at the borders of a group out of it.
+
+    Returns
+    -------
+    Claim or None
+        For what is left; None if nothing is.
+    list of Operator
+        The views.
+    """
+    views: list[Operator] = []
+    while True:
+        members = claim.group.members
+        if all(is_view(op) for op in members):
+            return None, [*views, *members]
+        outside = [op for op in members if is_view(op) and _at_border(op, claim.group)]
+        for op in outside:
+            left = book.claim(Group(m for m in members if m is not op))
+            if isinstance(left, Claim) and book.us(left) <= book.us(claim) * (1 + 1e-9):
+                views.append(op)
+                claim = left
+                break
+        else:
+            return claim, views
+
+
+def _at_border(op: Operator, group: Group) -> bool:
+    """Whether a view can stand before or after the group without a second copy of its tensor."""
+    source, result = op.tensors[0], op.results[0]
+    if source in group.inputs:
+        # Other members that read the source itself would have the same tensor under two names.
+        return not any(c is not op and c in group.members for c in source.consumers)
+    inside = any(c in group.members for c in result.consumers)
+    return result in group.outputs and not inside

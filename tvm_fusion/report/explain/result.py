@@ -1,0 +1,316 @@
+"""What an explanation says, as data."""
+
+from __future__ import annotations
+
+import difflib
+import io
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from ...errors import UserError
+from ...fusion.decisions import Decision
+
+_WIDTH = 100  # of str(), which knows no terminal
+
+
+@dataclass(frozen=True)
+class Member:
+    """One operator.
+
+    Attributes
+    ----------
+    variable : str
+        What it is bound to in the module.
+    operator : str
+        Relax name, such as ``relax.nn.softmax``; of custom TensorIR the PrimFunc's name.
+    title : str
+        The same, short.
+    type : str
+        Its class, such as ``One-to-One``.
+    """
+
+    variable: str
+    operator: str
+    title: str
+    type: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a user may call it."""
+        return self.variable, self.operator, self.title
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operators that share kernels, and what these are expected to cost.
+
+    Attributes
+    ----------
+    function : str
+        The Relax function that they are in.
+    members : tuple of Member
+        In order.
+    type : str
+        The most complex of their classes.
+    template : str
+        Which one makes the kernels.
+    launches : int
+        Kernels that it promises.
+    bytes, hidden_bytes : int
+        Memory traffic; results that no longer reach memory.
+    flops : int
+        Arithmetic operations, recomputation included.
+    us : float
+        Expected microseconds.
+    source : str
+        ``measured`` or ``roofline``.
+    """
+
+    function: str
+    members: tuple[Member, ...]
+    type: str
+    template: str
+    launches: int
+    bytes: int
+    hidden_bytes: int
+    flops: int
+    us: float
+    source: str
+
+    @property
+    def title(self) -> str:
+        """Members' titles, such as ``matmul + add + gelu``."""
+        return " + ".join(member.title for member in self.members)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A tensor that goes through memory between two kernels.
+
+    Attributes
+    ----------
+    function : str
+        The Relax function that it is in.
+    producer, consumer : Member
+        The operators.
+    bytes : int
+        Size of what goes from the one to the other.
+    code, sentence : str
+        Why they share no kernel: for a machine, for a reader.
+    """
+
+    function: str
+    producer: Member
+    consumer: Member
+    bytes: int
+    code: str
+    sentence: str
+
+    @property
+    def classes(self) -> tuple[str, str]:
+        """Classes of the two, which the mapping table combines."""
+        return self.producer.type, self.consumer.type
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one inference launches, counted in the lowered module.
+
+    Attributes
+    ----------
+    kernels, calls : int
+        Device launches (on a CPU: loop nests over full tensors); PrimFunc calls.
+    intermediate_bytes : int
+        Tensors between kernels and buffers inside PrimFuncs.
+    caveats : tuple of str
+        What the figures leave out.
+    """
+
+    kernels: int
+    calls: int
+    intermediate_bytes: int
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a model's kernels are what they are.
+
+    Attributes
+    ----------
+    source, target : str
+        The model and what it is compiled for.
+    assumed_dim : int or None
+        Extent that estimates assume for symbolic dimensions; None if there are none. Counts use
+        the upper ends of the ranges.
+    groups : tuple of Group
+        In the order of their first operators.
+    refused : tuple of Edge
+        Every edge between two groups, or between a group and an opaque operator.
+    views : tuple of Member
+        Operators that only rename the elements of a buffer and need no kernel.
+    opaque : tuple of Member
+        Operators that no template can take.
+    fallbacks : tuple of Decision
+        What a stage could not do as it wanted.
+    counts : Counts
+        Of the whole model, whatever the explanation is restricted to.
+    stock : Counts or None
+        The same of what stock TVM makes of the model; None if it was not asked for.
+    stock_from : str
+        What stock TVM was given: the model through TVM's own importer, or the module that this
+        package imported, which is cheaper already.
+    about : str
+        The name that the explanation is restricted to; empty as a rule.
+    """
+
+    source: str
+    target: str
+    assumed_dim: int | None
+    groups: tuple[Group, ...]
+    refused: tuple[Edge, ...]
+    views: tuple[Member, ...]
+    opaque: tuple[Member, ...]
+    fallbacks: tuple[Decision, ...]
+    counts: Counts
+    stock: Counts | None
+    stock_from: str = ""
+    about: str = ""
+
+    def of(self, name: str) -> Explanation:
+        """Keep the groups and edges of some operators.
+
+        Parameters
+        ----------
+        name : str
+            A variable, a Relax operator's name (``relax.nn.softmax``, ``nn.softmax``) or a title.
+
+        Raises
+        ------
+        UserError
+            If nothing is called so.
+        """
+
+        def is_meant(member: Member) -> bool:
+            return name in member.names or f"relax.{name}" == member.operator
+
+        if not any(map(is_meant, self._members())):
+            known = dict.fromkeys(n for member in self._members() for n in member.names)
+            near = difflib.get_close_matches(name, known, 5, 0.5)
+            titles = list(dict.fromkeys(member.title for member in self._members()))[:12]
+            raise UserError(
+                f"no operator is called {name!r}",
+                "a variable, a Relax operator or a title of the model",
+                f"one of {', '.join(near or titles)}",
+            )
+        return replace(
+            self,
+            groups=tuple(g for g in self.groups if any(map(is_meant, g.members))),
+            refused=tuple(e for e in self.refused if is_meant(e.producer) or is_meant(e.consumer)),
+            views=tuple(filter(is_meant, self.views)),
+            opaque=tuple(filter(is_meant, self.opaque)),
+            about=name,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Give everything as plain values.
+
+        Returns
+        -------
+        dict
+            ``model``, ``target``, ``about``, ``kernels``, ``calls``, ``intermediate_bytes``,
+            ``caveats``; ``stock_kernels``, ``stock_calls``, ``stock_intermediate_bytes`` (None
+            without stock), ``stock_from``; ``assumed_dim``; ``groups``, ``refused``, ``views``,
+            ``opaque``, ``fallbacks``: lists of objects. An edge has ``producer`` and ``consumer``
+            (variables), their ``operators``, ``titles`` and ``classes``, ``bytes``, ``code``,
+            ``sentence``.
+        """
+        stock = self.stock
+        return {
+            "model": self.source,
+            "target": self.target,
+            "about": self.about,
+            "kernels": self.counts.kernels,
+            "calls": self.counts.calls,
+            "intermediate_bytes": self.counts.intermediate_bytes,
+            "caveats": list(self.counts.caveats),
+            "stock_kernels": stock.kernels if stock else None,
+            "stock_calls": stock.calls if stock else None,
+            "stock_intermediate_bytes": stock.intermediate_bytes if stock else None,
+            "stock_from": self.stock_from,
+            "assumed_dim": self.assumed_dim,
+            "groups": [{"title": g.title, **asdict(g)} for g in self.groups],
+            "refused": [_edge_to_json(e) for e in self.refused],
+            "views": [asdict(v) for v in self.views],
+            "opaque": [asdict(o) for o in self.opaque],
+            "fallbacks": [asdict(d) for d in self.fallbacks],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Explanation:
+        """Read what :meth:`to_json` gave."""
+        counts = Counts(
+            data["kernels"], data["calls"], data["intermediate_bytes"], tuple(data["caveats"])
+        )
+        stock = [data[f"stock_{key}"] for key in ("kernels", "calls", "intermediate_bytes")]
+        return cls(
+            source=data["model"],
+            target=data["target"],
+            assumed_dim=data["assumed_dim"],
+            groups=tuple(_group_from_json(group) for group in data["groups"]),
+            refused=tuple(_edge_from_json(edge) for edge in data["refused"]),
+            views=tuple(Member(**view) for view in data["views"]),
+            opaque=tuple(Member(**node) for node in data["opaque"]),
+            fallbacks=tuple(Decision(**decision) for decision in data["fallbacks"]),
+            counts=counts,
+            stock=None if stock[0] is None else Counts(*stock),
+            stock_from=data["stock_from"],
+            about=data["about"],
+        )
+
+    def show(self, console: Console | None = None) -> None:
+        """Print it as tables; equal groups and equal refusals are one row each."""
+        from .text import show
+
+        show(self, console or Console())
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        self.show(Console(file=text, width=_WIDTH))
+        return text.getvalue().rstrip("\n")
+
+    def _members(self) -> Iterator[Member]:
+        for group in self.groups:
+            yield from group.members
+        yield from self.views
+        yield from self.opaque
+
+
+def _edge_to_json(edge: Edge) -> dict[str, Any]:
+    ends = (edge.producer, edge.consumer)
+    return {
+        "function": edge.function,
+        "producer": edge.producer.variable,
+        "consumer": edge.consumer.variable,
+        "operators": [end.operator for end in ends],
+        "titles": [end.title for end in ends],
+        "classes": list(edge.classes),
+        "bytes": edge.bytes,
+        "code": edge.code,
+        "sentence": edge.sentence,
+    }
+
+
+def _edge_from_json(data: dict[str, Any]) -> Edge:
+    variables = (data["producer"], data["consumer"])
+    columns = zip(variables, data["operators"], data["titles"], data["classes"], strict=True)
+    producer, consumer = (Member(*column) for column in columns)
+    return Edge(data["function"], producer, consumer, data["bytes"], data["code"], data["sentence"])
+
+
+def _group_from_json(data: dict[str, Any]) -> Group:
+    fields = {key: value for key, value in data.items() if key != "title"}
+    return Group(**{**fields, "members": tuple(Member(**m) for m in data["members"])})

@@ -1,0 +1,202 @@
+"""From a model to its explanation: planned, really scheduled, counted."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ...config import FusionConfig
+from ...ecg import graph as ecg
+from ...ecg.mapping import most_complex
+from ...ecg.operator import Operator
+from ...ecg.work import ASSUMED_DIM
+from ...fusion.cost import CostModel
+from ...fusion.decisions import recording
+from ...fusion.plan import Plan
+from ...fusion.records import default_records
+from ...schedule.template import Claim
+from ..count import Count, count, count_stock
+from ..planned import PlannedModel, plan_model
+from .result import Counts, Edge, Explanation, Group, Member
+
+
+def explain(
+    model: Any,
+    target: Any = "cpu",
+    config: FusionConfig | None = None,
+    *,
+    stock: bool = True,
+) -> Explanation:
+    """Explain what a compilation does with a model's operators, and why.
+
+    The model is planned and scheduled as in :func:`tvm_fusion.compile`; no machine code is made,
+    so no device and none of its tools are needed.
+
+    Parameters
+    ----------
+    model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
+        The model, or the path of an ONNX file.
+    target : str, dict or tvm.target.Target
+        See :func:`tvm_fusion.device.parse`.
+    config : FusionConfig, optional
+        What to choose.
+    stock : bool
+        Whether to count what stock TVM makes of the model as well, which takes another
+        compilation.
+
+    Returns
+    -------
+    Explanation
+
+    Raises
+    ------
+    UserError
+        For a model, target or option that cannot be compiled.
+    """
+    with recording() as decisions:
+        planned = plan_model(model, target, config)
+        scheduled = planned.scheduled(planned.plans)
+    cost = CostModel(planned.spec.device, default_records())
+    counted = _count(planned, scheduled)
+    of_stock, stock_from = _stock(model, planned) if stock else (None, "")
+    return Explanation(
+        source=planned.imported.source,
+        target=planned.spec.text,
+        assumed_dim=ASSUMED_DIM if planned.imported.dims else None,
+        groups=tuple(
+            _group(planned.functions[block], claim, cost)
+            for block, plan in planned.plans.items()
+            for claim in plan.claims
+        ),
+        refused=tuple(
+            edge
+            for block, plan in planned.plans.items()
+            for edge in _refused(planned.functions[block], plan)
+        ),
+        views=tuple(member_of(op) for plan in planned.plans.values() for op in plan.views),
+        opaque=tuple(
+            member_of(op)
+            for plan in planned.plans.values()
+            for op in plan.graph.operators
+            if op.is_opaque
+        ),
+        fallbacks=tuple(d for d in decisions if d.verdict == "fallback"),
+        counts=counted,
+        stock=of_stock,
+        stock_from=stock_from,
+    )
+
+
+def member_of(op: Operator) -> Member:
+    """Describe an operator of a graph."""
+    if op.record is not None:
+        operator = op.record.name
+    elif op.gvar is not None:
+        operator = op.gvar.name_hint
+    else:
+        operator = _opaque_name(op)
+    title = operator if op.is_opaque else op.title
+    return Member(op.name, operator, title, op.type.value)
+
+
+def _opaque_name(op: Operator) -> str:
+    """Name what an opaque binding calls, or else the kind of its expression."""
+    value = getattr(op.binding, "value", None)
+    callee = getattr(value, "op", None)
+    for name in ("name", "global_symbol", "name_hint"):
+        if hasattr(callee, name):
+            return str(getattr(callee, name))
+    return type(op.binding if value is None else value).__name__
+
+
+def _group(function: str, claim: Claim, cost: CostModel) -> Group:
+    estimate = cost.cost(claim)
+    group = claim.group
+    return Group(
+        function=function,
+        members=tuple(map(member_of, group.members)),
+        type=most_complex(op.type for op in group.members).value,
+        template=claim.template.name,
+        launches=claim.launches,
+        bytes=claim.bytes,
+        hidden_bytes=group.hidden_bytes,
+        flops=claim.flops,
+        us=estimate.us,
+        source=estimate.source,
+    )
+
+
+def _refused(function: str, plan: Plan) -> list[Edge]:
+    """Give every refused edge its operators back, which a decision only names."""
+    edges: dict[tuple[str, str], list[ecg.Edge]] = {}
+    for edge in plan.graph.edges():
+        edges.setdefault((edge.producer.name, edge.consumer.name), []).append(edge)
+    # One operator may read several results of another: a decision each, and one answer here.
+    refused = {(d.producer, d.consumer): d for d in plan.decisions if d.verdict == "refused"}
+    return [
+        Edge(
+            function=function,
+            producer=member_of(edges[ends][0].producer),
+            consumer=member_of(edges[ends][0].consumer),
+            bytes=sum(value.bytes for value in {e.value for e in edges[ends]}),
+            code=decision.code,
+            sentence=decision.sentence,
+        )
+        for ends, decision in refused.items()
+        if ends in edges
+    ]
+
+
+def _count(planned: PlannedModel, scheduled: Any) -> Counts:
+    from ..._tvm import PIPELINE
+    from ...deploy.weights import MIN_BYTES, lift_constants
+
+    lowered = planned.lowered(lift_constants(scheduled, MIN_BYTES).mod)
+    target = planned.spec.tvm_target()
+    dims = _extents(planned)
+    counted = count(lowered, target, function=planned.main, dims=dims, tir_pipeline=PIPELINE)
+    return _facts(counted)
+
+
+def _stock(model: Any, planned: PlannedModel) -> tuple[Counts, str]:
+    """Count stock TVM from its own importer if that takes the same model, else from our import."""
+    target, mod = planned.spec.tvm_target(), planned.imported.mod
+    origin = "the imported module"
+    theirs = _stock_import(model, planned)
+    if theirs is not None:
+        mod, origin = theirs, "TVM's importer"
+    counted = count_stock(mod, target, function=planned.main, dims=_extents(planned))
+    return _facts(counted), origin
+
+
+def _stock_import(model: Any, planned: PlannedModel) -> Any:
+    """Import an ONNX model in its own precision and of fixed shapes; None for any other model."""
+    inputs = planned.imported.signatures[planned.main].inputs
+    shapes = {spec.name: list(spec.shape) for spec in inputs}
+    is_path = isinstance(model, (str, os.PathLike))
+    if not is_path and type(model).__name__ != "ModelProto":
+        return None
+    if planned.config.precision != "fp32" or planned.imported.dims:
+        return None
+    import onnx
+    from tvm.relax.frontend.onnx import from_onnx
+
+    from ...frontend.quiet import quiet_importer
+
+    try:
+        with quiet_importer():
+            return from_onnx(onnx.load(model) if is_path else model, shape_dict=shapes)
+    # guard: TVM's importer lacks what ours adds; the caller says that it counted our import
+    except Exception:
+        return None
+
+
+def _extents(planned: PlannedModel) -> dict[str, int]:
+    """Take symbolic dimensions at the upper ends of their ranges, as the manifest does."""
+    return {name: dim.high for name, dim in planned.imported.dims.items()}
+
+
+def _facts(counted: Count) -> Counts:
+    return Counts(
+        counted.kernels, counted.calls, counted.intermediate_bytes, tuple(counted.caveats)
+    )

@@ -1,0 +1,170 @@
+"""An explanation for a reader: tables, in which equal groups and equal refusals are one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .result import Edge, Explanation, Group, Member
+
+_SHOWN = 3  # variables of equal groups, views and the like that are named one by one
+_LONG = 6  # members of a group from which on its title names a few and counts the rest
+
+T = TypeVar("T")
+
+
+def show(explanation: Explanation, console: Console) -> None:
+    """Print an explanation; long sentences are wrapped to the console's width."""
+    console.print(_headline(explanation), soft_wrap=True)
+    for caveat in explanation.counts.caveats:
+        console.print(f"  {caveat}", style="yellow", markup=False, soft_wrap=True)
+    if explanation.about:
+        console.print(f"[bold]{escape(explanation.about)}[/] is in:", soft_wrap=True)
+    if explanation.groups:
+        console.print(_groups(explanation.groups, bool(explanation.about)), soft_wrap=False)
+    if explanation.refused:
+        console.print(_refused(explanation.refused), soft_wrap=False)
+    _list("Views, which need no kernel", explanation.views, console)
+    _list("Opaque, which nothing fuses with", explanation.opaque, console)
+    for decision in explanation.fallbacks:
+        text = f"{decision.producer}: {decision.sentence}"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
+    if explanation.assumed_dim is not None:
+        console.print(
+            f"Estimates assume {explanation.assumed_dim} for every symbolic dimension; kernels "
+            "and bytes are counted at the upper ends of their ranges.",
+            soft_wrap=True,
+        )
+
+
+def _headline(explanation: Explanation) -> str:
+    counts, stock = explanation.counts, explanation.stock
+    kernels, memory = f"{counts.kernels} kernels", _megabytes(counts.intermediate_bytes)
+    if stock is not None:
+        kernels += f" (stock TVM {stock.kernels})"
+        memory += f" (stock TVM {_megabytes(stock.intermediate_bytes)})"
+    origin = f"; stock TVM was given {explanation.stock_from}" if stock is not None else ""
+    return (
+        f"[bold]{escape(explanation.source)}[/] for {escape(explanation.target)}: "
+        f"{kernels}, {memory} between them{origin}"
+    )
+
+
+def _groups(groups: tuple[Group, ...], in_full: bool) -> Table:
+    table = _table("Groups", "operators")
+    table.columns[1].ratio = 1
+    for name in ("kernels", "MB", "MFLOP", "us"):
+        table.add_column(name, justify="right", no_wrap=True)
+    key = _same if in_full else _alike
+    for equal in _rows(groups, key):
+        measured = all(group.source == "measured" for group in equal)
+        table.add_row(
+            _times(equal),
+            _in_full(equal) if in_full else _in_short(equal),
+            str(sum(g.launches for g in equal)),
+            f"{sum(g.bytes for g in equal) / 1e6:.2f}",
+            f"{sum(g.flops for g in equal) / 1e6:.1f}",
+            ("" if measured else "~") + f"{sum(g.us for g in equal):.0f}",
+        )
+    if any(group.source != "measured" for group in groups):
+        table.caption = "MB, MFLOP and us: estimates, row by row; ~: by the roofline, not measured"
+    return table
+
+
+def _in_short(equal: list[Group]) -> str:
+    titles = [member.title for member in equal[0].members]
+    if len(titles) > _LONG:
+        titles = [*titles[: _LONG - 2], f"{len(titles) - _LONG + 1} more", titles[-1]]
+    named = _named(map(_range, equal))
+    return f"{escape(' + '.join(titles))}\n[dim]{_made(equal)}: {escape(named)}[/]"
+
+
+def _in_full(equal: list[Group]) -> str:
+    one = equal[0]
+    lines = [f"{m.variable} = {m.title} [dim]({m.type})[/]" for m in one.members]
+    others = [f"[dim]also {escape(_named(map(_range, equal[1:])))}[/]"] if equal[1:] else []
+    return "\n".join([*lines, f"[dim]{_made(equal)}[/]", *others])
+
+
+def _made(equal: list[Group]) -> str:
+    return f"{equal[0].type}, by {escape(equal[0].template)}"
+
+
+def _range(group: Group) -> str:
+    first, last = group.members[0].variable, group.members[-1].variable
+    return first if len(group.members) == 1 else f"{first}..{last}"
+
+
+def _refused(edges: tuple[Edge, ...]) -> Table:
+    table = _table("Not fused", "edge")
+    table.columns[1].ratio = 2
+    table.add_column("MB", justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold", ratio=3)
+    for equal in _rows(
+        edges, lambda e: (e.producer.title, e.consumer.title, e.classes, e.code, e.sentence)
+    ):
+        one = equal[0]
+        ends = f"{one.producer.title} -> {one.consumer.title}"
+        variables = _named(f"{e.producer.variable} -> {e.consumer.variable}" for e in equal)
+        table.add_row(
+            _times(equal),
+            f"{escape(ends)}\n[dim]{escape(variables)}[/]",
+            f"{sum(e.bytes for e in equal) / 1e6:.2f}",
+            f"[bold]{escape(one.code)}[/] ({' -> '.join(one.classes)}): {escape(one.sentence)}",
+        )
+    return table
+
+
+def _list(title: str, members: tuple[Member, ...], console: Console) -> None:
+    if not members:
+        return
+    parts = [
+        f"{equal[0].title} ({_named(member.variable for member in equal)})"
+        for equal in _rows(members, lambda member: member.title)
+    ]
+    console.print(f"{title}: {'; '.join(parts)}", markup=False, soft_wrap=False)
+
+
+def _table(title: str, subject: str) -> Table:
+    """Begin a table with how many rows one stands for, and what it is about."""
+    table = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column(subject, overflow="fold")
+    return table
+
+
+def _alike(group: Group) -> Hashable:
+    """Tell groups of the same operators by the same template, of whatever sizes."""
+    return tuple((m.title, m.type) for m in group.members), group.type, group.template
+
+
+def _same(group: Group) -> Hashable:
+    """Tell groups that are equal in every figure, too."""
+    return _alike(group), group.launches, group.bytes, group.flops, group.us, group.source
+
+
+def _rows(entries: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    found: dict[Hashable, list[T]] = {}
+    for entry in entries:
+        found.setdefault(key(entry), []).append(entry)
+    return list(found.values())
+
+
+def _named(names: Iterable[str]) -> str:
+    """Name a few and count the rest."""
+    names = list(names)
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _times(equal: list) -> str:
+    return f"{len(equal)} x" if len(equal) > 1 else ""
+
+
+def _megabytes(number: int) -> str:
+    return f"{number / 1e6:.1f} MB"

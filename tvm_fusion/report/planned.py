@@ -1,0 +1,141 @@
+"""A model with its plans, and plans made into kernels: what `explain` and `bisect` start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.ir.transform import Pass, PassContext, Sequential
+
+from ..config import FusionConfig
+from ..deploy.lower import LowerToVM
+from ..device import TargetSpec, parse
+from ..errors import UserError
+from ..foreign import on_ours
+from ..frontend import Imported, import_model
+from ..fusion.fuse import apply_plans, plan_module
+from ..fusion.plan import Plan
+
+tvm_ffi.register_error("UserError", UserError)  # so that one raised in a pass arrives as itself
+
+Plans = Mapping[relax.DataflowBlock, Plan]
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model at the door of the fusion stage, and what that stage will do.
+
+    Attributes
+    ----------
+    spec : TargetSpec
+        What kernels are for.
+    config : FusionConfig
+        The user's options.
+    imported : Imported
+        The model as it came in.
+    mod : tvm.IRModule
+        Legalised, all code in dataflow blocks.
+    plans : mapping of DataflowBlock to Plan
+        In the order of functions and blocks.
+    functions : mapping of DataflowBlock to str
+        Name of the function that each block is in.
+    """
+
+    spec: TargetSpec
+    config: FusionConfig
+    imported: Imported
+    mod: tvm.IRModule
+    plans: Plans
+    functions: Mapping[relax.DataflowBlock, str]
+
+    @property
+    def main(self) -> str:
+        """Name of the function that is counted and run."""
+        return next(iter(self.imported.signatures))
+
+    def scheduled(self, plans: Plans) -> tvm.IRModule:
+        """Write plans into the module and run the stages behind fusion.
+
+        Parameters
+        ----------
+        plans : mapping of DataflowBlock to Plan
+            The model's own, or variants of them over the same graphs.
+
+        Returns
+        -------
+        tvm.IRModule
+            ``call_tir`` on scheduled PrimFuncs.
+        """
+
+        @tvm.transform.module_pass(opt_level=0, name="ApplyPlans")
+        def apply(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+            return apply_plans(mod, dict(plans))
+
+        with self.spec.tvm_target(), self.context():
+            return Sequential([on_ours(apply), *_stages()[1]])(self.mod)
+
+    def lowered(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Lower a scheduled module for the virtual machine."""
+        with self.spec.tvm_target(), self.context():
+            return Sequential([LowerToVM()])(mod)
+
+    def context(self) -> PassContext:
+        """Give the options under which passes run."""
+        return PassContext(config={"relax.backend.use_cuda_graph": self.config.cuda_graph})
+
+
+def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = None) -> PlannedModel:
+    """Import a model and plan its groups, as a compilation does.
+
+    Parameters
+    ----------
+    model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
+        The model, or the path of an ONNX file.
+    target : str, dict or tvm.target.Target
+        See :func:`tvm_fusion.device.parse`. It need not be present.
+    config : FusionConfig, optional
+        What to choose.
+
+    Returns
+    -------
+    PlannedModel
+
+    Raises
+    ------
+    UserError
+        For a model, target or option that cannot be compiled.
+    """
+    spec, config = parse(target), config or FusionConfig()
+    imported = import_model(model, config)
+    if not imported.signatures:
+        raise UserError(f"{imported.source} has no function from tensors to tensors")
+    tvm_target = spec.tvm_target()
+    plans: dict[relax.DataflowBlock, Plan] = {}
+    functions: dict[relax.DataflowBlock, str] = {}
+
+    @tvm.transform.module_pass(opt_level=0, name="OnlyPlan")
+    def only_plan(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        plans.update(plan_module(mod, tvm_target))
+        for gvar, func in mod.functions.items():
+            if isinstance(func, relax.Function):
+                functions.update({b: gvar.name_hint for b in func.body.blocks if b in plans})
+        return mod
+
+    with tvm_target:
+        to_dataflow = on_ours(relax.transform.ConvertToDataflow(min_size=1))
+        mod = Sequential([*_stages()[0], to_dataflow])(imported.mod)
+        Sequential([on_ours(only_plan)])(mod)
+    return PlannedModel(spec, config, imported, mod, plans, functions)
+
+
+def _stages() -> tuple[list[Pass], list[Pass]]:
+    """List the passes before and behind fusion."""
+    from ..pipeline import STAGES
+
+    position = [name for name, _ in STAGES].index("fusion")
+    before, behind = STAGES[:position], STAGES[position + 1 :]
+    return [stage() for _, stage in before], [stage() for _, stage in behind]

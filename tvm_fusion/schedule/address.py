@@ -1,0 +1,48 @@
+"""Where in memory an access lies, and how that moves along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+from .loops import find, index, substitute
+
+
+def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
+    """Row-major position of an element, in elements."""
+    total = index(0)
+    for position, extent in zip(indices, buffer.ty.shape, strict=True):
+        total = total * index(extent) + index(position)
+    return total
+
+
+def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr | None:
+    """Distance between neighbours along an axis; ``None`` where it is not the same everywhere."""
+    moved = substitute(position, {axis: axis + 1})
+    step = sym.Analyzer().simplify(moved - position)
+    used = set(tirx.analysis.undefined_vars(step))
+    return None if used & set(axes) or find(step, ir.TensorLoad) else step
+
+
+def conditional_loads(expr: ir.Expr) -> list[ir.TensorLoad]:
+    """List the loads that happen only where an ``if_then_else`` takes their branch."""
+    choices = [c for c in find(expr, ir.Call) if intrinsic(c) == "if_then_else"]
+    return [load for c in choices for branch in c.args[1:] for load in find(branch, ir.TensorLoad)]
+
+
+def without_loads(expr: ir.Expr) -> ir.Expr:
+    """Replace every load by a variable, to see where else an axis is used."""
+    return tvm_ffi.structural_map(
+        expr,
+        (ir.TensorLoad, lambda load: tirx.Var("element", str(load.ty.dtype))),
+        order="post",
+    )
+
+
+def intrinsic(expr: ir.Expr) -> str:
+    """Name of an intrinsic without its dialect: ``exp`` of ``tirx.exp``; empty for other nodes."""
+    if isinstance(expr, ir.Call) and isinstance(expr.op, ir.Op):
+        return str(expr.op.name).rpartition(".")[2]
+    return ""

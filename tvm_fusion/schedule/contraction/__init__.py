@@ -1,0 +1,1 @@
+"""Kernels of one contraction: matrix products and convolutions with what surrounds them."""

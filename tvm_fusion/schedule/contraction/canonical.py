@@ -1,0 +1,206 @@
+"""A contraction as the PrimFunc that schedules for contractions start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir, s_tir, tirx
+
+from ...fusion.expressions import load, loads, variables
+from ...fusion.program import Axis, Program, Stage
+from ..loops import index, substitute
+from .operands import SumOfProducts
+
+RESULT = "contraction_result"
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A factor that is computed into a buffer of its own before it is read.
+
+    Attributes
+    ----------
+    factor : PrimExpr
+        Which of the two.
+    buffer : Var
+        Where it goes.
+    axes : tuple of Axis
+        What the buffer is filled over, one axis per dimension.
+    value : PrimExpr
+        Its elements, over ``axes``.
+    place : tuple of PrimExpr
+        Which element the factor is, over the contraction's axes.
+    is_padded : bool
+        Whether it is there to take conditions out of the sum.
+    """
+
+    factor: ir.Expr
+    buffer: ir.Var
+    axes: tuple[Axis, ...]
+    value: ir.Expr
+    place: tuple[ir.Expr, ...]
+    is_padded: bool = False
+
+    @property
+    def stage(self) -> Stage:
+        """The map that fills the buffer."""
+        where = (tuple(a.var for a in self.axes),)
+        return Stage(self.buffer.name, self.axes, (), (self.buffer,), where, (self.value,), None)
+
+
+def gathered(contraction: SumOfProducts, name: str, factor: ir.Expr) -> Apart | None:
+    """Set a factor apart over the axes that it depends on; ``None`` for one that is just a load.
+
+    Schedules that copy operands into shared memory inline it into the copy.
+    """
+    plain = factor
+    while isinstance(plain, tirx.Cast):
+        plain = plain.value
+    if isinstance(plain, ir.TensorLoad) and not any(loads(i) for i in plain.indices):
+        return None
+    return over(contraction, name, factor, contraction.stage.axes + contraction.stage.reduce)
+
+
+def over(contraction: SumOfProducts, name: str, factor: ir.Expr, order: Sequence[Axis]) -> Apart:
+    """Set a factor apart over those of some axes that it depends on, the first outermost."""
+    used = tuple(a for a in order if a.var in variables(factor))
+    shape = [index(a.extent) for a in used]
+    buffer = tirx.decl_buffer(shape, str(factor.ty.dtype), name)
+    fresh = {a.var: tirx.Var(a.var.name, "int64") for a in used}
+    axes = tuple(Axis(fresh[a.var], a.extent) for a in used)
+    return Apart(factor, buffer, axes, substitute(factor, fresh), tuple(a.var for a in used))
+
+
+def canonical(
+    program: Program, contraction: SumOfProducts, apart: Sequence[Apart] = ()
+) -> tuple[tirx.PrimFunc, str]:
+    """Write the contraction, with a copy of its sum to a buffer in the place of all results.
+
+    Parameters
+    ----------
+    program : Program
+        Where it comes from.
+    contraction : SumOfProducts
+        What to write.
+    apart : sequence of Apart
+        Factors that have blocks of their own.
+
+    Returns
+    -------
+    func : PrimFunc
+        Blocks ``sum`` and ``result``, and one per factor apart, by its buffer's name.
+    result : str
+        Name of the parameter that stands for all results.
+    """
+    stage = contraction.stage
+    shape = [index(a.extent) for a in stage.axes]
+    total = tirx.decl_buffer(shape, contraction.dtype, "total")
+    result = tirx.decl_buffer(shape, contraction.dtype, RESULT)
+    axes = [a.var for a in stage.axes]
+    blocks = [nest(a.buffer.name, a.axes, [], a.buffer, a.value) for a in apart]
+    update = load(total, axes) + term(contraction, apart)
+    blocks.append(nest("sum", stage.axes, stage.reduce, total, update, contraction.initial))
+    blocks.append(nest("result", stage.axes, [], result, load(total, axes)))
+    buffers = [*(a.buffer for a in apart), total]
+    root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(blocks), alloc_buffers=buffers)
+    used = {x.source for f in (contraction.left, contraction.right) for x in loads(f)}
+    params = [b for b in program.inputs if b in used]
+    symbols = _unbound(params, (*stage.axes, *stage.reduce), contraction.term())
+    func = tirx.PrimFunc([*params, result, *symbols], s_tir.SBlockRealize([], True, root))
+    return func.with_attrs({"s_tir": True, "tirx.noalias": True, "global_symbol": "main"}), RESULT
+
+
+def term(contraction: SumOfProducts, apart: Sequence[Apart] = ()) -> ir.Expr:
+    """One summand, which reads factors that are apart from their buffers."""
+    summand = contraction.term()
+    for one in apart:
+        summand = _replace(summand, one.factor, load(one.buffer, one.place))
+    return summand
+
+
+def add_term(
+    contraction: SumOfProducts,
+    apart: Sequence[Apart],
+    sums: ir.Var,
+    lane: ir.Expr,
+    place: Sequence[ir.Expr],
+    reduced: Sequence[ir.Expr],
+) -> tirx.Stmt:
+    """Add one term to one of the sums."""
+    stage = contraction.stage
+    axes = [a.var for a in (*stage.axes, *stage.reduce)]
+    where = dict(zip(axes, (*place, *reduced), strict=True))
+    summand = substitute(term(contraction, apart), where)
+    return tirx.BufferStore(sums, load(sums, [lane]) + summand, [lane])
+
+
+def nest(
+    name: str,
+    axes: Sequence[Axis],
+    reduce: Sequence[Axis],
+    buffer: ir.Var,
+    value: ir.Expr,
+    init: ir.Expr | None = None,
+) -> tirx.Stmt:
+    """One block that writes ``buffer[axes]``, and one loop for each of its iterators."""
+    fresh = {a.var: tirx.Var(f"v_{a.var.name}", "int64") for a in (*axes, *reduce)}
+    kinds = [tirx.IterVar.DataPar] * len(axes) + [tirx.IterVar.CommReduce] * len(reduce)
+    iterators = [
+        tirx.IterVar(ir.Range.from_min_extent(index(0), index(a.extent)), fresh[a.var], kind, "")
+        for a, kind in zip((*axes, *reduce), kinds, strict=True)
+    ]
+    where = [fresh[a.var] for a in axes]
+    value = substitute(value, fresh)
+    reads: dict[ir.Var, list[ir.TensorLoad]] = {}
+    for found in loads(value):
+        if not found.source.same_as(buffer):
+            reads.setdefault(found.source, []).append(found)
+    block = s_tir.SBlock(
+        iterators,
+        [_region(source, found) for source, found in reads.items()],
+        [_point(buffer, where)],
+        name,
+        tirx.BufferStore(buffer, value, where),
+        init=None if init is None else tirx.BufferStore(buffer, init, where),
+    )
+    loops = [tirx.Var(a.var.name, "int64") for a in (*axes, *reduce)]
+    stmt: tirx.Stmt = s_tir.SBlockRealize(list(loops), True, block)
+    for var, axis in reversed(list(zip(loops, (*axes, *reduce), strict=True))):
+        stmt = tirx.For(var, index(0), index(axis.extent), tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
+def _replace(expr: ir.Expr, old: ir.Expr, new: ir.Expr) -> ir.Expr:
+    """Put an element in place of a factor; only casts and the product lie above it."""
+    if expr.same_as(old):
+        return new
+    if isinstance(expr, tirx.Cast):
+        return tirx.Cast(str(expr.ty.dtype), _replace(expr.value, old, new))
+    if isinstance(expr, tirx.Mul):
+        return tirx.Mul(_replace(expr.a, old, new), _replace(expr.b, old, new))
+    return expr
+
+
+def _point(buffer: ir.Var, where: Sequence[ir.Expr]):
+    ranges = [ir.Range.from_min_extent(i, tirx.IntImm(str(i.ty.dtype), 1)) for i in where]
+    return tirx.BufferRegion(buffer, ranges)
+
+
+def _region(buffer: ir.Var, found: Sequence[ir.TensorLoad]):
+    """Say what a block reads of a buffer: one element if that is all, otherwise any of it."""
+    if len(found) == 1 and not any(loads(i) for i in found[0].indices):
+        return _point(buffer, found[0].indices)
+    ranges = [ir.Range.from_min_extent(index(0), index(d)) for d in buffer.ty.shape]
+    return tirx.BufferRegion(buffer, ranges)
+
+
+def _unbound(params: Sequence[ir.Var], axes: Sequence[Axis], summand: ir.Expr) -> list[ir.Var]:
+    """Symbols that no parameter has as a bare extent: parameters themselves."""
+    shapes = [d for p in params for d in p.ty.shape]
+    bare = {d for d in shapes if isinstance(d, ir.Var)}
+    own = {a.var for a in axes}
+    used: dict[ir.Var, None] = {}
+    for expr in (*(a.extent for a in axes), *shapes, summand):
+        used.update(dict.fromkeys(sorted(variables(expr), key=lambda v: v.name)))
+    return [v for v in used if v not in bare and v not in own]

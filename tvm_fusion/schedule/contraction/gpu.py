@@ -1,0 +1,52 @@
+"""Contractions on a GPU: DLight's schedules with our epilogues, or plain sums in one launch."""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight
+from tvm.target import Target
+
+from ...fusion.decisions import Decision, record
+from ...fusion.program import Program
+from ..gpu import check_gpu, rule
+from ..guard import reason_of
+from ..launches import launches
+from .canonical import canonical, gathered
+from .graft import CannotGraft, graft
+from .operands import SumOfProducts
+from .sums_gpu import sums_gpu
+
+RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
+
+
+def contraction_gpu(
+    program: Program, contraction: SumOfProducts, name: str, target: Target
+) -> tirx.PrimFunc:
+    """Make the kernel: the first schedule that is one launch and fits the device."""
+    factors = (("left", contraction.left), ("right", contraction.right))
+    apart = [a for n, f in factors if (a := gathered(contraction, n, f)) is not None]
+    func, result = canonical(program, contraction, apart)
+    for kind in RULES:
+        one = rule(kind())
+        complaint: str | None
+        try:
+            schedule = one.apply(func, target)
+            if schedule is None:
+                continue
+            made = schedule.mod["main"] if isinstance(schedule, s_tir.Schedule) else schedule
+            if (count := launches(made)) != 1:
+                complaint = f"it makes {count} launches."
+            else:
+                kernel = graft(made, result, program, contraction)
+                complaint = check_gpu(kernel, target)
+                if complaint is None:
+                    return kernel
+        except CannotGraft as reason:
+            complaint = f"{reason}."
+        # guard: recorded; schedule primitives raise anything
+        except Exception as error:
+            complaint = reason_of(error)
+        record(
+            Decision(name, "", "fallback", "schedule_rejected", f"{one.name} gave up: {complaint}")
+        )
+    return sums_gpu(program, contraction)

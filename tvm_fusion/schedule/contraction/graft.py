@@ -1,0 +1,107 @@
+"""A scheduled contraction takes on its epilogues: it stores the results instead of the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+from ...foreign import SCHEDULED
+from ...fusion.expressions import call_name, loads
+from ...fusion.program import Program
+from ..loops import find, sequence, substitute
+from .operands import Result, SumOfProducts
+
+
+class CannotGraft(Exception):
+    """The schedule does more with the sum's buffer than to store each finished element once."""
+
+
+def graft(
+    func: tirx.PrimFunc, result: str, program: Program, contraction: SumOfProducts
+) -> tirx.PrimFunc:
+    """Replace stores of the sum by stores of the results; parameters become the program's.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A schedule of what :func:`canonical` writes.
+    result : str
+        Name of the parameter in the place of the results.
+
+    Raises
+    ------
+    CannotGraft
+        If the schedule accumulates in that buffer.
+    """
+    # Scheduling may renew the buffer; it is known by its position among the parameters.
+    own = next(p for p in func.params if p.name == result)
+    stores = [s for s in find(func.body, tirx.BufferStore) if s.buffer.same_as(own)]
+    if len(stores) != 1 or any(x.source.same_as(own) for x in find(func.body, ir.TensorLoad)):
+        raise CannotGraft("the schedule accumulates in the result")
+    body = func.body
+
+    def store(node: tirx.BufferStore) -> tirx.Stmt:
+        return epilogue(contraction, node.indices, node.value) if node.buffer.same_as(own) else node
+
+    def block(node: s_tir.SBlock) -> s_tir.SBlock:
+        if not any(w.source.same_as(own) for w in node.writes):
+            return node
+        reads = {x.source for r in contraction.results for x in loads(r.value)}
+        outputs = {r.buffer for r in contraction.results}
+        kept = [r for r in node.reads if r.source not in reads]
+        return s_tir.SBlock(
+            node.iter_vars,
+            [*kept, *(_whole(b) for b in reads)],
+            [*(w for w in node.writes if not w.source.same_as(own)), *map(_whole, outputs)],
+            node.name_hint,
+            node.body,
+            node.init,
+            node.alloc_buffers,
+            node.match_buffers,
+            node.annotations,
+        )
+
+    def loop(node: tirx.For) -> tirx.For:
+        writes = find(node.body, tirx.BufferStore)
+        if node.kind != tirx.ForKind.VECTORIZED or not any(w.buffer.same_as(own) for w in writes):
+            return node
+        return tirx.For(node.loop_var, node.min, node.extent, tirx.ForKind.UNROLLED, node.body)
+
+    if not all(is_vector_code(r) for r in contraction.results):
+        body = tvm_ffi.structural_map(body, (tirx.For, loop), order="post")
+    body = tvm_ffi.structural_map(body, (s_tir.SBlock, block), order="post")
+    body = tvm_ffi.structural_map(body, (tirx.BufferStore, store), order="post")
+    params = [*program.inputs, *program.scalars, *program.outputs]
+    attrs = {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
+    return tirx.PrimFunc(params, body).with_attrs(attrs)
+
+
+def epilogue(contraction: SumOfProducts, place: Sequence[ir.Expr], total: ir.Expr) -> tirx.Stmt:
+    """Store every result of one element of the sum."""
+    axes = dict(zip((a.var for a in contraction.stage.axes), place, strict=True))
+    stmts: list[tirx.Stmt] = []
+    for result in contraction.results:
+        value = substitute(result.value, {**axes, contraction.total: total})
+        where = [substitute(i, axes) for i in result.indices]
+        stmt: tirx.Stmt = tirx.BufferStore(result.buffer, value, where)
+        if result.condition is not None:
+            stmt = tirx.IfThenElse(substitute(result.condition, axes), stmt, None)
+        stmts.append(stmt)
+    return sequence(stmts)
+
+
+def is_vector_code(result: Result) -> bool:
+    """Whether vectors of a result need no branches."""
+    calls = find(result.value, ir.Call)
+    return (
+        result.condition is None
+        and not any(call_name(c) == "if_then_else" for c in calls)
+        and not find(result.value, tirx.Select)
+    )
+
+
+def _whole(buffer: ir.Var):
+    ranges = [ir.Range.from_min_extent(tirx.IntImm("int64", 0), d) for d in buffer.ty.shape]
+    return tirx.BufferRegion(buffer, ranges)

@@ -1,0 +1,130 @@
+"""A padded or dilated operand, written out: the copy that convolutions on a CPU read."""
+
+from __future__ import annotations
+
+import math
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+from ...fusion.expressions import variables
+from ...fusion.program import Axis
+from ..address import conditional_loads
+from ..loops import ceildiv, constant, index, substitute
+from .canonical import Apart
+from .operands import SumOfProducts
+
+_Atoms = dict[ir.Var, int]
+
+
+def padded(contraction: SumOfProducts, name: str, factor: ir.Expr) -> Apart | None:
+    """Set a factor with conditions apart, over the positions that it reads.
+
+    ``where(1 <= h + r <= H, x[c, h + r - 1], 0)`` depends on ``h + r`` alone, so it is an array
+    over ``c`` and ``h + r``: the padded input. Every sum of axes in the factor becomes one axis.
+
+    Returns
+    -------
+    Apart or None
+        None where the factor has no conditions, or depends on axes otherwise than through sums.
+    """
+    if not conditional_loads(factor):
+        return None
+    stage = contraction.stage
+    extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce)}
+    sums: dict[frozenset, tuple[ir.Var, ir.Expr, ir.Expr]] = {}  # new axis, its sum, its least
+
+    def merge(node: ir.Expr) -> ir.Expr:
+        found = _linear(node, extents)
+        if found is None or len(found[0]) < 2:
+            return node
+        atoms, rest = found
+        by = math.gcd(*atoms.values())  # 2 * h + 2 * r moves as h + r does
+        key = frozenset((v, count // by) for v, count in atoms.items())
+        if key not in sums:
+            total, least, size = index(0), index(0), index(1)
+            for var, count in key:
+                reach = (index(extents[var]) - 1) * count
+                total = total + var * count
+                size = size + (reach if count > 0 else -reach)
+                least = least + (reach if count < 0 else 0)
+            analyzer = sym.Analyzer()
+            axis = tirx.Var("_".join(sorted(v.name for v, _ in key)), "int64")
+            extents[axis] = analyzer.simplify(size)
+            sums[key] = (axis, total, analyzer.simplify(least))
+        axis, _, least = sums[key]
+        return (axis + least) * by + rest
+
+    kinds = (tirx.Add, tirx.Sub)
+    value = tvm_ffi.structural_map(factor, (kinds, merge), order="post")
+    summed = {v for _, total, _ in sums.values() for v in variables(total)}
+    used = [v for v in extents if v in variables(value)]
+    if not sums or summed & set(used):
+        return None
+    places: dict[ir.Var, ir.Expr] = {}
+    for axis, total, least in sums.values():
+        places[axis] = substitute(total, places) - least
+    fresh = {v: tirx.Var(v.name, "int64") for v in used}
+    axes = [Axis(fresh[v], extents[v]) for v in used]
+    place = [places.get(v, v) for v in used]
+    value = substitute(value, fresh)
+    axes, place, value = _interleaved(contraction, axes, place, value)
+    analyzer = sym.Analyzer()
+    for axis in (*stage.axes, *stage.reduce, *axes):
+        analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(axis.extent)))
+    buffer = tirx.decl_buffer([index(a.extent) for a in axes], str(factor.ty.dtype), name)
+    return Apart(
+        factor,
+        buffer,
+        tuple(axes),
+        analyzer.simplify(value),
+        tuple(analyzer.simplify(p) for p in place),
+        is_padded=True,
+    )
+
+
+def _interleaved(
+    contraction: SumOfProducts, axes: list[Axis], place: list[ir.Expr], value: ir.Expr
+) -> tuple[list[Axis], list[ir.Expr], ir.Expr]:
+    """Sort a last axis that columns stride over by remainders, so that they are contiguous."""
+    column = contraction.stage.axes[-1].var if contraction.stage.axes else None
+    found = _linear(place[-1], {column: 0}) if column is not None else None
+    by = found[0].get(column, 0) if found is not None else 0
+    if by < 2:
+        return axes, place, value
+    *outer, last = axes
+    remainder, quotient = (tirx.Var(f"{last.var.name}_{part}", "int64") for part in "rq")
+    position = quotient * by + remainder
+    value = substitute(value, {last.var: position})
+    size = constant(last.extent)
+    if size is None or size % by:
+        zero = tirx.const(0, str(value.ty.dtype))
+        value = tirx.if_then_else(position < index(last.extent), value, zero)
+    new = [*outer, Axis(remainder, index(by)), Axis(quotient, ceildiv(last.extent, by))]
+    inside = place[-1]
+    where = [*place[:-1], tirx.floormod(inside, index(by)), tirx.floordiv(inside, index(by))]
+    return new, where, value
+
+
+def _linear(expr: ir.Expr, axes) -> tuple[_Atoms, ir.Expr] | None:
+    """Split a sum into multiples of axes and a rest without axes; ``None`` for anything else."""
+    if not set(variables(expr)) & set(axes):
+        return {}, expr
+    if isinstance(expr, ir.Var):
+        return {expr: 1}, index(0)
+    if isinstance(expr, (tirx.Add, tirx.Sub)):
+        sign = 1 if isinstance(expr, tirx.Add) else -1
+        a, b = _linear(expr.a, axes), _linear(expr.b, axes)
+        if a is None or b is None:
+            return None
+        atoms = dict(a[0])
+        for var, factor in b[0].items():
+            atoms[var] = atoms.get(var, 0) + sign * factor
+        rest = a[1] + b[1] if sign > 0 else a[1] - b[1]
+        return {v: f for v, f in atoms.items() if f}, rest
+    if isinstance(expr, tirx.Mul):
+        for whole, by in ((expr.a, constant(expr.b)), (expr.b, constant(expr.a))):
+            found = _linear(whole, axes) if by is not None else None
+            if found is not None and by is not None:
+                return {v: f * by for v, f in found[0].items()}, found[1] * by
+    return None

@@ -1,0 +1,127 @@
+"""The template for matrix products and convolutions, with prologue and epilogue."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import DataType, ir
+from tvm.target import Target
+
+from ...device import Device
+from ...fusion.expressions import is_expensive
+from ...fusion.group import Group
+from ...fusion.program import Unstructured
+from ..estimate import flops, operations, points, too_many_parameters, traffic
+from ..inline import inlined, inlined_size
+from ..template import Claim, Emission, Refusal, Template
+from .canonical import Apart
+from .cpu import contraction_cpu, copies, is_tiled, strided
+from .gpu import contraction_gpu
+from .operands import SumOfProducts, analyse
+
+CPU_PROLOGUE = 2  # operations on an operand's element: a vector of it meets a few vectors of sums
+GPU_PROLOGUE = 8  # a block computes it once per element of a tile in shared memory
+CPU_TILE = 256  # sums of one tile, roughly
+GPU_TILE = 32 * 64
+
+
+class Contraction(Template):
+    """One sum of products of two operands, cheap maps of the operands, any maps of the result.
+
+    Matrix products, convolutions (grouped, depthwise, transposed) and what else has that form. On a
+    CPU, operands that are padded or lie across the columns are copied first.
+    """
+
+    name = "contraction"
+
+    def __init__(self, is_gpu: bool) -> None:
+        self._is_gpu = is_gpu
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim one contraction whose results are maps of its sum at its own position."""
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        reductions = sum(not stage.is_map for stage in program.stages)
+        if reductions != 1:
+            return Refusal("not_mine", f"There are {reductions} reductions, not one.")
+        refusal = too_many_parameters(program) or inlined_size(program)
+        if refusal is not None:
+            return refusal
+        stages = inlined(program)
+        contraction = analyse(program, stages)
+        if isinstance(contraction, Refusal):
+            return contraction
+        written = [] if self._is_gpu else copies(contraction)
+        refusal = self._dear_prologue(group, contraction, written)
+        if refusal is not None:
+            return refusal
+        copied = sum(points(c.stage) * _bytes(c.buffer) for c in written)
+        return Claim(
+            self,
+            group,
+            launches=1 + len(written),
+            bytes=traffic(group, stages) + 2 * copied,
+            flops=flops(stages),
+            parallelism=self._parallelism(contraction),
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Schedule the kernel."""
+        program = claim.group.program
+        contraction = analyse(program, inlined(program))
+        if isinstance(contraction, Refusal):
+            raise RuntimeError(contraction.sentence)
+        if self._is_gpu:
+            func = contraction_gpu(program, contraction, claim.group.title, target)
+        else:
+            func = contraction_cpu(program, contraction, target)
+        return Emission.one(func, claim.group)
+
+    def _dear_prologue(
+        self, group: Group, contraction: SumOfProducts, copied: list[Apart]
+    ) -> Refusal | None:
+        """Refuse producers that the sum would evaluate again and again, or read across."""
+        if not _has_prologue(group):
+            return None
+        name = contraction.stage.name
+        padded = [c.factor for c in copied if c.is_padded]
+        limit = GPU_PROLOGUE if self._is_gpu else CPU_PROLOGUE
+        for factor in (contraction.left, contraction.right):
+            if any(factor.same_as(other) for other in padded):
+                continue  # computed once, into the padded copy
+            if is_expensive(factor) or operations(factor) > limit:
+                return Refusal(
+                    "prologue_recomputed",
+                    f"{name} would compute an operand's producers for every term of its sums.",
+                )
+            if not self._is_gpu and is_tiled(contraction) and strided(contraction, factor):
+                return Refusal(
+                    "prologue_strided",
+                    f"{name} would read an operand across its columns; its producer can write it "
+                    "in the right order.",
+                )
+        return None
+
+    def _parallelism(self, contraction: SumOfProducts) -> int:
+        sums = points(contraction.stage)
+        tile = 1
+        if is_tiled(contraction):
+            tile = GPU_TILE if self._is_gpu else CPU_TILE
+        elif self._is_gpu:
+            tile = 128
+        return max(1, math.ceil(sums / tile))
+
+
+def _has_prologue(group: Group) -> bool:
+    """Whether a member comes before the one that sums."""
+    if len(group) == 1:
+        return False
+    results = {v for op in group.members for v in op.results}
+    heavy = max(group.members, key=lambda op: op.flops)
+    return any(v in results for v in heavy.tensors)
+
+
+def _bytes(buffer: ir.Var) -> int:
+    return max(1, DataType(str(buffer.ty.dtype)).bits // 8)

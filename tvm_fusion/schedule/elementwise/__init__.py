@@ -1,0 +1,1 @@
+"""Kernels of maps alone: elementwise operators and moves of data."""

@@ -1,0 +1,222 @@
+"""Maps on a CPU: one parallel loop over pieces of rows, vectors along the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ...fusion.program import Program, Stage
+from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
+from ..inline import inlined
+from ..loops import (
+    Body,
+    add,
+    block,
+    ceildiv,
+    choose,
+    constant,
+    coordinates,
+    index,
+    kernel,
+    loop,
+    over,
+    product,
+    sequence,
+)
+from ..rows.vector_math import vector_math
+from .domain import Domain, Store, domains, in_registers
+
+CHUNK = 4096  # elements of a row that one task computes
+TILE = 16  # rows and columns of a transposed tile: a cache line of four-byte elements each way
+VECTORS = 4  # vectors of an explicit vector loop
+
+
+def elementwise_cpu(program: Program, target: Target) -> tirx.PrimFunc:
+    """Make the kernel of a program of maps."""
+    kept = in_registers(program)
+    return kernel(program, maps_cpu(inlined(program, kept), target, kept))
+
+
+def maps_cpu(
+    stages: Sequence[Stage], target: Target, registers: frozenset[ir.Var] = frozenset()
+) -> tirx.Stmt:
+    """Compute maps: the tasks of every domain, one after the other, under one parallel loop."""
+    lanes = VECTORS * Registers.of(target).lanes
+    spaces = [_with_vector_math(domain) for domain in domains(stages, registers)]
+    work = sum(constant(d.points) or PARALLEL_WORK for d in spaces)
+    pieces = [piece for domain in spaces for piece in _tasks(domain, lanes)]
+    kind = tirx.ForKind.PARALLEL if work >= PARALLEL_WORK else tirx.ForKind.SERIAL
+    total = add(count for count, _ in pieces)
+    return loop("task", total, lambda task: choose(task, pieces), kind)
+
+
+def _with_vector_math(domain: Domain) -> Domain:
+    stores = [Store(s.buffer, s.indices, vector_math(s.value)) for s in domain.stores]
+    return replace(domain, stores=tuple(stores))
+
+
+def _tasks(domain: Domain, lanes: int) -> list[tuple[ir.Expr, Body]]:
+    """Cut a domain into tasks: numbers of alike ones, and what one of them does."""
+    if not domain.axes:
+        return [(index(1), lambda task: domain.point([]))]
+    tiled = domain.transposed_axis()
+    if tiled is not None:
+        return [_tiles(domain, tiled)]
+    *outer, row = domain.axes
+    extents = [a.extent for a in outer]
+    many = outermost(extents)
+    size = constant(row.extent)
+    if not outer and size is not None and size <= CHUNK:
+        body = partial(_vector, domain, [])
+        return [
+            (index(count), partial(_place_of, body, start, width))
+            for start, width, count in vectors(size, lanes)
+        ]
+    if many is not None or (size is not None and size <= CHUNK):
+        shared, inner = extents[:many], outer[many:] if many is not None else []
+
+        def rows(task: ir.Expr) -> tirx.Stmt:
+            place = coordinates(task, shared)
+            return over(
+                inner, lambda rest: _row(domain, [*place, *rest], index(0), row.extent, lanes)
+            )
+
+        return [(product(shared), rows)]
+    chunks = ceildiv(row.extent, CHUNK)
+
+    def chunk(task: ir.Expr) -> tirx.Stmt:
+        start = tirx.floormod(task, chunks) * CHUNK
+        length = _shorter(CHUNK, row.extent, start)
+        place = coordinates(tirx.floordiv(task, chunks), extents)
+        return _row(domain, place, start, length, lanes)
+
+    return [(product([*extents, chunks]), chunk)]
+
+
+def by_vectors(
+    size: int, widest: int, body: Callable[[ir.Expr, int], tirx.Stmt], name: str = "vector"
+) -> tirx.Stmt:
+    """Run ``body(start, width)`` over all vectors of a row."""
+    return sequence(
+        [
+            loop(name, count, partial(_place_of, body, start, width))
+            for start, width, count in vectors(size, widest)
+        ]
+    )
+
+
+def _place_of(
+    body: Callable[[ir.Expr, int], tirx.Stmt], start: int, width: int, number: ir.Expr
+) -> tirx.Stmt:
+    return body(number * width + start, width)
+
+
+def outermost(extents: Sequence[ir.Expr | int]) -> int | None:
+    """Return how many outer axes make enough tasks; ``None`` if all of them do not.
+
+    The fewer, the fewer divisions to find an iteration's place.
+    """
+    tasks = 1
+    for number, extent in enumerate(extents, start=1):
+        tasks *= constant(extent) or PARALLEL_TASKS
+        if tasks >= PARALLEL_TASKS:
+            return number
+    return None
+
+
+def vectors(size: int, widest: int) -> list[tuple[int, int, int]]:
+    """Cut a row into vectors: triples of a start, a width and a number of such vectors.
+
+    As many of the widest as fit, then each half as wide as the one before; a row that fits into one
+    register stays whole.
+    """
+    if size <= widest // VECTORS:
+        return [(0, size, 1)]
+    cuts, start, width = [], 0, widest
+    while start < size:
+        count = (size - start) // width
+        if count:
+            cuts.append((start, width, count))
+            start += count * width
+        width //= 2
+    return cuts
+
+
+def _row(
+    domain: Domain, place: list[ir.Expr], start: ir.Expr, length: ir.Expr | int, lanes: int
+) -> tirx.Stmt:
+    """Compute a row by vectors; of a symbolic length, the rest by elements."""
+    size = constant(length)
+    if size is not None:
+        return by_vectors(size, lanes, lambda n, w: _vector(domain, place, start + n, w))
+    lanes //= VECTORS
+    whole = tirx.floordiv(index(length), index(lanes))
+    rest = tirx.floormod(index(length), index(lanes))
+    return sequence(
+        [
+            loop("vector", whole, lambda n: _vector(domain, place, start + n * lanes, lanes)),
+            loop("rest", rest, lambda n: domain.point([*place, start + whole * lanes + n])),
+        ]
+    )
+
+
+def _vector(domain: Domain, place: list[ir.Expr], first: ir.Expr, width: int) -> tirx.Stmt:
+    """Compute neighbouring elements, one output after the other: fewer registers live at once."""
+    files = domain.files(width)
+
+    def store(one: Store, lane: ir.Expr) -> tirx.Stmt:
+        places = dict(zip(domain.variables, [*place, first + lane], strict=True))
+        return one.at(places, files, lane)
+
+    body = sequence(
+        [loop("lane", width, partial(store, one), tirx.ForKind.VECTORIZED) for one in domain.stores]
+    )
+    return block("vector", body, list(files.values())) if files else body
+
+
+def _tiles(domain: Domain, tiled: int) -> tuple[ir.Expr, Body]:
+    """Cut a transposed read into bands of tiles, whose lines stay in the nearest cache."""
+    across, last = domain.axes[tiled], domain.axes[-1]
+    rest = [a for n, a in enumerate(domain.axes[:-1]) if n != tiled]
+    bands = ceildiv(across.extent, TILE)
+    extents = [*(a.extent for a in rest), bands]
+
+    size = constant(last.extent)
+
+    def task_body(task: ir.Expr) -> tirx.Stmt:
+        *place, band = coordinates(task, extents)
+        top = band * TILE
+
+        def tile(left: ir.Expr, width: int) -> tirx.Stmt:
+            def point(row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
+                where = [*place[:tiled], top + row, *place[tiled:], left + column]
+                return domain.point(where)
+
+            columns, kind = index(width), tirx.ForKind.VECTORIZED
+            if size is None:
+                columns, kind = _shorter(width, last.extent, left), tirx.ForKind.SERIAL
+            # Whole vectors where the length of the axis is known.
+            return loop(
+                "row",
+                _shorter(TILE, across.extent, top),
+                lambda row: loop("column", columns, lambda column: point(row, column), kind),
+            )
+
+        if size is None:
+            tiles = ceildiv(last.extent, TILE)
+            return loop("tile", tiles, lambda n: tile(n * TILE, TILE))
+        return by_vectors(size, TILE, tile, "tile")
+
+    return product(extents), task_body
+
+
+def _shorter(size: int, extent: ir.Expr | int, start: ir.Expr) -> ir.Expr | int:
+    """Return the length of a piece of an axis: the last one may be shorter."""
+    whole = constant(extent)
+    if whole is not None and whole % size == 0:
+        return size
+    return tirx.min(index(size), index(extent) - start)

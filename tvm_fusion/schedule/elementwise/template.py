@@ -1,0 +1,61 @@
+"""The template for groups without reductions."""
+
+from __future__ import annotations
+
+from tvm.target import Target
+
+from ...device import Device
+from ...fusion.group import Group
+from ...fusion.program import Unstructured
+from ..estimate import flops, points, too_many_parameters, traffic
+from ..inline import inlined, inlined_size
+from ..template import Claim, Emission, Refusal, Template
+from .cpu import elementwise_cpu
+from .domain import in_registers
+from .gpu import THREADS, elementwise_gpu
+
+TASK = 4096  # elements of one CPU task, roughly
+
+
+class Elementwise(Template):
+    """Any maps in one launch: broadcasts, transposes, gathers, pieces of others, several outputs.
+
+    Outputs over equal extents share a loop nest; others get their own range of blocks (GPU) or of
+    the parallel loop's tasks (CPU).
+    """
+
+    name = "elementwise"
+
+    def __init__(self, is_gpu: bool) -> None:
+        self._is_gpu = is_gpu
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim a program without reductions."""
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        reduction = next((s for s in program.stages if not s.is_map), None)
+        if reduction is not None:
+            return Refusal("not_mine", f"{reduction.name} is a reduction.")
+        kept = in_registers(program)
+        refusal = too_many_parameters(program) or inlined_size(program, kept)
+        if refusal is not None:
+            return refusal
+        stages = inlined(program, kept)
+        written = set(program.outputs)
+        total = sum(points(stage) for stage in stages if stage.targets[0] in written)
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, stages),
+            flops=flops(stages),
+            parallelism=max(1, total // (THREADS if self._is_gpu else TASK)),
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Write the kernel."""
+        program = claim.group.program
+        func = elementwise_gpu(program) if self._is_gpu else elementwise_cpu(program, target)
+        return Emission.one(func, claim.group)

@@ -1,0 +1,77 @@
+"""From groups in the IR to kernels: each distinct group is emitted once, by its template."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import ir, relax
+from tvm.target import Target
+
+from ..device import parse
+from ..ecg.graph import Graph
+from ..fusion.claims import Ban
+from ..fusion.decisions import Decision, record
+from ..fusion.group import Group
+from ..fusion.primitive import TEMPLATE
+from .template import Emission, Refusal
+from .templates import template
+
+
+def is_group(func: ir.BaseFunc) -> bool:
+    """Whether a function is a group that a template of this package claimed."""
+    return isinstance(func, relax.Function) and bool(func.attrs) and TEMPLATE in func.attrs
+
+
+def group_of(mod: tvm.IRModule, func: relax.Function) -> Group:
+    """Read a group back from its Primitive function."""
+    return Group(Graph(mod, func, func.body.blocks[0]).operators)
+
+
+def emit_groups(
+    mod: tvm.IRModule, target: Target
+) -> tuple[dict[ir.GlobalVar, Emission], dict[ir.GlobalVar, Ban]]:
+    """Let templates make the kernels of all groups of a module.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        With Primitive functions that carry their template's name.
+    target : Target
+        What to schedule for.
+
+    Returns
+    -------
+    dict of GlobalVar to Emission
+        Kernels by group.
+    dict of GlobalVar to (str, Hashable)
+        Groups whose claim was broken; the reasons stand in the decisions.
+    """
+    device = parse(target).device
+    emitted: dict[ir.GlobalVar, Emission] = {}
+    broken: dict[ir.GlobalVar, Ban] = {}
+    for gvar, func in mod.functions.items():
+        if not is_group(func):
+            continue
+        group = group_of(mod, func)
+        name = str(func.attrs[TEMPLATE])
+        try:
+            claimant = template(name, target)
+            claim = claimant.claim(group, device)
+            if isinstance(claim, Refusal):
+                raise RuntimeError(f"it refuses what was planned ({claim.sentence})")
+            emitted[gvar] = claimant.emit(claim, target)
+        # guard: recorded; the region is planned again without this claim
+        except Exception as error:
+            broken[gvar] = (name, group.key)
+            record(_broken(gvar.name_hint, name, error))
+    return emitted, broken
+
+
+def _broken(group: str, name: str, error: Exception) -> Decision:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return Decision(
+        group,
+        "",
+        "fallback",
+        "claim_broken",
+        f"{name} claimed this group and could not emit it: {type(error).__name__}: {reason}",
+    )

@@ -1,0 +1,60 @@
+"""What a claim promises about work, read off a program without building anything."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import DataType, ir
+
+from ..ecg.work import _cost, at
+from ..fusion.group import Group
+from ..fusion.program import Program, Stage
+from .loops import find
+from .template import Refusal
+
+MAX_PARAMETERS = 120  # of a kernel: CUDA passes 4 KB of arguments, strides and extents among them
+
+
+def too_many_parameters(program: Program) -> Refusal | None:
+    """Refuse a kernel with more parameters than a launch can pass."""
+    count = len(program.inputs) + len(program.scalars) + len(program.outputs)
+    if count <= MAX_PARAMETERS:
+        return None
+    sentence = f"The kernel would have {count} parameters, at most {MAX_PARAMETERS} are passed."
+    return Refusal("too_many_parameters", sentence)
+
+
+def points(stage: Stage) -> int:
+    """Count a stage's data-parallel points."""
+    return math.prod(at(axis.extent) for axis in stage.axes)
+
+
+def terms(stage: Stage) -> int:
+    """Count the terms of one of a stage's sums; 1 for a map."""
+    return math.prod(at(axis.extent) for axis in stage.reduce)
+
+
+def operations(expr: ir.Expr) -> int:
+    """Count the arithmetic of one element, in units of one addition."""
+    return _cost(expr)[0]
+
+
+def flops(stages: tuple[Stage, ...]) -> int:
+    """Count the arithmetic of the stages."""
+    return sum(points(s) * terms(s) * operations(v) for s in stages for v in s.values)
+
+
+def traffic(group: Group, stages: tuple[Stage, ...]) -> int:
+    """Count bytes read and written: outputs once, of each input no more than the loads touch."""
+    touched: dict[ir.Var, int] = {}
+    for stage in stages:
+        count = points(stage) * terms(stage)
+        for expr in (*stage.values, *(i for where in stage.indices for i in where)):
+            for load in find(expr, ir.TensorLoad):
+                touched[load.source] = touched.get(load.source, 0) + count
+    inputs = group.program.inputs
+    read = 0
+    for buffer, value in zip(inputs, group.inputs, strict=True):
+        size = max(1, DataType(value.dtype).bits // 8) if value.dtype != "bool" else 1
+        read += min(value.bytes, touched.get(buffer, 0) * size)
+    return read + sum(v.bytes for v in group.outputs)

@@ -1,0 +1,120 @@
+"""Kernels in the place of groups: calls of Primitive functions become calls of PrimFuncs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tvm
+from tvm import ir, relax, tirx
+
+from ..foreign import SCHEDULED, on_ours
+from .emit import is_group
+from .template import Emission, Slot
+
+_CALL_TIR = ir.Op.get("relax.call_tir")
+_Names = Mapping[tirx.PrimFunc, ir.GlobalVar]
+
+
+def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.IRModule:
+    """Replace groups by their kernels.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Its Relax functions call the groups.
+    emitted : Mapping of GlobalVar to Emission
+        Kernels by group.
+
+    Returns
+    -------
+    tvm.IRModule
+        Without those groups. Packing functions of constants are evaluated; those of other inputs
+        are called where the group was.
+    """
+    builder = relax.BlockBuilder(mod.clone())
+    names: dict[tirx.PrimFunc, ir.GlobalVar] = {}
+    for gvar, emission in emitted.items():
+        for kernel in emission.kernels:
+            func = _private(kernel.func)
+            names[kernel.func] = builder.add_func(func, gvar.name_hint)
+        for position, packing in emission.packing.items():
+            func = _private(packing)
+            names[packing] = builder.add_func(func, f"{gvar.name_hint}_pack{position}")
+    result = builder.get()
+    for gvar, func in list(result.functions.items()):
+        if gvar in emitted:
+            del result[gvar]
+        elif isinstance(func, relax.Function) and not is_group(func):
+            result.update_func(gvar, _rewrite(func, emitted, names))
+    result = relax.transform.Normalize()(result)
+    if any(emission.packing for emission in emitted.values()):
+        result = on_ours(relax.transform.FoldConstant())(result)
+    return result
+
+
+def _private(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    return func.without_attr("global_symbol").with_attr(SCHEDULED, True)
+
+
+def _rewrite(
+    func: relax.Function, emitted: Mapping[ir.GlobalVar, Emission], names: _Names
+) -> relax.Function:
+    blocks = []
+    for block in func.body.blocks:
+        if isinstance(block, relax.DataflowBlock):
+            bindings: list[relax.Binding] = []
+            for binding in block.bindings:
+                value = binding.value
+                if isinstance(value, relax.Call) and value.op in emitted:
+                    bindings.extend(_calls(binding, emitted[value.op], names))
+                else:
+                    bindings.append(binding)
+            block = relax.DataflowBlock(bindings)
+        blocks.append(block)
+    body = relax.SeqExpr(blocks, func.body.body)
+    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+def _calls(binding: relax.VarBinding, emission: Emission, names: _Names) -> list[relax.Binding]:
+    """Spell one call of a group as the calls of its kernels."""
+    args = list(binding.value.args)
+    scalars = [a for a in args if isinstance(a.ty, ir.PrimType)]
+    exprs: dict[Slot, relax.Expr] = {}
+    exprs.update({Slot("input", i): a for i, a in enumerate(args[: len(args) - len(scalars)])})
+    exprs.update({Slot("scalar", i): a for i, a in enumerate(scalars)})
+    whole = binding.var.ty
+    fields = list(whole.fields) if isinstance(whole, relax.TupleType) else [whole]
+    types = {Slot("output", i): t for i, t in enumerate(fields)}
+    types |= {Slot("workspace", i): t for i, t in enumerate(emission.workspaces)}
+    bindings: list[relax.Binding] = []
+    for position, packing in emission.packing.items():
+        slot = Slot("input", position)
+        packed = _type_of(packing)
+        var = relax.DataflowVar(f"packed{position}", packed)
+        call = relax.Call(_CALL_TIR, [names[packing], relax.Tuple([exprs[slot]])], None, [packed])
+        bindings.append(relax.VarBinding(var, call))
+        exprs[slot] = var
+    for kernel in emission.kernels:
+        written = [types[slot] for slot in kernel.writes]
+        out = written[0] if len(written) == 1 else relax.TupleType(written)
+        reads = relax.Tuple([exprs[slot] for slot in kernel.reads])
+        call = relax.Call(_CALL_TIR, [names[kernel.func], reads], None, [out])
+        if len(emission.kernels) == 1:  # the usual case: the call gives what the group gave
+            return [*bindings, relax.VarBinding(binding.var, call)]
+        result = relax.DataflowVar("kernel", out)
+        bindings.append(relax.VarBinding(result, call))
+        for i, slot in enumerate(kernel.writes):
+            if len(written) == 1:
+                exprs[slot] = result
+            else:
+                exprs[slot] = relax.DataflowVar(f"{slot.kind}{slot.index}", types[slot])
+                bindings.append(relax.VarBinding(exprs[slot], relax.TupleGetItem(result, i)))
+    outputs = [exprs[Slot("output", i)] for i in range(len(fields))]
+    value = relax.Tuple(outputs) if isinstance(whole, relax.TupleType) else outputs[0]
+    return [*bindings, relax.VarBinding(binding.var, value)]
+
+
+def _type_of(packing: tirx.PrimFunc) -> relax.TensorType:
+    """Type of what a packing function writes: its last parameter."""
+    buffer = packing.params[-1].ty
+    return relax.TensorType(list(buffer.shape), str(buffer.dtype))

@@ -1,0 +1,175 @@
+"""The threads of a block, and where they keep what its rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from .emit import Pairs, bind, element, integer, replace, sequence, threads_of, unflatten, volume
+from .passes import Pass, private_buffers
+from .stages import RowStages, Stage, contains, index_of
+from .storage import Storage, items_of
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Threads of a block: ``threads`` for each of its ``rows``.
+
+    Attributes
+    ----------
+    threads, rows : int
+        Powers of two.
+    rows_first : bool
+        Whether neighbouring threads take neighbouring rows, rather than elements of a row.
+    """
+
+    threads: int
+    rows: int
+    rows_first: bool = False
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """Names of the thread axes of the rows and of the threads of a row."""
+        return ("threadIdx.x", "threadIdx.y") if self.rows_first else ("threadIdx.y", "threadIdx.x")
+
+    def every(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Run ``body(row, thread)`` in every thread of every row."""
+        rows, threads = self.axes
+        return threads_of(
+            "r", self.rows, rows, lambda r: threads_of("t", self.threads, threads, _first(body, r))
+        )
+
+
+def _first(body: Callable[[ir.Expr, ir.Expr], tirx.Stmt], r: ir.Expr):
+    return lambda t: body(r, t)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Who computes: thread ``t`` of row ``r`` of the block, at its ``item``-th element."""
+
+    r: ir.Expr
+    t: ir.Expr
+    item: ir.Expr
+
+
+class Block:
+    """Buffers and positions of the rows of one block.
+
+    A thread's own buffers are declared with its row and its number as first indices; lowering drops
+    these.
+
+    Parameters
+    ----------
+    storage : Storage
+        The stages and where their rows are kept.
+    passes : sequence of Pass
+        Their walks.
+    geometry : Geometry
+        The threads.
+    number : Expr
+        Which block.
+    """
+
+    def __init__(
+        self, storage: Storage, passes: Sequence[Pass], geometry: Geometry, number: ir.Expr
+    ):
+        self.geometry = geometry
+        self.program: RowStages = storage.program
+        self._shared = storage.shared
+        self._first_row = number * geometry.rows
+        self._count = volume(self.program.rows)
+        self._private = private_buffers(self.program, passes)
+        self._kept: list[tuple[ir.Var, ir.Var]] = []
+        self._terms: list[tuple[ir.Var, ir.Var]] = []
+
+    @property
+    def buffers(self) -> list[ir.Var]:
+        """All buffers used so far."""
+        return [own for _, own in (*self._kept, *self._terms)]
+
+    def pairs(self, stage: Stage, at: Pairs, r: ir.Expr) -> Pairs:
+        """Values of a stage's axes, given those inside the row."""
+        row = self._first_row + r
+        if not self._fills_blocks:
+            row = tirx.min(row, self._count - 1)  # computed once more, stored once
+        return [*bind(stage.rows, unflatten(row, stage.rows)), *at]
+
+    def value(self, expr: ir.Expr, pairs: Pairs, spot: Spot) -> ir.Expr:
+        """Express a stage's value in what the block holds."""
+
+        def redirect(load: ir.TensorLoad) -> ir.Expr:
+            if not self.program.is_internal(load.source):
+                return load
+            return element(*self._place(load.source, load.indices, spot))
+
+        return replace(expr, pairs, redirect)
+
+    def store(self, stage: Stage, pairs: Pairs, spot: Spot, values: Sequence[ir.Expr]) -> tirx.Stmt:
+        """Keep results, or write those that leave the kernel."""
+        stmts: list[tirx.Stmt] = []
+        for target, written, value in zip(stage.targets, stage.indices, values, strict=True):
+            indices = [replace(index, pairs, lambda load: load) for index in written]
+            if self.program.is_internal(target):
+                own, place = self._place(target, indices, spot)
+                stmts.append(tirx.BufferStore(own, value, place))
+                continue
+            store: tirx.Stmt = tirx.BufferStore(target, value, indices)
+            if not self._fills_blocks:
+                exists = self._first_row + spot.r < self._count
+                store = tirx.IfThenElse(exists, store, None)
+            if not stage.inner and self.geometry.threads > 1:
+                store = tirx.IfThenElse(spot.t == integer(0), store, None)
+            stmts.append(store)
+        return sequence(stmts)
+
+    def results(self, stage: Stage) -> list[ir.Var]:
+        """Name the results of a reduction, one element a row, which all threads of it know."""
+        return [self._keep(t, [self.geometry.rows], "local") for t in stage.targets]
+
+    def terms(self, stage: Stage) -> list[ir.Var]:
+        """Name the partial results of a reduction, one element a thread."""
+        return [self._terms_of(target) for target in stage.targets]
+
+    @property
+    def _fills_blocks(self) -> bool:
+        rows = self.geometry.rows
+        return rows == 1 or (isinstance(self._count, tirx.IntImm) and int(self._count) % rows == 0)
+
+    def _place(
+        self, buffer: ir.Var, indices: Sequence[ir.Expr], spot: Spot
+    ) -> tuple[ir.Var, list[ir.Expr]]:
+        """Where an element of an internal buffer is kept."""
+        inner = list(indices)[len(self.program.rows) :]
+        producer = self.program.stages[self.program.producer(buffer)]
+        rows, threads = self.geometry.rows, self.geometry.threads
+        if contains(self._shared, buffer):
+            shape = [rows, *list(buffer.shape)[len(self.program.rows) :]]
+            return self._keep(buffer, shape, "shared"), [spot.r, *inner]
+        if producer.combine is not None and not producer.inner:
+            return self._keep(buffer, [rows], "local"), [spot.r]
+        if contains(self._private, buffer) or not producer.inner:
+            return self._keep(buffer, [rows, threads], "local"), [spot.r, spot.t]
+        items = items_of(producer.inner, threads) or 1
+        own = self._keep(buffer, [rows, threads, items], "local")
+        return own, [spot.r, spot.t, spot.item]
+
+    def _keep(self, buffer: ir.Var, shape: Sequence[ir.Expr | int], scope: str) -> ir.Var:
+        place = index_of([b for b, _ in self._kept], buffer)
+        if place is None:
+            place = len(self._kept)
+            extents = [integer(extent) for extent in shape]
+            own = tirx.decl_buffer(extents, str(buffer.dtype), buffer.name, scope=scope)
+            self._kept.append((buffer, own))
+        return self._kept[place][1]
+
+    def _terms_of(self, target: ir.Var) -> ir.Var:
+        place = index_of([b for b, _ in self._terms], target)
+        if place is None:
+            place = len(self._terms)
+            shape = [integer(self.geometry.rows), integer(self.geometry.threads)]
+            own = tirx.decl_buffer(shape, str(target.dtype), f"{target.name}_part", scope="local")
+            self._terms.append((target, own))
+        return self._terms[place][1]

@@ -1,0 +1,148 @@
+"""Row programs on a GPU: one launch, a thread block for one or several rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, sym, tirx
+from tvm.target import Target
+
+from ...device import Device
+from ..gpu import STATIC_SHARED_BYTES
+from .block import Block, Geometry
+from .cpu import lanes_are_rows
+from .emit import integer, opaque, sequence, static_volume, threads_of, volume
+from .passes import plan_passes
+from .stages import RowStages, read_stages
+from .storage import Storage, place_rows
+from .threads import emit_walk
+
+BLOCK = 128  # threads of a block of short rows
+LANE_ROWS = 32  # neighbouring rows of a block whose threads lie along rows
+ITEMS = 8  # elements of a row that a thread should have before more threads pay
+SYMBOLIC_ROW = 2048  # what an unknown row is taken for
+WARP = 32
+
+
+@dataclass(frozen=True)
+class RowEstimate:
+    """What a block of a row kernel will take.
+
+    Attributes
+    ----------
+    launches : int
+        Always one.
+    threads : int
+        Threads of a block.
+    shared_bytes : int
+        Static shared memory for row buffers; the exchange between warps comes on top.
+    """
+
+    launches: int
+    threads: int
+    shared_bytes: int
+
+
+def schedule_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.PrimFunc:
+    """Run a row program in one launch.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        Canonical stages, as ``Program.prim_func`` gives them.
+    rows : int
+        Number of row axes; 0 for a single row without an axis.
+    target : Target
+        A CUDA or ROCm target; its attributes are the limits.
+
+    Returns
+    -------
+    tirx.PrimFunc
+        The same function as loops bound to blocks and threads, still over SBlocks.
+
+    Raises
+    ------
+    ValueError
+        If the function is not canonical, or what :func:`estimate_rows_gpu` says.
+    """
+    placed = _place(read_stages(func, rows), target, copies=True)
+    if isinstance(placed, str):
+        raise ValueError(placed)
+    storage, geometry = placed
+    passes = plan_passes(storage.program)
+
+    def rows_of(number: ir.Expr) -> tirx.Stmt:
+        block = Block(storage, passes, geometry, number)
+        body = sequence([stmt for one in passes for stmt in emit_walk(block, one)])
+        return opaque("rows", body, block.buffers)
+
+    count = volume(storage.program.rows)
+    blocks = tirx.floordiv(count + (geometry.rows - 1), integer(geometry.rows))
+    grid = threads_of("block", sym.Analyzer().simplify(blocks), "blockIdx.x", rows_of)
+    return func.with_body(opaque("root", grid))
+
+
+def estimate_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target | Device) -> RowEstimate | str:
+    """Say what a kernel will take, without building it.
+
+    Parameters
+    ----------
+    func, rows
+        As for :func:`schedule_rows_gpu`.
+    target : Target or Device
+        Whose limits count.
+
+    Returns
+    -------
+    RowEstimate or str
+        The figures, or why it cannot be done: a sentence.
+    """
+    try:
+        program = read_stages(func, rows)
+    except ValueError as reason:
+        return f"{reason}."
+    placed = _place(program, target, copies=False)
+    if isinstance(placed, str):
+        return placed
+    storage, geometry = placed
+    return RowEstimate(1, geometry.threads * geometry.rows, storage.shared_bytes)
+
+
+def _place(
+    program: RowStages, target: Target | Device, copies: bool
+) -> tuple[Storage, Geometry] | str:
+    if isinstance(target, Device):
+        most = target.max_threads_per_block or 1024
+        shared = target.shared_memory_per_block or STATIC_SHARED_BYTES
+    else:
+        most = int(target.attrs.get("max_num_threads", 1024))
+        shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
+    geometry = _geometry(program, most)
+    storage = place_rows(
+        program, geometry.threads, geometry.rows, min(shared, STATIC_SHARED_BYTES), copies
+    )
+    return storage if isinstance(storage, str) else (storage, geometry)
+
+
+def _geometry(program: RowStages, most: int) -> Geometry:
+    """Choose the threads of a row and the rows of a block."""
+    longest = max(static_volume(s.inner or s.reduce, SYMBOLIC_ROW) for s in program.stages)
+    work = max(static_volume(s.domain, SYMBOLIC_ROW) for s in program.stages)
+    if not all(s.combine is None or s.combine.threads_can_share for s in program.stages):
+        return Geometry(1, BLOCK, rows_first=True)
+    if lanes_are_rows(program):
+        if work <= 2 * ITEMS:
+            return Geometry(1, 2 * BLOCK, rows_first=True)
+        threads = min(_power_of_two(-(-work // ITEMS)), most // LANE_ROWS, 16)
+        return Geometry(threads, LANE_ROWS, rows_first=True)
+    threads = _power_of_two(-(-longest // ITEMS))
+    if longest <= WARP * 4 * ITEMS:
+        # A warp needs no barrier to combine its results.
+        threads = min(_power_of_two(longest), WARP)
+    threads = min(threads, most)
+    return Geometry(threads, max(1, BLOCK // threads))
+
+
+def _power_of_two(count: int) -> int:
+    """Least power of two from a count on."""
+    return 1 << (max(count, 1) - 1).bit_length()

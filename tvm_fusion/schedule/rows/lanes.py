@@ -1,0 +1,196 @@
+"""Stages of one row, or of a vector of rows, as vector statements over row-local buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from .emit import Pairs, assign, bind, element, integer, loop, replace, sequence, store_all
+from .passes import Pass, private_buffers
+from .stages import Combiner, RowStages, Stage, contains, index_of, is_call, variables_of
+from .vector_math import vector_math
+
+AtLane = Callable[[ir.Expr], Pairs]
+
+
+class Lanes:
+    """Emits stages at given positions and keeps what a row holds in buffers of its own.
+
+    Parameters
+    ----------
+    program : RowStages
+        Whose stages.
+    passes : sequence of Pass
+        Their walks.
+    row : callable
+        ``lane -> indices`` of the row that a lane works on.
+    row_lanes : int or None
+        Number of rows when lanes are rows: every row buffer then holds that many.
+    """
+
+    def __init__(
+        self,
+        program: RowStages,
+        passes: Sequence[Pass],
+        row: Callable[[ir.Expr], list[ir.Expr]],
+        row_lanes: int | None = None,
+    ):
+        self.program, self._row, self._row_lanes = program, row, row_lanes
+        self._private = private_buffers(program, passes)
+        self._local: list[tuple[ir.Var, ir.Var]] = []
+        self._partial: list[tuple[ir.Var, ir.Var]] = []
+
+    @property
+    def buffers(self) -> list[ir.Var]:
+        """All buffers used so far."""
+        return [own for _, own in (*self._local, *self._partial)]
+
+    def update(
+        self, stage: Stage, at: AtLane, count: ir.Expr, size: int, fresh: ir.Expr | None = None
+    ) -> tirx.Stmt:
+        """Compute some lanes of a map, or take them into the partial results of a reduction.
+
+        Parameters
+        ----------
+        stage : Stage
+            What to compute.
+        at : callable
+            ``lane -> axes' values``.
+        count : Expr
+            Number of lanes, at most ``size``; a constant makes vectors.
+        size : int
+            Lanes of the partial results.
+        fresh : Expr, optional
+            First lane that a reduction has not seen yet; those before add nothing.
+        """
+
+        def body(lane: ir.Expr) -> tirx.Stmt:
+            pairs = self._pairs(stage, at, lane)
+            values = [self._value(v, pairs, lane, size) for v in stage.values]
+            if stage.combine is None:
+                return self._store(stage, pairs, lane, values, size)
+            if fresh is not None:
+                values = [
+                    tirx.Select(lane >= fresh, value, start)
+                    for value, start in zip(values, stage.init, strict=True)
+                ]
+            partial = [self._partial_of(target, size) for target in stage.targets]
+            return assign(
+                partial, [lane], stage.combine([element(p, [lane]) for p in partial], values)
+            )
+
+        return lanes_of(count, body)
+
+    def start(self, stage: Stage, size: int) -> tirx.Stmt:
+        """Set the partial results of a reduction to its neutral element."""
+        partial = [self._partial_of(target, size) for target in stage.targets]
+        return lanes_of(integer(size), lambda lane: store_all(partial, [lane], stage.init))
+
+    def finish(self, stage: Stage, at: AtLane, count: ir.Expr, size: int) -> tirx.Stmt:
+        """Store partial results that belong to one result a lane."""
+
+        def body(lane: ir.Expr) -> tirx.Stmt:
+            partial = [element(self._partial_of(t, size), [lane]) for t in stage.targets]
+            return self._store(stage, self._pairs(stage, at, lane), lane, partial, size)
+
+        return lanes_of(count, body)
+
+    def combine(self, stage: Stage, at: AtLane, size: int) -> tirx.Stmt:
+        """Combine partial results that belong to one result, in halves, and store it."""
+        stmts = []
+        partial = [self._partial_of(target, size) for target in stage.targets]
+        while size > 1:
+            size //= 2
+            halves = [self._new_partial(p, size) for p in partial]
+            stmts.append(lanes_of(integer(size), _halve(stage.combine, partial, halves, size)))
+            partial = halves
+        zero = integer(0)
+        values = [element(p, [zero]) for p in partial]
+        stmts.append(self._store(stage, self._pairs(stage, at, zero), zero, values, 1))
+        return sequence(stmts)
+
+    def _pairs(self, stage: Stage, at: AtLane, lane: ir.Expr) -> Pairs:
+        return [*bind(stage.rows, self._row(lane)), *at(lane)]
+
+    def _value(self, expr: ir.Expr, pairs: Pairs, lane: ir.Expr, size: int) -> ir.Expr:
+        def redirect(load: ir.TensorLoad) -> ir.Expr:
+            if not self.program.is_internal(load.source):
+                return load
+            return element(*self._element(load.source, load.indices, lane, size))
+
+        return vector_math(replace(expr, pairs, redirect))
+
+    def _store(
+        self, stage: Stage, pairs: Pairs, lane: ir.Expr, values: Sequence[ir.Expr], size: int
+    ) -> tirx.Stmt:
+        stmts = []
+        for target, written, value in zip(stage.targets, stage.indices, values, strict=True):
+            indices = [replace(index, pairs, lambda load: load) for index in written]
+            if self.program.is_internal(target):
+                own, place = self._element(target, indices, lane, size)
+            else:
+                own, place = target, indices
+            stmts.append(tirx.BufferStore(own, value, place))
+        return sequence(stmts)
+
+    def _element(
+        self, buffer: ir.Var, indices: Sequence[ir.Expr], lane: ir.Expr, size: int
+    ) -> tuple[ir.Var, list[ir.Expr]]:
+        """Where an element of an internal buffer lies in what the row holds."""
+        rows = len(self.program.rows)
+        inner = list(indices)[rows:]
+        if contains(self._private, buffer):
+            return self._local_of(buffer, [size]), [lane if size > 1 else integer(0)]
+        shape = list(buffer.shape)[rows:]
+        if self._row_lanes is not None:
+            return self._local_of(buffer, [*shape, self._row_lanes]), [*inner, lane]
+        return self._local_of(buffer, shape or [1]), inner or [integer(0)]
+
+    def _local_of(self, buffer: ir.Var, shape: Sequence[ir.Expr | int]) -> ir.Var:
+        place = index_of([b for b, _ in self._local], buffer)
+        if place is None:
+            place = len(self._local)
+            own = tirx.decl_buffer(list(shape), str(buffer.dtype), buffer.name)
+            self._local.append((buffer, own))
+        return self._local[place][1]
+
+    def _partial_of(self, target: ir.Var, size: int) -> ir.Var:
+        place = index_of([b for b, _ in self._partial], target)
+        if place is None:
+            place = len(self._partial)
+            self._new_partial(target, size)
+        return self._partial[place][1]
+
+    def _new_partial(self, like: ir.Var, size: int) -> ir.Var:
+        own = tirx.decl_buffer([size], str(like.dtype), f"{like.name}_{size}")
+        self._partial.append((like, own))
+        return own
+
+
+def _halve(combine: Combiner | None, whole: list[ir.Var], halves: list[ir.Var], size: int):
+    def body(lane: ir.Expr) -> tirx.Stmt:
+        low = [element(w, [lane]) for w in whole]
+        high = [element(w, [lane + size]) for w in whole]
+        return assign(halves, [lane], combine(low, high) if combine else low)
+
+    return body
+
+
+def lanes_of(count: ir.Expr, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+    """Emit lanes as a vector, or as a loop that LLVM may vectorise where TVM could not."""
+    stmt = loop("lane", count, body)
+    if isinstance(stmt, tirx.For) and isinstance(count, tirx.IntImm) and not _branches(stmt):
+        return tirx.For(stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.VECTORIZED, stmt.body)
+    return stmt
+
+
+def _branches(lanes: tirx.For) -> bool:
+    """Whether the lanes part ways: TVM would then make one scalar loop of everything."""
+    calls: list[ir.Call] = []
+    tvm_ffi.structural_walk(lanes.body, (ir.Call, calls.append))
+    return any(
+        is_call(call, "if_then_else") and contains(variables_of(call.args[0]), lanes.loop_var)
+        for call in calls
+    )

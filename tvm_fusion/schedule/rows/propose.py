@@ -1,0 +1,127 @@
+"""What rows propose: reductions over the same rows, with all that lies between and before them.
+
+The mapping table keeps two Many-to-Many operators apart, and a One-to-Many operator apart from the
+reduction that it feeds. Over the same rows both are one kernel: softmax and norms written out, an
+embedding under its norm, a broadcast mask under softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ...ecg.graph import Graph, Operator
+from ...ecg.mapping import MappingType
+
+MAX_BETWEEN = 48  # operators followed from one reduction on
+_LIGHT = (
+    MappingType.ONE_TO_ONE,
+    MappingType.REORGANIZE,
+    MappingType.SHUFFLE,
+    MappingType.ONE_TO_MANY,
+)
+
+
+def row_proposals(
+    graph: Graph, is_row_reduction: Callable[[Operator], bool]
+) -> Iterator[tuple[Operator, ...]]:
+    """Name sets of operators around row reductions.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where to look.
+    is_row_reduction : callable
+        Whether a Many-to-Many operator reduces rows, rather than contracting two operands.
+
+    Yields
+    ------
+    tuple of Operator
+        Pairs of reductions with what lies between them; connected pairs together; each of them,
+        and each single reduction, with the One-to-Many operators before it.
+    """
+    reductions = [
+        op for op in graph.operators if op.type is MappingType.MANY_TO_MANY and is_row_reduction(op)
+    ]
+    known = set(reductions)
+    spans = [span for op in reductions for span in _spans(graph, op, known)]
+    sets: list[frozenset[Operator]] = [*spans, *_united(spans)]
+    sets.extend(frozenset([op]) for op in reductions)
+    for operators in dict.fromkeys(sets):
+        if len(operators) > 1:
+            yield _in_order(operators)
+        extended = _with_spreading_producers(graph, operators)
+        if extended != operators:
+            yield _in_order(extended)
+
+
+def _spans(
+    graph: Graph, first: Operator, reductions: set[Operator]
+) -> Iterator[frozenset[Operator]]:
+    """Yield, per reduction that a reduction reaches, all operators on the ways there."""
+    below: dict[Operator, None] = {}
+    frontier = [first]
+    reached = []
+    while frontier and len(below) < MAX_BETWEEN:
+        for op in graph.successors(frontier.pop(0)):
+            if op in below:
+                continue
+            if op in reductions:
+                reached.append(op)
+            elif op.type not in _LIGHT:
+                continue
+            below[op] = None
+            frontier.append(op)
+    for last in reached:
+        yield frozenset([first, *_between(graph, last, below)])
+
+
+def _between(graph: Graph, last: Operator, below: dict[Operator, None]) -> set[Operator]:
+    found = {last}
+    frontier = [last]
+    while frontier:
+        for op in graph.predecessors(frontier.pop()):
+            if op in below and op not in found:
+                found.add(op)
+                frontier.append(op)
+    return found
+
+
+def _united(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
+    """Join spans that share operators: a written-out norm may have three reductions."""
+    united: list[frozenset[Operator]] = []
+    for span in spans:
+        touching = [u for u in united if u & span]
+        united = [u for u in united if not u & span]
+        united.append(span.union(*touching))
+    return united
+
+
+def _with_spreading_producers(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:
+    """Add light producers that nothing else reads, up to the last One-to-Many one of each way."""
+    inside = set(operators)
+    candidates: set[Operator] = set()
+    changed = True
+    while changed and len(candidates) < MAX_BETWEEN:
+        changed = False
+        for op in [p for o in inside | candidates for p in graph.predecessors(o)]:
+            if op in inside or op in candidates or op.type not in _LIGHT:
+                continue
+            readers = graph.successors(op)
+            leaves = any(v.leaves for v in op.results)
+            if not leaves and all(r in inside or r in candidates for r in readers):
+                candidates.add(op)
+                changed = True
+    spreading = [op for op in candidates if op.type is MappingType.ONE_TO_MANY]
+    added: set[Operator] = set(spreading)
+    for op in spreading:
+        frontier = [op]
+        while frontier:
+            for reader in graph.successors(frontier.pop()):
+                if reader in candidates and reader not in added:
+                    added.add(reader)
+                    frontier.append(reader)
+    return operators | added
+
+
+def _in_order(operators: frozenset[Operator]) -> tuple[Operator, ...]:
+    return tuple(sorted(operators, key=lambda op: op.index))

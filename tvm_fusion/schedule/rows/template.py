@@ -1,0 +1,103 @@
+"""The template for reductions over rows, alone or several in a row, with what surrounds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tvm.target import Target
+
+from ...device import Device
+from ...ecg.graph import Graph, Operator
+from ...ecg.work import at
+from ...fusion.group import Group
+from ...fusion.program import Program, Stage, Unstructured
+from ..contraction.operands import is_contraction
+from ..estimate import flops, too_many_parameters, traffic
+from ..template import Claim, Emission, Refusal, Template
+from .cpu import schedule_rows_cpu
+from .gpu import estimate_rows_gpu, schedule_rows_gpu
+from .propose import row_proposals
+
+# A contraction may be one stage of a row, such as the two small products that weigh the channels of
+# an image (squeeze and excitation), if there are few rows: each reads the operand once more.
+SMALL_CONTRACTION = 1 << 21  # operations
+FEW_ROWS = 4
+
+
+class Rows(Template):
+    """Softmax, norms, pooling, argmax, any reductions over one set of rows: one launch.
+
+    A row is a value of the axes that all stages share; what one stage hands to another stays within
+    its row, so that a block (GPU) or a task (CPU) computes all of it.
+    """
+
+    name = "rows"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim a program with reductions, none of them a large contraction."""
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        reductions = [stage for stage in program.stages if not stage.is_map]
+        if not reductions:
+            return Refusal("not_mine", "There is no reduction.")
+        refusal = too_many_parameters(program) or _large_contraction(program)
+        if refusal is not None:
+            return refusal
+        shared = 0
+        if device.kind != "llvm":
+            estimate = estimate_rows_gpu(program.prim_func(), program.rows, device)
+            if isinstance(estimate, str):
+                return Refusal("row_too_long", estimate)
+            shared = estimate.shared_bytes
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, program.stages),
+            flops=flops(program.stages),
+            parallelism=_row_count(program),
+            shared_bytes=shared,
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Write the kernel."""
+        program = claim.group.program
+        schedule = schedule_rows_gpu if "gpu" in target.keys else schedule_rows_cpu
+        return Emission.one(schedule(program.prim_func(), program.rows, target), claim.group)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name reductions over the same rows, which growth keeps apart."""
+        return row_proposals(graph, _is_row_reduction)
+
+
+def _large_contraction(program: Program) -> Refusal | None:
+    contractions = [stage for stage in program.stages if is_contraction(stage)]
+    if not contractions:
+        return None
+    name = contractions[0].name
+    if len(program.stages) == sum(s.is_map for s in program.stages) + 1:
+        return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
+    if _row_count(program) > FEW_ROWS or max(map(_operations, contractions)) > SMALL_CONTRACTION:
+        return Refusal("not_mine", f"{name} is a contraction, too large for a stage of a row.")
+    return None
+
+
+def _is_row_reduction(op: Operator) -> bool:
+    """Whether an operator's reductions are small enough to be stages of a row."""
+    try:
+        stages = Group([op]).program.stages
+    except Unstructured:
+        return False
+    return all(_operations(s) <= SMALL_CONTRACTION for s in stages if is_contraction(s))
+
+
+def _operations(stage: Stage) -> int:
+    return 2 * math.prod(at(axis.extent) for axis in (*stage.axes, *stage.reduce))
+
+
+def _row_count(program: Program) -> int:
+    axes = program.stages[0].axes[: program.rows]
+    return math.prod(at(axis.extent) for axis in axes)

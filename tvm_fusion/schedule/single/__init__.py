@@ -1,0 +1,1 @@
+"""Kernels of one operator that no other template can express."""

@@ -1,0 +1,26 @@
+"""The guarded rules for a PrimFunc of any form, per kind of target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import tirx
+from tvm.target import Target
+
+from ..guard import Check, Rule
+
+
+def rules(target: Target) -> tuple[Sequence[Rule], Check]:
+    """List the rules to try, in order, and the check that their results must pass."""
+    if "gpu" in target.keys:
+        from ..gpu import check_gpu, gpu_rules
+
+        return gpu_rules(), check_gpu
+    from ..cpu import schedule_cpu
+
+    return [Rule("cpu.generic", schedule_cpu)], _anything_runs
+
+
+def _anything_runs(func: tirx.PrimFunc, target: Target) -> str | None:
+    """Plain loops run on a CPU, whatever they are."""
+    return None

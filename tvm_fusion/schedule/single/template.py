@@ -1,0 +1,84 @@
+"""The fallback: one operator, scheduled by the first guarded rule that works for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from ...device import Device
+from ...ecg.work import at, bytes_of
+from ...fusion.group import Group
+from ..guard import schedule_function
+from ..template import Claim, Emission, Refusal, Template
+from .rules import rules
+
+
+class Single(Template):
+    """Any one operator alone, also what no program expresses: scans, sorts, scatters, custom TIR.
+
+    It may take several launches, and never refuses one operator: a build is not lost to it.
+    """
+
+    name = "single"
+    is_fallback = True
+
+    def __init__(self, is_gpu: bool) -> None:
+        self._is_gpu = is_gpu
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim a group of one member."""
+        if len(group) != 1 or group.members[0].func is None:
+            return Refusal("one_operator_only", "The fallback takes one operator at a time.")
+        op = group.members[0]
+        structure = _structure(op.func)
+        return Claim(
+            self,
+            group,
+            launches=structure.nests,
+            bytes=group.bytes + 2 * structure.buffer_bytes,
+            flops=op.flops,
+            parallelism=max(1, sum(v.bytes for v in op.results) // 4096),
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Schedule the operator's own PrimFunc."""
+        group = claim.group
+        kinds, check = rules(target)
+        func = schedule_function(group.title, group.prim_func, target, kinds, check)
+        return Emission.one(func, group)
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """Nests that the rules are expected to leave, and the buffers between them."""
+
+    nests: int
+    buffer_bytes: int
+
+
+def _structure(func: tirx.PrimFunc) -> _Structure:
+    """Count blocks; of those that write a buffer inside, maps are inlined."""
+    blocks: list[s_tir.SBlock] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, blocks.append))
+    inside = {b for block in blocks for b in block.alloc_buffers}
+    nests, size = 0, 0
+    for block in blocks:
+        if _holds_blocks(block):
+            continue
+        written = {region.source for region in block.writes}
+        is_map = block.init is None and isinstance(block.body, tirx.BufferStore)
+        if written and written <= inside:
+            if is_map:
+                continue
+            size += sum(at(bytes_of(b.ty.shape, str(b.ty.dtype))) for b in written)
+        nests += 1
+    return _Structure(max(1, nests), size)
+
+
+def _holds_blocks(block: s_tir.SBlock) -> bool:
+    found: list[s_tir.SBlock] = []
+    tvm_ffi.structural_walk(block.body, (s_tir.SBlock, found.append))
+    return bool(found)
