@@ -15,6 +15,7 @@ from collections.abc import Iterator
 _NOISE = (
     b"Fast mode segfaults when there are out-of-bounds indices",
     b"Detected pow(x, y) where y >= 3",
+    b"Unable to detect ROCm version",
     b"Cannot get maximum number of threads for AMD codegen",
 )
 

@@ -12,7 +12,7 @@ from tvm_fusion import pipeline, transform
 from tvm_fusion._tvm import PIPELINE
 from tvm_fusion.ecg.graph import Operator, Value
 from tvm_fusion.fusion.group import Group
-from tvm_fusion.fusion.primitive import call_tir
+from tvm_fusion.fusion.primitive import call_group, call_tir
 
 from .cases import Case
 from .inline import inlined
@@ -25,8 +25,8 @@ def fused(case: Case, target: Target) -> tvm.IRModule:
 
     def body(builder: relax.BlockBuilder, exprs: _Values) -> list[relax.Expr]:
         group = case.group
-        args = [*(exprs[v] for v in group.inputs), *group.scalars]
-        return _fields(builder, builder.emit(relax.Call(case.gvar, args)), group)
+        call = call_group(case.gvar, group, [exprs[v] for v in group.inputs])
+        return _fields(builder, builder.emit(call), group)
 
     return _lowered(_main(case, dict(case.functions), body), target, _stages("fusion"))
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 
-import cells
 import pytest
 import tvm
-from cell_operators import OPERATORS
 from tvm import relax
 
+from benchmarks.fusion import cells
 from benchmarks.fusion.case import TARGETS, Case, Compiled, compile_case, errors, operators
+from benchmarks.fusion.cell_operators import OPERATORS
 from tvm_fusion import transform
 from tvm_fusion._tvm import PIPELINE
 from tvm_fusion.deploy.toolchain import toolchain

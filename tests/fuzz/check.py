@@ -165,6 +165,10 @@ def _nothing() -> Pass:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the message of an error in a line, without the stacks that TVM puts around it."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    useful = [line for line in lines if "Error" in line or "Check failed" in line] or lines
-    return f"{type(error).__name__}: {(useful or [''])[-1][:300]}"
+    messages = [
+        line for line in lines if not line.startswith(("Error in pass", "File ", "Traceback"))
+    ]
+    useful = [line for line in messages if "Error" in line or "Check failed" in line] or messages
+    return f"{type(error).__name__}: {(useful or lines or [''])[-1][:300]}"

@@ -80,7 +80,7 @@ def slow(func: tirx.PrimFunc) -> tirx.PrimFunc:
     realize = func.body
     block = realize.block
     again = tirx.Var("again", "int32")
-    repeated = tirx.For(again, 0, 300, tirx.ForKind.SERIAL, block.body)
+    repeated = tirx.For(again, 0, 200, tirx.ForKind.SERIAL, block.body)
     block = s_tir.SBlock(
         block.iter_vars,
         block.reads,

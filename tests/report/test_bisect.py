@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvm_fusion import DimRange, FusionConfig, UserError
-from tvm_fusion.report.bisect import find_broken, find_slow
+from tvm_fusion.report.bisect import find_broken, find_slow, timing
 from tvm_fusion.report.bisect.delta import smallest_failing
 from tvm_fusion.report.bisect.isolate import Failed, isolated
 from tvm_fusion.report.planned import plan_model
@@ -28,9 +28,21 @@ def broken(monkeypatch):
     return find
 
 
-@pytest.mark.parametrize("fault", [planted.wrong, planted.raising, planted.aborting])
-def test_a_planted_fault_is_found(broken, fault):
-    found = broken(fault)
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (planted.wrong, "error "),
+        (planted.raising, "planted claimed this group and could not emit it: ValueError: no such"),
+        (planted.aborting, "ended by SIGABRT"),
+    ],
+)
+def test_a_planted_fault_is_found(broken, fault, words):
+    lines = []
+    found = broken(fault, progress=lines.append)
+    assert len(lines) == found.probes - 1  # the reference has nothing to be compared with
+    assert lines[0].startswith("3 of 3 groups: failed, ")
+    assert words in lines[0]
+    assert lines[-1].endswith(", error 0.00e+00")
     assert not found.passed
     assert found.candidates == 3
     (culprit,) = found.culprits
@@ -43,27 +55,13 @@ def test_a_planted_fault_is_found(broken, fault):
     assert {d.code for d in group.decisions} == {"fused"}
     assert all({d.producer, d.consumer} <= variables for d in group.decisions)
     assert found.fused.fails(found.tolerance)
-    assert culprit.alone.fails(found.tolerance)
+    assert culprit.alone.crash or culprit.alone.error > 0.1
     assert found.cured.error <= 1e-6
     json.dumps(found.to_json())
 
 
-def test_what_a_fault_did_is_told(broken):
-    assert broken(planted.wrong).culprits[0].alone.error > 0.1
-    assert "no such schedule" in broken(planted.raising).fused.crash
-    assert "SIGABRT" in broken(planted.aborting).fused.crash
-
-
 def test_a_tolerance_that_forgives(broken):
     assert broken(planted.wrong, tolerance=100.0).passed
-
-
-def test_progress_is_told_of_every_variant(broken):
-    lines = []
-    found = broken(planted.wrong, progress=lines.append)
-    assert len(lines) == found.probes - 1  # the reference has nothing to be compared with
-    assert lines[0].startswith("3 of 3 groups: failed, error ")
-    assert lines[-1].endswith(", error 0.00e+00")
 
 
 def test_two_faults_are_two_culprits(monkeypatch):
@@ -109,11 +107,12 @@ def test_the_packages_own_templates_pass():
     assert find_broken(plan_model(planted.model()), planted.inputs()).passed
 
 
-def test_symbolic_dimensions(monkeypatch):
-    planted.plant(monkeypatch, planted.wrong)
+def test_symbolic_dimensions():
     config = FusionConfig(dims={"batch": DimRange(1, 9)})
     planned = plan_model(planted.model("batch"), "cpu", config)
-    assert not find_broken(planned, planted.inputs(7)).passed
+    found = find_broken(planned, planted.inputs(7))
+    assert found.passed
+    assert found.candidates > 0
     with pytest.raises(UserError, match="1 to 9"):
         find_broken(planned, planted.inputs(10))
 
@@ -128,7 +127,7 @@ def test_a_slow_group_is_found(monkeypatch):
     planted.plant(monkeypatch, planted.slow)
     config = FusionConfig(dims={"batch": DimRange(1, 512)})
     planned = plan_model(planted.model("batch"), "cpu", config)
-    found = find_slow(planned, planted.inputs(256), tolerance=0.5)
+    found = find_slow(planned, planted.inputs(64), tolerance=0.5)
     assert not found.passed
     (slowdown,) = found.slow
     assert slowdown.group.title == "matmul + exp + tanh"
@@ -136,6 +135,25 @@ def test_a_slow_group_is_found(monkeypatch):
     assert found.times_us["fused"] > 3 * found.times_us["without_slow"]
     assert set(found.times_us) == {"unfused", "fused", "without_slow"}
     json.dumps(found.to_json())
+
+
+def test_what_only_the_whole_model_shows(monkeypatch):
+    """Groups look fast by themselves; in the model two of three cost time."""
+    planted.plant(monkeypatch)
+    monkeypatch.setattr(timing, "_times", lambda *arguments: (1.0, 2.0))
+
+    def model_us(_planned, _variants, wanted, _inputs):
+        def cost(claims):
+            return 100.0 + 50 * sum("exp" in claim.group.title for claim in claims)
+
+        return {name: cost(claims) for name, claims in wanted.items()}
+
+    monkeypatch.setattr(timing, "_model_us", model_us)
+    found = find_slow(plan_model(planted.model()), planted.inputs())
+    (slowdown,) = found.slow
+    assert slowdown.group.title == "matmul + exp + tanh"
+    assert (slowdown.fused_us, slowdown.apart_us, slowdown.measured) == (150.0, 100.0, "model")
+    assert found.times_us == {"unfused": 100.0, "fused": 200.0, "without_slow": 100.0}
 
 
 def test_no_group_is_slow(monkeypatch):

@@ -46,7 +46,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     import sys
 
     from .._tvm_log import quiet_log
+    from ..device import parse
     from ..report.bisect import find_broken, find_slow
+    from ..report.bisect.execute import check_runnable
     from ..report.bisect.isolate import Failed
     from ..report.planned import plan_model
 
@@ -55,8 +57,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         tolerance = _SLOWER if options.slow else TOLERANCE[options.precision]
     if not tolerance >= 0:
         raise UserError(f"--tolerance {tolerance}", "0 or more")
+    spec = parse(options.target)
+    check_runnable(spec)  # before the work of planning
     with quiet_log():
-        planned = plan_model(options.model, options.target, config_of(options))
+        planned = plan_model(options.model, spec, config_of(options))
         imported = planned.imported
         # --dim has said what the dimensions are; random inputs take them at their lower ends.
         given = argparse.Namespace(**{**vars(options), "dim": []})
@@ -89,6 +93,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         group = slow["group"]
         console.print(
             f"[red]slow[/]: {slow['fused_us']:.1f} us fused, {slow['apart_us']:.1f} us apart"
+            + (" (whole model)" if slow["measured"] == "model" else "")
         )
         _show_group(group, console)
     if result["times_us"]:

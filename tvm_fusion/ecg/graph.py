@@ -42,7 +42,8 @@ class Graph:
         self._extra: dict[Operator, list[Operator]] = {}
         weights_from = int(func.attrs["num_input"]) if _has(func, "num_input") else len(func.params)
         for position, param in enumerate(func.params):
-            self.values[param] = self._fresh(param, position >= weights_from)
+            if not isinstance(param.ty, ir.PrimType | relax.ShapeType):
+                self.values[param] = self._fresh(param, position >= weights_from)
         for index, binding in enumerate(block.bindings):
             self._bind(index, binding)
 

@@ -12,6 +12,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from .._tvm_buffer import declare
+
 HALF = ("float16", "bfloat16")
 WIDE = "float32"
 
@@ -216,7 +218,7 @@ def _with_buffers(block: s_tir.SBlock, body: tirx.Stmt, buffers: list[ir.Var]) -
 
 
 def _retype(buffer: ir.Var, dtype: str, name: str | None = None) -> ir.Var:
-    return tirx.decl_buffer(buffer.ty.shape, dtype, name or buffer.name)
+    return declare(buffer.ty.shape, dtype, name or buffer.name)
 
 
 def _find(node: Any, kind: type) -> list[Any]:

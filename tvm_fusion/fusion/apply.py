@@ -8,7 +8,7 @@ from tvm import ir, relax
 
 from ..ecg.graph import Graph, Operator, Value, flatten
 from .group import Group
-from .primitive import primitive_function
+from .primitive import call_group, primitive_function
 
 Unit = Group | Operator  # what is emitted as one: a group, or an operator outside of all groups
 
@@ -115,10 +115,7 @@ class _Writer:
         func = primitive_function(group, attrs)
         gvar = self._builder.add_func(func, _name(group))
         args = [self._exprs_of(v) for v in group.inputs]
-        call = relax.Call(gvar, [*args, *group.scalars])
-        types = [v.type for v in group.outputs]
-        # Relax cannot infer shapes over symbols that a function takes as scalars.
-        relax.expr._update_type(call, types[0] if len(types) == 1 else relax.TupleType(types))
+        call = call_group(gvar, group, args)
         if len(group.outputs) == 1:
             self._bind(group.outputs[0], call)
             return

@@ -10,6 +10,7 @@ from functools import cached_property
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from .._tvm_buffer import declare
 from ..ecg.graph import Operator, Value
 from .domain import Domain
 from .expressions import (
@@ -64,7 +65,7 @@ def buffer_of(value: Value, name: str = "") -> Buffer:
     buffer = _buffers.get(value)
     if buffer is None:
         shape = [int64(extent) for extent in value.shape]
-        buffer = tirx.decl_buffer(shape, value.dtype, name=name or "value")
+        buffer = declare(shape, value.dtype, name=name or "value")
         _buffers[value] = buffer
     return buffer
 
@@ -129,7 +130,7 @@ def _bind(stage: Stage, values: dict[ir.Var, ir.Expr], is_symbolic: bool) -> Sta
     for target in stage.targets:
         if target not in values:
             shape = [int64(substitute(int64(d), values)) for d in target.shape]
-            values[target] = tirx.decl_buffer(shape, target.dtype, name=target.name)
+            values[target] = declare(shape, target.dtype, name=target.name)
     axes = (*stage.axes, *stage.reduce)
     renamed = {a.var: Axis(ir.Var(a.var.name, a.var.ty), extent_of(a)) for a in axes}
     mapping = {**values, **{var: axis.var for var, axis in renamed.items()}}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from .._tvm_buffer import declare
 from ..ecg.graph import Operator, Value
 from .align import align, score
 from .bind import Part, buffer_of, parts_of
@@ -85,7 +86,7 @@ def _stages(wiring: Wiring, kept: frozenset[int]) -> list[Stage]:
             read = {b for r in wiring.readers[k] for b in wiring.parts[r].stage.reads}
             for target in stage.targets:
                 if target in wiring.outputs and target in read:
-                    inside[target] = tirx.decl_buffer(target.shape, target.dtype, target.name)
+                    inside[target] = declare(target.shape, target.dtype, target.name)
                     copies.append(_copy(stage, target, inside[target]))
             stage = _retargeted(stage, inside)
         stages.append(stage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import tvm_ffi
@@ -12,8 +12,6 @@ from tvm.tirx import Buffer
 
 from .domain import Domain
 from .expressions import (
-    call_name,
-    has_load,
     int64,
     load,
     loads,
@@ -23,8 +21,7 @@ from .expressions import (
 )
 from .program import Axis, Stage, Unstructured
 from .reaxe import reaxe
-
-_PURE = 1  # tirx.CallEffectKind.Pure; larger kinds read or write memory
+from .stores import stores_of
 
 
 @dataclass(frozen=True)
@@ -105,10 +102,10 @@ def _stage(loops: Sequence[tirx.For], realize: s_tir.SBlockRealize) -> Stage:
             reduce.append(axis)
         else:
             raise Unstructured(f"Block {name} has an iterator that must run in order.")
-    stores = _stores(name, block.body, start)
+    stores = stores_of(name, block.body, start)
     init = None
     if block.init is not None:
-        initial = {s.target: s for s in _stores(name, block.init, start)}
+        initial = {s.target: s for s in stores_of(name, block.init, start)}
         where = {s.target: list(s.indices) for s in stores}
         if set(initial) != set(where) or not all(
             tvm_ffi.structural_equal(list(s.indices), where[t]) for t, s in initial.items()
@@ -160,72 +157,6 @@ def _check_bindings(loops: Sequence[tirx.For], realize: s_tir.SBlockRealize) -> 
     extents = [int64(iterator.dom.extent) for _, iterator in bound]
     if reaxe(axes, rows, extents, complete=True) is None:
         raise Unstructured(f"The loops around block {name} do not enumerate its iterators.")
-
-
-@dataclass(frozen=True)
-class _Store:
-    target: Buffer
-    indices: tuple[ir.Expr, ...]
-    value: ir.Expr
-
-
-def _stores(name: str, body: tirx.Stmt, start: Mapping[ir.Var, ir.Expr]) -> list[_Store]:
-    """List a block's stores, with bound values put in."""
-    values = dict(start)
-    stores: list[_Store] = []
-    for stmt in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
-        if not isinstance(stmt, tirx.Bind | tirx.BufferStore):
-            raise Unstructured(f"Block {name} holds a {type(stmt).__name__}.")
-        value = _expression(name, stmt.value, values)
-        if isinstance(stmt, tirx.Bind):
-            reads_written = {s.target for s in stores} & {x.source for x in loads(value)}
-            values[stmt.var] = value
-        else:
-            direct = {x.source for x in loads(stmt.value)}
-            reads_written = {s.target for s in stores} & direct
-            indices = tuple(int64(_expression(name, i, values)) for i in stmt.indices)
-            if any(has_load(i) for i in indices):
-                raise Unstructured(f"Block {name} writes where data say (a scatter).")
-            stores.append(_Store(stmt.buffer, indices, value))
-        if reads_written:
-            raise Unstructured(f"Block {name} reads what it has just written.")
-    if len({s.target for s in stores}) < len(stores) or not stores:
-        raise Unstructured(f"Block {name} does not write each of its buffers once.")
-    return stores
-
-
-def _expression(name: str, expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
-    """Resolve variables and ``let``; widen indices and positions compared to int64."""
-    expr = tvm_ffi.structural_map(
-        expr, (tirx.Let, lambda let: substitute(let.body, {let.var: let.value})), order="post"
-    )
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(expr, (ir.Call, calls.append))
-    for call in calls:
-        effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, ir.Op) else None
-        if effect is None or effect > _PURE or call_name(call) == "address_of":
-            raise Unstructured(f"Block {name} calls {call_name(call) or 'a function'}.")
-    expr = substitute(expr, values)
-    expr = map_loads(expr, lambda found: load(found.source, [_index(i) for i in found.indices]))
-    narrow: list[ir.Expr] = []
-    tvm_ffi.structural_walk(expr, (tirx.Cast, narrow.append))
-    if not any(isinstance(cast.value, ir.Var) for cast in narrow):
-        return expr
-    return tvm_ffi.structural_map(expr, (_COMPARISONS, _widen_comparison), order="post")
-
-
-_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
-
-
-def _index(index: ir.Expr) -> ir.Expr:
-    return index if has_load(index) else int64(index)
-
-
-def _widen_comparison(expr: ir.Expr) -> ir.Expr:
-    is_position = all(
-        str(e.ty.dtype).startswith("int") and not has_load(e) for e in (expr.a, expr.b)
-    )
-    return type(expr)(int64(expr.a), int64(expr.b)) if is_position else expr
 
 
 def _check_updates(stage: Stage) -> None:

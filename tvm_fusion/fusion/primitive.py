@@ -6,7 +6,7 @@ in somebody else's pipeline, can read the group again or merge it by FuseTIR.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tvm
 from tvm import ir, relax, tirx
@@ -20,7 +20,8 @@ TEMPLATE = "tvm_fusion.template"  # attribute: which template claimed the group
 def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) -> relax.Function:
     """Write a group as a Relax function.
 
-    Parameters are the group's inputs, then its scalars; constants become parameters, since FuseTIR
+    Parameters are the symbolic variables that the inputs do not define, as one shape, and the
+    inputs; constants become parameters, since FuseTIR
     takes none inside. Several outputs make a tuple.
 
     Parameters
@@ -62,9 +63,33 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
         fields = [exprs[v] for v in group.outputs]
         bindings.append(relax.VarBinding(result, relax.Tuple(fields)))
     body = relax.SeqExpr([relax.DataflowBlock(bindings)], result)
-    func = relax.Function([*params, *group.scalars], body, result.ty, True)
+    symbols = _symbols(group)
+    if symbols:
+        params.insert(0, relax.Var("symbols", relax.ShapeType(symbols)))
+    func = relax.Function(params, body, result.ty, True)
     func = func.with_attrs({"Primitive": True, **(attrs or {})})
     return relax.utils.copy_with_new_vars(func)
+
+
+def call_group(gvar: ir.GlobalVar, group: Group, args: Sequence[relax.Expr]) -> relax.Call:
+    """Call a group's function over its inputs."""
+    symbols = _symbols(group)
+    call = relax.Call(gvar, [*([relax.ShapeExpr(symbols)] if symbols else []), *args])
+    types = [v.type for v in group.outputs]
+    # Relax cannot infer shapes over symbols that a function takes as a shape.
+    relax.expr._update_type(call, types[0] if len(types) == 1 else relax.TupleType(types))
+    return call
+
+
+def _symbols(group: Group) -> list[tirx.Var]:
+    """List scalars, then what an input's compound extent mentions before an input defines it."""
+    symbols = dict.fromkeys(group.scalars)
+    defined: set[tirx.Var] = set()
+    for value in group.inputs:
+        defined.update(d for d in value.shape if isinstance(d, tirx.Var))
+        mentioned = [v for d in value.shape for v in tirx.analysis.undefined_vars(d)]
+        symbols.update(dict.fromkeys(v for v in mentioned if v not in defined))
+    return list(symbols)
 
 
 def call_tir(op: Operator, exprs: Mapping[Value, relax.Expr]) -> relax.Call:
@@ -82,11 +107,17 @@ def merged(group: Group) -> tirx.PrimFunc:
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {op.gvar: op.func for op in group.members}
     params = [relax.Var(f"p{i}", v.type) for i, v in enumerate(group.inputs)]
     functions[name] = func
-    call = relax.Call(name, [*params, *group.scalars])
-    result = relax.Var("result", func.ret_ty)
+    call = call_group(name, group, params)
+    result = relax.Var("result", call.ty)
     body = relax.SeqExpr([relax.DataflowBlock([relax.VarBinding(result, call)])], result)
-    main = relax.Function([*params, *group.scalars], body, func.ret_ty, True)
+    shape = [relax.Var("symbols", relax.ShapeType(s))] if (s := _symbols(group)) else []
+    main = relax.Function([*shape, *params], body, call.ty, True)
     main = main.with_attr("global_symbol", "main")  # FuseTIR drops what nothing public calls
     functions[ir.GlobalVar("main")] = relax.utils.copy_with_new_vars(main)
     fused = relax.transform.FuseTIR()(tvm.IRModule(functions))
-    return fused[fused["main"].body.blocks[0].bindings[0].value.args[0]]
+    kernel = fused[fused["main"].body.blocks[0].bindings[0].value.args[0]]
+    # What an input defines is no parameter of a kernel.
+    scalars = len(group.inputs) + len(group.scalars)
+    symbols = len(group.inputs) + len(_symbols(group))
+    params = [*kernel.params[:scalars], *kernel.params[symbols:]]
+    return tirx.PrimFunc(params, kernel.body, kernel.ret_type, kernel.attrs)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from .._tvm_buffer import declare
 from .domain import Domain
 from .expressions import load, map_loads, substitute
 from .program import Solution, Stage
@@ -53,7 +54,7 @@ class _Rewriter:
                     shape = [a.extent for a in new.axes]
                     buffer = target
                     if not _is_laid_out(stage.indices[position], new):
-                        buffer = tirx.decl_buffer(shape, target.dtype, target.name)
+                        buffer = declare(shape, target.dtype, target.name)
                     self.internal[target] = (k, position, buffer)
 
     def rewrite(self, k: int) -> Stage:

@@ -65,6 +65,8 @@ def _arguments(func: relax.Function, args: list[relax.Expr]) -> dict[ir.Var, ir.
     known: dict[ir.Var, ir.Expr] = {}
     for param, arg in zip(func.params, args, strict=True):
         known[param] = arg
+        if isinstance(param.ty, relax.ShapeType):
+            known |= dict(zip(param.ty.values, arg.values, strict=True))
         if isinstance(param.ty, relax.TensorType):
             extents = zip(param.ty.shape.values, arg.ty.shape.values, strict=True)
             known |= {mine: theirs for mine, theirs in extents if isinstance(mine, ir.Var)}

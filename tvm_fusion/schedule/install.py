@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax, tirx
 
 from ..foreign import SCHEDULED, on_ours
@@ -29,23 +30,23 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
     -------
     tvm.IRModule
         Without those groups. Packing functions of constants are evaluated; those of other inputs
-        are called where the group was.
+        are called where the group was, and are still to be scheduled.
     """
     builder = relax.BlockBuilder(mod.clone())
     names: dict[tirx.PrimFunc, ir.GlobalVar] = {}
     for gvar, emission in emitted.items():
         for kernel in emission.kernels:
-            func = _private(kernel.func)
+            func = _private(kernel.func).with_attr(SCHEDULED, True)
             names[kernel.func] = builder.add_func(func, gvar.name_hint)
         for position, packing in emission.packing.items():
-            func = _private(packing)
-            names[packing] = builder.add_func(func, f"{gvar.name_hint}_pack{position}")
+            name = f"{gvar.name_hint}_pack{position}"
+            names[packing] = builder.add_func(_private(packing), name)
     result = builder.get()
     for gvar, func in list(result.functions.items()):
         if gvar in emitted:
             del result[gvar]
         elif isinstance(func, relax.Function) and not is_group(func):
-            result.update_func(gvar, _rewrite(func, emitted, names))
+            result.update_func(gvar, _rewrite(mod, func, emitted, names))
     result = relax.transform.Normalize()(result)
     if any(emission.packing for emission in emitted.values()):
         result = on_ours(relax.transform.FoldConstant())(result)
@@ -53,11 +54,14 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
 
 
 def _private(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.without_attr("global_symbol").with_attr(SCHEDULED, True)
+    return func.without_attr("global_symbol")
 
 
 def _rewrite(
-    func: relax.Function, emitted: Mapping[ir.GlobalVar, Emission], names: _Names
+    mod: tvm.IRModule,
+    func: relax.Function,
+    emitted: Mapping[ir.GlobalVar, Emission],
+    names: _Names,
 ) -> relax.Function:
     blocks = []
     for block in func.body.blocks:
@@ -66,7 +70,8 @@ def _rewrite(
             for binding in block.bindings:
                 value = binding.value
                 if isinstance(value, relax.Call) and value.op in emitted:
-                    bindings.extend(_calls(binding, emitted[value.op], names))
+                    group = mod[value.op]
+                    bindings.extend(_calls(binding, group, emitted[value.op], names))
                 else:
                     bindings.append(binding)
             block = relax.DataflowBlock(bindings)
@@ -75,21 +80,26 @@ def _rewrite(
     return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
 
 
-def _calls(binding: relax.VarBinding, emission: Emission, names: _Names) -> list[relax.Binding]:
+def _calls(
+    binding: relax.VarBinding, group: relax.Function, emission: Emission, names: _Names
+) -> list[relax.Binding]:
     """Spell one call of a group as the calls of its kernels."""
     args = list(binding.value.args)
-    scalars = [a for a in args if isinstance(a.ty, ir.PrimType)]
+    symbols = _symbols(group.params, args)
+    scalars = list(args.pop(0).values) if isinstance(args[0].ty, relax.ShapeType) else []
     exprs: dict[Slot, relax.Expr] = {}
-    exprs.update({Slot("input", i): a for i, a in enumerate(args[: len(args) - len(scalars)])})
+    exprs.update({Slot("input", i): a for i, a in enumerate(args)})
     exprs.update({Slot("scalar", i): a for i, a in enumerate(scalars)})
     whole = binding.var.ty
     fields = list(whole.fields) if isinstance(whole, relax.TupleType) else [whole]
-    types = {Slot("output", i): t for i, t in enumerate(fields)}
-    types |= {Slot("workspace", i): t for i, t in enumerate(emission.workspaces)}
+    outputs = [Slot("output", i) for i in range(len(fields))]
+    types = dict(zip(outputs, fields, strict=True))
+    for i, workspace in enumerate(emission.workspaces):
+        types[Slot("workspace", i)] = _over(symbols, workspace)
     bindings: list[relax.Binding] = []
     for position, packing in emission.packing.items():
         slot = Slot("input", position)
-        packed = _type_of(packing)
+        packed = _over(_symbols(packing.params[:1], [exprs[slot]]), _type_of(packing))
         var = relax.DataflowVar(f"packed{position}", packed)
         call = relax.Call(_CALL_TIR, [names[packing], relax.Tuple([exprs[slot]])], None, [packed])
         bindings.append(relax.VarBinding(var, call))
@@ -99,7 +109,7 @@ def _calls(binding: relax.VarBinding, emission: Emission, names: _Names) -> list
         out = written[0] if len(written) == 1 else relax.TupleType(written)
         reads = relax.Tuple([exprs[slot] for slot in kernel.reads])
         call = relax.Call(_CALL_TIR, [names[kernel.func], reads], None, [out])
-        if len(emission.kernels) == 1:  # the usual case: the call gives what the group gave
+        if list(kernel.writes) == outputs:  # the usual case: the call gives what the group gave
             return [*bindings, relax.VarBinding(binding.var, call)]
         result = relax.DataflowVar("kernel", out)
         bindings.append(relax.VarBinding(result, call))
@@ -109,9 +119,26 @@ def _calls(binding: relax.VarBinding, emission: Emission, names: _Names) -> list
             else:
                 exprs[slot] = relax.DataflowVar(f"{slot.kind}{slot.index}", types[slot])
                 bindings.append(relax.VarBinding(exprs[slot], relax.TupleGetItem(result, i)))
-    outputs = [exprs[Slot("output", i)] for i in range(len(fields))]
-    value = relax.Tuple(outputs) if isinstance(whole, relax.TupleType) else outputs[0]
+    results = [exprs[slot] for slot in outputs]
+    value = relax.Tuple(results) if isinstance(whole, relax.TupleType) else results[0]
     return [*bindings, relax.VarBinding(binding.var, value)]
+
+
+def _symbols(params: Sequence[ir.Var], args: Sequence[relax.Expr]) -> dict[ir.Var, ir.Expr]:
+    """Tell what a function's symbolic variables are where it is called with some arguments."""
+    known: dict[ir.Var, ir.Expr] = {}
+    for param, arg in zip(params, args, strict=True):
+        if isinstance(param.ty, relax.ShapeType):
+            known.update(zip(param.ty.values, arg.values, strict=True))
+            continue
+        pairs = zip(param.ty.shape, arg.ty.shape, strict=True)
+        known.update({mine: theirs for mine, theirs in pairs if isinstance(mine, ir.Var)})
+    return known
+
+
+def _over(symbols: Mapping[ir.Var, ir.Expr], type_: relax.TensorType) -> relax.TensorType:
+    """Write a type over the caller's symbolic variables."""
+    return tvm_ffi.structural_map(type_, (ir.Var, lambda v: symbols.get(v, v)), order="post")
 
 
 def _type_of(packing: tirx.PrimFunc) -> relax.TensorType:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
+from .._tvm_buffer import scratch
 from ..foreign import SCHEDULED
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def find(expr: ir.Expr, kind: type) -> list:
 
 def local(name: str, shape: Sequence[int], dtype: str) -> ir.Var:
     """Declare a buffer in registers."""
-    return tirx.decl_buffer([index(d) for d in shape], dtype, name, scope="local")
+    return scratch([index(d) for d in shape], dtype, name, scope="local")
 
 
 def block(name: str, body: tirx.Stmt, buffers: Sequence[ir.Var] = ()) -> tirx.Stmt:

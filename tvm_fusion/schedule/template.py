@@ -110,10 +110,12 @@ class Emission:
     kernels : tuple of Kernel
         Launched in order.
     workspaces : tuple of relax.TensorType
-        Buffers between the kernels, placed by the memory planner.
+        Buffers between the kernels, over the group's symbolic variables, placed by the memory
+        planner.
     packing : Mapping of int to PrimFunc
-        Per input, a function from the input to the form that the kernels read instead. It has two
-        parameters; of a constant it is evaluated at compile time.
+        Per input, a function from the input to the form that the kernels read instead: two
+        parameters, unscheduled, over blocks. Of a constant it is evaluated at compile time; of
+        another input it is scheduled like an operator of its own and launched before the kernels.
     """
 
     kernels: tuple[Kernel, ...]

@@ -90,17 +90,24 @@ def reuse(b: Builder) -> None:
 
 @recipe(3)
 def guarded_binary(b: Builder) -> None:
-    name, x = b.one_of(["divide", "power", "atan2", "log_add_exp"]), b.pick_float()
+    name, x = b.one_of(["divide", "divide", "atan2", "log_add_exp"]), b.pick_float()
     _require_single(b, name, x)
     if name == "divide":
         b.tame(b.emit(name, x, positive(b, partner(b, x))))
-    elif name == "power":
-        x = positive(b, within(b, x, 1))
-        exponent = b.one_of([0.5, 2.0, 3.0, -0.5, 1.5])
-        y = b.scalar(exponent, b.dtype_of(x)) if b.chance(0.5) else within(b, partner(b, x), 1)
-        b.tame(b.emit(name, x, y))
     else:
         b.emit(name, x, positive(b, partner(b, x)))
+
+
+@recipe(4)
+def power(b: Builder) -> None:
+    """Raise to a constant, which the passes may spell as products and roots, or to a tensor."""
+    x = b.pick_float()
+    x = positive(b, within(b, x, 1))
+    if b.chance(0.75):
+        y = b.scalar(b.one_of([0.5, 2.0, 3.0, -0.5, 1.5]), b.dtype_of(x))
+    else:
+        y = within(b, partner(b, x), 1)
+    b.tame(b.emit("power", x, y))
 
 
 @recipe(4)

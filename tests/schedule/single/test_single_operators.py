@@ -18,6 +18,11 @@ CASES = {
         lambda emit, x: op.nn.softmax(x),
         lambda x: [np.exp(x) / np.exp(x).sum(-1, keepdims=True)],
     ),
+    "tensor passed twice": (
+        [tensor("x", 7, 33)],
+        lambda emit, x: op.multiply(x, x),
+        lambda x: [x * x],
+    ),
     "scatter": (
         [tensor("x", 3, 7), tensor("i", 2, 7, dtype="int64"), tensor("u", 2, 7)],
         lambda emit, x, i, u: op.scatter_elements(x, i, u, axis=0, reduction="add"),
@@ -55,6 +60,14 @@ def test_numbers(case):
     else:
         expected = reference(*(x.astype("float64") for x in inputs.values()))
     close(run(func, members, inputs), expected)
+
+
+def test_half_precision_product():
+    params = [tensor("x", 9, 16, dtype="float16"), tensor("w", 16, 12, dtype="float16")]
+    members = group(params, lambda emit, x, w: op.matmul(x, w))
+    _, func = kernel(Single(False), members, CPU)
+    inputs = arrays(params)
+    close(run(func, members, inputs), [inputs["x"].astype("float64") @ inputs["w"]], 2e-3)
 
 
 def test_launches_follow_the_structure():

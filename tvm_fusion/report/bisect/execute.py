@@ -14,6 +14,7 @@ from ..._tvm import PIPELINE
 from ...deploy import arguments
 from ...deploy.tensors import to_numpy, to_tensor
 from ...deploy.toolchain import toolchain
+from ...device import TargetSpec
 from ...errors import UserError
 from ...fusion.decisions import recording
 from ..planned import PlannedModel, Plans
@@ -21,15 +22,14 @@ from ..planned import PlannedModel, Plans
 _DEVICES = {"llvm": "cpu", "cuda": "cuda", "rocm": "rocm"}
 
 
-def check_runnable(planned: PlannedModel) -> None:
-    """Stop where this machine cannot run what is compiled.
+def check_runnable(spec: TargetSpec) -> None:
+    """Stop where this machine cannot run what is compiled for a target.
 
     Raises
     ------
     UserError
         For a target that is not here.
     """
-    spec = planned.spec
     if spec.kind == "llvm" and spec.triple is None:
         return
     if spec.kind != "llvm" and tvm.device(_DEVICES[spec.kind], 0).exist:
@@ -69,10 +69,12 @@ def build(planned: PlannedModel, plans: Plans) -> relax.VirtualMachine:
         If a template broke its claim: a compilation would plan again, and hide what is looked for.
     """
     with recording() as decisions:
-        scheduled = planned.scheduled(plans)
-    broken = [d for d in decisions if d.code == "claim_broken"]
-    if broken:
-        raise RuntimeError(f"{broken[0].producer}: {broken[0].sentence}")
+        try:
+            scheduled = planned.scheduled(plans)
+        finally:  # a broken claim is the reason of whatever came of planning without it
+            broken = [d for d in decisions if d.code == "claim_broken"]
+            if broken:
+                raise RuntimeError(f"{broken[0].producer}: {broken[0].sentence}")
     with toolchain(planned.spec), planned.spec.tvm_target() as target:
         lowered = planned.lowered(scheduled)
         executable = tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)

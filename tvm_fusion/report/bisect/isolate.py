@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import signal
@@ -62,6 +63,7 @@ def isolated(function: Callable[[], T]) -> T:
 
 
 def _report(function: Callable[[], T], writing: int) -> None:
+    faulthandler.disable()  # the parent tells what the child died of
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)

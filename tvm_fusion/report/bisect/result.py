@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ...fusion.decisions import Decision
 from ..explain import Member
@@ -85,12 +85,15 @@ class Slowdown:
     group : FusedGroup
         The group.
     fused_us, apart_us : float
-        Microseconds of one instance, measured by itself.
+        Microseconds with the group fused and with its operators in kernels of their own.
+    measured : {"group", "model"}
+        Whether these are of one instance by itself, or of the whole model, nothing else fused.
     """
 
     group: FusedGroup
     fused_us: float
     apart_us: float
+    measured: Literal["group", "model"] = "group"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def find_broken(
     The reference is the model with every operator in a kernel of its own. Groups are switched off
     by delta debugging until the smallest failing set is left, then the next set is looked for,
     until what remains fused agrees with the reference. Each variant is compiled and run in a
-    process of its own: one that crashes or hangs up has failed, whatever the reason.
+    process of its own: one that raises, or ends its process, has failed as well.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def find_broken(
     UserError
         For inputs that the model does not take, and for a target that is not on this machine.
     """
-    check_runnable(planned)
+    check_runnable(planned.spec)
     check_inputs(planned, inputs)
     return _Search(planned, inputs, tolerance, progress).run()
 

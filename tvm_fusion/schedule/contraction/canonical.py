@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 
+from ..._tvm_buffer import declare
 from ...fusion.expressions import load, loads, variables
 from ...fusion.program import Axis, Program, Stage
 from ..loops import index, substitute
@@ -66,7 +67,7 @@ def over(contraction: SumOfProducts, name: str, factor: ir.Expr, order: Sequence
     """Set a factor apart over those of some axes that it depends on, the first outermost."""
     used = tuple(a for a in order if a.var in variables(factor))
     shape = [index(a.extent) for a in used]
-    buffer = tirx.decl_buffer(shape, str(factor.ty.dtype), name)
+    buffer = declare(shape, str(factor.ty.dtype), name)
     fresh = {a.var: tirx.Var(a.var.name, "int64") for a in used}
     axes = tuple(Axis(fresh[a.var], a.extent) for a in used)
     return Apart(factor, buffer, axes, substitute(factor, fresh), tuple(a.var for a in used))
@@ -95,8 +96,8 @@ def canonical(
     """
     stage = contraction.stage
     shape = [index(a.extent) for a in stage.axes]
-    total = tirx.decl_buffer(shape, contraction.dtype, "total")
-    result = tirx.decl_buffer(shape, contraction.dtype, RESULT)
+    total = declare(shape, contraction.dtype, "total")
+    result = declare(shape, contraction.dtype, RESULT)
     axes = [a.var for a in stage.axes]
     blocks = [nest(a.buffer.name, a.axes, [], a.buffer, a.value) for a in apart]
     update = load(total, axes) + term(contraction, apart)

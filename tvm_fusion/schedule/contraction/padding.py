@@ -7,6 +7,7 @@ import math
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from ..._tvm_buffer import declare
 from ...fusion.expressions import variables
 from ...fusion.program import Axis
 from ..address import conditional_loads
@@ -72,7 +73,7 @@ def padded(contraction: SumOfProducts, name: str, factor: ir.Expr) -> Apart | No
     analyzer = sym.Analyzer()
     for axis in (*stage.axes, *stage.reduce, *axes):
         analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(axis.extent)))
-    buffer = tirx.decl_buffer([index(a.extent) for a in axes], str(factor.ty.dtype), name)
+    buffer = declare([index(a.extent) for a in axes], str(factor.ty.dtype), name)
     return Apart(
         factor,
         buffer,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
+from ..._tvm_buffer import scratch
 from .emit import Pairs, bind, element, integer, replace, sequence, threads_of, unflatten, volume
 from .passes import Pass, private_buffers
 from .stages import RowStages, Stage, contains, index_of
@@ -161,7 +162,7 @@ class Block:
         if place is None:
             place = len(self._kept)
             extents = [integer(extent) for extent in shape]
-            own = tirx.decl_buffer(extents, str(buffer.dtype), buffer.name, scope=scope)
+            own = scratch(extents, str(buffer.dtype), buffer.name, scope=scope)
             self._kept.append((buffer, own))
         return self._kept[place][1]
 
@@ -170,6 +171,6 @@ class Block:
         if place is None:
             place = len(self._terms)
             shape = [integer(self.geometry.rows), integer(self.geometry.threads)]
-            own = tirx.decl_buffer(shape, str(target.dtype), f"{target.name}_part", scope="local")
+            own = scratch(shape, str(target.dtype), f"{target.name}_part", scope="local")
             self._terms.append((target, own))
         return self._terms[place][1]

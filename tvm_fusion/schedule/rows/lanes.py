@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
+from ..._tvm_buffer import scratch
 from .emit import Pairs, assign, bind, element, integer, loop, replace, sequence, store_all
 from .passes import Pass, private_buffers
 from .stages import Combiner, RowStages, Stage, contains, index_of, is_call, variables_of
@@ -152,7 +153,7 @@ class Lanes:
         place = index_of([b for b, _ in self._local], buffer)
         if place is None:
             place = len(self._local)
-            own = tirx.decl_buffer(list(shape), str(buffer.dtype), buffer.name)
+            own = scratch(list(shape), str(buffer.dtype), buffer.name)
             self._local.append((buffer, own))
         return self._local[place][1]
 
@@ -164,7 +165,7 @@ class Lanes:
         return self._partial[place][1]
 
     def _new_partial(self, like: ir.Var, size: int) -> ir.Var:
-        own = tirx.decl_buffer([size], str(like.dtype), f"{like.name}_{size}")
+        own = scratch([size], str(like.dtype), f"{like.name}_{size}")
         self._partial.append((like, own))
         return own
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from ..._tvm_buffer import declare
 from .emit import replace, static_volume
 from .passes import equal_domains, is_same_position, plan_passes, private_buffers
 from .stages import Axis, RowStages, Stage, contains, is_call, loads_of, substitute, variables_of
@@ -98,7 +99,7 @@ def copy_inputs(program: RowStages) -> RowStages:
     for load, owner in _repeated_loads(program):
         axes = (*owner.rows, *owner.domain)
         shape = [axis.extent for axis in axes]
-        copy = tirx.decl_buffer(shape, str(load.source.dtype), f"{load.source.name}_row")
+        copy = declare(shape, str(load.source.dtype), f"{load.source.name}_row")
         internal.append(copy)
         stages = [_redirect(stage, owner, load, copy) for stage in stages]
         indices = tuple(axis.var for axis in axes)

@@ -47,8 +47,23 @@ class Single(Template):
         """Schedule the operator's own PrimFunc."""
         group = claim.group
         kinds, check = rules(target)
-        func = schedule_function(group.title, group.prim_func, target, kinds, check)
+        func = schedule_function(group.title, _plain(group), target, kinds, check)
         return Emission.one(func, group)
+
+
+def _plain(group: Group) -> tirx.PrimFunc:
+    """Return the operator's PrimFunc with the group's parameters.
+
+    Merging does not look into calls of foreign code, whose symbolic arguments would be left behind;
+    so a symbolic operator keeps its own PrimFunc where its parameters are the group's.
+    """
+    op = group.members[0]
+    is_symbolic = any(not isinstance(d, tirx.IntImm) for v in op.results for d in v.shape)
+    own = (*op.operands, *op.results)
+    if op.func is not None and is_symbolic:
+        if own == (*group.inputs, *group.scalars, *group.outputs):
+            return op.func
+    return group.prim_func
 
 
 @dataclass(frozen=True)
@@ -60,9 +75,17 @@ class _Structure:
 
 
 def _structure(func: tirx.PrimFunc) -> _Structure:
-    """Count blocks; of those that write a buffer inside, maps are inlined."""
+    """Count blocks; of those that write a buffer inside, maps are inlined.
+
+    A PrimFunc that launches by itself has a grid for every binding of ``blockIdx.x``.
+    """
     blocks: list[s_tir.SBlock] = []
+    attrs: list[tirx.AttrStmt] = []
     tvm_ffi.structural_walk(func.body, (s_tir.SBlock, blocks.append))
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, attrs.append))
+    grids = sum(
+        a.attr_key == "thread_extent" and str(a.node.thread_tag) == "blockIdx.x" for a in attrs
+    )
     inside = {b for block in blocks for b in block.alloc_buffers}
     nests, size = 0, 0
     for block in blocks:
@@ -75,7 +98,7 @@ def _structure(func: tirx.PrimFunc) -> _Structure:
                 continue
             size += sum(at(bytes_of(b.ty.shape, str(b.ty.dtype))) for b in written)
         nests += 1
-    return _Structure(max(1, nests), size)
+    return _Structure(max(1, nests, grids), size)
 
 
 def _holds_blocks(block: s_tir.SBlock) -> bool:

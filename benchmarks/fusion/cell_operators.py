@@ -122,7 +122,7 @@ def _swapped(shape: Shape) -> list[Any]:
 
 
 def _rotated(rank: int) -> list[int]:
-    """The last axis after the first."""
+    """Move the last axis behind the first."""
     return [0, rank - 1, *range(1, rank - 1)]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import tvm
-from cell_operators import OPERATORS
 from tvm import relax, tirx
 
-from benchmarks.fusion.case import Case, module, tensor
+from .case import Case, module, tensor
+from .cell_operators import OPERATORS
 
 TYPES = ("One-to-One", "One-to-Many", "Many-to-Many", "Reorganize", "Shuffle")
 _ROWS = 3

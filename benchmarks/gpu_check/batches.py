@@ -1,0 +1,125 @@
+"""Entries to shared libraries, some twenty in one; a batch that fails is halved until it works."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import tvm
+
+from .entry import Entry, LeftOut
+
+BATCH = 20
+ROOT = Path(__file__).parents[2]
+_SECONDS = 900  # for one batch
+Log = Callable[[str], None]
+_Named = dict[str, Entry]
+
+
+class Batches:
+    """Compiles entries in processes of their own while the caller goes on making more.
+
+    Parameters
+    ----------
+    folder : Path
+        Takes the libraries.
+    target : str
+        A target of the project, such as ``cuda:sm_90a``.
+    log : callable
+        Is given a line for each batch.
+
+    Attributes
+    ----------
+    placed : dict of Entry to (str, str)
+        Library and function of each entry that was compiled, once :meth:`finish` has returned.
+    failed : list of LeftOut
+        The others.
+    """
+
+    def __init__(self, folder: Path, target: str, log: Log = lambda line: None) -> None:
+        self._folder, self._target, self._log = folder, target, log
+        self._pool = ThreadPoolExecutor(2)
+        # One process beside the caller; two once it has nothing left to do but wait.
+        self._turns = threading.Semaphore(1)
+        self._functions, self._batches = itertools.count(), itertools.count()
+        self._waiting: _Named = {}
+        self._futures: list[Future[None]] = []
+        self.placed: dict[Entry, tuple[str, str]] = {}
+        self.failed: list[LeftOut] = []
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry; starts a batch when there are enough."""
+        self._waiting[f"f{next(self._functions):04d}"] = entry
+        if len(self._waiting) == BATCH:
+            self._start()
+
+    def finish(self) -> None:
+        """Compile what is left and wait for all batches."""
+        self._start()
+        self._turns.release()
+        for future in self._futures:
+            future.result()
+        self._pool.shutdown()
+
+    def _start(self) -> None:
+        if self._waiting:
+            # TVM's IR stays in this thread; the others see text.
+            texts = {key: tvm.ir.save_json(entry.mod) for key, entry in self._waiting.items()}
+            self._futures.append(self._pool.submit(self._batch, self._waiting, texts))
+            self._waiting = {}
+
+    def _batch(self, entries: _Named, texts: dict[str, str]) -> None:
+        name = f"batch{next(self._batches):03d}.so"
+        with self._turns:
+            start = time.perf_counter()
+            error, broken = self._compile(name, texts)
+        took = f"{len(entries)} functions, {time.perf_counter() - start:.0f} s"
+        self._log(f"{name}: {took}" + (f": {error}" if error else ""))
+        if error is None:
+            for key, entry in entries.items():
+                if key in broken:
+                    self._lose(entry, broken[key])
+                else:
+                    self.placed[entry] = (name, key)
+        elif len(entries) == 1:
+            (entry,) = entries.values()
+            self._lose(entry, error)
+        else:
+            keys = list(entries)
+            for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
+                self._batch({k: entries[k] for k in half}, {k: texts[k] for k in half})
+
+    def _lose(self, entry: Entry, reason: str) -> None:
+        self._log(f"{entry.name}: compile: {reason}")
+        self.failed.append(LeftOut(entry.name, entry.kind, "compile", reason))
+
+    def _compile(self, name: str, texts: dict[str, str]) -> tuple[str | None, dict[str, str]]:
+        """Run the worker; return what it died of, or which functions it could not compile."""
+        folder = self._folder / name.replace(".so", ".modules")
+        folder.mkdir()
+        for key, text in texts.items():
+            (folder / f"{key}.json").write_text(text)
+        command = [sys.executable, "-m", "benchmarks.gpu_check.worker"]
+        command += [str(folder), str(self._folder / name), self._target]
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, timeout=_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return f"the compiler took more than {_SECONDS} s", {}
+        finally:
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+        if done.returncode == 0:
+            return None, json.loads(done.stdout.strip().splitlines()[-1])
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        useful = [line for line in lines if "error" in line.lower()] or lines or [""]
+        return f"exit code {done.returncode}: {useful[-1].strip()[:300]}", {}

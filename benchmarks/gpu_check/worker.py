@@ -1,0 +1,76 @@
+"""A process that compiles a folder of modules: a crash of the compiler costs one batch.
+
+``python -m benchmarks.gpu_check.worker FOLDER LIBRARY.so TARGET``; the modules are files
+``FUNCTION.json``, as ``tvm.ir.save_json`` writes them. The last line on the standard output is
+a JSON object: why a function is not in the library, by name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(folder: str, library: str, text: str) -> None:
+    """Read modules, compile them together and write a shared library that holds machine code."""
+    from tvm_fusion.deploy.toolchain import toolchain
+    from tvm_fusion.device import parse
+
+    spec = parse(text)
+    with toolchain(spec):
+        import tvm
+
+        from tvm_fusion.deploy.build import export_library
+
+        files = sorted(Path(folder).glob("*.json"))
+        mods = {file.stem: tvm.ir.load_json(file.read_text()) for file in files}
+        broken: dict[str, str] = {}
+        try:
+            executable = _compile(mods, spec.tvm_target())
+        # guard: one module that TVM cannot lower must not cost the others
+        except Exception:
+            broken = {key: reason for key, mod in mods.items() if (reason := _refused(mod, spec))}
+            if not broken:  # then the device compiler refused what all of them became together
+                raise
+            mods = {key: mod for key, mod in mods.items() if key not in broken}
+            executable = _compile(mods, spec.tvm_target()) if mods else None
+        if executable is not None:
+            export_library(executable, spec, Path(library))
+    print(json.dumps(broken))
+
+
+def _compile(mods: dict[str, Any], target: Any) -> Any:
+    import tvm
+
+    from tvm_fusion._tvm import PIPELINE
+
+    from .merge import merged
+
+    with target:
+        return tvm.compile(merged(mods), target, relax_pipeline=None, tir_pipeline=PIPELINE)
+
+
+def _refused(mod: Any, spec: Any) -> str | None:
+    """Say why TVM cannot compile a module, without asking the device compiler."""
+    import tvm_ffi
+
+    from .entry import reason
+
+    name = "tvm_callback_cuda_compile"
+    previous = tvm_ffi.get_global_func(name, allow_missing=True)
+    tvm_ffi.register_global_func(name, lambda *_: bytearray(b"never run"), override=True)
+    try:
+        _compile({"alone": mod}, spec.tvm_target())
+    # guard: the reason is the result
+    except Exception as error:
+        return reason(error)
+    finally:
+        if previous is not None:
+            tvm_ffi.register_global_func(name, previous, override=True)
+    return None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
