@@ -106,8 +106,7 @@ def _windows(x: np.ndarray) -> np.ndarray:
 
 
 def _conv2d(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)])
-    return np.einsum("nchwij,ocij->nohw", _windows(padded), weight)
+    return np.einsum("nchwij,ocij->nohw", _windows(x), weight)
 
 
 # Reorganize
@@ -225,7 +224,7 @@ OPERATORS = {
     ),
     "conv2d": Operator(
         "Many-to-Many",
-        lambda _, x, w: op.nn.conv2d(x, w, padding=1),
+        lambda _, x, w: op.nn.conv2d(x, w),
         _conv2d,
         lambda shape: [[6, shape[1], 3, 3]],
     ),
@@ -243,6 +242,11 @@ OPERATORS = {
     ),
     "expand_dims": Operator(
         "Reorganize", lambda _, x: op.expand_dims(x, axis=1), lambda x: x[:, None]
+    ),
+    "permute_batch": Operator(
+        "Shuffle",
+        lambda _, x: op.permute_dims(x, [1, 0, 2]),
+        lambda x: x.transpose(1, 0, 2),
     ),
     "permute": Operator(
         "Shuffle",

@@ -39,8 +39,8 @@ PAIRS: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("add", "sum"),
         ("slice", "layer_norm"),
         ("concat", "max_pool"),
-        ("exp", "matmul"),
-        ("exp", "matmul_by"),
+        ("add", "matmul"),
+        ("add", "matmul_by"),
         ("add", "conv2d"),
     ],
     ("One-to-One", "Reorganize"): [
@@ -171,7 +171,7 @@ PAIRS: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("depth_to_space", "max_pool"),
         ("to_channels_last", "sum"),
         ("permute", "matmul"),
-        ("flip", "matmul_by"),
+        ("permute_batch", "matmul_by"),
     ],
     ("Shuffle", "Reorganize"): [
         ("permute", "reshape"),

@@ -31,7 +31,7 @@ TOLERANCE = 1e-4  # of the largest magnitude: both sides compute in float32
 _KEPT_BYTES = 4096  # larger constants are drawn anew on the other machine
 _FEW = 8
 _ODD = (7, 5, 11, 13, 3)  # extents of symbolic dimensions, in order of appearance
-_INTEGERS = {"kind": "integers", "low": 0, "high": 2}  # valid indices of every axis
+_INDEXING = ("gather", "take", "scatter")
 
 
 class Distinct:
@@ -80,8 +80,12 @@ def entry(
     if "float16" in dtypes or "bfloat16" in dtypes:
         return LeftOut(name, kind, "limit", "half precision: its members are no reference")
     small = {i: c for i, c in case.constants.items() if c.value.numpy().nbytes <= _KEPT_BYTES}
+    # What indexes an axis of one element must be zero.
+    gathers = any(word in op.title for op in group.members for word in _INDEXING)
+    ones = any(1 in shape for shape in shapes[: len(group.inputs)])
+    indices = {"kind": "integers", "low": 0, "high": 1 if gathers and ones else 2}
     recipes = [
-        _recipe(dtypes[i], case.constants.get(i))
+        _recipe(dtypes[i], case.constants.get(i), indices)
         for i in range(len(group.inputs))
         if i not in small
     ]
@@ -114,7 +118,7 @@ def entry(
         [_wide(array) for array in exact], [str(array.dtype) for array in exact], TOLERANCE
     )
     about = {
-        "members": [op.name for op in group.members],
+        "members": [op.title for op in group.members],
         "template": case.template,
         "extents": sizes,
     }
@@ -132,12 +136,12 @@ def extent(expr: Any, sizes: dict[str, int]) -> int:
     return int(sym.Analyzer().simplify(tvm_ffi.structural_map(expr, (ir.Var, value), order="post")))
 
 
-def _recipe(dtype: str, constant: Any) -> dict[str, Any] | None:
+def _recipe(dtype: str, constant: Any, indices: dict[str, Any]) -> dict[str, Any] | None:
     """Draw what a constant is replaced by alike; None for a float that the model computes."""
     if dtype == "bool":
         return {"kind": "bool"}
     if constant is None:
-        return None if "float" in dtype else _INTEGERS
+        return None if "float" in dtype else indices
     array = constant.value.numpy()
     distinct = np.unique(array)
     if len(distinct) <= _FEW:  # such as a mask, whose magnitudes say nothing

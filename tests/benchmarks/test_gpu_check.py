@@ -127,6 +127,13 @@ def test_integers_must_be_exact_and_infinities_alike():
     assert expected.compare(np.array([1, np.inf, 2], "float32"), wanted)[1] == math.inf
 
 
+def test_masked_elements_do_not_hide_the_others():
+    mask = np.float64(np.float32(-3.4e38))
+    (wanted,) = relative([np.array([mask, 1.0, 2.0])], ["float32"], 1e-3)
+    assert expected.compare(np.array([-3.4e38, 1.001, 2], "float32"), wanted)[0] is None
+    assert expected.compare(np.array([-3.4e38, 1.5, 2], "float32"), wanted)[0] is not None
+
+
 def test_each_element_may_have_a_tolerance():
     wanted = expected.store(np.array([1.0, 1.0]), "float32", np.array([1e-6, 1e-1]))
     assert expected.compare(np.array([1, 1.05], "float32"), wanted)[0] is None

@@ -66,9 +66,10 @@ def run(
     outs = [
         np.full(s, 77).astype(str(o.dtype)) for s, o in zip(shapes, program.outputs, strict=True)
     ]
-    tensors = [tvm.runtime.tensor(a) for a in (*arrays, *outs)]
-    tvm.compile(func, "llvm")(*tensors, *[given[v.name] for v in program.scalars])
-    return [t.numpy() for t in tensors[len(arrays) :]]
+    inputs = [tvm.runtime.tensor(a) for a in arrays]
+    results = [tvm.runtime.tensor(a) for a in outs]
+    tvm.compile(func, "llvm")(*inputs, *[given[v.name] for v in program.scalars], *results)
+    return [t.numpy() for t in results]
 
 
 def by_elements(program: Program) -> Program:

@@ -72,15 +72,6 @@ def test_a_group_reads_back_as_it_was_written():
     assert [str(v.type.shape) for v in group.inputs] == ["R.shape([6, 8])"] * 2
 
 
-@pytest.mark.parametrize("emission", [through_workspace, packed])
-def test_module_that_came_in_is_left_alone(emission):
-    with TARGET, registered(Toy("tanh+add", emission)):
-        planned = transform.FuseOperators()(transform.Legalize()(Weighted))
-        before = planned.script()
-        transform.ScheduleKernels()(planned)
-    assert planned.script() == before
-
-
 def test_a_broken_claim_with_scalars_is_planned_again():
     def emission(group):
         raise ValueError("not today")

@@ -19,6 +19,7 @@ from toy_kernels import (
     run,
     tanh_then_add,
     through_workspace,
+    unary,
 )
 from tvm import relax, tirx
 from tvm.script import ir as I
@@ -379,3 +380,12 @@ def test_nothing_to_install_changes_nothing():
     with TARGET:
         mod = transform.Legalize()(Chain)
     tvm.ir.assert_structural_equal(install(mod, {}), mod)
+
+
+@pytest.mark.parametrize("emission", [through_workspace, packed])
+def test_module_that_came_in_is_left_alone(emission):
+    with TARGET, registered(Toy("tanh+add", emission)):
+        planned = transform.FuseOperators()(transform.Legalize()(Weighted))
+        before = planned.script()
+        transform.ScheduleKernels()(planned)
+    assert planned.script() == before

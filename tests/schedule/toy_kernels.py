@@ -11,7 +11,7 @@ from tvm.script import relax as R
 from tvm_fusion import transform
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.loops import block, index, loop
-from tvm_fusion.schedule.template import Claim, Kernel, Refusal, Slot, Template
+from tvm_fusion.schedule.template import Claim, Emission, Kernel, Refusal, Slot, Template
 from tvm_fusion.schedule.templates import registered
 
 TARGET = parse("cpu").tvm_target()

@@ -116,6 +116,11 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
     return int(sym.Analyzer().simplify(numeric))
 
 
+def operations(expr: ir.Expr) -> int:
+    """Count the arithmetic of an expression as :func:`flops` does."""
+    return _cost(expr)[0]
+
+
 def is_cheap(func: tirx.PrimFunc) -> bool:
     """Tell whether computing an element again costs less than keeping it.
 

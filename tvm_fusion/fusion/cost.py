@@ -165,13 +165,20 @@ class CostModel:
         return self._looked_up[known]
 
     def _roofline(self, claim: Claim) -> float:
-        rates, parallelism = self._rates, max(claim.parallelism, 1)
-        share = min(1.0, parallelism * rates.overshare / self._units)
-        memory = claim.bytes * self._seconds_per_byte(claim) / share
-        busy = min(1.0, parallelism / self._units)
-        compute = claim.flops * self._seconds_per_operation(claim) / busy
-        wake = rates.wake_us if min(parallelism, self._units) > 1 else 0.0
-        return max(memory, compute) * 1e6 + claim.launches * (rates.launch_us + wake)
+        rates = self._rates
+        memory = claim.bytes * self._seconds_per_byte(claim)
+        compute = claim.flops * self._seconds_per_operation(claim)
+
+        def on(units: int) -> float:
+            share = min(1.0, units * rates.overshare / self._units)
+            busy = min(1.0, units / self._units)
+            wake = rates.wake_us if min(units, self._units) > 1 else 0.0
+            longest = max(memory / share, compute / busy) * 1e6
+            return longest + claim.launches * (rates.launch_us + wake)
+
+        # Small work is not worth waking another core for.
+        parallelism = max(claim.parallelism, 1)
+        return min(on(1), on(parallelism)) if rates.wake_us else on(parallelism)
 
     def _seconds_per_byte(self, claim: Claim) -> float:
         """Averaged over the group's tensors: what fits into the last-level cache comes from there.

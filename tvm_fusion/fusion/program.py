@@ -168,7 +168,7 @@ class Program:
     def prim_func(self, name: str = "main") -> tirx.PrimFunc:
         """Spell the program as an unscheduled PrimFunc: one block per stage.
 
-        Parameters are the inputs, the outputs, then the scalars. Loops stand one to one with the
+        Parameters are the inputs, the scalars, then the outputs. Loops stand one to one with the
         block iterators, in the order ``axes``, ``reduce``.
         """
         from .spell import prim_func_of

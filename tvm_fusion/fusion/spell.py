@@ -15,7 +15,7 @@ from .program import Axis, Program, Stage
 
 def prim_func_of(program: Program, name: str) -> tirx.PrimFunc:
     """Spell a program as a PrimFunc: see :meth:`Program.prim_func`."""
-    params = [*program.inputs, *program.outputs, *program.scalars]
+    params = [*program.inputs, *program.scalars, *program.outputs]
     root = s_tir.SBlock(
         [],
         [],

@@ -6,7 +6,9 @@ import math
 
 from tvm import DataType, ir
 
-from ..ecg.work import _cost, at
+from ..ecg.work import at
+from ..ecg.work import operations as count
+from ..fusion.expressions import shared_subexpressions
 from ..fusion.group import Group
 from ..fusion.program import Program, Stage
 from .loops import find
@@ -34,14 +36,15 @@ def terms(stage: Stage) -> int:
     return math.prod(at(axis.extent) for axis in stage.reduce)
 
 
-def operations(expr: ir.Expr) -> int:
-    """Count the arithmetic of one element, in units of one addition."""
-    return _cost(expr)[0]
+def operations(*exprs: ir.Expr) -> int:
+    """Count the arithmetic of one element, in units of one addition; what is shared counts once."""
+    bindings, rest = shared_subexpressions(exprs)
+    return sum(count(value) for _, value in bindings) + sum(map(count, rest))
 
 
 def flops(stages: tuple[Stage, ...]) -> int:
     """Count the arithmetic of the stages."""
-    return sum(points(s) * terms(s) * operations(v) for s in stages for v in s.values)
+    return sum(points(s) * terms(s) * operations(*s.values) for s in stages)
 
 
 def traffic(group: Group, stages: tuple[Stage, ...]) -> int:

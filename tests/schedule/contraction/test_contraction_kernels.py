@@ -1,5 +1,7 @@
 """Matrix products and convolutions with prologue and epilogue, run against float64."""
 
+import math
+
 import numpy as np
 import pytest
 from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
@@ -7,8 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax, tirx
 
 from tvm_fusion.fusion.decisions import recording
-from tvm_fusion.schedule.contraction.template import Contraction
-from tvm_fusion.schedule.template import Refusal
+from tvm_fusion.schedule.contraction.template import DEAR_PROLOGUE, Contraction
 
 op = relax.op
 n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
@@ -223,31 +224,30 @@ def transposed_keys(emit, q, k):
 KEYS = [tensor("q", 3, 37, 16), tensor("k", 3, 19, 16)]
 
 
-def test_cpu_leaves_transposing_to_the_producer():
-    refusal = Contraction(False).claim(group(KEYS, transposed_keys), CPU.device)
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == "prologue_strided"
-
-
-def test_gpu_reads_keys_transposed():
-    check(
-        Contraction(True),
-        KEYS,
-        transposed_keys,
-        lambda q, k: [q @ k.transpose(0, 2, 1)],
-        CUDA,
-    )
+def test_reading_across_is_dear_on_a_cpu():
+    members = group(KEYS, transposed_keys)
+    plain = sum(op.flops for op in members.members)
+    assert Contraction(False).claim(members, CPU.device).flops == DEAR_PROLOGUE * plain
+    assert Contraction(True).claim(members, CUDA.device).flops == plain
 
 
 @SPECS
-def test_dear_prologue_is_refused(spec):
-    members = group(
-        [tensor("x", 33, 64), tensor("w", 64, 96)],
-        lambda emit, x, w: op.matmul(emit(op.nn.gelu(x)), w),
-        spec,
-    )
-    refusal = template(spec).claim(members, spec.device)
-    assert refusal.code == "prologue_recomputed"
+def test_keys_are_read_transposed(spec):
+    expected = lambda q, k: [q @ k.transpose(0, 2, 1)]  # noqa: E731
+    check(template(spec), KEYS, transposed_keys, expected, spec)
+
+
+@SPECS
+def test_a_dear_prologue_counts(spec):
+    params = [tensor("x", 33, 64), tensor("w", 64, 96)]
+
+    def body(emit, x, w):
+        return op.matmul(emit(op.nn.gelu(x)), w)
+
+    claim = template(spec).claim(group(params, body, spec), spec.device)
+    assert claim.flops >= DEAR_PROLOGUE * 2 * 33 * 64 * 96
+    gelu = np.vectorize(lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2))))
+    check(template(spec), params, body, lambda x, w: [gelu(x) @ w], spec)
 
 
 def test_result_read_elsewhere_is_refused():

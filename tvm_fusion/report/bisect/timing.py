@@ -162,7 +162,8 @@ def _times(
 def _region(planned: PlannedModel, group: Group) -> tuple[PlannedModel, Graph]:
     """Make a model of one group, constants inside as in the model that it is from."""
     func = primitive_function(group).without_attr("Primitive")
-    params = func.params[len(func.params) - len(group.inputs) :]  # behind the shape, if there is one
+    first = len(func.params) - len(group.inputs)  # behind the shape, if there is one
+    params = func.params[first:]
     constants = {
         param: value.constant
         for param, value in zip(params, group.inputs, strict=True)

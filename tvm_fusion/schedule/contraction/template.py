@@ -21,6 +21,9 @@ from .operands import SumOfProducts, analyse
 
 CPU_PROLOGUE = 2  # operations on an operand's element: a vector of it meets a few vectors of sums
 GPU_PROLOGUE = 8  # a block computes it once per element of a tile in shared memory
+# How much longer a sum takes that computes an operand's producers for every term, or reads an
+# operand across its columns although its producer could have written it in the right order.
+DEAR_PROLOGUE = 8
 CPU_TILE = 256  # sums of one tile, roughly
 GPU_TILE = 32 * 64
 
@@ -54,16 +57,13 @@ class Contraction(Template):
         if isinstance(contraction, Refusal):
             return contraction
         written = [] if self._is_gpu else copies(contraction)
-        refusal = self._dear_prologue(group, contraction, written)
-        if refusal is not None:
-            return refusal
         copied = sum(points(c.stage) * _bytes(c.buffer) for c in written)
         return Claim(
             self,
             group,
             launches=1 + len(written),
             bytes=traffic(group, stages) + 2 * copied,
-            flops=flops(stages),
+            flops=flops(stages) * self._slowdown(group, contraction, written),
             parallelism=self._parallelism(contraction),
         )
 
@@ -79,30 +79,20 @@ class Contraction(Template):
             func = contraction_cpu(program, contraction, target)
         return Emission.one(func, claim.group)
 
-    def _dear_prologue(
-        self, group: Group, contraction: SumOfProducts, copied: list[Apart]
-    ) -> Refusal | None:
-        """Refuse producers that the sum would evaluate again and again, or read across."""
+    def _slowdown(self, group: Group, contraction: SumOfProducts, copied: list[Apart]) -> int:
+        """Weigh producers that the sum evaluates again and again, or makes it read across."""
         if not _has_prologue(group):
-            return None
-        name = contraction.stage.name
+            return 1
         padded = [c.factor for c in copied if c.is_padded]
         limit = GPU_PROLOGUE if self._is_gpu else CPU_PROLOGUE
         for factor in (contraction.left, contraction.right):
             if any(factor.same_as(other) for other in padded):
                 continue  # computed once, into the padded copy
             if is_expensive(factor) or operations(factor) > limit:
-                return Refusal(
-                    "prologue_recomputed",
-                    f"{name} would compute an operand's producers for every term of its sums.",
-                )
+                return DEAR_PROLOGUE
             if not self._is_gpu and is_tiled(contraction) and strided(contraction, factor):
-                return Refusal(
-                    "prologue_strided",
-                    f"{name} would read an operand across its columns; its producer can write it "
-                    "in the right order.",
-                )
-        return None
+                return DEAR_PROLOGUE
+        return 1
 
     def _parallelism(self, contraction: SumOfProducts) -> int:
         sums = points(contraction.stage)

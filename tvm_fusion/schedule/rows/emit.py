@@ -65,12 +65,36 @@ def unflatten(flat: ir.Expr, axes: Sequence[Axis]) -> list[ir.Expr]:
     return [*([flat] if axes else []), *reversed(indices)]
 
 
+def flatten(indices: Sequence[ir.Expr], extents: Sequence[ir.Expr]) -> ir.Expr:
+    """Row-major position of coordinates; those of a flat position give that back."""
+    parts: list[tuple[ir.Expr, ir.Expr]] = []
+    for index, extent in zip(indices, map(integer, extents), strict=True):
+        if parts and isinstance(index, tirx.FloorMod):
+            outer, size = parts[-1]
+            together = tvm_ffi.structural_equal(index.b, extent) and tvm_ffi.structural_equal(
+                tirx.floordiv(index.a, extent), outer
+            )
+            if together:
+                parts[-1] = index.a, size * extent
+                continue
+        parts.append((index, extent))
+    flat = parts[0][0] if parts else integer(0)
+    for index, extent in parts[1:]:
+        flat = flat * extent + index
+    return flat
+
+
 def volume(axes: Sequence[Axis]) -> ir.Expr:
-    """Product of the extents."""
-    product = integer(1)
-    for axis in axes:
-        product = product * integer(axis.extent)
-    return sym.Analyzer().simplify(product)
+    """Product of the extents of axes."""
+    return product([axis.extent for axis in axes])
+
+
+def product(extents: Sequence[ir.Expr | int]) -> ir.Expr:
+    """Product of extents."""
+    total = integer(1)
+    for extent in extents:
+        total = total * integer(extent)
+    return sym.Analyzer().simplify(total)
 
 
 def static_volume(axes: Sequence[Axis], symbolic: int) -> int:

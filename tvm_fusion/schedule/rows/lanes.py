@@ -8,7 +8,19 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
-from .emit import Pairs, assign, bind, element, integer, loop, replace, sequence, store_all
+from .emit import (
+    Pairs,
+    assign,
+    bind,
+    element,
+    flatten,
+    integer,
+    loop,
+    product,
+    replace,
+    sequence,
+    store_all,
+)
 from .passes import Pass, private_buffers
 from .stages import Combiner, RowStages, Stage, contains, index_of, is_call, variables_of
 from .vector_math import vector_math
@@ -121,7 +133,7 @@ class Lanes:
                 return load
             return element(*self._element(load.source, load.indices, lane, size))
 
-        return vector_math(replace(expr, pairs, redirect))
+        return vector_math(replace(expr, pairs, redirect), lane)
 
     def _store(
         self, stage: Stage, pairs: Pairs, lane: ir.Expr, values: Sequence[ir.Expr], size: int
@@ -147,7 +159,10 @@ class Lanes:
         shape = list(buffer.shape)[rows:]
         if self._row_lanes is not None:
             return self._local_of(buffer, [*shape, self._row_lanes]), [*inner, lane]
-        return self._local_of(buffer, shape or [1]), inner or [integer(0)]
+        # Flat: TVM bounds what is touched of an allocation along each of its dimensions, and where
+        # coordinates are remainders by a symbolic extent, its bounds mention variables of loops.
+        place = flatten(inner, shape)
+        return self._local_of(buffer, [product(shape)]), [place]
 
     def _local_of(self, buffer: ir.Var, shape: Sequence[ir.Expr | int]) -> ir.Var:
         place = index_of([b for b, _ in self._local], buffer)

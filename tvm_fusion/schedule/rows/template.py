@@ -91,7 +91,9 @@ def _is_row_reduction(op: Operator) -> bool:
         stages = Group([op]).program.stages
     except Unstructured:
         return False
-    return all(_operations(s) <= SMALL_CONTRACTION for s in stages if is_contraction(s))
+    contractions = [s for s in stages if is_contraction(s)]
+    vectors = all(math.prod(at(a.extent) for a in s.axes[:-1]) <= FEW_ROWS for s in contractions)
+    return vectors and all(_operations(s) <= SMALL_CONTRACTION for s in contractions)
 
 
 def _operations(stage: Stage) -> int:

@@ -7,7 +7,7 @@ import math
 import tvm_ffi
 from tvm import ir, tirx
 
-from .stages import is_call
+from .stages import contains, is_call, variables_of
 
 LOWEST, HIGHEST = -104.0, 89.0  # beyond these a float32 exponential is 0 or infinite
 LN2_HIGH = 0.693359375  # ln 2 in ten bits, so that its products with small integers are exact
@@ -19,17 +19,40 @@ POLYNOMIAL = (0.5, 0.16666576266288757, 0.04166646674275398, 0.00836318172514438
               0.0013933652080595493)  # fmt: skip
 
 
-def vector_math(expr: ir.Expr) -> ir.Expr:
+def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
     """Replace the float32 exponentials of an expression by arithmetic on whole vectors.
 
-    Right to 2 ulp, subnormal results, overflow, infinities and NaN included.
+    Right to 2 ulp, subnormal results, overflow, infinities and NaN included. What TVM cannot
+    vectorise stays as it is: it would be computed lane by lane, and on the way there TVM visits
+    some bindings twice, which it refuses ("Let cannot bind the same var to two values").
+
+    Parameters
+    ----------
+    expr : Expr
+        A scalar expression, the value of one lane.
+    lane : Expr, optional
+        Which lane; any variable may be it when omitted.
     """
+    calls: list[ir.Call] = []
+    tvm_ffi.structural_walk(expr, (ir.Call, calls.append))
+    if not all(_is_vectorised(call, lane) for call in calls):
+        return expr
 
     def lower(call: ir.Call) -> ir.Expr:
         whole = is_call(call, "exp") and str(call.ty.dtype) == "float32"
         return exp(call.args[0]) if whole else call
 
     return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
+
+
+def _is_vectorised(call: ir.Call, lane: ir.Expr | None) -> bool:
+    """Whether TVM makes a vector of a call."""
+    if is_call(call, "if_then_else"):
+        varying = variables_of(call.args[0])
+        return not (varying if lane is None else contains(varying, lane))
+    if is_call(call, "reinterpret"):
+        return True
+    return isinstance(call.op, ir.Op) and bool(call.op.get_attr("TVectorizable"))
 
 
 def exp(argument: ir.Expr) -> ir.Expr:

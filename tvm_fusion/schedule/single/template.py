@@ -60,9 +60,9 @@ def _plain(group: Group) -> tirx.PrimFunc:
     op = group.members[0]
     is_symbolic = any(not isinstance(d, tirx.IntImm) for v in op.results for d in v.shape)
     own = (*op.operands, *op.results)
-    if op.func is not None and is_symbolic:
-        if own == (*group.inputs, *group.scalars, *group.outputs):
-            return op.func
+    has_its_parameters = own == (*group.inputs, *group.scalars, *group.outputs)
+    if op.func is not None and is_symbolic and has_its_parameters:
+        return op.func
     return group.prim_func
 
 
