@@ -245,8 +245,8 @@ OPERATORS = {
     ),
     "permute_batch": Operator(
         "Shuffle",
-        lambda _, x: op.permute_dims(x, [1, 0, 2]),
-        lambda x: x.transpose(1, 0, 2),
+        lambda _, x: op.permute_dims(x, [1, 0, 2, 3]),
+        lambda x: x.transpose(1, 0, 2, 3),
     ),
     "permute": Operator(
         "Shuffle",

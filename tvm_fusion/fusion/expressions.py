@@ -218,7 +218,7 @@ def _operands(expr: ir.Expr) -> list[ir.Expr]:
         return [expr.condition, expr.true_value, expr.false_value]
     if isinstance(expr, tirx.Cast):
         return [expr.value]
-    if isinstance(expr, tirx.Not):
+    if isinstance(expr, tirx.Not | tirx.BitwiseNot):
         return [expr.a]
     return [expr.a, expr.b]
 

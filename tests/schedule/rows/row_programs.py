@@ -295,3 +295,41 @@ def mirrored_columns(m, c, n):
         return [s - s[:, ::-1]]
 
     return Example([x], [y], 1, reference)
+
+
+def softmax_of_lines_then_pairs(m, h, w):
+    """Maps over the lines of a row, each read where the next one writes; then pairs of lines."""
+    x = tensor(m, h, w)
+    a = compute((m, h, w), lambda i, r, c: te.exp(x[i, r, c]), "a")
+    k, k2 = reduced(w, "k"), reduced(w, "k2")
+    top = compute((m, h), lambda i, r: te.max(a[i, r, k], k), "top")
+    e = compute((m, h, w), lambda i, r, c: te.exp(a[i, r, c] - top[i, r]), "e")
+    total = compute((m, h), lambda i, r: te.sum(e[i, r, k2], k2), "total")
+    y = compute(
+        (m, h - 1, w),
+        lambda i, r, c: te.max(e[i, r, c] / total[i, r], e[i, r + 1, c] / total[i, r + 1]),
+        "y",
+    )
+
+    def reference(x):
+        a = np.exp(x.astype("float64"))
+        e = np.exp(a - a.max(-1, keepdims=True))
+        y = e / e.sum(-1, keepdims=True)
+        return [np.maximum(y[:, :-1], y[:, 1:])]
+
+    return Example([x], [y], 1, reference)
+
+
+def scaled_by_extremum(m, n, w):
+    """One row of everything, kept between its reduction and what reads it again."""
+    x = tensor(m, n, w)
+    z = compute((m, n, w), lambda i, j, c: te.sqrt(x[i, j, c] * x[i, j, c]), "z")
+    k = [reduced(m, "k0"), reduced(n, "k1"), reduced(w, "k2")]
+    low = te.compute((), lambda: te.min(z(*k), k), "low")
+    y = compute((m, n, w), lambda i, j, c: z[i, j, c] * low(), "y")
+
+    def reference(x):
+        z = np.abs(x.astype("float64"))
+        return [z * z.min()]
+
+    return Example([x], [y], 0, reference)

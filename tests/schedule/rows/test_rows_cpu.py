@@ -1,5 +1,7 @@
 """Row programs on the CPU: right for odd sizes and all kinds of stages, in vectors, one region."""
 
+import math
+
 import numpy as np
 import pytest
 import row_programs as programs
@@ -36,6 +38,8 @@ CASES = {
     "results inside rows": lambda a, b: programs.center_of_columns(3, a, b),
     "map to half": programs.half_epilogue,
     "mirrored": programs.mirrored,
+    "lines and pairs": lambda a, b: programs.softmax_of_lines_then_pairs(2, a + 1, b),
+    "scaled by extremum": lambda a, b: programs.scaled_by_extremum(2, a, b),
     "mirrored results": lambda a, b: programs.mirrored_columns(2, b, a),
 }
 POOLS = [(2, 3, 9, 9), (2, 3, 19, 40, 2), (1, 3, 17, 33, 2, 1), (1, 2, 7, 7, 1, 1)]
@@ -71,6 +75,8 @@ SYMBOLIC = [
     (programs.argmax((N, 33), 0), {"n": 130}),
     (programs.argmax((7, N), 1), {"n": 13}),
     (programs.max_pool(N, 3, 9, 9, 2, 1), {"n": 3}),
+    (programs.scaled_by_extremum(M, N, 3), {"m": 9, "n": 11}),
+    (programs.scaled_by_extremum(M, N, 3), {"m": 1, "n": 1}),
 ]
 
 
@@ -130,6 +136,46 @@ def test_exponential_is_right_to_two_ulp():
     error = np.abs(result.numpy()[finite] - exact[finite]) / np.spacing(rounded[finite])
     assert error.max() < 2
     np.testing.assert_array_equal(result.numpy()[~finite], rounded[~finite])
+
+
+def test_exponential_beside_what_tvm_cannot_vectorise():
+    x = te.placeholder((64,), "float32", "x")
+    func = te.create_prim_func(
+        [
+            x,
+            te.compute(
+                x.shape,
+                lambda i: (te.exp(te.erf(te.nearbyint(x[i]))) + te.erf(x[i])) * te.nearbyint(x[i]),
+                "y",
+            ),
+        ]
+    )
+
+    def in_lanes(loop):
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.VECTORIZED, loop.body)
+
+    def lower(store):
+        return tirx.BufferStore(store.buffer, vector_math(store.value), store.indices)
+
+    callbacks = [(tirx.BufferStore, lower), (tirx.For, in_lanes)]
+    func = func.with_body(tvm_ffi.structural_map(func.body, callbacks, order="post"))
+    values = np.linspace(-3, 3, 64).astype("float32")
+    result = tvm.runtime.tensor(np.zeros_like(values))
+    build(func)["main"](tvm.runtime.tensor(values), result)
+    erf = np.vectorize(math.erf)
+    whole = np.rint(values).astype("float64")
+    expected = (np.exp(erf(whole)) + erf(values)) * whole
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("lane", "is_vector"), [("i", True), ("j", False)])
+def test_exponential_under_a_condition(lane, is_vector):
+    """Lanes that part ways are computed one by one; a condition that all share is no obstacle."""
+    variables = {name: tirx.Var(name, "int64") for name in "ij"}
+    x = tirx.Var("x", "float32")
+    value = te.if_then_else(variables["j"] < 3, te.exp(x), x)
+    lowered = vector_math(value, variables[lane])
+    assert lowered.same_as(value) != is_vector
 
 
 def test_what_is_no_row_program_is_named():

@@ -24,6 +24,9 @@ from .lanes import AtLane, Lanes
 from .passes import Pass, are_vectors, plan_passes, unit_strides, vector_axes
 from .stages import Axis, RowStages, Stage, read_stages
 
+# ``chunk(start, count, fresh)``: neighbouring elements; reductions skip those before ``fresh``.
+Chunk = Callable[[ir.Expr, ir.Expr, ir.Expr | None], tirx.Stmt]
+Piece = Callable[[Chunk], tirx.Stmt]
 SHORT_WALK = 8  # elements of a row below which lanes across neighbouring rows do better
 RUN = 256  # rows of a task that walks them one by one
 
@@ -192,7 +195,7 @@ def _walk_axes(lanes: Lanes, stages: list[Stage], known: Pairs, width: int) -> t
     inner = axes[0][split:]
     size = power_of_two(_static(inner), width)
 
-    def outer(position: list[ir.Expr]) -> tirx.Stmt:
+    def chunk_at(position: list[ir.Expr]) -> Chunk:
         def chunk(start: ir.Expr, count: ir.Expr, fresh: ir.Expr | None) -> tirx.Stmt:
             return sequence(
                 [
@@ -205,12 +208,24 @@ def _walk_axes(lanes: Lanes, stages: list[Stage], known: Pairs, width: int) -> t
             before = [*known, *bind(own[:split], position)]
             return lambda lane: [*before, *bind(own[split:], unflatten(start + lane, own[split:]))]
 
-        return _chunks(volume(inner), size, chunk)
+        return chunk
+
+    pieces = _chunks(volume(inner), size)
+    # Where one loop reads a row and writes another one, TVM may keep both in the same memory, and
+    # a vector that moves back would read what was written before: it gets loops of its own.
+    writes = any(s.is_map and any(map(lanes.program.is_internal, s.targets)) for s in stages)
+    loops = [[piece] for piece in pieces] if writes else [pieces]
+
+    def emit(some: list[Piece]) -> tirx.Stmt:
+        def body(position: list[ir.Expr]) -> tirx.Stmt:
+            return sequence([piece(chunk_at(position)) for piece in some])
+
+        return nest(axes[0][:split], body)
 
     reductions = [s for s in stages if not s.is_map]
     return _reduction(
         [lanes.start(s, size) for s in reductions],
-        nest(axes[0][:split], outer),
+        sequence([emit(some) for some in loops]),
         [lanes.combine(s, _fixed(known), size) for s in reductions],
     )
 
@@ -221,7 +236,7 @@ def _walk_results(lanes: Lanes, stage: Stage, width: int) -> tirx.Stmt:
     size = power_of_two(last.size, width)
 
     def results(position: list[ir.Expr]) -> tirx.Stmt:
-        def chunk(start: ir.Expr, count: ir.Expr, fresh: ir.Expr | None) -> tirx.Stmt:
+        def chunk(start: ir.Expr, count: ir.Expr, _fresh: ir.Expr | None) -> tirx.Stmt:
             def at(lane: ir.Expr) -> Pairs:
                 return [*bind(outer, position), (last.var, start + lane)]
 
@@ -236,30 +251,29 @@ def _walk_results(lanes: Lanes, stage: Stage, width: int) -> tirx.Stmt:
                 [lanes.finish(stage, at, count, size)],
             )
 
-        return _chunks(integer(last.extent), size, chunk)
+        return sequence([piece(chunk) for piece in _chunks(integer(last.extent), size)])
 
     return nest(outer, results)
 
 
-def _chunks(
-    extent: ir.Expr,
-    size: int,
-    chunk: Callable[[ir.Expr, ir.Expr, ir.Expr | None], tirx.Stmt],
-) -> tirx.Stmt:
-    """Cut an extent into vectors.
+def _chunks(extent: ir.Expr, size: int) -> list[Piece]:
+    """Cut an extent into vectors: all whole ones first, then what is left.
 
     What does not fill a last one: a vector moved back over elements done before, of which
     reductions skip the old lanes; for symbolic extents a loop.
     """
     whole = sym.Analyzer().simplify(tirx.floordiv(extent, integer(size)))
-    full = loop("chunk", whole, lambda c: chunk(c * size, integer(size), None))
-    if not isinstance(extent, tirx.IntImm):
-        rest = tirx.floormod(extent, integer(size))
-        return full if size == 1 else sequence([full, chunk(whole * size, rest, None)])
-    rest = int(extent) % size
-    if not rest:
-        return full
-    return sequence([full, chunk(extent - size, integer(size), integer(size - rest))])
+
+    def full(chunk: Chunk) -> tirx.Stmt:
+        return loop("chunk", whole, lambda c: chunk(c * size, integer(size), None))
+
+    def rest(chunk: Chunk) -> tirx.Stmt:
+        if not isinstance(extent, tirx.IntImm):
+            return chunk(whole * size, tirx.floormod(extent, integer(size)), None)
+        return chunk(extent - size, integer(size), integer(size - int(extent) % size))
+
+    fits = int(extent) % size == 0 if isinstance(extent, tirx.IntImm) else size == 1
+    return [full] if fits else [full, rest]
 
 
 def _reduction(before: list[tirx.Stmt], body: tirx.Stmt, after: list[tirx.Stmt]) -> tirx.Stmt:
