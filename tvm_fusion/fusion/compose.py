@@ -15,6 +15,7 @@ from .bind import Part, buffer_of, parts_of
 from .domain import Domain
 from .expressions import load, loads, map_loads, substitute
 from .inline import Wiring, is_position, too_large, worth_keeping
+from .parse import without_idle_updates
 from .program import Axis, Program, Stage, Unstructured
 from .reaxe import reaxe
 
@@ -112,7 +113,7 @@ def _inlined(part: Part, defined: dict[Buffer, Stage], inside: dict[Buffer, Buff
     if moved:
         domain = Domain((*stage.axes, *stage.reduce))
         values = [domain.simplify(value) for value in values]
-    return replace(stage, values=tuple(values))
+    return without_idle_updates(replace(stage, values=tuple(values)))
 
 
 def _copy(stage: Stage, output: Buffer, source: Buffer) -> Stage:

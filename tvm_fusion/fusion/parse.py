@@ -201,6 +201,16 @@ def without_unit_axes(stage: Stage) -> Stage:
     return stage
 
 
+def without_idle_updates(stage: Stage) -> Stage:
+    """Make a reduction whose updates change nothing, as over padding alone, a map of its start."""
+    if stage.init is None or not all(
+        isinstance(value, ir.TensorLoad) and value.source.same_as(target)
+        for value, target in zip(stage.values, stage.targets, strict=True)
+    ):
+        return stage
+    return replace(stage, reduce=(), values=stage.init, init=None)
+
+
 def _by_target(stage: Stage) -> Stage:
     """Iterate in the order of the target's dimensions; every element must be written once."""
     shape = [int64(d) for d in stage.targets[0].shape]
@@ -223,13 +233,14 @@ def _by_target(stage: Stage) -> Stage:
         value = domain.simplify(substitute(value, found.inverse))
         return map_loads(value, lambda x: load(x.source, element) if x.source in targets else x)
 
-    return replace(
+    laid_out = replace(
         stage,
         axes=found.axes,
         indices=(element,) * len(stage.targets),
         values=tuple(rewrite(v) for v in stage.values),
         init=stage.init and tuple(substitute(v, found.inverse) for v in stage.init),
     )
+    return without_idle_updates(laid_out)
 
 
 def _as_type(value: ir.Expr, var: ir.Var) -> ir.Expr:

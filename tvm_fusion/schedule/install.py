@@ -86,7 +86,8 @@ def _calls(
     """Spell one call of a group as the calls of its kernels."""
     args = list(binding.value.args)
     symbols = _symbols(group.params, args)
-    scalars = list(args.pop(0).values) if isinstance(args[0].ty, relax.ShapeType) else []
+    has_symbols = bool(args) and isinstance(args[0].ty, relax.ShapeType)
+    scalars = list(args.pop(0).values) if has_symbols else []
     exprs: dict[Slot, relax.Expr] = {}
     exprs.update({Slot("input", i): a for i, a in enumerate(args)})
     exprs.update({Slot("scalar", i): a for i, a in enumerate(scalars)})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from tvm import DataType, ir
 from tvm.target import Target
 
 from ...device import Device
+from ...ecg.graph import Graph, Operator
+from ...ecg.mapping import MappingType
 from ...fusion.expressions import is_expensive
 from ...fusion.group import Group
 from ...fusion.program import Unstructured
@@ -78,6 +81,23 @@ class Contraction(Template):
         else:
             func = contraction_cpu(program, contraction, target)
         return Emission.one(func, claim.group)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name contractions with light One-to-Many producers, such as a gate over channels.
+
+        The mapping table keeps such a pair apart. On a GPU an operand's tile is computed on its way
+        to shared memory, and the largest tensor of a squeeze-and-excitation block goes.
+        """
+        if not self._is_gpu:
+            return
+        for op in graph.operators:
+            if op.type is not MappingType.MANY_TO_MANY:
+                continue
+            for producer in graph.predecessors(op):
+                is_only_reader = graph.successors(producer) == [op]
+                leaves = any(v.leaves for v in producer.results)
+                if producer.type is MappingType.ONE_TO_MANY and is_only_reader and not leaves:
+                    yield producer, op
 
     def _slowdown(self, group: Group, contraction: SumOfProducts, copied: list[Apart]) -> int:
         """Weigh producers that the sum evaluates again and again, or makes it read across."""
