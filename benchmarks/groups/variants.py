@@ -98,7 +98,7 @@ def _member(
     exprs: _Values = {v: relax.Var(f"p{i}", v.type) for i, v in enumerate(alone.inputs)}
     exprs |= {v: constants[v] for v in alone.inputs if v in constants}
     params = [expr for expr in exprs.values() if isinstance(expr, relax.Var)]
-    name = f"member_{op.name}"
+    name = f"member{op.index}"
     with builder.function(name, [*params, *alone.scalars], private=True):
         with builder.dataflow():
             whole = builder.emit(call_tir(op, exprs))

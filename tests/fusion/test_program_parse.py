@@ -263,3 +263,31 @@ def test_one_primfunc_for_several_operators():
     data = np.random.default_rng(0).standard_normal((6, 5)).astype("float32")
     i, j = np.indices((6, 5))
     np.testing.assert_array_equal(run(program, [data])[0], np.where(i < 2, data, i * 10 + j).T)
+
+
+@pytest.mark.parametrize("is_composed", [False, True])
+def test_reduction_over_padding_alone_is_a_map(is_composed):
+    """The kernel is narrower than the padding beside the image, so that it meets none of it."""
+    x, weight = (
+        relax.Var("x", f32(2, 3, 5, 1)),
+        relax.Var("weight", f32(1, 3, 3, 1)),
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, weight]):
+        with builder.dataflow():
+            if is_composed:
+                image = builder.emit(relax.op.nn.pad(x, [0, 0, 0, 0, 1, 1, 0, 0]))
+                image = builder.emit(relax.op.nn.relu(image))
+                result = relax.op.nn.conv2d(image, weight, strides=[1, 2], padding=[0, 1, 0, 0])
+            else:
+                result = relax.op.nn.conv2d(x, weight, strides=[1, 2], padding=[1, 1, 1, 0])
+            result = builder.emit_output(builder.emit(result))
+        builder.emit_func_output(result)
+    mod = relax.transform.LegalizeOps()(builder.get())
+    group = Group(Graph(mod, mod["main"], mod["main"].body.blocks[0]).operators)
+    program = compose(group.members, group.inputs, group.outputs)
+    assert all(stage.is_map for stage in program.stages)
+    rng = np.random.default_rng(0)
+    shapes = [[int(extent) for extent in buffer.shape] for buffer in program.inputs]
+    results = run(program, [rng.standard_normal(s).astype("float32") for s in shapes])
+    assert not results[0].any()

@@ -315,5 +315,5 @@ def _sum(counts: Iterator[Count]) -> Count:
 
 def _find(node: Any, *kinds: type) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(node, *((kind, found.append) for kind in kinds))
+    tvm_ffi.structural_walk(node, *((kind, lambda x, *_: found.append(x)) for kind in kinds))
     return found

@@ -1,4 +1,4 @@
-"""An exponential that LLVM can vectorise: it calls the C library once for each lane otherwise."""
+"""Float32 exp and isnan that LLVM can vectorise: it calls the C library lane by lane otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLYNOMIAL = (0.5, 0.16666576266288757, 0.04166646674275398, 0.00836318172514438
 
 
 def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
-    """Replace the float32 exponentials of an expression by arithmetic on whole vectors.
+    """Replace the float32 exponentials and NaN tests of an expression by whole vectors' arithmetic.
 
     Right to 2 ulp, subnormal results, overflow, infinities and NaN included. What TVM cannot
     vectorise stays as it is: it would be computed lane by lane, and on the way there TVM visits
@@ -33,6 +33,7 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
     lane : Expr, optional
         Which lane; any variable may be it when omitted.
     """
+    expr = tvm_ffi.structural_map(expr, (ir.Call, _without_isnan), order="post")
     calls: list[ir.Call] = []
     tvm_ffi.structural_walk(expr, (ir.Call, calls.append))
     if not all(_is_vectorised(call, lane) for call in calls):
@@ -43,6 +44,18 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
         return exp(call.args[0]) if whole else call
 
     return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
+
+
+def _without_isnan(call: ir.Call) -> ir.Expr:
+    """Test the bits of a float32 instead; TVM would ask the C library lane by lane."""
+    if not is_call(call, "isnan") or str(call.args[0].ty.dtype) != "float32":
+        return call
+    bits = tirx.bitwise_and(tirx.reinterpret("int32", call.args[0]), _integer(0x7FFFFFFF))
+    return bits > _integer(0x7F800000)  # larger than infinity's
+
+
+def _integer(value: int) -> ir.Expr:
+    return tirx.IntImm("int32", value)
 
 
 def _is_vectorised(call: ir.Call, lane: ir.Expr | None) -> bool:

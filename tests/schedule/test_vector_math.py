@@ -1,0 +1,52 @@
+"""Vector arithmetic of CPU kernels on numbers that are none."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_fusion import transform
+from tvm_fusion.device import parse
+
+
+def run(body, x):
+    target = parse("cpu").tvm_target()
+    builder = relax.BlockBuilder()
+    param = relax.Var("x", relax.TensorType(x.shape, "float32"))
+    with builder.function("main", [param]):
+        with builder.dataflow():
+            result = builder.emit_output(body(builder.emit, param))
+        builder.emit_func_output(result)
+    executable = tvm.compile(
+        builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+    )
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+
+
+def guarded(emit, x):
+    """What PyTorch's exporter writes around softmax: rows without any key give zeros."""
+    probabilities = emit(relax.op.nn.softmax(x))
+    zero = relax.const(0.0, "float32")
+    return relax.op.where(emit(relax.op.isnan(probabilities)), zero, probabilities)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 67, 128])
+def test_fully_masked_rows_give_zeros(columns):
+    x = np.random.default_rng(0).normal(size=(9, columns)).astype("float32")
+    x[3] = -np.inf
+    x[5, 0] = -np.inf
+    with np.errstate(all="ignore"):
+        wide = np.exp(x.astype("float64") - x.max(-1, keepdims=True))
+        expected = wide / wide.sum(-1, keepdims=True)
+    np.testing.assert_allclose(run(guarded, x), np.nan_to_num(expected), rtol=1e-5, atol=1e-7)
+
+
+def test_isnan_tells_nan_from_everything_else():
+    special = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -3e38, 1.0]
+    x = np.tile(np.array(special, "float32"), 15)
+
+    def body(emit, value):
+        one, two = relax.const(1.0, "float32"), relax.const(2.0, "float32")
+        return relax.op.where(emit(relax.op.isnan(value)), one, two)
+
+    np.testing.assert_array_equal(run(body, x), np.where(np.isnan(x), 1, 2))
