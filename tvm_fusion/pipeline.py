@@ -17,6 +17,7 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._tvm import PIPELINE, register_pipelines
+from ._tvm_bool import BytesForBooleans, InlineVectorConditions
 from ._tvm_names import ValidNames
 from .deploy.dump import Dump
 from .foreign import has_blocks
@@ -84,7 +85,7 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames()])(mod)
+        mod = Sequential([ValidNames(), BytesForBooleans()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():
@@ -93,7 +94,7 @@ def tir_pipeline():
         lowered = s_tir_passes(tvm.IRModule(scheduled, attrs=mod.attrs))
         if thread_level:
             lowered.update(tirx_passes(tvm.IRModule(thread_level, attrs=mod.attrs)))
-        return lowered
+        return Sequential([InlineVectorConditions()])(lowered)
 
     return run, finalize_host, finalize_device
 

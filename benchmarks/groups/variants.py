@@ -99,7 +99,9 @@ def _member(
     exprs |= {v: constants[v] for v in alone.inputs if v in constants}
     params = [expr for expr in exprs.values() if isinstance(expr, relax.Var)]
     name = f"member{op.index}"
-    with builder.function(name, [*params, *alone.scalars], private=True):
+    # The attribute keeps equal members apart, which the builder would make one.
+    attrs = {"member": name}
+    with builder.function(name, [*params, *alone.scalars], attrs=attrs, private=True):
         with builder.dataflow():
             whole = builder.emit(call_tir(op, exprs))
             exprs |= dict(zip(op.results, _results(builder, whole, op), strict=True))

@@ -142,18 +142,14 @@ def test_wide_results_of_half_operands_are_stocks(target):
     mod = module(params, lambda _, x, w: relax.op.matmul(x, w, out_dtype="float32"))
     with target:
         ours, stock = transform.Legalize()(mod), relax.transform.LegalizeOps()(mod)
-    tvm.ir.assert_structural_equal(
-        ours["matmul"].without_attr("tvm_fusion.op"), stock["matmul"]
-    )
+    tvm.ir.assert_structural_equal(ours["matmul"].without_attr("tvm_fusion.op"), stock["matmul"])
 
 
 def test_float32_is_stocks(target):
     mod = module([tensor("x", (5, 7))], lambda _, x: relax.op.nn.softmax(x, 0))
     with target:
         ours, stock = transform.Legalize()(mod), relax.transform.LegalizeOps()(mod)
-    tvm.ir.assert_structural_equal(
-        ours["softmax"].without_attr("tvm_fusion.op"), stock["softmax"]
-    )
+    tvm.ir.assert_structural_equal(ours["softmax"].without_attr("tvm_fusion.op"), stock["softmax"])
     tvm.ir.assert_structural_equal(ours["main"].ret_ty, stock["main"].ret_ty)
 
 

@@ -11,7 +11,7 @@ OP, NN = relax.op, relax.op.nn
 N = tirx.Var("n", "int64")
 
 
-def kernel(operator, *shapes, dtypes=()):
+def kernel(operator, *shapes, dtypes=(), target="cpu"):
     params = [
         relax.Var(f"x{i}", relax.TensorType(shape, dtypes[i] if dtypes else "float32"))
         for i, shape in enumerate(shapes)
@@ -21,7 +21,7 @@ def kernel(operator, *shapes, dtypes=()):
         with builder.dataflow():
             y = builder.emit_output(operator(*params))
         builder.emit_func_output(y)
-    with parse("cpu").tvm_target():
+    with parse(target).tvm_target():
         mod = transform.Legalize()(builder.get())
     (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     return func
@@ -101,3 +101,11 @@ def test_sizes():
 )
 def test_cheap(operator, shapes, cheap):
     assert is_cheap(kernel(operator, *shapes)) is cheap
+
+
+@pytest.mark.parametrize("operator", [OP.sort, OP.argsort])
+def test_sorts_for_a_gpu_have_finite_work(operator):
+    """TVM's loop over positions that a binary search has found."""
+    func = kernel(operator, (5, 7), target="cuda:sm_90a")
+    assert at(flops(func)) >= 0
+    assert at(bytes_read(func)) > 0

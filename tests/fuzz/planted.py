@@ -26,12 +26,15 @@ class Bug:
         Relative to the package.
     old, new : str
         ``old`` occurs exactly once in the file.
+    seeds : tuple of int
+        Graphs that find it; all of them are right without the bug.
     """
 
     name: str
     file: str
     old: str
     new: str
+    seeds: tuple[int, ...] = ()
 
     def occurrences(self) -> int:
         """Count how often ``old`` stands in the file."""

@@ -13,6 +13,7 @@ from .reference import Value, evaluate
 from .session import describe, run
 
 CI_GRAPHS, PARTS = 300, 3
+FEW = (1, 5, 6, 7, 12)  # symbolic, half, both, neither
 
 
 def failures(seeds, jobs):
@@ -21,8 +22,8 @@ def failures(seeds, jobs):
     return "\n".join(describe(failure) for failure in report.failures)
 
 
-def test_ten_graphs():
-    assert not failures(range(10), jobs=min(2, os.cpu_count() or 1))
+def test_a_few_graphs():
+    assert not failures(FEW, jobs=min(2, os.cpu_count() or 1))
 
 
 @pytest.mark.slow

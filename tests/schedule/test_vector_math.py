@@ -5,7 +5,6 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvm_fusion import transform
 from tvm_fusion.device import parse
 
 

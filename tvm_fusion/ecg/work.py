@@ -147,6 +147,7 @@ class _Store:
 class _Survey:
     """One pass over a PrimFunc: its stores, and accesses of each buffer by its hash."""
 
+    symbols: frozenset[ir.Var]  # of the signature
     stores: list[_Store] = field(default_factory=list)
     reads: dict[int, Count] = field(default_factory=dict)
     writes: dict[int, Count] = field(default_factory=dict)
@@ -158,7 +159,7 @@ class _Survey:
             for part in stmt.seq:
                 self.statement(part, times)
         elif isinstance(stmt, tirx.For):
-            self.statement(stmt.body, _times(times, _extent(stmt.extent)))
+            self.statement(stmt.body, _times(times, self._trips(stmt)))
         elif isinstance(stmt, s_tir.SBlockRealize):
             self._block(stmt.block, times)
         elif isinstance(stmt, tirx.BufferStore):
@@ -175,6 +176,13 @@ class _Survey:
             self.stores.append(_Store(times, operations, dear))
         elif isinstance(stmt, tirx.Evaluate):
             self._foreign(stmt.value)
+
+    def _trips(self, loop: tirx.For) -> Count:
+        """Count the iterations of a loop; what data or other loops decide is anyone's guess."""
+        if not set(tirx.analysis.undefined_vars(loop.extent)) <= self.symbols:
+            return ASSUMED_DIM
+        trips = _extent(loop.extent)
+        return max(trips, 0) if isinstance(trips, int) else trips
 
     def _block(self, block: s_tir.SBlock, times: Count) -> None:
         self.has_reduction |= block.init is not None or any(
@@ -212,7 +220,9 @@ class _Survey:
 
 
 def _survey(func: tirx.PrimFunc) -> _Survey:
-    survey = _Survey()
+    shapes = [extent for buffer in _buffers(func) for extent in buffer.ty.shape]
+    symbols = {v for extent in shapes for v in tirx.analysis.undefined_vars(extent)}
+    survey = _Survey(frozenset(symbols.union(func.params)))
     survey.statement(func.body, 1)
     return survey
 

@@ -82,7 +82,8 @@ class Domain:
         padded = found.padding_predicate
         if not found.indices or not (isinstance(padded, tirx.IntImm) and not padded.value):
             return None
-        return tuple(found.indices)
+        sums = tuple(found.indices)
+        return sums if all(_is_forward(s) for s in sums) else None
 
     def _simplify_load(self, found: ir.TensorLoad) -> ir.TensorLoad:
         if not any(has_division(i) for i in found.indices):
@@ -120,6 +121,22 @@ class Domain:
 
         divided = tvm_ffi.structural_map(index, (_DIVISIONS, divide), order="post")
         return divided if divided.same_as(index) else self._analyzer.simplify(divided)
+
+
+def _is_forward(total: sym.iter_affine_map.IterSumExpr) -> bool:
+    """Whether no axis is split into negative parts.
+
+    TVM 0.27 divides the negation of an axis by a positive number as the axis by a negative one, and
+    rounds wrongly there: ``(19 - i) // 4`` becomes ``i // -4 + 4``.
+    """
+    for split in total.args:
+        for part in (split.lower_factor, split.extent):
+            if isinstance(part, tirx.IntImm) and int(part.value) < 0:
+                return False
+        inner = split.source.source
+        if isinstance(inner, sym.iter_affine_map.IterSumExpr) and not _is_forward(inner):
+            return False
+    return True
 
 
 def _zero(var: ir.Var) -> ir.Expr:

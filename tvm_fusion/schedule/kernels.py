@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax, tirx
-from tvm.ir.transform import PassContext
+from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
 from ..foreign import has_blocks, is_scheduled
@@ -41,7 +41,7 @@ class ScheduleKernels:
                 raise RuntimeError(f"a banned claim was made again: {sorted(n for n, _ in again)}")
             banned |= frozenset(broken.values())
             mod = dissolve(mod, broken)
-            mod = FuseOperators(banned)(mod)
+            mod = Sequential([FuseOperators(banned)])(mod)
         mod = relax.transform.DeadCodeElimination()(mod)
         kinds, check = rules(target)
         for gvar, func in list(mod.functions.items()):

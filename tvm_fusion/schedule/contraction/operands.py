@@ -11,6 +11,7 @@ from tvm import ir, sym, tirx
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Program, Stage
 from ...fusion.reaxe import reaxe
+from ..address import conditional_loads
 from ..loops import constant, index, substitute
 from ..template import Refusal
 
@@ -176,6 +177,8 @@ def _result(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:
     analyzer = sym.Analyzer()
     for axis in axes:
         analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(axis.extent)))
+    conditional = [x for v in part.values for x in conditional_loads(v)]
+    reads_sometimes = any(x.source.same_as(target) for x in conditional)
     rows, sizes, targets, conditions = [], [], [], []
     for dim, axis in axis_of.items():
         read = reads[0].indices[dim]
@@ -190,6 +193,9 @@ def _result(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:
         if isinstance(rows[-1], ir.Var):
             sizes[-1] = index(next(a.extent for a in axes if a.var.same_as(rows[-1])))
         targets.append(analyzer.simplify(axis - shift))
+        inside = tirx.And(shift >= 0, shift + sizes[-1] <= index(extents[axis]))
+        if reads_sometimes and not analyzer.can_prove(inside):
+            return elsewhere  # padding: who walks the sum's elements never comes to the border
         if not analyzer.can_prove_equal(shift, 0):
             conditions.append(tirx.LE(shift, axis))
         if not analyzer.can_prove_equal(shift + sizes[-1], extents[axis]):

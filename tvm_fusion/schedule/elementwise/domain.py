@@ -134,7 +134,7 @@ class Domain:
             if step is None or ((size := constant(step)) is not None and abs(size) < TILED_STRIDE):
                 continue
             for number, axis in enumerate(self.axes[:-1]):
-                if constant(stride(place, axis.var, self.variables) or 0) == 1:
+                if _is_one(stride(place, axis.var, self.variables)):
                     return number
         return None
 
@@ -235,3 +235,7 @@ def _walk_as_one(domain: Domain, outer: Axis, inner: Axis) -> bool:
         a is not None and b is not None and analyzer.can_prove_equal(a, b * index(inner.extent))
         for a, b in pairs
     )
+
+
+def _is_one(step: ir.Expr | None) -> bool:
+    return step is not None and constant(step) == 1
