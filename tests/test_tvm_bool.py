@@ -2,11 +2,10 @@
 
 import pytest
 import tvm
-from tvm import sym, tirx
 from tvm.ir.transform import Sequential
 from tvm.script import tirx as T
 
-from tvm_fusion._tvm_bool import BytesForBooleans, InlineVectorConditions
+from tvm_fusion._tvm_bool import BytesForBooleans
 from tvm_fusion.device import parse
 
 
@@ -46,34 +45,11 @@ def test_registers_of_booleans_compile():
 
 
 def test_other_kernels_stay():
-    for rewrite in (BytesForBooleans(), InlineVectorConditions()):
-        before = module(without_booleans)
-        assert Sequential([rewrite])(before)["main"].same_as(before["main"])
-
-
-def test_bound_comparisons_of_vectors_go_back():
-    n, low = tirx.Var("n", "int32"), tirx.Var("low", "boolx4")
-    buffer = tirx.decl_buffer((4,), "int64", layout=None)
-    lanes = tirx.Ramp(n, 1, 4)
-    value = tirx.Cast("int64x4", low)
-    stores = [
-        tirx.Bind(low, lanes < tirx.Broadcast(tirx.IntImm("int32", 3), 4)),
-        tirx.BufferStore(buffer, value, [tirx.Ramp(0, 1, 4)]),
-    ]
-    func = tirx.PrimFunc([n, buffer], tirx.SeqStmt(stores))
-    body = Sequential([InlineVectorConditions()])(module(func))["main"].body
-    assert isinstance(body, tirx.BufferStore)
-    assert not any(v.same_as(low) for v in tirx.analysis.undefined_vars(body, []))
+    before = module(without_booleans)
+    assert Sequential([BytesForBooleans()])(before)["main"].same_as(before["main"])
 
 
 def test_tvm_still_cannot_compile_vectors_of_booleans_in_registers():
     """Fails when TVM can: then BytesForBooleans can go."""
     with pytest.raises(TypeError, match="dtype mismatch on BufferStore"):
         build(module(in_registers))
-
-
-def test_tvm_still_cannot_bind_comparisons_of_vectors():
-    """Fails when TVM can: then InlineVectorConditions can go."""
-    lanes = tirx.Ramp(tirx.Var("n", "int32"), 1, 4)
-    with pytest.raises(ValueError, match="IntImm can only take scalar"):
-        sym.Analyzer().bind(tirx.Var("v", "boolx4"), lanes < tirx.Broadcast(lanes.base * 0 + 3, 4))

@@ -17,7 +17,8 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._tvm import PIPELINE, register_pipelines
-from ._tvm_bool import BytesForBooleans, InlineVectorConditions
+from ._tvm_bool import BytesForBooleans
+from ._tvm_cse import without_cse
 from ._tvm_names import ValidNames
 from .deploy.dump import Dump
 from .foreign import has_blocks
@@ -84,17 +85,18 @@ def tir_pipeline():
     tirx_passes, _, _ = compilation_pipeline.PIPELINE_MAP["tirx"]()
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
-    def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+    def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
         mod = Sequential([ValidNames(), BytesForBooleans()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():
             is_thread_level = isinstance(func, tirx.PrimFunc) and not has_blocks(func)
             (thread_level if is_thread_level else scheduled)[gvar] = func
-        lowered = s_tir_passes(tvm.IRModule(scheduled, attrs=mod.attrs))
+        with without_cse(ctx):
+            lowered = s_tir_passes(tvm.IRModule(scheduled, attrs=mod.attrs))
         if thread_level:
             lowered.update(tirx_passes(tvm.IRModule(thread_level, attrs=mod.attrs)))
-        return Sequential([InlineVectorConditions()])(lowered)
+        return lowered
 
     return run, finalize_host, finalize_device
 

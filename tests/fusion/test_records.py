@@ -66,7 +66,7 @@ def test_keys_are_the_same_in_another_process():
         ({"device": replace(CPU, name="Another CPU")}, {"device"}),
         ({"device": GPUS["sm_80"]}, {"device"}),
     ],
-    ids=str,
+    ids=lambda value: "-".join(sorted(value)),
 )
 def test_keys_tell_apart(change, differs):
     base, other = asdict(key()), asdict(key(**change))
