@@ -192,3 +192,45 @@ def test_any_plan_computes_what_the_graph_did(mod):
     inputs = [rng.normal(size=(6, 8)).astype("float32") for _ in mod["main"].params]
     for got, expected in zip(run(fused, *inputs), run(legalized(mod), *inputs), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tuple_that_leaves_the_block_stays_one():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 6), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            pair = builder.emit_output(relax.op.split(builder.emit(relax.op.tanh(x)), 2, 1))
+        builder.emit_func_output(pair)
+    after = applied(builder.get())
+    relax.analysis.well_formed(after)
+    array = np.random.default_rng(0).normal(size=(4, 6)).astype("float32")
+    for found, right in zip(run(after, array), np.split(np.tanh(array), 2, 1), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 9])
+@pytest.mark.parametrize("half", [False, True])
+def test_extents_that_choose(half, size):
+    n = tirx.Var("n", "int64")
+    begin, end = (tirx.floordiv(n, 2), n) if half else (tirx.IntImm("int64", 1), n - 1)
+    x = relax.Var("x", relax.TensorType((3, n), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            part = builder.emit(relax.op.strided_slice(x, [1], [begin], [end]))
+            y = builder.emit_output(relax.op.tanh(builder.emit(relax.op.add(part, part))))
+        builder.emit_func_output(y)
+    after = applied(builder.get())
+    assert len(groups(after)) == 1
+    array = np.random.default_rng(0).normal(size=(3, size)).astype("float32")
+    part = array[:, size // 2 :] if half else array[:, 1 : size - 1]
+    np.testing.assert_allclose(run(after, array)[0], np.tanh(2 * part), rtol=1e-6)
+
+
+def test_tvm_still_cannot_copy_functions_with_extents_that_choose():
+    """Fails when it can: then ``relax.utils.copy_with_new_vars`` renames a group's symbols."""
+    n = tirx.Var("n", "int64")
+    extent = tirx.if_then_else(n < 5, n, n - 1)
+    x = relax.Var("x", relax.TensorType((n, extent), "float32"))
+    with pytest.raises(tvm.error.InternalError, match="FInferType"):
+        relax.utils.copy_with_new_vars(relax.Function([x], x, x.ty))

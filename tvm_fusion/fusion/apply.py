@@ -118,11 +118,14 @@ class _Writer:
         call = call_group(gvar, group, args)
         if len(group.outputs) == 1:
             self._bind(group.outputs[0], call)
-            return
-        whole = relax.DataflowVar("outputs", call.ty)
-        self.bindings.append(relax.VarBinding(whole, call))
-        for i, value in enumerate(group.outputs):
-            self._bind(value, relax.TupleGetItem(whole, i))
+        else:
+            whole = relax.DataflowVar("outputs", call.ty)
+            self.bindings.append(relax.VarBinding(whole, call))
+            for i, value in enumerate(group.outputs):
+                self._bind(value, relax.TupleGetItem(whole, i))
+        for var in (op.binding.var for op in group.members):
+            if isinstance(var.ty, relax.TupleType) and not isinstance(var, relax.DataflowVar):
+                self._alias(var)  # what is outside knows the tuple as a whole
 
     def operator(self, op: Operator) -> None:
         """Keep a binding as it was; a kernel's operands may have new variables."""

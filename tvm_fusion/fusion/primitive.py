@@ -6,9 +6,11 @@ in somebody else's pipeline, can read the group again or merge it by FuseTIR.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax, tirx
 
 from ..ecg.graph import Operator, Value
@@ -21,8 +23,8 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
     """Write a group as a Relax function.
 
     Parameters are the symbolic variables that the inputs do not define, as one shape, and the
-    inputs; constants become parameters, since FuseTIR
-    takes none inside. Several outputs make a tuple.
+    inputs; constants become parameters, since FuseTIR takes none inside. Several outputs make a
+    tuple.
 
     Parameters
     ----------
@@ -36,22 +38,25 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
     relax.Function
         With symbolic variables of its own.
     """
+    renamed = _renaming(group)
     exprs: dict[Value, relax.Expr] = {}
     params: list[relax.Var] = []
     for number, value in enumerate(group.inputs):
         name = f"constant{number}" if value.constant is not None else value.name
-        exprs[value] = relax.Var(name, value.type)
+        exprs[value] = relax.Var(name, renamed(value.type))
         params.append(exprs[value])
     bindings = []
     single = len(group.outputs) == 1
     for op in group.members:
         is_result = single and op.results == group.outputs
-        var = (relax.Var if is_result else relax.DataflowVar)(op.name, op.binding.var.ty)
-        bindings.append(relax.VarBinding(var, call_tir(op, exprs)))
-        if isinstance(op.binding.var.ty, relax.TupleType):
+        kind, type_ = relax.Var if is_result else relax.DataflowVar, op.binding.var.ty
+        var = kind(op.name, renamed(type_))
+        bindings.append(relax.VarBinding(var, call_tir(op, exprs, renamed)))
+        if isinstance(type_, relax.TupleType):
             for i, value in enumerate(op.results):
                 is_result = single and value is group.outputs[0]
-                item = (relax.Var if is_result else relax.DataflowVar)(value.name, value.type)
+                kind = relax.Var if is_result else relax.DataflowVar
+                item = kind(value.name, renamed(value.type))
                 bindings.append(relax.VarBinding(item, relax.TupleGetItem(var, i)))
                 exprs[value] = item
         else:
@@ -59,16 +64,31 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
     if single:
         result = exprs[group.outputs[0]]
     else:
-        result = relax.Var("outputs", relax.TupleType([v.type for v in group.outputs]))
         fields = [exprs[v] for v in group.outputs]
+        result = relax.Var("outputs", relax.TupleType([f.ty for f in fields]))
         bindings.append(relax.VarBinding(result, relax.Tuple(fields)))
     body = relax.SeqExpr([relax.DataflowBlock(bindings)], result)
-    symbols = _symbols(group)
+    symbols = [renamed(s) for s in _symbols(group)]
     if symbols:
         params.insert(0, relax.Var("symbols", relax.ShapeType(symbols)))
     func = relax.Function(params, body, result.ty, True)
-    func = func.with_attrs({"Primitive": True, **(attrs or {})})
-    return relax.utils.copy_with_new_vars(func)
+    return func.with_attrs({"Primitive": True, **(attrs or {})})
+
+
+def _renaming(group: Group) -> Callable[[Any], Any]:
+    """Make a function that puts symbolic variables of the group's own into types and extents.
+
+    ``relax.utils.copy_with_new_vars`` fails on extents that choose (TVM 0.27), as slices have.
+    """
+    types = [v.type for op in group.members for v in (*op.tensors, *op.results)]
+    found = [v for t in types for v in relax.analysis.tir_vars_in_type(t)]
+    found += [v for scalar in group.scalars for v in tirx.analysis.undefined_vars(scalar)]
+    own = {v: tirx.Var(v.name, v.ty.dtype) for v in dict.fromkeys(found)}
+
+    def renamed(node: Any) -> Any:
+        return tvm_ffi.structural_map(node, (ir.Var, lambda var: own.get(var, var)))
+
+    return renamed if own else lambda node: node
 
 
 def call_group(gvar: ir.GlobalVar, group: Group, args: Sequence[relax.Expr]) -> relax.Call:
@@ -92,11 +112,16 @@ def _symbols(group: Group) -> list[tirx.Var]:
     return list(symbols)
 
 
-def call_tir(op: Operator, exprs: Mapping[Value, relax.Expr]) -> relax.Call:
+def call_tir(
+    op: Operator,
+    exprs: Mapping[Value, relax.Expr],
+    renamed: Callable[[Any], Any] = lambda node: node,
+) -> relax.Call:
     """Write the call of an operator's PrimFunc over new operands."""
-    args = [exprs[o] if isinstance(o, Value) else o for o in op.operands]
+    args = [exprs[o] if isinstance(o, Value) else renamed(o) for o in op.operands]
     old = op.binding.value
-    return relax.Call(old.op, [old.args[0], relax.Tuple(args)], old.attrs, old.ty_args)
+    types = [renamed(t) for t in old.ty_args]
+    return relax.Call(old.op, [old.args[0], relax.Tuple(args)], old.attrs, types)
 
 
 def merged(group: Group) -> tirx.PrimFunc:
@@ -113,7 +138,7 @@ def merged(group: Group) -> tirx.PrimFunc:
     shape = [relax.Var("symbols", relax.ShapeType(s))] if (s := _symbols(group)) else []
     main = relax.Function([*shape, *params], body, call.ty, True)
     main = main.with_attr("global_symbol", "main")  # FuseTIR drops what nothing public calls
-    functions[ir.GlobalVar("main")] = relax.utils.copy_with_new_vars(main)
+    functions[ir.GlobalVar("main")] = main
     fused = relax.transform.FuseTIR()(tvm.IRModule(functions))
     kernel = fused[fused["main"].body.blocks[0].bindings[0].value.args[0]]
     # What an input defines is no parameter of a kernel.

@@ -9,6 +9,7 @@ from ...foreign import on_ours
 from .clamp_take import ClampTake
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
+from .expand_median import ExpandMedian
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
@@ -20,6 +21,7 @@ __all__ = [
     "ClampTake",
     "ClipPoolWindow",
     "CompareBooleans",
+    "ExpandMedian",
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
@@ -44,6 +46,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             ClipPoolWindow(),
             ClampTake(),
             CompareBooleans(),
+            ExpandMedian(),
             ExpandPower(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_ours(relax.transform.CanonicalizeBindings()),

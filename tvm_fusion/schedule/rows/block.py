@@ -38,9 +38,18 @@ class Geometry:
     def every(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         """Run ``body(row, thread)`` in every thread of every row."""
         rows, threads = self.axes
-        return threads_of(
-            "r", self.rows, rows, lambda r: threads_of("t", self.threads, threads, _first(body, r))
+        return _threads(
+            "r", self.rows, rows, lambda r: _threads("t", self.threads, threads, _first(body, r))
         )
+
+
+def _threads(name: str, extent: int, axis: str, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+    """Bind a thread axis, if there is more than one thread.
+
+    TVM places barriers by whether an index depends on the innermost axis; none does on a single
+    thread.
+    """
+    return body(integer(0)) if extent == 1 else threads_of(name, extent, axis, body)
 
 
 def _first(body: Callable[[ir.Expr, ir.Expr], tirx.Stmt], r: ir.Expr):
@@ -83,13 +92,15 @@ class Block:
         self._first_row = number * geometry.rows
         self._count = volume(self.program.rows)
         self._private = private_buffers(self.program, passes)
+        self._passes = passes
+        self._copies: list[tuple[ir.Var, ir.Var]] = []
         self._kept: list[tuple[ir.Var, ir.Var]] = []
         self._terms: list[tuple[ir.Var, ir.Var]] = []
 
     @property
     def buffers(self) -> list[ir.Var]:
         """All buffers used so far."""
-        return [own for _, own in (*self._kept, *self._terms)]
+        return [own for _, own in (*self._kept, *self._copies, *self._terms)]
 
     def pairs(self, stage: Stage, at: Pairs, r: ir.Expr) -> Pairs:
         """Values of a stage's axes, given those inside the row."""
@@ -98,12 +109,14 @@ class Block:
             row = tirx.min(row, self._count - 1)  # computed once more, stored once
         return [*bind(stage.rows, unflatten(row, stage.rows)), *at]
 
-    def value(self, expr: ir.Expr, pairs: Pairs, spot: Spot) -> ir.Expr:
+    def value(self, stage: Stage, expr: ir.Expr, pairs: Pairs, spot: Spot) -> ir.Expr:
         """Express a stage's value in what the block holds."""
 
         def redirect(load: ir.TensorLoad) -> ir.Expr:
             if not self.program.is_internal(load.source):
                 return load
+            if contains(self._shared, load.source) and self._is_own(load.source, stage):
+                return element(self._copy(load.source), [spot.r, spot.t])
             return element(*self._place(load.source, load.indices, spot))
 
         return replace(expr, pairs, redirect)
@@ -115,6 +128,10 @@ class Block:
             indices = [replace(index, pairs, lambda load: load) for index in written]
             if self.program.is_internal(target):
                 own, place = self._place(target, indices, spot)
+                if contains(self._shared, target) and self._is_read_at_once(target):
+                    copy, mine = self._copy(target), [spot.r, spot.t]
+                    stmts.append(tirx.BufferStore(copy, value, mine))
+                    value = element(copy, mine)
                 stmts.append(tirx.BufferStore(own, value, place))
                 continue
             store: tirx.Stmt = tirx.BufferStore(target, value, indices)
@@ -156,6 +173,31 @@ class Block:
         items = items_of(producer.inner, threads) or 1
         own = self._keep(buffer, [rows, threads, items], "local")
         return own, [spot.r, spot.t, spot.item]
+
+    def _is_own(self, buffer: ir.Var, reader: Stage) -> bool:
+        """Whether a stage reads what its thread has computed in the same walk."""
+        producer = self.program.stages[self.program.producer(buffer)]
+        return any(
+            any(s is producer for s in one.stages) and any(s is reader for s in one.stages)
+            for one in self._passes
+        )
+
+    def _is_read_at_once(self, buffer: ir.Var) -> bool:
+        return any(
+            load.source.same_as(buffer) and self._is_own(buffer, stage)
+            for stage in self.program.stages
+            for load in stage.loads
+        )
+
+    def _copy(self, buffer: ir.Var) -> ir.Var:
+        """Name the register of an element of shared memory: reading it there may need a barrier."""
+        place = index_of([b for b, _ in self._copies], buffer)
+        if place is None:
+            place = len(self._copies)
+            shape = [integer(self.geometry.rows), integer(self.geometry.threads)]
+            own = scratch(shape, str(buffer.dtype), f"{buffer.name}_own", scope="local")
+            self._copies.append((buffer, own))
+        return self._copies[place][1]
 
     def _keep(self, buffer: ir.Var, shape: Sequence[ir.Expr | int], scope: str) -> ir.Var:
         place = index_of([b for b, _ in self._kept], buffer)

@@ -140,7 +140,8 @@ def _geometry(program: RowStages, most: int) -> Geometry:
         # A warp needs no barrier to combine its results.
         threads = min(_power_of_two(longest), WARP)
     threads = min(threads, most)
-    return Geometry(threads, max(1, BLOCK // threads))
+    rows = min(BLOCK // threads, _power_of_two(static_volume(program.rows, BLOCK)))
+    return Geometry(threads, max(1, rows))
 
 
 def _power_of_two(count: int) -> int:

@@ -110,7 +110,7 @@ def _items(
 def _element(block: Block, stage: Stage, at: Pairs, spot: Spot) -> tirx.Stmt:
     """One element of a map, or one term of a reduction."""
     pairs = block.pairs(stage, at, spot.r)
-    values = [block.value(value, pairs, spot) for value in stage.values]
+    values = [block.value(stage, value, pairs, spot) for value in stage.values]
     if stage.combine is None:
         return block.store(stage, pairs, spot, values)
     terms = block.terms(stage)
