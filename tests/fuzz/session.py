@@ -16,7 +16,7 @@ from typing import Any
 from .coverage import Coverage
 from .dims import Dim
 
-SECONDS = 300  # for one graph and its shrinking
+SECONDS, SHRINKING_SECONDS = 60, 600  # for one graph: some make LLVM search for ever
 ROOT = Path(__file__).parents[2]
 
 
@@ -162,6 +162,7 @@ class _Worker:
             "TVM_NUM_THREADS": threads,
         }
         command = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
+        self.seconds = SHRINKING_SECONDS if shrinking else SECONDS
         self.errors: Any = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process
         self.process: Any = subprocess.Popen(
             [*command, "-m", "tests.fuzz", "--worker", target, str(int(shrinking))],
@@ -175,7 +176,7 @@ class _Worker:
 
     def check(self, seed: int) -> dict[str, Any]:
         process = self.process
-        limit = threading.Timer(SECONDS, self.process.kill)
+        limit = threading.Timer(self.seconds, self.process.kill)
         limit.start()
         try:
             process.stdin.write(f"{seed}\n")
@@ -191,7 +192,7 @@ class _Worker:
         self.errors.seek(0)
         said = self.errors.read().strip().splitlines()[-1:]
         self.errors.close()
-        sentence = f"the process ended with {code} (-9 after {SECONDS} s): {''.join(said)}"
+        sentence = f"the process ended with {code} (-9 after {self.seconds} s): {''.join(said)}"
         failure = {"kind": "crash", "sentence": sentence, "graph": "not shrunk"}
         return {"seed": seed, "failure": failure}
 

@@ -17,8 +17,8 @@ from ..fusion.decisions import Decision, record
 from .expand import Expansion, is_call_tir, stand_in
 from .narrow import HALF, WIDE, narrow
 
-#: Operators that stock computes step by step in their own type. Moves, comparisons and single
-#: elementwise operations are exact or round once anyway.
+#: Operators that stock computes step by step in their own type, and functions that devices have for
+#: float32 only. Moves, comparisons and other elementwise operations are exact or round once anyway.
 WIDENED = frozenset(
     {
         "relax.collapse_sum_like",
@@ -40,6 +40,7 @@ WIDENED = frozenset(
         *(f"relax.nn.{name}" for name in ("softmax", "log_softmax", "attention", "attention_bias")),
         *(f"relax.nn.{kind}_norm" for kind in ("batch", "layer", "group", "instance", "rms")),
         *(f"relax.nn.{name}" for name in ("gelu", "gelu_tanh", "silu", "selu", "softplus")),
+        *(f"relax.{name}" for name in ("acos", "acosh", "asin", "asinh", "atanh")),
         *(f"relax.nn.{name}" for name in ("cross_entropy_with_logits", "nll_loss")),
     }
 )

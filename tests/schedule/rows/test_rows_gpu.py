@@ -9,9 +9,10 @@ import tvm
 import tvm_ffi
 from row_checks import check, gpu_target, serial
 from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 
 from tvm_fusion.device import parse
+from tvm_fusion.pipeline import STAGES
 from tvm_fusion.report.count import count
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.rows import estimate_rows_gpu, schedule_rows_gpu
@@ -182,3 +183,21 @@ def test_nvcc_accepts(case, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "0 bytes spill stores" in done.stderr
+
+
+@pytest.mark.parametrize("operator", [relax.op.argmax, relax.op.argmin])
+@pytest.mark.parametrize("shape", [(5,), (7, 500), (1, 5000)], ids=str)
+def test_tvm_knows_how_threads_share_a_search(operator, shape):
+    """It recognises a reduction of two values by its spelling."""
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(operator(x, len(shape) - 1))
+        builder.emit_func_output(y)
+    target = parse("cuda:sm_90a").tvm_target()
+    with target:
+        mod = tvm.ir.transform.Sequential([stage() for _, stage in STAGES])(builder.get())
+    (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    lowered = s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": func}))
+    assert "tvm_thread_allreduce" in lowered.script()

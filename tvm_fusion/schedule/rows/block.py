@@ -9,8 +9,9 @@ from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
 from .emit import Pairs, bind, element, integer, replace, sequence, threads_of, unflatten, volume
+from .expressions import contains, index_of
 from .passes import Pass, private_buffers
-from .stages import RowStages, Stage, contains, index_of
+from .stages import RowStages, Stage
 from .storage import Storage, items_of
 
 

@@ -8,17 +8,8 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .stages import (
-    Axis,
-    RowStages,
-    Stage,
-    contains,
-    index_of,
-    is_call,
-    row_major_offset,
-    stride,
-    variables_of,
-)
+from .expressions import contains, index_of, is_call, row_major_offset, variables_of
+from .stages import Axis, RowStages, Stage, stride
 
 
 @dataclass

@@ -9,6 +9,13 @@ from functools import cached_property
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
+from .combiner import Combiner, split_update
+from .expressions import (
+    contains,
+    loads_of,
+    substitute,
+)
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -21,40 +28,6 @@ class Axis:
     def size(self) -> int | None:
         """The extent as a number; ``None`` where symbolic."""
         return int(self.extent) if isinstance(self.extent, tirx.IntImm) else None
-
-
-@dataclass(frozen=True)
-class Combiner:
-    """How a reduction takes one more term into its results.
-
-    Attributes
-    ----------
-    results, terms : tuple of Var
-        Placeholders of what is there and of what comes in, one each a target.
-    values : tuple of Expr
-        The new results; they mention placeholders only.
-    """
-
-    results: tuple[ir.Var, ...]
-    terms: tuple[ir.Var, ...]
-    values: tuple[ir.Expr, ...]
-
-    @property
-    def threads_can_share(self) -> bool:
-        """Whether TVM knows how the threads of a GPU combine this."""
-        if len(self.values) == 1:
-            return isinstance(self.values[0], (tirx.Add, tirx.Mul, tirx.Max, tirx.Min))
-        index, value = self.values[0], self.values[-1]
-        return (
-            len(self.values) == 2
-            and isinstance(index, tirx.Select)
-            and isinstance(value, (tirx.Select, tirx.Max, tirx.Min))
-        )
-
-    def __call__(self, results: Sequence[ir.Expr], terms: Sequence[ir.Expr]) -> list[ir.Expr]:
-        """Combine results with terms."""
-        pairs = [*zip(self.results, results, strict=True), *zip(self.terms, terms, strict=True)]
-        return [substitute(value, pairs) for value in self.values]
 
 
 @dataclass(frozen=True)
@@ -184,7 +157,7 @@ def _stage(block: s_tir.SBlock, rows: int) -> Stage:
     combine = None
     if block.init is not None:
         init = tuple(store.value for store in _stores(block.init))
-        values, combine = _split_update(block.name_hint, targets, values)
+        values, combine = split_update(block.name_hint, targets, values)
     return Stage(
         block.name_hint,
         tuple(spatial[:rows]),
@@ -211,102 +184,6 @@ def _stores(body: tirx.Stmt) -> list[tirx.BufferStore]:
         else:
             raise ValueError(f"a {type(stmt).__name__} in a block")
     return stores
-
-
-def _split_update(
-    name: str, targets: Sequence[ir.Var], values: Sequence[ir.Expr]
-) -> tuple[tuple[ir.Expr, ...], Combiner]:
-    """Part ``old + term`` (or max, select, ...) into the terms and the way to combine."""
-    results = tuple(_placeholder("result", value) for value in values)
-    terms = tuple(_placeholder("term", value) for value in values)
-
-    def old(load: ir.TensorLoad) -> ir.Expr:
-        position = index_of(targets, load.source)
-        return load if position is None else results[position]
-
-    updates = [tvm_ffi.structural_map(v, (ir.TensorLoad, old), order="post") for v in values]
-    found = [_term(update, result) for update, result in zip(updates, results, strict=True)]
-    if any(term is None for term in found):
-        raise ValueError(f"{name}: the update is no sum, product, extremum or selection")
-
-    def take(expr: ir.Expr) -> ir.Expr:
-        for term, new in zip(found, terms, strict=True):
-            if tvm_ffi.structural_equal(expr, term):
-                return new
-        return expr
-
-    combined = tuple(tvm_ffi.structural_map(u, (ir.Expr, take), order="pre") for u in updates)
-    allowed = [*results, *terms]
-    for value in combined:
-        if loads_of(value) or any(not contains(allowed, v) for v in variables_of(value)):
-            raise ValueError(f"{name}: a reduction whose update depends on the axes")
-    return tuple(found), Combiner(results, terms, combined)
-
-
-def _term(update: ir.Expr, result: ir.Var) -> ir.Expr | None:
-    if isinstance(update, tirx.Select):
-        pair = update.true_value, update.false_value
-    elif isinstance(update, (tirx.Add, tirx.Mul, tirx.Max, tirx.Min, tirx.And, tirx.Or)):
-        pair = update.a, update.b
-    else:
-        return None
-    for one, other in (pair, pair[::-1]):
-        if one.same_as(result):
-            return other
-    return None
-
-
-def _placeholder(name: str, value: ir.Expr) -> ir.Var:
-    return tirx.Var(name, str(value.ty.dtype))
-
-
-def substitute(expr: ir.Expr, pairs: Sequence[tuple[ir.Var, ir.Expr]]) -> ir.Expr:
-    """Replace variables, the buffers of loads excepted."""
-    if not pairs:
-        return expr
-
-    def swap(var: ir.Var) -> ir.Expr:
-        for old, new in pairs:
-            if var.same_as(old):
-                return new
-        return var
-
-    return tvm_ffi.structural_map(expr, (ir.Var, swap), order="post")
-
-
-def loads_of(expr: ir.Expr) -> list[ir.TensorLoad]:
-    """Every load of an expression."""
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return found
-
-
-def variables_of(expr: ir.Expr) -> list[ir.Var]:
-    """Free variables, buffers included."""
-    return list(tirx.analysis.undefined_vars(expr))
-
-
-def is_call(call: ir.Call, name: str) -> bool:
-    """Whether a call is of an intrinsic, whatever namespace TVM keeps it in."""
-    return str(getattr(call.op, "name", "")).rsplit(".", 1)[-1] == name
-
-
-def contains(variables: Sequence[ir.Var], one: ir.Var) -> bool:
-    """Whether a variable is among others: by identity, since ``==`` builds an expression."""
-    return index_of(variables, one) is not None
-
-
-def index_of(variables: Sequence[ir.Var], one: ir.Var) -> int | None:
-    """Position of a variable among others."""
-    return next((i for i, v in enumerate(variables) if v.same_as(one)), None)
-
-
-def row_major_offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
-    """Offset in elements of an element of a compact buffer."""
-    offset: ir.Expr = tirx.const(0, "int64")
-    for extent, index in zip(buffer.shape, indices, strict=True):
-        offset = offset * extent + index
-    return offset
 
 
 def stride(offset: ir.Expr, axes: Sequence[Axis]) -> list[ir.Expr] | None:

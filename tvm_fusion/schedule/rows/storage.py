@@ -10,8 +10,9 @@ from tvm import DataType, ir, tirx
 
 from ..._tvm_buffer import declare
 from .emit import replace, static_volume
+from .expressions import contains, is_call, loads_of, substitute, variables_of
 from .passes import equal_domains, is_same_position, plan_passes, private_buffers
-from .stages import Axis, RowStages, Stage, contains, is_call, loads_of, substitute, variables_of
+from .stages import Axis, RowStages, Stage
 
 REGISTER_ELEMENTS = 32  # elements of one row buffer that a thread keeps in registers
 RESERVED_SHARED = 4096  # bytes left to the reductions' exchange between warps

@@ -1,0 +1,108 @@
+"""How a reduction takes in its terms: read from the update that TensorIR writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from .expressions import contains, index_of, loads_of, substitute, variables_of
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """How a reduction takes one more term into its results.
+
+    Attributes
+    ----------
+    results, terms : tuple of Var
+        Placeholders of what is there and of what comes in, one each a target.
+    values : tuple of Expr
+        The new results; they mention placeholders only.
+    """
+
+    results: tuple[ir.Var, ...]
+    terms: tuple[ir.Var, ...]
+    values: tuple[ir.Expr, ...]
+
+    @property
+    def threads_can_share(self) -> bool:
+        """Whether TVM knows how the threads of a GPU combine this."""
+        if len(self.values) == 1:
+            return isinstance(self.values[0], (tirx.Add, tirx.Mul, tirx.Max, tirx.Min))
+        index, value = self.values[0], self.values[-1]
+        return (
+            len(self.values) == 2
+            and isinstance(index, tirx.Select)
+            and isinstance(value, (tirx.Select, tirx.Max, tirx.Min))
+        )
+
+    def __call__(self, results: Sequence[ir.Expr], terms: Sequence[ir.Expr]) -> list[ir.Expr]:
+        """Combine results with terms."""
+        pairs = [*zip(self.results, results, strict=True), *zip(self.terms, terms, strict=True)]
+        return [substitute(value, pairs) for value in self.values]
+
+
+def split_update(
+    name: str, targets: Sequence[ir.Var], values: Sequence[ir.Expr]
+) -> tuple[tuple[ir.Expr, ...], Combiner]:
+    """Part ``old + term`` (or max, select, ...) into the terms and the way to combine."""
+    results = tuple(_placeholder("result", value) for value in values)
+    terms = tuple(_placeholder("term", value) for value in values)
+
+    def old(load: ir.TensorLoad) -> ir.Expr:
+        position = index_of(targets, load.source)
+        return load if position is None else results[position]
+
+    updates = [tvm_ffi.structural_map(v, (ir.TensorLoad, old), order="post") for v in values]
+    found = [_term(update, result) for update, result in zip(updates, results, strict=True)]
+    if any(term is None for term in found):
+        raise ValueError(f"{name}: the update is no sum, product, extremum or selection")
+
+    def take(expr: ir.Expr) -> ir.Expr:
+        for term, new in zip(found, terms, strict=True):
+            if tvm_ffi.structural_equal(expr, term):
+                return new
+        return expr
+
+    combined = tuple(tvm_ffi.structural_map(u, (ir.Expr, take), order="pre") for u in updates)
+    allowed = [*results, *terms]
+    for value in combined:
+        if loads_of(value) or any(not contains(allowed, v) for v in variables_of(value)):
+            raise ValueError(f"{name}: a reduction whose update depends on the axes")
+    return tuple(found), Combiner(
+        results, terms, tuple(_results_first(v, results) for v in combined)
+    )
+
+
+def _results_first(value: ir.Expr, results: Sequence[ir.Var]) -> ir.Expr:
+    """Spell ``term < result`` as ``result > term``, the way TVM knows arg-reductions by."""
+    mirrored = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx.LE}
+
+    def flip(kind: type):
+        return lambda found: (
+            mirrored[kind](found.b, found.a)
+            if contains(results, found.b) and not contains(results, found.a)
+            else found
+        )
+
+    return tvm_ffi.structural_map(value, [(kind, flip(kind)) for kind in mirrored], order="post")
+
+
+def _term(update: ir.Expr, result: ir.Var) -> ir.Expr | None:
+    if isinstance(update, tirx.Select):
+        pair = update.true_value, update.false_value
+    elif isinstance(update, (tirx.Add, tirx.Mul, tirx.Max, tirx.Min, tirx.And, tirx.Or)):
+        pair = update.a, update.b
+    else:
+        return None
+    for one, other in (pair, pair[::-1]):
+        if one.same_as(result):
+            return other
+    return None
+
+
+def _placeholder(name: str, value: ir.Expr) -> ir.Var:
+    return tirx.Var(name, str(value.ty.dtype))
