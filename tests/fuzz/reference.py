@@ -80,7 +80,9 @@ def evaluate_node(
         results = call(arguments)
         if not operator.exact:
             pairs = zip(results, dtypes, strict=True)
-            results = [_perturb(r, dtype, operator.noise, rng) for r, dtype in pairs]
+            results = [
+                _perturb(r, dtype, operator.noise, rng, operator.absolute) for r, dtype in pairs
+            ]
         replicas.append(results)
     return [
         Value(value, tuple(replica[index] for replica in replicas))
@@ -123,11 +125,14 @@ def evaluate(graph: Graph, instantiation: int) -> dict[int, Value]:
     return values
 
 
-def _perturb(array: np.ndarray, dtype: str, noise: float, rng: Any) -> np.ndarray:
+def _perturb(
+    array: np.ndarray, dtype: str, noise: float, rng: Any, absolute: float = 0
+) -> np.ndarray:
     if array.dtype.kind != "f":
         return array
     rounding = max(ROUNDING[dtype], noise * ROUNDING["float32"])
-    return array + rng.uniform(-1, 1, array.shape) * (rounding * np.abs(array) + TINY[dtype])
+    least = TINY[dtype] + absolute * ROUNDING["float32"]
+    return array + rng.uniform(-1, 1, array.shape) * (rounding * np.abs(array) + least)
 
 
 def _spread(exact: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:

@@ -8,8 +8,9 @@ import pytest
 from .check import difference
 from .dims import Dim, fit
 from .generate import FEWEST, MOST, generate
+from .graph import Node
 from .operators import OPERATORS
-from .reference import Value, evaluate
+from .reference import Value, evaluate, evaluate_node, leaf_value
 from .session import describe, run
 
 CI_GRAPHS, PARTS = 300, 3
@@ -79,6 +80,18 @@ def test_a_wrong_element_a_nan_and_a_wrong_dtype_are_seen():
         changed[1, 2] = wrong
         assert "1 of 12 elements, at [1, 2]" in str(difference(changed, value, "float32"))
     assert "instead of float32" in str(difference(exact, value, "float32"))
+
+
+def test_a_logarithm_near_zero_has_the_error_of_its_argument():
+    x = np.array([[8.5, -2.125, -2.75]], "float32")
+    node = Node("nn.log_softmax", (0,), (1,), {"axis": 1})
+    (value,) = evaluate_node(node, [leaf_value(x)], ["float32"], {})
+    largest = Value(value.exact[:, 0], tuple(p[:, 0] for p in value.perturbed))
+    shifted = x - x.max()
+    right = (shifted - np.log(np.exp(shifted).sum(dtype="float32")))[:, 0]
+    assert abs(right - largest.exact) > 1e-4 * abs(largest.exact)
+    assert difference(right, largest, "float32") is None
+    assert difference(right - np.float32(1e-5), largest, "float32") is not None
 
 
 @pytest.mark.parametrize(

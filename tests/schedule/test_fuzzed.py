@@ -171,3 +171,72 @@ def test_a_padded_result_beside_reductions_of_it():
         instances.append(([x, w], [padded, z.prod(0), low, abs(y)]))
     params = [tensor("x", (n, m), "float16"), tensor("w", (16, m), "float16")]
     check(params, body, *instances, rtol=2e-2, atol=1e-2)
+
+
+def test_a_product_whose_operands_have_symbolic_strides():
+    (n,) = dims("n")
+    instances = []
+    for depth in (9, 33):
+        x, w = normal((17, 3, depth), "float16"), normal((17, depth, 1), "float16")
+        instances.append(([x, w], [x.astype("float64") @ w]))
+    check(
+        [tensor("x", (17, 3, n), "float16"), tensor("w", (17, n, 1), "float16")],
+        lambda emit, x, w: [emit(OP.matmul(x, w))],
+        *instances,
+        rtol=2e-3,
+        atol=1e-2,
+    )
+
+
+def test_a_product_over_sums_of_symbols():
+    n, m = dims("n", "m")
+
+    def body(emit, x, w):
+        padded = emit(OP.nn.pad(x, [1, 1, 1, 1, 1, 1, 0, 1]))
+        return [emit(OP.matmul(padded, w))]
+
+    instances = []
+    for rows, depth in ((6, 1), (4, 9)):
+        x, w = normal((1, rows, 1, depth)), normal((depth + 1, 3))
+        padded = np.pad(x, ((1, 1), (1, 1), (1, 1), (0, 1)))
+        instances.append(([x, w], [padded @ w]))
+    check([tensor("x", (1, m, 1, n)), tensor("w", (n + 1, 3))], body, *instances)
+
+
+def test_a_value_in_registers_beside_a_transposed_read():
+    n, m = dims("n", "m")
+
+    def body(emit, x, y):
+        low = emit(OP.tanh(emit(OP.minimum(x, y))))
+        total = emit(OP.sum(emit(OP.exp(x)), [1], keepdims=True))
+        wide = emit(OP.broadcast_to(total, (m, 5, 3, n)))
+        return [wide, low, emit(OP.atan2(low, relax.const(1.25, "float32")))]
+
+    instances = []
+    for rows, columns in ((6, 9), (3, 4)):
+        x, y = normal((rows, 1, 1, columns)), normal((1, 3, 1, columns))
+        wide = np.broadcast_to(np.exp(x), (rows, 5, 3, columns))
+        low = np.tanh(np.minimum(x, y))
+        instances.append(([x, y], [wide, low, np.arctan2(low, 1.25)]))
+    check([tensor("x", (m, 1, 1, n)), tensor("y", (1, 3, 1, n))], body, *instances)
+
+
+def test_integers_of_exponentials():
+    x = normal(7)
+
+    def body(emit, x):
+        return [emit(OP.astype(emit(OP.subtract(x, emit(OP.exp(x)))), "int32"))]
+
+    check([tensor("x", (7,))], body, ([x], [np.trunc(x - np.exp(x.astype("float64")))]))
+
+
+def test_a_strided_grouped_convolution_of_a_map():
+    x, w = normal((2, 4, 17, 9)), normal((2, 2, 1, 1))
+
+    def body(emit, x, w):
+        y = emit(OP.add(emit(OP.sigmoid(x)), relax.const(0.5, "float32")))
+        return [emit(OP.nn.conv2d(y, w, strides=[1, 2], padding=[2, 1, 2, 1], groups=2))]
+
+    y = np.pad(1 / (1 + np.exp(-x)) + 0.5, ((0, 0), (0, 0), (2, 2), (1, 1)))[..., ::2]
+    right = np.einsum("ngchw,gc->nghw", y.reshape(2, 2, 2, *y.shape[2:]), w[:, :, 0, 0])
+    check([tensor("x", x.shape), tensor("w", w.shape)], body, ([x, w], [right]))

@@ -210,7 +210,7 @@ class _Spread:
         solved = {i: a.var for a, i in zip(axes, edge.at, strict=True) if isinstance(i, ir.Var)}
         if not used & set(whole.ranges) <= set(solved):
             sums = whole.iter_map(edge.at, IterMapLevel.Bijective)
-            if sums is None:
+            if sums is None or not all(map(_is_dense, sums)):
                 return None
             inverse = sym.inverse_affine_iter_map(list(sums), [a.var for a in axes])
             solved = dict(inverse.items())
@@ -263,3 +263,9 @@ class _Spread:
             if not has_load(index) and not variables(index) & reduced:
                 return index
         return None
+
+
+def _is_dense(total: sym.iter_affine_map.IterSumExpr) -> bool:
+    """Whether a sum leaves out no numbers, which TVM demands of what it inverts."""
+    scales = [split.scale for split in total.args]
+    return not scales or any(isinstance(s, tirx.IntImm) and abs(int(s)) == 1 for s in scales)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -63,6 +64,7 @@ class Partition:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.block_of: dict[Operator, Block] = {op: Block((op,), op.type) for op in graph.operators}
+        self._spanning: Counter[int] = Counter()  # blocks that start there or before, and go on
 
     @property
     def blocks(self) -> list[Block]:
@@ -70,9 +72,18 @@ class Partition:
         return list(dict.fromkeys(self.block_of[op] for op in self.graph.operators))
 
     def replace(self, block: Block) -> None:
-        """Let a block take the place of all blocks that its members were in."""
+        """Let a block take the place of all blocks that its members were in, none of them in part."""
+        for old in dict.fromkeys(self.block_of.get(op) for op in block.members):
+            if old is not None:
+                self._spanning.subtract(range(old.first, old.last))
+        self._spanning.update(range(block.first, block.last))
         for op in block.members:
             self.block_of[op] = block
+
+    def drop(self, operators: Iterable[Operator]) -> None:
+        """Forget operators that are gone, before what is left of their block takes its place."""
+        for op in operators:
+            del self.block_of[op]
 
     def predecessors(self, block: Block) -> list[Block]:
         """Blocks that must come before, without duplicates."""
@@ -95,10 +106,9 @@ class Partition:
         inside = set(blocks)
         horizon = max(b.last for b in inside)
         frontier = [s for b in inside for s in self.successors(b) if s not in inside]
-        direct = set(frontier)
-        seen: set[Block] = set(direct)
+        seen = set(frontier)
         # What starts behind the last member cannot lead back, unless a block spans that point.
-        spans = any(b.first <= horizon < b.last for b in seen) or self._spanning(horizon, inside)
+        spans = self._spanning[horizon] > 0
         while frontier:
             block = frontier.pop()
             if block.first > horizon and not spans:
@@ -110,11 +120,6 @@ class Partition:
                     seen.add(successor)
                     frontier.append(successor)
         return True
-
-    def _spanning(self, horizon: int, inside: set[Block]) -> bool:
-        return any(
-            b.first <= horizon < b.last and b not in inside for b in set(self.block_of.values())
-        )
 
     def _around(self, block: Block, neighbours) -> list[Block]:
         found: dict[Block, None] = {}

@@ -66,7 +66,7 @@ def recompute(value: Value, partition: Partition, book: ClaimBook) -> bool:
     gone = [op for op in source.members if op not in rest]
     for op in reversed(gone):
         graph.remove(op)
-        del partition.block_of[op]
+    partition.drop(gone)
     if rest:
         _settle(rest, source.type, partition, book)
     return True

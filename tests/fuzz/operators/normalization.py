@@ -63,7 +63,15 @@ def _cross_entropy(predictions: Any, labels: Any) -> Any:
 
 OPERATORS = [
     Operator("nn.softmax", lambda x, axis: nn.softmax(x, axis), softmax, noise=8),
-    Operator("nn.log_softmax", lambda x, axis: nn.log_softmax(x, axis), log_softmax, noise=8),
+    # The sum of exponentials may be 1 and a little, whose logarithm is that little: Blanchard,
+    # Higham and Higham, "Accurately computing the log-sum-exp and softmax functions", 2021.
+    Operator(
+        "nn.log_softmax",
+        lambda x, axis: nn.log_softmax(x, axis),
+        log_softmax,
+        noise=8,
+        absolute=1,
+    ),
     Operator(
         "nn.layer_norm",
         lambda x, gamma, beta, axes, epsilon: nn.layer_norm(x, gamma, beta, axes, epsilon),

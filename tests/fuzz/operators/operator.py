@@ -25,6 +25,9 @@ class Operator:
         Whether it moves, selects or counts without any rounding.
     noise : float
         Rounding errors of one result, in those of a single float32 operation.
+    absolute : float
+        Error of one result however small it is, in float32 roundings of 1: of an intermediate
+        result about 1, of which little is left.
     """
 
     name: str
@@ -33,3 +36,4 @@ class Operator:
     distance: Callable[..., Any] | None = None
     exact: bool = False
     noise: float = 1
+    absolute: float = 0

@@ -16,6 +16,7 @@ from .graft import graft
 from .operands import SumOfProducts
 from .padding import padded
 from .sums_cpu import sums_cpu
+from .symbols import Symbols
 
 
 def contraction_cpu(program: Program, contraction: SumOfProducts, target: Target) -> tirx.PrimFunc:
@@ -24,7 +25,10 @@ def contraction_cpu(program: Program, contraction: SumOfProducts, target: Target
     if not is_tiled(contraction):
         return sums_cpu(program, contraction, apart, target)
     registers = Registers.of(target)
-    func, result = canonical(program, contraction, apart)
+    symbols = Symbols()
+    func, result = canonical(
+        program, symbols.contraction(contraction), [symbols.apart(a) for a in apart]
+    )
     sch = s_tir.Schedule(func)
     for name, schedule in [
         *((a.buffer.name, plain_nest) for a in apart),
@@ -35,7 +39,7 @@ def contraction_cpu(program: Program, contraction: SumOfProducts, target: Target
         if info is None:
             raise RuntimeError(f"block {name} is not one store in its own loops")
         schedule(sch, block, info, registers)
-    return graft(sch.mod["main"], result, program, contraction)
+    return graft(symbols.expand(sch.mod["main"]), result, program, contraction)
 
 
 def copies(contraction: SumOfProducts) -> list[Apart]:

@@ -50,10 +50,8 @@ def sums_cpu(
     along = [a.var for a in (*stage.axes, *stage.reduce)]
 
     def in_order(axis: ir.Var) -> bool:
-        return any(
-            constant(stride(offset(x.source, x.indices), axis, along) or 0) == 1
-            for x in loads(summand)
-        )
+        steps = [stride(offset(x.source, x.indices), axis, along) for x in loads(summand)]
+        return any(step is not None and constant(step) == 1 for step in steps)
 
     by_terms = bool(stage.reduce) and (
         not stage.axes or (not in_order(stage.axes[-1].var) and in_order(stage.reduce[-1].var))

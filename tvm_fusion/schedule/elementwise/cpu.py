@@ -192,19 +192,14 @@ def _tiles(domain: Domain, tiled: int) -> tuple[ir.Expr, Body]:
         top = band * TILE
 
         def tile(left: ir.Expr, width: int) -> tirx.Stmt:
-            def point(row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
-                where = [*place[:tiled], top + row, *place[tiled:], left + column]
-                return domain.point(where)
+            def line(row: ir.Expr) -> tirx.Stmt:
+                where = [*place[:tiled], top + row, *place[tiled:]]
+                if size is not None:
+                    return _vector(domain, where, left, width)
+                columns = _shorter(width, last.extent, left)
+                return loop("column", columns, lambda column: domain.point([*where, left + column]))
 
-            columns, kind = index(width), tirx.ForKind.VECTORIZED
-            if size is None:
-                columns, kind = _shorter(width, last.extent, left), tirx.ForKind.SERIAL
-            # Whole vectors where the length of the axis is known.
-            return loop(
-                "row",
-                _shorter(TILE, across.extent, top),
-                lambda row: loop("column", columns, lambda column: point(row, column), kind),
-            )
+            return loop("row", _shorter(TILE, across.extent, top), line)
 
         if size is None:
             tiles = ceildiv(last.extent, TILE)

@@ -125,8 +125,8 @@ def vector(domain: Domain, place: list[ir.Expr], width: int) -> tirx.Stmt:
     for found in domain.loads:
         if any(_same(found, known) for known, _ in staged):
             continue
-        position = offset(found.source, found.indices)
-        if constant(stride(position, last, domain.variables) or 0) != 1:
+        step = stride(offset(found.source, found.indices), last, domain.variables)
+        if step is None or constant(step) != 1:
             continue
         register = local(f"{found.source.name}_vector", [width], str(found.ty.dtype))
         staged.append((found, register))

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
+from .combiner import Combiner
 from .emit import (
     Pairs,
     assign,
@@ -21,8 +22,9 @@ from .emit import (
     sequence,
     store_all,
 )
+from .expressions import contains, index_of, is_call, variables_of
 from .passes import Pass, private_buffers
-from .stages import Combiner, RowStages, Stage, contains, index_of, is_call, variables_of
+from .stages import RowStages, Stage
 from .vector_math import vector_math
 
 AtLane = Callable[[ir.Expr], Pairs]

@@ -7,7 +7,7 @@ import math
 import tvm_ffi
 from tvm import ir, tirx
 
-from .stages import contains, is_call, variables_of
+from .expressions import contains, is_call, variables_of
 
 LOWEST, HIGHEST = -104.0, 89.0  # beyond these a float32 exponential is 0 or infinite
 LN2_HIGH = 0.693359375  # ln 2 in ten bits, so that its products with small integers are exact
@@ -73,13 +73,11 @@ def exp(argument: ir.Expr) -> ir.Expr:
 
     ``2**n`` is applied in two halves, so that results may be subnormal or infinite.
     """
-    raw, x, shifted, r, whole, half = (
-        tirx.Var(name, dtype)
-        for name, dtype in (
-            ("raw", "float32"), ("x", "float32"), ("shifted", "float32"), ("r", "float32"),
-            ("whole", "int32"), ("half", "int32"),
-        )
-    )  # fmt: skip
+    raw, x, shifted, r = (tirx.Var(name, "float32") for name in ("raw", "x", "shifted", "r"))
+    whole = tirx.Var("whole", "int32")
+    # Inside calls only: TVM's NarrowDataType bounds integers within the binding, and those inside
+    # calls again without it, and stops where the two differ.
+    half = whole >> tirx.const(1, "int32")
     series = _float(POLYNOMIAL[-1])
     for coefficient in POLYNOMIAL[-2::-1]:
         series = series * r + _float(coefficient)
@@ -93,7 +91,6 @@ def exp(argument: ir.Expr) -> ir.Expr:
         tirx.Select(raw > _float(HIGHEST), _float(HIGHEST), raw),
     )
     for variable, value in (
-        (half, whole >> tirx.const(1, "int32")),
         (whole, bits - tirx.const(ROUND_BITS, "int32")),
         (r, x - rounded * _float(LN2_HIGH) - rounded * _float(LN2_LOW)),
         (shifted, x * _float(1 / math.log(2)) + _float(ROUND)),

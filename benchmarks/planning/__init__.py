@@ -1,0 +1,1 @@
+"""How long planning takes, and how that grows with a model's depth."""
