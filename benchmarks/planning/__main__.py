@@ -73,7 +73,8 @@ def render(record: dict[str, Any]) -> str:
     lines = [
         "# Planning time",
         "",
-        "Generated from `results/planning.json` by `python -m benchmarks.planning`; edits are lost.",
+        "Generated from `results/planning.json` by `python -m benchmarks.planning`; edits are"
+        " lost.",
         "",
         "Seconds of one core for the fusion stage (`FuseOperators`), medians. The floor is 10 s for"
         " GPT-2.",

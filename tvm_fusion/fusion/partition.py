@@ -72,7 +72,7 @@ class Partition:
         return list(dict.fromkeys(self.block_of[op] for op in self.graph.operators))
 
     def replace(self, block: Block) -> None:
-        """Let a block take the place of all blocks that its members were in, none of them in part."""
+        """Let a block take the place of all that its members were in, none of them in part."""
         for old in dict.fromkeys(self.block_of.get(op) for op in block.members):
             if old is not None:
                 self._spanning.subtract(range(old.first, old.last))
