@@ -1,4 +1,4 @@
-"""The command line: collect, compile, write the folder that travels."""
+"""The command line: collect, compile, write the folder that travels; keep what came back."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .archive import compile_counter, prepare, write
 from .batches import Batches
 from .entry import Entry, LeftOut
 from .sources import MODELS
+from .table import keep
 
 SCHEMA = 1
 _PACKAGES = ("tvm_fusion", "apache-tvm", "apache-tvm-ffi", "numpy")
@@ -25,8 +26,14 @@ SOURCES = ("graphs", "zoo", "fuzz")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build; returns the exit code: 1 where something was left out for another reason than size."""
+    """Build or render; returns the exit code.
+
+    It is 1 where something was left out for another reason than size.
+    """
     options = _parser().parse_args(arguments)
+    if options.command == "table":
+        keep(options.result)
+        return 0
     try:
         left_out = _build(options)
     except UserError as error:
@@ -100,7 +107,9 @@ def _summary(entries: list[dict[str, Any]], left_out: list[LeftOut], size: int) 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
+    table = commands.add_parser("table", help="keep a result and write README.md")
+    table.add_argument("result", type=Path, help="what benchmarks.gpu_check.run wrote")
     build = commands.add_parser("build", help="collect and compile")
     build.add_argument(
         "--out",

@@ -15,9 +15,12 @@ from benchmarks.harness.__main__ import write
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
-from .table import summary
+from .table import render, summary
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RESULT, README = HERE / "results" / "groups.json", HERE / "README.md"
+MODELS = tuple(name for name in zoo.names() if not name.startswith("light_"))
 SCHEMA = 1
 
 
@@ -31,6 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(summary(record))
+    if options.json == RESULT:
+        README.write_text(render(record))
     return 1 if record["losses"] or record["broken"] else 0
 
 
@@ -61,8 +66,12 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.groups", description=__doc__)
-    parser.add_argument("--models", nargs="+", required=True, metavar="NAME", help="zoo models")
-    parser.add_argument("--json", type=Path, required=True, help="file to write")
+    parser.add_argument(
+        "--models", nargs="+", default=MODELS, metavar="NAME", help="of the zoo (default: heavy)"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=RESULT, help="file to write; the default one makes README.md"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="default: %(default)s")
     parser.add_argument(
         "--budget", type=float, default=0.02, help="seconds per variant and round (default: 0.02)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _WIDTH = 60  # of a group's title
+_SHOWN = 15
 
 
 def summary(record: dict[str, Any]) -> str:
@@ -34,6 +35,38 @@ def summary(record: dict[str, Any]) -> str:
         if g["status"] != "right"
     ]
     return "\n".join(lines)
+
+
+def render(record: dict[str, Any]) -> str:
+    """Write the page: the summary, and the groups that gain least and most."""
+    timed = [g for g in record["groups"] if "ratio" in g]
+    found = record["environment"]
+    head = ["| group | template | fused us | parts us | ratio | in |", "|---|---|---|---|---|---|"]
+    return "\n".join(
+        [
+            "# Fused groups against their parts",
+            "",
+            "Generated from `results/groups.json` by `python -m benchmarks.groups`; edits are"
+            " lost.",
+            "",
+            f"On {found['cpu']}, {record['settings']['threads']} threads. The parts are the"
+            " group's members one by one, each in this project's own kernel. A ratio below 1 says"
+            " that fusing pays.",
+            "",
+            summary(record),
+            "",
+            f"## The {_SHOWN} that gain least",
+            "",
+            *head,
+            *map(_row, timed[:_SHOWN]),
+            "",
+            f"## The {_SHOWN} that gain most",
+            "",
+            *head,
+            *map(_row, reversed(timed[-_SHOWN:])),
+            "",
+        ]
+    )
 
 
 def _row(group: dict[str, Any]) -> str:
