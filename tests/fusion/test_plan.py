@@ -9,9 +9,13 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion.fusion.apply import emission_order
+from tvm_fusion.fusion.bind import buffer_of, parts_of
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel, Estimate
+from tvm_fusion.fusion.group import Group
+from tvm_fusion.fusion.partition import Block, Partition
 from tvm_fusion.fusion.plan import plan
+from tvm_fusion.fusion.recompute import recompute
 from tvm_fusion.schedule.template import Refusal, Template
 
 
@@ -88,7 +92,12 @@ def test_red_cells_wait_for_a_proposal():
 def test_a_proposal_that_no_template_claims_changes_nothing():
     mod = built(lambda b, x: relax.op.sum(b.emit(relax.op.nn.softmax(x)), -1), (6, 8))
     found = tuple(op.name for op in graph_of(mod).operators)
-    assert len(planned(mod, Anchored(1, (found,))).groups) == 2
+    with_proposal, without = planned(mod, Anchored(1, (found,))), planned(mod, Anchored(1))
+    assert names(with_proposal) == names(without)
+    (told,), (untold,) = with_proposal.decisions, without.decisions
+    assert told.code == untold.code == "mapping_red"
+    assert untold.sentence.endswith("and no template proposed the two.")
+    assert "a template's proposal of the two was refused: " in told.sentence
 
 
 def test_proposals_that_save_more_come_first():
@@ -113,6 +122,41 @@ def test_a_cheap_result_is_computed_again_where_it_is_read():
     plan_ = planned(built(body, (512, 256)), Anchored())
     assert sorted(titles(plan_)) == ["add + max", "add + sum"]
     assert all(len(g.inputs) <= 2 and len(g.outputs) == 1 for g in plan_.groups)
+
+
+def test_nothing_stays_of_what_its_only_reader_computes_again():
+    """The reader takes both results of the split, whichever of the two it is about."""
+
+    def body(b, x):
+        parts = b.emit(relax.op.split(x, [2]))
+        low = b.emit(relax.op.sum(b.emit(parts[0])))
+        return b.emit(relax.op.add(b.emit(parts[1]), low))
+
+    graph = graph_of(built(body, (512,)))
+    template = Anchored()
+    book = ClaimBook((template,), SPEC.device, CostModel(SPEC.device))
+    partition = Partition(graph)
+    split, *reader = graph.operators
+    for members in ((split,), tuple(reader)):
+        type_ = members[0].type
+        partition.replace(Block(members, type_, book.claim(Group(members))))
+    assert recompute(split.results[0], partition, book)
+    assert split not in graph.operators
+    (block,) = partition.blocks
+    assert block.claim.group.title == "split + sum + add"
+
+
+def test_readers_of_a_copy_read_the_copy():
+    def body(b, x):
+        y = b.emit(relax.op.add(x, relax.const(1.0, "float32")))
+        return b.emit(relax.op.sum(y, 0)), b.emit(relax.op.max(y, 1))
+
+    graph = graph_of(built(body, (6, 8)))
+    add, total, most = graph.operators
+    assert parts_of(total)[0].stage.reads == parts_of(most)[0].stage.reads
+    (copy,) = graph.duplicate([add], {total})
+    assert parts_of(total)[0].stage.reads == {buffer_of(copy.results[0])}
+    assert parts_of(most)[0].stage.reads == {buffer_of(add.results[0])}
 
 
 def test_a_dear_result_is_not():

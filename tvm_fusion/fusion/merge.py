@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..device import Device
+from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..schedule.template import Claim, Refusal
 from .claims import ClaimBook
@@ -28,6 +29,7 @@ class Merger:
     def __init__(self, partition: Partition, book: ClaimBook) -> None:
         self._partition = partition
         self._book = book
+        self._turned_down: dict[Operator, list[tuple[frozenset[Operator], Refusal]]] = {}
 
     @property
     def device(self) -> Device:
@@ -51,8 +53,8 @@ class Merger:
         if cell.relation is Relation.BREAK:
             return Refusal(
                 "mapping_red",
-                f"{first.type.value} feeding {second.type.value} stays apart "
-                "(mapping table), and no template proposed the two.",
+                f"{first.type.value} feeding {second.type.value} stays apart (mapping table), "
+                f"and {self._on_proposals(first, second)}",
             )
         type_ = cell.type or second.type
         return self.join((first, second), type_, cell.relation is Relation.DEPEND)
@@ -86,6 +88,18 @@ class Merger:
             if refusal is not None:
                 return refusal
         return Block(members, type_, claim)
+
+    def turn_down(self, operators: frozenset[Operator], refusal: Refusal) -> None:
+        """Remember why what a template proposed cannot be, for the edges inside of it."""
+        for op in operators:
+            self._turned_down.setdefault(op, []).append((operators, refusal))
+
+    def _on_proposals(self, first: Block, second: Block) -> str:
+        for op in first.members:
+            for operators, refusal in self._turned_down.get(op, ()):
+                if not operators.isdisjoint(second.members):
+                    return f"a template's proposal of the two was refused: {refusal.sentence}"
+        return "no template proposed the two."
 
     def _too_dear(self, claim: Claim, parts: list[Claim]) -> Refusal | None:
         together, apart = self._book.cost.compare([claim], parts)

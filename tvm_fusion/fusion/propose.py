@@ -28,7 +28,7 @@ def accepted_proposals(
     partition : Partition
         The caller replaces blocks in it as they are yielded.
     merger : Merger
-        Asked whether a set is convex and claimed, and what it costs.
+        Asked whether a set is convex and claimed, and what it costs; told what is refused.
 
     Yields
     ------
@@ -46,6 +46,8 @@ def accepted_proposals(
         block = merger.join(parts, MappingType.MANY_TO_MANY, must_pay=True)
         if isinstance(block, Block):
             ranked.append((merger.saving(block, parts), block))
+        else:
+            merger.turn_down(operators, block)
     ranked.sort(key=lambda pair: (-pair[0], pair[1].first))
     taken: set = set()
     for _, block in ranked:
