@@ -20,7 +20,7 @@ from .table import render, summary
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULT, README = HERE / "results" / "groups.json", HERE / "README.md"
-MODELS = tuple(name for name in zoo.names() if not name.startswith("light_"))
+MODELS = tuple(n for n in zoo.names() if not n.startswith("light_") and not n.endswith("_dyn"))
 SCHEMA = 1
 
 

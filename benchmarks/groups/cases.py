@@ -92,8 +92,9 @@ def cases(mod: tvm.IRModule) -> Iterator[Case]:
             if call.op in found:
                 found[call.op] = replace(found[call.op], calls=found[call.op].calls + 1)
                 continue
-            constants = {i: a for i, a in enumerate(call.args) if isinstance(a, ir.GenericConst)}
-            positions = {i for i, a in enumerate(call.args) if i in constants or a in weights}
+            inputs = [a for a in call.args if not isinstance(a, relax.ShapeExpr)]
+            constants = {i: a for i, a in enumerate(inputs) if isinstance(a, ir.GenericConst)}
+            positions = {i for i, a in enumerate(inputs) if i in constants or a in weights}
             found[call.op] = Case(
                 call.op, _needed(mod, call.op), constants, frozenset(positions), 1
             )
