@@ -19,6 +19,7 @@ from . import transform
 from ._tvm import PIPELINE, register_pipelines
 from ._tvm_bool import BytesForBooleans
 from ._tvm_cse import without_cse
+from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
 from .deploy.dump import Dump
 from .foreign import has_blocks
@@ -81,7 +82,7 @@ def tir_pipeline():
     tuple
         The module pass and the factories of host and device finalisation, as TVM registers them.
     """
-    s_tir_passes, finalize_host, finalize_device = compilation_pipeline.PIPELINE_MAP["s_tir"]()
+    s_tir_passes, finalize_host, finalize_device = s_tir_pipeline()
     tirx_passes, _, _ = compilation_pipeline.PIPELINE_MAP["tirx"]()
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)

@@ -36,6 +36,13 @@ def test_nothing_but_kernels_is_left(target):
     assert "R.topk" not in mod["main"].script()
 
 
+def test_nothing_is_computed_of_which_only_the_shape_is_read(target):
+    mod = legalize(target, (5, 7), relax.op.exp, relax.op.ones_like)
+    (kernel,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    assert record_of(kernel).name == "relax.ones_like"
+    assert "call_tir(exp" not in mod["main"].script()
+
+
 def test_scheduled_functions_stay_as_they_are(target):
     mod = legalize(target, (5, 7), relax.op.exp)
     with target:

@@ -89,9 +89,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "an output that is read inside as well is forgotten",
         "fusion/group.py",
-        "if v.leaves or (v not in hidden and any(c not in inside for c in v.consumers))",
-        "if (v.leaves and not v.consumers)\n"
-        "            or (v not in hidden and any(c not in inside for c in v.consumers))",
+        "(v.leaves or any(c not in inside for c in v.consumers))",
+        "((v.leaves and not v.consumers) or any(c not in inside for c in v.consumers))",
         seeds=(0,),
     ),
     Bug(

@@ -64,12 +64,21 @@ def evaluate_node(
     operator = OPERATORS[node.operator]
     attrs = {key: resolve(value, symbols) for key, value in node.attrs.items()}
 
-    def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def call(arrays: Sequence[np.ndarray], rng: Any = None) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
-            result = operator.reference(*arrays, **attrs)
+            if operator.perturbed and rng:
+                result = operator.perturbed(rng, *arrays, **attrs)
+            else:
+                result = operator.reference(*arrays, **attrs)
         return [_wide(r) for r in (result if isinstance(result, (list, tuple)) else [result])]
 
     exact = call([value.exact for value in inputs])
+    noise = operator.noise
+    if operator.sums:
+        # One after the other, n equal terms are n roundings in the same direction: n * 2**-24 of
+        # the sum (Higham, "The accuracy of floating point summation", 1993), to be met by SLACK.
+        terms = exact[0].size and inputs[0].exact.size / exact[0].size
+        noise += terms * 2.0**-24 / ROUNDING["float32"] / SLACK
     rng = np.random.default_rng(node.outputs[0])
     replicas = []
     for replica in range(REPLICAS):
@@ -77,12 +86,10 @@ def evaluate_node(
         if operator.noise >= COMPOSITE:
             # A good algorithm is exact for inputs next to these; what cancels inside shows so.
             arguments = [_perturb(argument, "float32", 1, rng) for argument in arguments]
-        results = call(arguments)
+        results = call(arguments, rng)
         if not operator.exact:
             pairs = zip(results, dtypes, strict=True)
-            results = [
-                _perturb(r, dtype, operator.noise, rng, operator.absolute) for r, dtype in pairs
-            ]
+            results = [_perturb(r, dtype, noise, rng, operator.absolute) for r, dtype in pairs]
         replicas.append(results)
     return [
         Value(value, tuple(replica[index] for replica in replicas))

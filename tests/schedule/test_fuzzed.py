@@ -240,3 +240,79 @@ def test_a_strided_grouped_convolution_of_a_map():
     y = np.pad(1 / (1 + np.exp(-x)) + 0.5, ((0, 0), (0, 0), (2, 2), (1, 1)))[..., ::2]
     right = np.einsum("ngchw,gc->nghw", y.reshape(2, 2, 2, *y.shape[2:]), w[:, :, 0, 0])
     check([tensor("x", x.shape), tensor("w", w.shape)], body, ([x, w], [right]))
+
+
+@pytest.mark.parametrize("size", [16, 17])
+def test_a_product_of_a_matrix_with_itself(size):
+    x = normal((size, size))
+    check(
+        [tensor("x", x.shape)],
+        lambda emit, x: [emit(OP.matmul(x, x))],
+        ([x], [x.astype("float64") @ x]),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_a_product_of_rows_that_are_stacked_copies():
+    x = normal((5, 8))
+
+    def body(emit, x):
+        rows = emit(OP.stack([x, x, x], 1))
+        return [emit(OP.matmul(rows, emit(OP.permute_dims(rows, [0, 2, 1]))))]
+
+    rows = np.stack([x] * 3, 1)
+    check([tensor("x", (5, 8))], body, ([x], [rows @ rows.transpose(0, 2, 1)]))
+
+
+def test_a_convolution_of_a_one_hot_tensor():
+    x, w = RANDOM.integers(0, 7, (2, 5)).astype("int32"), normal((2, 5, 3))
+
+    def body(emit, x, w):
+        on, off = (relax.prim_value(tirx.const(v, "float32")) for v in (1, 0))
+        return [emit(OP.nn.conv1d(emit(OP.one_hot(x, on, off, 7)), w, strides=[2]))]
+
+    windows = np.lib.stride_tricks.sliding_window_view(np.eye(7)[x], 3, 2)[:, :, ::2]
+    right = np.einsum("ncwr,fcr->nfw", windows, w)
+    check([tensor("x", (2, 5), "int32"), tensor("w", w.shape)], body, ([x, w], [right]))
+
+
+def test_a_tensor_without_elements():
+    x, empty = normal((2, 3)), normal((0, 3))
+
+    def body(emit, x, empty):
+        return [emit(OP.exp(x)), emit(OP.exp(empty))]
+
+    check([tensor("x", (2, 3)), tensor("e", (0, 3))], body, ([x, empty], [np.exp(x), empty]))
+
+
+def test_a_convolution_of_one_element_everywhere():
+    x, w = normal((3, 7, 1, 1)), normal((4, 7, 1, 1))
+
+    def body(emit, x, w):
+        full = emit(OP.full_like(x, relax.const(0.75, "float32")))
+        return [emit(OP.nn.conv2d(full, w, padding=[1, 0, 0, 1]))]
+
+    right = np.zeros((3, 4, 2, 2))
+    right[..., 1, 0] = 0.75 * w[..., 0, 0].sum(1)
+    check([tensor("x", x.shape), tensor("w", w.shape)], body, ([x, w], [right]))
+
+
+@pytest.mark.parametrize("columns", [3, 16, 127])
+def test_positions_of_values_that_make_no_vectors(columns):
+    x = normal((5, columns))
+    check(
+        [tensor("x", x.shape)],
+        lambda emit, x: [emit(OP.argmax(emit(OP.atan(x)), 1)), emit(OP.argmin(emit(OP.erf(x)), 1))],
+        ([x], [x.argmax(1), x.argmin(1)]),
+    )
+
+
+def test_wrapped_borders_on_both_sides_of_several_axes():
+    x, borders = normal((5, 3, 8, 6)), [(2, 0), (1, 2), (2, 2), (0, 1)]
+    widths = [width for pair in borders for width in pair]
+    check(
+        [tensor("x", x.shape)],
+        lambda emit, x: [emit(OP.nn.pad(x, widths, pad_mode="circular"))],
+        ([x], [np.pad(x, borders, mode="wrap")]),
+    )

@@ -49,3 +49,18 @@ def test_isnan_tells_nan_from_everything_else():
         return relax.op.where(emit(relax.op.isnan(value)), one, two)
 
     np.testing.assert_array_equal(run(body, x), np.where(np.isnan(x), 1, 2))
+
+
+def test_exponentials_of_exponentials_compile():
+    """TVM never comes to an end with four of them as arithmetic, one in the other."""
+    x = np.random.default_rng(0).normal(size=(3, 64)).astype("float32")
+
+    def body(emit, value):
+        for _ in range(4):
+            value = emit(relax.op.exp(emit(relax.op.sin(value))))
+        return value
+
+    expected = x.astype("float64")
+    for _ in range(4):
+        expected = np.exp(np.sin(expected))
+    np.testing.assert_allclose(run(body, x), expected, rtol=1e-5)

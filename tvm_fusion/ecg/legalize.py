@@ -37,7 +37,9 @@ class Legalize:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
-        return on_ours(relax.transform.LegalizeOps(_legalizations()))(mod)
+        # What reads no more than a shape, as ones_like, leaves nobody that reads the operand.
+        unread = relax.transform.DeadCodeElimination()
+        return on_ours(relax.transform.LegalizeOps(_legalizations()), unread)(mod)
 
 
 @cache

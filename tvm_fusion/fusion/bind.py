@@ -57,7 +57,10 @@ def _mentioned(load: ir.TensorLoad) -> set[ir.Var]:
 
 
 _buffers: weakref.WeakKeyDictionary[Value, Buffer] = weakref.WeakKeyDictionary()
-_parts: weakref.WeakKeyDictionary[Operator, tuple[Part, ...]] = weakref.WeakKeyDictionary()
+# With the operands that they were made for: planning replaces those by copies.
+_parts: weakref.WeakKeyDictionary[Operator, tuple[tuple, tuple[Part, ...]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def buffer_of(value: Value, name: str = "") -> Buffer:
@@ -78,10 +81,11 @@ def parts_of(operator: Operator) -> tuple[Part, ...]:
     Unstructured
         If its PrimFunc cannot be read as stages, or does not fit its operands.
     """
-    known = _parts.get(operator)
-    if known is None:
-        known = _parts[operator] = tuple(Part(s) for s in _stages_of(operator))
-    return known
+    operands, parts = _parts.get(operator, (None, ()))
+    if operands is not operator.operands:
+        parts = tuple(Part(s) for s in _stages_of(operator))
+        _parts[operator] = operator.operands, parts
+    return parts
 
 
 def _stages_of(operator: Operator) -> list[Stage]:

@@ -47,7 +47,7 @@ class Group:
             v
             for op in self.members
             for v in op.results
-            if v.leaves or (v not in hidden and any(c not in inside for c in v.consumers))
+            if v not in hidden and (v.leaves or any(c not in inside for c in v.consumers))
         )
 
     @cached_property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from ..ecg.graph import Operator, Value
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..ecg.work import is_cheap
@@ -47,10 +49,12 @@ def recompute(value: Value, partition: Partition, book: ClaimBook) -> bool:
     ):
         return False
 
-    rest = _rest(value, cone, source)
+    served = {op for r in readers for op in r.members}
+    rest = _rest(cone, source, served)
     groups = [Group((*cone, *r.members), hidden=_results(cone)) for r in readers]
     if rest:
-        groups.append(Group(rest, hidden=[value]))
+        hidden = {v for v in _results(cone) if not _is_wanted(v, source, served)}
+        groups.append(Group(rest, hidden))
     answers = [book.claim(group) for group in groups]
     claims = [a for a in answers if isinstance(a, Claim)]
     if len(claims) < len(answers):
@@ -95,18 +99,22 @@ def _cone(last: Operator, block: Block) -> tuple[Operator, ...]:
     return tuple(sorted(found, key=lambda op: op.index))
 
 
-def _rest(value: Value, cone: tuple[Operator, ...], block: Block) -> tuple[Operator, ...]:
-    """List what a block still needs when nobody outside reads the value from it."""
-    rest = list(block.members)
+def _rest(
+    cone: tuple[Operator, ...], block: Block, served: Container[Operator]
+) -> tuple[Operator, ...]:
+    """List what a block still needs when some readers have copies of the cone of their own."""
+    rest = set(block.members)
     for op in reversed(cone):
-        still_read = any(
-            v.leaves
-            or any(c in rest or (v is not value and c not in block.members) for c in v.consumers)
-            for v in op.results
-        )
-        if not still_read:
+        if not any(
+            _is_wanted(v, block, served) or not rest.isdisjoint(v.consumers) for v in op.results
+        ):
             rest.remove(op)
-    return tuple(rest)
+    return tuple(op for op in block.members if op in rest)
+
+
+def _is_wanted(value: Value, block: Block, served: Container[Operator]) -> bool:
+    """Whether somebody outside of a block needs a result and has no copy of its own."""
+    return value.leaves or any(c not in block.members and c not in served for c in value.consumers)
 
 
 def _results(operators: tuple[Operator, ...]) -> set[Value]:

@@ -155,7 +155,11 @@ def _operands(info: BlockInfo, column: int) -> tuple[ir.TensorLoad, ir.TensorLoa
     """Tell the operand whose elements lie along the vector axis from the other one."""
     reads = sorted(info.reads, key=lambda load: not info.is_contiguous(load, column))
     streamed = next((load for load in reads if info.uses(load, column)), reads[0])
-    return streamed, next(load for load in reads if not load.source.same_as(streamed.source))
+    # Both may be elements of one tensor, as in the product of a matrix with itself.
+    other = min(
+        reads, key=lambda load: (info.uses(load, column), load.source.same_as(streamed.source))
+    )
+    return streamed, other
 
 
 def _tile_size(extent: int | None, limit: int, lanes: int) -> int:

@@ -94,7 +94,9 @@ def threads(tag: str, extent: ir.Expr | int, body: Body) -> tirx.For:
 
 
 def sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """One statement after the other."""
+    """One statement after the other; of none, one that does nothing."""
+    if not stmts:
+        return tirx.Evaluate(index(0))
     return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
 
 

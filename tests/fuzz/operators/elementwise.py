@@ -134,11 +134,17 @@ _BINARY_EXACT: list[tuple[str, Any, Any, Any]] = [
     ("right_shift", R.right_shift, np.right_shift, None),
 ]
 
+# TVM computes them by 1 + tanh, 1 + erf and exp - 1, of which little is left where those are near
+# -1 and 1; so does log(1 + exp), which is softplus.
+_CANCELLING = ("nn.gelu", "nn.gelu_tanh", "nn.selu")
 UNARY = [name for name, *_ in _UNARY]
 COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
 
 OPERATORS = [
-    *[Operator(name, build, ref, noise=noise) for name, build, ref, noise in _UNARY + _BINARY],
+    *[
+        Operator(name, build, ref, noise=noise, absolute=float(name in _CANCELLING))
+        for name, build, ref, noise in _UNARY + _BINARY
+    ],
     *[
         Operator(name, build, ref, distance, exact=name != "floor_mod")
         for name, build, ref, distance in _UNARY_EXACT + _BINARY_EXACT
@@ -153,6 +159,7 @@ OPERATORS = [
         lambda x, beta: nn.softplus(x, beta),
         lambda x, beta: np.logaddexp(0, beta * x) / beta,
         noise=8,
+        absolute=1,
     ),
     Operator("nn.prelu", lambda x, slope, axis: nn.prelu(x, slope, axis), _prelu),
     Operator(

@@ -45,7 +45,9 @@ def _pad(x: Any, width: list[int], mode: str, fill: float) -> Any:
     return np.pad(x, pairs, mode=_PAD_MODES[mode], **options)  # type: ignore[call-overload]
 
 
-def _resize(x: Any, size: list[int], method: str, coordinates: str) -> Any:
+def _resize(
+    x: Any, size: list[int], method: str, coordinates: str, rounding: Any = lambda place: place
+) -> Any:
     for axis, count in zip((2, 3), size, strict=True):
         extent = x.shape[axis]
         at = np.arange(count)
@@ -55,6 +57,8 @@ def _resize(x: Any, size: list[int], method: str, coordinates: str) -> Any:
             place = at * ((extent - 1) / (count - 1) if count > 1 else 0.0)
         else:
             place = at * extent / count
+        if method == "linear":
+            place = rounding(place)
         low = np.floor(place)
         share = place - low if method == "linear" else np.zeros(count)
         a, b = (np.clip(low + s, 0, extent - 1).astype(int) for s in (0, 1))
@@ -63,6 +67,13 @@ def _resize(x: Any, size: list[int], method: str, coordinates: str) -> Any:
         share = share.reshape(shape)
         x = np.take(x, a, axis=axis) * (1 - share) + np.take(x, b, axis=axis) * share
     return x
+
+
+def _resize_perturbed(rng: Any, x: Any, **attrs: Any) -> Any:
+    """Coordinates are float32: a large one's rounding moves the result between two neighbours."""
+    return _resize(
+        x, **attrs, rounding=lambda at: at + rng.uniform(-1, 1, at.shape) * 2.0**-22 * (at + 1)
+    )
 
 
 def _collapse_sum(x: Any, shape: tuple[int, ...]) -> Any:
@@ -125,7 +136,8 @@ OPERATORS = [
             rounding_method="floor" if method == "nearest" else "",
         ),
         _resize,
-        noise=64,
+        noise=8,
+        perturbed=_resize_perturbed,
     ),
     _move("tril", lambda x, k: R.tril(x, k), lambda x, k: np.tril(x, k)),
     _move("triu", lambda x, k: R.triu(x, k), lambda x, k: np.triu(x, k)),

@@ -28,6 +28,11 @@ class Operator:
     absolute : float
         Error of one result however small it is, in float32 roundings of 1: of an intermediate
         result about 1, of which little is left.
+    sums : bool
+        Whether a result is a sum of as many terms as it takes elements of the first input.
+    perturbed : callable, optional
+        The reference with its intermediate results moved: their errors are no errors of the
+        arguments or the result. A random generator comes before the arguments.
     """
 
     name: str
@@ -37,3 +42,5 @@ class Operator:
     exact: bool = False
     noise: float = 1
     absolute: float = 0
+    sums: bool = False
+    perturbed: Callable[..., Any] | None = None

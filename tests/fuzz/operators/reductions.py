@@ -16,7 +16,9 @@ def _axes(axis: Any) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis
 
 
-def _reduction(name: str, function: Any, noise: float, exact: bool = False) -> Operator:
+def _reduction(
+    name: str, function: Any, noise: float, exact: bool = False, sums: bool = False
+) -> Operator:
     build = getattr(R, name)
     return Operator(
         name,
@@ -24,6 +26,7 @@ def _reduction(name: str, function: Any, noise: float, exact: bool = False) -> O
         lambda x, axis, keepdims: function(x, axis=_axes(axis), keepdims=keepdims),
         noise=noise,
         exact=exact,
+        sums=sums,
     )
 
 
@@ -76,8 +79,8 @@ def _median(x: Any, axis: int, keepdims: bool) -> list[Any]:
 
 
 OPERATORS = [
-    _reduction("sum", np.sum, 8),
-    _reduction("mean", np.mean, 8),
+    _reduction("sum", np.sum, 8, sums=True),
+    _reduction("mean", np.mean, 8, sums=True),
     _reduction("max", np.max, 1, exact=True),
     _reduction("min", np.min, 1, exact=True),
     _reduction("prod", np.prod, 8),

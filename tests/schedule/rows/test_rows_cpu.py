@@ -190,3 +190,21 @@ def test_what_is_no_row_program_is_named():
 
     with pytest.raises(ValueError, match="odd: the update"):
         schedule_rows_cpu(func, 1, cpu_target())
+
+
+def test_lanes_are_neighbouring_terms_where_results_lie_apart_in_what_is_read():
+    @T.prim_func(s_tir=True)
+    def sums(
+        x: T.Buffer((T.int64(3), T.int64(640)), "float32"),
+        total: T.Buffer((T.int64(3),), "float32"),
+    ):
+        for i, k in T.grid(T.int64(3), T.int64(640)):
+            with T.sblock("total"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    total[vi] = T.float32(0)
+                total[vi] = total[vi] + x[vi, vk]
+
+    text = schedule_rows_cpu(sums, 0, cpu_target()).script()
+    assert "total_64" in text
+    assert "range(T.int64(640))" not in text

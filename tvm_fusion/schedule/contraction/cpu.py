@@ -58,14 +58,18 @@ def copies(contraction: SumOfProducts) -> list[Apart]:
 
 
 def is_tiled(contraction: SumOfProducts) -> bool:
-    """Whether the elements of both operands serve several results, so that tiles pay."""
+    """Whether the elements of both operands serve several results, so that tiles pay.
+
+    Vectors of a tile run along an operand in memory: columns that only a condition tells apart,
+    as in a one-hot operand, are no such.
+    """
     stage = contraction.stage
     wide = {a.var for a in stage.axes if constant(a.extent) != 1}
     factors = (contraction.left, contraction.right)
     return (
         bool(stage.axes)
         and all(wide - variables(f) for f in factors)
-        and any(stage.axes[-1].var in variables(f) for f in factors)
+        and any(stage.axes[-1].var in variables(x) for f in factors for x in loads(f))
     )
 
 

@@ -180,8 +180,11 @@ def _walk_row(lanes: Lanes, stages: list[Stage], width: int) -> tirx.Stmt:
     first = stages[0]
     if not (first.inner and first.reduce):
         return _walk_axes(lanes, stages, [], width)
-    along_results = unit_strides(first, first.inner[-1])
-    if along_results and along_results >= unit_strides(first, first.reduce[-1]):
+    # What is read counts: a result is written once, after many reads.
+    along_results, along_terms = (
+        unit_strides(first, axes[-1], first.targets) for axes in (first.inner, first.reduce)
+    )
+    if unit_strides(first, first.inner[-1]) and along_results >= along_terms:
         return _walk_results(lanes, first, width)
     return nest(first.inner, lambda at: _walk_axes(lanes, stages, bind(first.inner, at), width))
 

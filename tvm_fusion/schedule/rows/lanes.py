@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
@@ -22,10 +21,10 @@ from .emit import (
     sequence,
     store_all,
 )
-from .expressions import contains, index_of, is_call, variables_of
+from .expressions import contains, index_of
 from .passes import Pass, private_buffers
 from .stages import RowStages, Stage
-from .vector_math import vector_math
+from .vector_math import makes_vectors, vector_math
 
 AtLane = Callable[[ir.Expr], Pairs]
 
@@ -199,16 +198,8 @@ def _halve(combine: Combiner | None, whole: list[ir.Var], halves: list[ir.Var], 
 def lanes_of(count: ir.Expr, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
     """Emit lanes as a vector, or as a loop that LLVM may vectorise where TVM could not."""
     stmt = loop("lane", count, body)
-    if isinstance(stmt, tirx.For) and isinstance(count, tirx.IntImm) and not _branches(stmt):
-        return tirx.For(stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.VECTORIZED, stmt.body)
-    return stmt
-
-
-def _branches(lanes: tirx.For) -> bool:
-    """Whether the lanes part ways: TVM would then make one scalar loop of everything."""
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(lanes.body, (ir.Call, calls.append))
-    return any(
-        is_call(call, "if_then_else") and contains(variables_of(call.args[0]), lanes.loop_var)
-        for call in calls
-    )
+    if not isinstance(stmt, tirx.For) or not isinstance(count, tirx.IntImm):
+        return stmt
+    if not makes_vectors(stmt.body, stmt.loop_var):
+        return stmt
+    return tirx.For(stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.VECTORIZED, stmt.body)

@@ -24,7 +24,9 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
 
     Right to 2 ulp, subnormal results, overflow, infinities and NaN included. What TVM cannot
     vectorise stays as it is: it would be computed lane by lane, and on the way there TVM visits
-    some bindings twice, which it refuses ("Let cannot bind the same var to two values").
+    some bindings twice, which it refuses ("Let cannot bind the same var to two values"). So does an
+    exponential of an exponential: TVM's code generation simplifies what a variable is bound to with
+    all earlier bindings put in place, which takes minutes for three and for ever for four.
 
     Parameters
     ----------
@@ -34,14 +36,12 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
         Which lane; any variable may be it when omitted.
     """
     expr = tvm_ffi.structural_map(expr, (ir.Call, _without_isnan), order="post")
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(expr, (ir.Call, calls.append))
-    if not all(_is_vectorised(call, lane) for call in calls):
+    if not makes_vectors(expr, lane):
         return expr
 
     def lower(call: ir.Call) -> ir.Expr:
         whole = is_call(call, "exp") and str(call.ty.dtype) == "float32"
-        return exp(call.args[0]) if whole else call
+        return exp(call.args[0]) if whole and not _binds(call) else call
 
     return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
 
@@ -54,18 +54,42 @@ def _without_isnan(call: ir.Call) -> ir.Expr:
     return bits > _integer(0x7F800000)  # larger than infinity's
 
 
+def _binds(expr: ir.Expr) -> bool:
+    found: list[tirx.Let] = []
+    tvm_ffi.structural_walk(expr, (tirx.Let, found.append))
+    return bool(found)
+
+
 def _integer(value: int) -> ir.Expr:
     return tirx.IntImm("int32", value)
 
 
-def _is_vectorised(call: ir.Call, lane: ir.Expr | None) -> bool:
-    """Whether TVM makes a vector of a call."""
+def makes_vectors(body: ir.Expr | tirx.Stmt, lane: ir.Expr | None = None) -> bool:
+    """Whether TVM makes vectors of all calls in an expression or statement.
+
+    It makes a scalar loop of a statement where it does not: even of one that binds a variable,
+    and the statements that follow then find the value of the last lane in every lane.
+    """
+    calls: list[ir.Call] = []
+    bound: list[tirx.Let] = []
+    tvm_ffi.structural_walk(body, [(ir.Call, calls.append), (tirx.Let, bound.append)])
+    varying = None if lane is None else [lane, *(let.var for let in bound)]
+    return all(_is_vectorised(call, varying) for call in calls)
+
+
+def _is_vectorised(call: ir.Call, varying: list[ir.Var] | None) -> bool:
+    """Whether TVM makes a vector of a call; any variable may vary over lanes when None is given."""
+
+    def varies(expr: ir.Expr) -> bool:
+        variables = variables_of(expr)
+        return any(varying is None or contains(varying, v) for v in variables)
+
     if is_call(call, "if_then_else"):
-        varying = variables_of(call.args[0])
-        return not (varying if lane is None else contains(varying, lane))
+        return not varies(call.args[0])
     if is_call(call, "reinterpret"):
         return True
-    return isinstance(call.op, ir.Op) and bool(call.op.get_attr("TVectorizable"))
+    vectorises = isinstance(call.op, ir.Op) and bool(call.op.get_attr("TVectorizable"))
+    return vectorises or not varies(call)
 
 
 def exp(argument: ir.Expr) -> ir.Expr:

@@ -1,0 +1,70 @@
+"""Flat indices: what TVM makes of shifted divisions, and that kernels are built without."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import sym, tirx
+from tvm.ir import Range
+from tvm.script import tirx as T
+
+from tvm_fusion._tvm_flatten import TruncateDivisions
+from tvm_fusion.device import parse
+
+N = 42
+
+
+@T.prim_func(s_tir=True)
+def shifted(a: T.Buffer((5, 3), "float32"), out: T.Buffer((N,), "float32")):
+    for i in range(N):
+        out[i] = a[(i // 6 + 3) % 5, (i % 6 + 2) % 3]
+
+
+@T.prim_func(s_tir=True)
+def below_zero(a: T.Buffer((20, 3), "float32"), out: T.Buffer((N,), "float32")):
+    for i in range(N):
+        out[i] = a[(i - 5) // 4 + 3, (i - 25) % 3]
+
+
+@T.prim_func(s_tir=True)
+def nested(a: T.Buffer((7,), "float32"), out: T.Buffer((N,), "float32")):
+    for i in range(N):
+        out[i] = a[i % 16 % 7]
+
+
+@T.prim_func(s_tir=True)
+def aligned(a: T.Buffer((7, 6), "float32"), out: T.Buffer((N,), "float32")):
+    for i in range(N):
+        out[i] = a[(i + 12) // 6 - 2, (i * 3 + 36) % 36 // 3 % 6]
+
+
+POSITIONS = {
+    shifted: lambda i: ((i // 6 + 3) % 5, (i % 6 + 2) % 3),
+    below_zero: lambda i: ((i - 5) // 4 + 3, (i - 25) % 3),
+    nested: lambda i: (i % 16 % 7,),
+    aligned: lambda i: ((i + 12) // 6 - 2, (i * 3 + 36) % 36 // 3 % 6),
+}
+
+
+@pytest.mark.parametrize("func", POSITIONS, ids=lambda func: func.__name__)
+def test_kernels_read_the_right_elements(func):
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    target = parse("cpu").tvm_target()
+    built = tvm.compile(mod, target, tir_pipeline="tvm_fusion")
+    shape = [int(extent) for extent in func.params[0].shape]
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    out = tvm.runtime.tensor(np.zeros(N, "float32"))
+    built["main"](tvm.runtime.tensor(x), out)
+    np.testing.assert_array_equal(out.numpy(), x[POSITIONS[func](np.arange(N))])
+
+
+def test_aligned_divisions_stay():
+    mod = tvm.IRModule({"main": aligned})
+    tvm.ir.assert_structural_equal(TruncateDivisions()(mod), mod)
+
+
+def test_tvm_still_takes_one_shift_for_all():
+    """Fails when TVM simplifies these rightly: then indices may be flattened as they are."""
+    i = tirx.Var("i", "int64")
+    index = tirx.floormod(i + 10, 5) + tirx.floormod(i + 13, 5)
+    found = sym.iter_map_simplify([index], {i: Range(0, N)})[0]
+    tvm.ir.assert_structural_equal(found, tirx.floormod(i + 3, 5) * tirx.IntImm("int64", 2))
