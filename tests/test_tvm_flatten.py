@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import sym, tirx
+import tvm_ffi
+from tvm import ir, relax, sym, tirx
 from tvm.ir import Range
 from tvm.script import tirx as T
 
-from tvm_fusion._tvm_flatten import TruncateDivisions
+from tvm_fusion._tvm_flatten import FlattenRightly, contiguous
 from tvm_fusion.device import parse
 
 N = 42
@@ -57,9 +58,54 @@ def test_kernels_read_the_right_elements(func):
     np.testing.assert_array_equal(out.numpy(), x[POSITIONS[func](np.arange(N))])
 
 
-def test_aligned_divisions_stay():
+def test_aligned_divisions_are_simplified_as_ever():
     mod = tvm.IRModule({"main": aligned})
-    tvm.ir.assert_structural_equal(TruncateDivisions()(mod), mod)
+    tvm.ir.assert_structural_equal(
+        FlattenRightly()(mod), tirx.transform.FlattenBuffer()(mod), map_free_vars=True
+    )
+
+
+def run(mod, array):
+    target = parse("cpu").tvm_target()
+    built = tvm.compile(mod, target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(array)).numpy()
+
+
+SYMBOLS = i, m, n = [tirx.Var(name, "int64") for name in "imn"]
+ROW, COLUMN = tirx.floordiv(i, m), tirx.floormod(i, m)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        ((ROW - 1) * m + COLUMN) * n + 3,
+        (tirx.floordiv(ROW, n) * n + tirx.floormod(ROW, n) + 5) * m + COLUMN,
+        ROW * m * 2 + COLUMN * 2 + tirx.floordiv(i, n),
+    ],
+    ids=["shifted", "three axes", "with another quotient"],
+)
+def test_symbolic_quotients_cancel(index):
+    found = contiguous(index)
+    assert "%" not in str(found)
+    assert f"{i.name} // {m.name}" not in str(found)
+    for values in ([1234, 7, 11], [40, 1, 3], [5, 9, 2]):
+        assert at(found, values) == at(index, values)
+
+
+def at(index, values):
+    numbers = {v: tirx.IntImm("int64", n) for v, n in zip(SYMBOLS, values, strict=True)}
+    replaced = tvm_ffi.structural_map(index, (ir.Var, lambda v: numbers.get(v, v)))
+    return int(sym.Analyzer().simplify(replaced))
+
+
+def test_quotients_that_do_not_cancel_stay():
+    for index in (
+        tirx.floormod(i, m),
+        tirx.floordiv(i, n) * m + tirx.floormod(i, m),
+        tirx.floordiv(i, m) * n + tirx.floormod(i, m),
+    ):
+        assert contiguous(index).same_as(index)
 
 
 def test_tvm_still_takes_one_shift_for_all():
@@ -68,3 +114,33 @@ def test_tvm_still_takes_one_shift_for_all():
     index = tirx.floormod(i + 10, 5) + tirx.floormod(i + 13, 5)
     found = sym.iter_map_simplify([index], {i: Range(0, N)})[0]
     tvm.ir.assert_structural_equal(found, tirx.floormod(i + 3, 5) * tirx.IntImm("int64", 2))
+
+
+@pytest.mark.parametrize("shape", [(33, 3, 7), (4, 3, 17), (2, 3, 9)])
+def test_guarded_reads_of_shifted_rows(shape):
+    """LLVM makes one masked access of several, from the address of the first, wanted or not."""
+    symbolic = [tirx.Var("m", "int64"), tirx.IntImm("int64", 3), tirx.Var("n", "int64")]
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(symbolic, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            padded = builder.emit(relax.op.nn.pad(x, [0, 0, 1, 0, 0, 0]))
+            out = builder.emit_output(relax.op.subtract(padded, builder.emit(relax.op.mean(x))))
+        builder.emit_func_output(out)
+    array = np.random.default_rng(0).normal(size=shape).astype("float32")
+    found = run(builder.get(), array)
+    right = np.pad(array, [(0, 0), (1, 0), (0, 0)]) - array.mean(dtype="float64")
+    np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
+
+
+def test_reversed_repeats():
+    """TVM's simplifier takes remainders of falling lanes wrongly where divisions truncate."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((5, 17), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.flip(builder.emit(relax.op.tile(x, [3, 3])), 1))
+        builder.emit_func_output(out)
+    array = np.random.default_rng(0).normal(size=(5, 17)).astype("float32")
+    found = run(builder.get(), array)
+    np.testing.assert_array_equal(found, np.tile(array, (3, 3))[:, ::-1])

@@ -2,7 +2,11 @@
 
 Its FlattenBuffer simplifies ``(i % 6 + 2) % 3`` as a part of ``i`` shifted by whole numbers, and
 takes one shift for all parts of ``i`` in an index: ``(i + 10) % 5 + (i + 13) % 5`` becomes
-``(i + 3) % 5 * 2``, and ``i % 64 % 7`` becomes ``i % 7``. Divisions that truncate it leaves alone.
+``(i + 3) % 5 * 2``, and ``i % 64 % 7`` becomes ``i % 7``. Such divisions it does not see here.
+
+It leaves ``(i // n + 1) * n + i % n`` alone where ``n`` is symbolic. LLVM knows that the elements
+lie side by side, and where a condition guards the access it makes one masked access of several,
+from an address whose division was left out if the first of them is not wanted: a crash.
 """
 
 from __future__ import annotations
@@ -12,10 +16,13 @@ from collections.abc import Callable, Sequence
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
+import tvm
 import tvm_ffi
-from tvm import ir, sym, tirx
-from tvm.ir.transform import Pass, PassContext, Sequential
+from tvm import ir, tirx
+from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir import pipeline
+
+from .fusion.polynomial import Polynomials
 
 DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
@@ -25,79 +32,111 @@ def s_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
 
     TVM gives its passes no place between those before and after.
     """
-    flatten = tirx.transform.FlattenBuffer
-
-    def right_flatten() -> Pass:
-        return Sequential([TruncateDivisions(), flatten()])
-
-    passes = SimpleNamespace(**{**vars(tirx.transform), "FlattenBuffer": right_flatten})
+    passes = SimpleNamespace(**{**vars(tirx.transform), "FlattenBuffer": FlattenRightly})
     names = {"tirx": SimpleNamespace(**{**vars(tirx), "transform": passes})}
     source = pipeline.default_s_tir_pipeline
     return FunctionType(source.__code__, {**source.__globals__, **names})()
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="TruncateDivisions")
-class TruncateDivisions:
-    """Make divisions in indices truncate, where FlattenBuffer would shift what is divided."""
+@tirx.transform.prim_func_pass(opt_level=0, name="FlattenRightly")
+class FlattenRightly:
+    """TVM's FlattenBuffer between hiding and showing what it would shift wrongly."""
 
     def transform_function(
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
-        """Rewrite one function; the others are not looked at."""
-        accesses: list[Any] = []
-        kinds = (ir.TensorLoad, tirx.BufferStore)
-        tvm_ffi.structural_walk(func.body, [(kind, accesses.append) for kind in kinds])
-        if not any(_is_shifted(index) for access in accesses for index in access.indices):
-            return func
-        analyzer = _bounds(func)
+        """Flatten one function; the others are not looked at."""
+        hidden: dict[ir.Var, ir.Expr] = {}
 
-        def truncate(division: Any) -> ir.Expr:
-            return _truncated(division, analyzer) if _shifts(division) else division
+        def hide(division: Any) -> ir.Expr:
+            if not _shifts(division) or _loads(division):  # FlattenBuffer flattens the loads
+                return division
+            variable = tirx.Var("hidden", division.ty.dtype)
+            hidden[variable] = division
+            return variable
 
-        def rewritten(indices: Sequence[ir.Expr]) -> list[ir.Expr]:
-            kinds = [(kind, truncate) for kind in DIVISIONS]
-            return [tvm_ffi.structural_map(index, kinds, order="post") for index in indices]
-
-        def load(access: ir.TensorLoad) -> ir.Expr:
-            return tirx.BufferLoad(access.source, rewritten(access.indices))
-
-        def store(access: tirx.BufferStore) -> tirx.Stmt:
-            return tirx.BufferStore(access.buffer, access.value, rewritten(access.indices))
-
-        body = tvm_ffi.structural_map(
-            func.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post"
-        )
-        return func.with_body(body)
+        body = _with_indices(func.body, lambda i: _mapped(i, DIVISIONS, hide, "pre"))
+        mod = tirx.transform.FlattenBuffer()(tvm.IRModule({"main": func.with_body(body)}))
+        body = _mapped(mod["main"].body, (ir.Var,), lambda v: hidden.get(v, v))
+        return mod["main"].with_body(_with_indices(body, contiguous))
 
 
-def _bounds(func: tirx.PrimFunc) -> sym.Analyzer:
-    analyzer = sym.Analyzer()
+def contiguous(index: ir.Expr) -> ir.Expr:
+    """Put ``a`` for ``a // b * b + a % b`` with symbolic ``b``, whatever else is added or factors.
 
-    def loop(stmt: tirx.For) -> None:
-        whole = ir.Range.from_min_extent(stmt.min, stmt.extent)
-        analyzer.bind(stmt.loop_var, whole, allow_override=True)
+    Parameters
+    ----------
+    index : Expr
+        A flat index.
 
-    def threads(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent":
-            analyzer.bind(stmt.node.var, ir.Range(0, stmt.value), allow_override=True)
-
-    tvm_ffi.structural_walk(func.body, [(tirx.For, loop), (tirx.AttrStmt, threads)])
-    return analyzer
-
-
-def _truncated(division: Any, analyzer: sym.Analyzer) -> ir.Expr:
-    dividend, divisor = division.a, division.b
-    remainder = tirx.truncmod(dividend, divisor)
-    if not analyzer.can_prove(dividend >= 0):
-        remainder = tirx.truncmod(remainder + divisor, divisor)
-        dividend = dividend - remainder
-    return remainder if isinstance(division, tirx.FloorMod) else tirx.truncdiv(dividend, divisor)
+    Returns
+    -------
+    Expr
+        The same numbers.
+    """
+    remainders: list[Any] = []
+    tvm_ffi.structural_walk(index, (tirx.FloorMod, remainders.append))
+    for remainder in remainders:
+        if _constant(remainder.b) is None and str(index.ty.dtype) == "int64":
+            index = _without(remainder, index)
+    return index
 
 
-def _is_shifted(index: ir.Expr) -> bool:
-    divisions: list[Any] = []
-    tvm_ffi.structural_walk(index, [(kind, divisions.append) for kind in DIVISIONS])
-    return any(map(_shifts, divisions))
+def _without(remainder: Any, index: ir.Expr) -> ir.Expr:
+    """Write a remainder as ``a - a // b * b``, if the quotient cancels then."""
+    atoms: list[tuple[ir.Expr, ir.Var]] = []
+
+    def atom(expr: ir.Expr) -> ir.Var:
+        for known, variable in atoms:
+            if tvm_ffi.structural_equal(known, expr):
+                return variable
+        atoms.append((expr, tirx.Var("atom", expr.ty.dtype)))
+        return atoms[-1][1]
+
+    quotient = atom(tirx.FloorDiv(remainder.a, remainder.b))
+
+    def spelled(expr: Any) -> ir.Expr:
+        if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul)):
+            return type(expr)(spelled(expr.a), spelled(expr.b))
+        if tvm_ffi.structural_equal(expr, remainder):
+            return spelled(expr.a) - quotient * spelled(expr.b)
+        return expr if isinstance(expr, (ir.Var, tirx.IntImm)) else atom(expr)
+
+    found = Polynomials({}).expanded(spelled(index))
+    if found is None or any(v.same_as(quotient) for v in tirx.analysis.undefined_vars(found)):
+        return index
+    back = {variable: expr for expr, variable in atoms}
+    return _mapped(found, (ir.Var,), lambda v: back.get(v, v))
+
+
+def _with_indices(body: tirx.Stmt, change: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+    def changed(indices: Sequence[ir.Expr]) -> list[ir.Expr] | None:
+        new = [change(index) for index in indices]
+        same = all(a.same_as(b) for a, b in zip(new, indices, strict=True))
+        return None if same else new
+
+    def load(access: ir.TensorLoad) -> ir.Expr:
+        new = changed(access.indices)
+        return access if new is None else tirx.BufferLoad(access.source, new)
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        new = changed(access.indices)
+        return access if new is None else tirx.BufferStore(access.buffer, access.value, new)
+
+    kinds = [(ir.TensorLoad, load), (tirx.BufferStore, store)]
+    return tvm_ffi.structural_map(body, kinds, order="post")
+
+
+def _mapped(
+    node: Any, kinds: Sequence[type], change: Callable[[Any], Any], order: str = "post"
+) -> Any:
+    return tvm_ffi.structural_map(node, [(kind, change) for kind in kinds], order=order)
+
+
+def _loads(expr: ir.Expr) -> bool:
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
+    return bool(found)
 
 
 def _shifts(division: Any) -> bool:

@@ -1,5 +1,7 @@
 """Vector arithmetic of CPU kernels on numbers that are none."""
 
+import math
+
 import numpy as np
 import pytest
 import tvm
@@ -64,3 +66,19 @@ def test_exponentials_of_exponentials_compile():
     for _ in range(4):
         expected = np.exp(np.sin(expected))
     np.testing.assert_allclose(run(body, x), expected, rtol=1e-5)
+
+
+def test_exponentials_that_lanes_share_compile():
+    """TVM visits their bindings twice under a product where a call in them is no vector."""
+    x = np.random.default_rng(0).normal(size=(7, 127)).astype("float32")
+
+    def body(emit, value):
+        total = emit(relax.op.sum(value, [1], keepdims=True))
+        shared = emit(relax.op.exp(emit(relax.op.subtract(emit(relax.op.erf(total)), total))))
+        squashed = emit(relax.op.multiply(shared, emit(relax.op.max(value))))
+        return emit(relax.op.multiply(value, squashed))
+
+    wide = x.astype("float64")
+    total = wide.sum(1, keepdims=True)
+    expected = wide * np.exp(np.vectorize(math.erf)(total) - total) * wide.max()
+    np.testing.assert_allclose(run(body, x), expected, rtol=1e-4)

@@ -8,7 +8,7 @@ from tvm import ir, relax
 
 from ..ecg.graph import Graph, Operator, Value, flatten
 from .group import Group
-from .primitive import call_group, primitive_function
+from .primitive import call_group, call_tir, primitive_function
 
 Unit = Group | Operator  # what is emitted as one: a group, or an operator outside of all groups
 
@@ -128,9 +128,13 @@ class _Writer:
                 self._alias(var)  # what is outside knows the tuple as a whole
 
     def operator(self, op: Operator) -> None:
-        """Keep a binding as it was; a kernel's operands may have new variables."""
+        """Keep a binding as it was, but that a kernel may read copies of its operands."""
         binding = op.binding
-        self.bindings.append(binding)
+        if op.is_opaque:
+            self.bindings.append(binding)
+        else:
+            exprs = {v: self._exprs_of(v) for v in op.tensors}
+            self.bindings.append(relax.VarBinding(binding.var, call_tir(op, exprs)))
         if isinstance(binding.var.ty, relax.TupleType):
             self._unpack(binding.var, self._graph.values[binding.var])
         else:

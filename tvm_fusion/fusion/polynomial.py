@@ -38,6 +38,11 @@ class Polynomials:
             return None
         return self._expr(quotient), self._expr(rest)
 
+    def expanded(self, expr: ir.Expr) -> ir.Expr | None:
+        """Multiply an expression out; None if it is no polynomial."""
+        polynomial = self._of(expr)
+        return None if polynomial is None else self._expr(polynomial)
+
     def _is_remainder(self, rest: Polynomial, divisor: Polynomial) -> bool:
         """Whether ``0 <= rest < divisor`` at all points."""
         if any(c < 0 for c in rest.values()):

@@ -24,9 +24,11 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
 
     Right to 2 ulp, subnormal results, overflow, infinities and NaN included. What TVM cannot
     vectorise stays as it is: it would be computed lane by lane, and on the way there TVM visits
-    some bindings twice, which it refuses ("Let cannot bind the same var to two values"). So does an
-    exponential of an exponential: TVM's code generation simplifies what a variable is bound to with
-    all earlier bindings put in place, which takes minutes for three and for ever for four.
+    some bindings twice, which it refuses ("Let cannot bind the same var to two values"). What all
+    lanes share stays as well: TVM visits the factors of a product twice when one changes and
+    none is a vector, and a scalar call always changes. So does an exponential of an exponential:
+    TVM's code generation simplifies what a variable is bound to with all earlier bindings put in
+    place, which takes minutes for three and for ever for four.
 
     Parameters
     ----------
@@ -41,7 +43,8 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
 
     def lower(call: ir.Call) -> ir.Expr:
         whole = is_call(call, "exp") and str(call.ty.dtype) == "float32"
-        return exp(call.args[0]) if whole and not _binds(call) else call
+        shared = lane is not None and not contains(variables_of(call), lane)
+        return exp(call.args[0]) if whole and not shared and not _binds(call) else call
 
     return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
 
