@@ -16,17 +16,14 @@ def _axes(axis: Any) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis
 
 
-def _reduction(
-    name: str, function: Any, noise: float, exact: bool = False, sums: bool = False
-) -> Operator:
+def _reduction(name: str, function: Any, noise: float, **options: Any) -> Operator:
     build = getattr(R, name)
     return Operator(
         name,
         lambda x, axis, keepdims: build(x, axis, keepdims),
         lambda x, axis, keepdims: function(x, axis=_axes(axis), keepdims=keepdims),
         noise=noise,
-        exact=exact,
-        sums=sums,
+        **options,
     )
 
 
@@ -85,7 +82,8 @@ OPERATORS = [
     _reduction("min", np.min, 1, exact=True),
     _reduction("prod", np.prod, 8),
     _reduction("variance", np.var, 16),
-    _reduction("std", np.std, 16),
+    # Squares of what is below 2**-63 are lost.
+    _reduction("std", np.std, 16, absolute=2.0**-63 * 2**22),
     _arg("argmax", np.argmax),
     _arg("argmin", np.argmin),
     Operator(
