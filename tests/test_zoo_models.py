@@ -30,7 +30,8 @@ def errors(name, tmp_path, inputs, **options):
     model = zoo.load(name)
     expected = reference(model, inputs)
     artifact = tvm_fusion.compile(model, **options)
-    assert artifact.manifest["decisions"] == []
+    fallbacks = [d for d in artifact.manifest["decisions"] if d["verdict"] == "fallback"]
+    assert fallbacks == []
     outputs = tvm_fusion.load(artifact.export(tmp_path / name)).run(inputs)
     assert all(np.isfinite(value).all() for value in outputs.values())
     return compare(outputs, expected)

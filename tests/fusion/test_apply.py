@@ -17,7 +17,7 @@ from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.fuse import apply_plans
 from tvm_fusion.fusion.group import Group
-from tvm_fusion.fusion.plan import plan
+from tvm_fusion.fusion.plan import Plan, plan
 
 
 def applied(mod, *templates):
@@ -234,3 +234,27 @@ def test_tvm_still_cannot_copy_functions_with_extents_that_choose():
     x = relax.Var("x", relax.TensorType((n, extent), "float32"))
     with pytest.raises(tvm.error.InternalError, match="FInferType"):
         relax.utils.copy_with_new_vars(relax.Function([x], x, x.ty))
+
+
+def test_a_copy_outside_of_groups_reads_copies():
+    @I.ir_module
+    class Mod:
+        @R.function
+        def main(x: R.Tensor((6, 8), "float32")) -> R.Tensor((6, 8), "float32"):
+            with R.dataflow():
+                a = R.add(x, x)
+                b = R.tanh(a)
+                c = R.exp(b)
+                d = R.multiply(b, c)
+                R.output(d)
+            return d
+
+    mod = legalized(Mod)
+    graph = Graph(mod, mod["main"], mod["main"].body.blocks[0])
+    add, tanh, exp, _ = graph.operators
+    graph.duplicate([add, tanh], {exp})
+    after = apply_plans(mod, {graph.block: Plan(graph, (), (), ())})
+    relax.analysis.well_formed(after)
+    calls = [b.value for b in after["main"].body.blocks[0].bindings]
+    readers = [call for call in calls if call.args[0].name_hint == tanh.gvar.name_hint]
+    assert len({call.args[1].fields[0] for call in readers}) == 2

@@ -1,10 +1,11 @@
 """The planner: proposals, seeds, growth, convexity, siblings, recomputation, and its reasons."""
 
 import pytest
+import tvm
 from hypothesis import HealthCheck, given, settings
 from random_modules import modules
 from toy_templates import SPEC, Anchored, graph_of, names, planned
-from tvm import relax
+from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
@@ -267,3 +268,18 @@ def test_any_plan_covers_the_graph_in_convex_groups(mod):
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_planning_is_deterministic(mod):
     assert names(planned(mod, Anchored(2))) == names(planned(mod, Anchored(2)))
+
+
+def extended(b, x):
+    """TVM fails to analyse the reshape as one: (n + 3) * 6 is not seen to be divisible by n + 3."""
+    padded = b.emit(relax.op.nn.pad(x, [1, 2, 0, 2, 1, 0, 1, 2]))
+    return relax.op.reshape(padded, (11, 6, padded.ty.shape[3]))
+
+
+def test_reshapes_that_tvm_cannot_analyse_are_no_views():
+    mod = built(extended, (8, 1, 1, tirx.Var("n", "int64")))
+    plan_ = planned(mod, Anchored())
+    assert not plan_.views
+    reshape = graph_of(mod).operators[-1]
+    with pytest.raises(tvm.error.InternalError, match="CanProveDivisible"):  # gone: no guard needed
+        relax.analysis.has_reshape_pattern(reshape.func)

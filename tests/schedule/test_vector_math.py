@@ -82,3 +82,13 @@ def test_exponentials_that_lanes_share_compile():
     total = wide.sum(1, keepdims=True)
     expected = wide * np.exp(np.vectorize(math.erf)(total) - total) * wide.max()
     np.testing.assert_allclose(run(body, x), expected, rtol=1e-4)
+
+
+def test_truth_values_as_numbers_compile():
+    """TVM's code generation stops at a binding that casts a vector of them."""
+    x = np.array([np.nan, 1.0, -np.inf, 0.0] * 16, "float32")
+
+    def body(emit, value):
+        return emit(relax.op.exp(emit(relax.op.astype(emit(relax.op.isnan(value)), "float32"))))
+
+    np.testing.assert_allclose(run(body, x), np.where(np.isnan(x), math.e, 1), rtol=1e-6)

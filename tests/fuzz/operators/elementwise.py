@@ -134,9 +134,9 @@ _BINARY_EXACT: list[tuple[str, Any, Any, Any]] = [
     ("right_shift", R.right_shift, np.right_shift, None),
 ]
 
-# TVM computes them by 1 + tanh, 1 + erf and exp - 1, of which little is left where those are near
-# -1 and 1; so does log(1 + exp), which is softplus.
-_CANCELLING = ("nn.gelu", "nn.gelu_tanh", "nn.selu")
+# TVM computes them by 1 + tanh, 1 + erf, exp - 1 and, tanh itself, 1 - exp, of which little is left
+# where those are near -1 and 1; so does log(1 + exp), which is softplus.
+_CANCELLING = ("nn.gelu", "nn.gelu_tanh", "nn.selu", "tanh")
 UNARY = [name for name, *_ in _UNARY]
 COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
 

@@ -22,13 +22,17 @@ def log_softmax(x: Any, axis: int) -> Any:
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
 
 
-def _normalized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+def _normalized(x: Any, axes: tuple[int, ...], epsilon: float, rng: Any = None) -> Any:
     mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    if rng is not None:  # two elements are 1 and -1 whatever they were, but for the mean's rounding
+        mean = mean * (1 + rng.uniform(-1, 1, mean.shape) * 2.0**-24)
     return (x - mean) / np.sqrt(variance + epsilon)
 
 
-def _layer_norm(x: Any, gamma: Any, beta: Any, axes: list[int], epsilon: float) -> Any:
-    return _normalized(x, tuple(axes), epsilon) * gamma + beta
+def _layer_norm(
+    x: Any, gamma: Any, beta: Any, axes: list[int], epsilon: float, rng: Any = None
+) -> Any:
+    return _normalized(x, tuple(axes), epsilon, rng) * gamma + beta
 
 
 def _rms_norm(x: Any, gamma: Any, axes: list[int], epsilon: float) -> Any:
@@ -40,14 +44,14 @@ def _per_channel(array: Any, like: Any) -> Any:
     return array.reshape([1, -1] + [1] * (like.ndim - 2))
 
 
-def _group_norm(x: Any, gamma: Any, beta: Any, groups: int, epsilon: float) -> Any:
+def _group_norm(x: Any, gamma: Any, beta: Any, groups: int, epsilon: float, rng: Any = None) -> Any:
     grouped = x.reshape(x.shape[0], groups, -1)
-    normal = _normalized(grouped, (2,), epsilon).reshape(x.shape)
+    normal = _normalized(grouped, (2,), epsilon, rng).reshape(x.shape)
     return normal * _per_channel(gamma, x) + _per_channel(beta, x)
 
 
-def _instance_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    normal = _normalized(x, tuple(range(2, x.ndim)), epsilon)
+def _instance_norm(x: Any, gamma: Any, beta: Any, epsilon: float, rng: Any = None) -> Any:
+    normal = _normalized(x, tuple(range(2, x.ndim)), epsilon, rng)
     return normal * _per_channel(gamma, x) + _per_channel(beta, x)
 
 
@@ -77,6 +81,7 @@ OPERATORS = [
         lambda x, gamma, beta, axes, epsilon: nn.layer_norm(x, gamma, beta, axes, epsilon),
         _layer_norm,
         noise=16,
+        perturbed=lambda rng, *arrays, **attrs: _layer_norm(*arrays, **attrs, rng=rng),
     ),
     Operator(
         "nn.rms_norm",
@@ -91,6 +96,7 @@ OPERATORS = [
         ),
         _group_norm,
         noise=16,
+        perturbed=lambda rng, *arrays, **attrs: _group_norm(*arrays, **attrs, rng=rng),
     ),
     Operator(
         "nn.instance_norm",
@@ -99,6 +105,7 @@ OPERATORS = [
         ),
         _instance_norm,
         noise=16,
+        perturbed=lambda rng, *arrays, **attrs: _instance_norm(*arrays, **attrs, rng=rng),
     ),
     Operator(
         "nn.batch_norm",

@@ -172,7 +172,7 @@ def test_exponential_beside_what_tvm_cannot_vectorise():
 def test_exponential_under_a_condition(lane, is_vector):
     """Lanes that part ways are computed one by one; a condition that all share is no obstacle."""
     variables = {name: tirx.Var(name, "int64") for name in "ij"}
-    x = tirx.Var("x", "float32")
+    x = tirx.Cast("float32", variables["i"] + variables["j"])
     value = te.if_then_else(variables["j"] < 3, te.exp(x), x)
     lowered = vector_math(value, variables[lane])
     assert lowered.same_as(value) != is_vector

@@ -37,7 +37,9 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
     lane : Expr, optional
         Which lane; any variable may be it when omitted.
     """
-    expr = tvm_ffi.structural_map(expr, (ir.Call, _without_isnan), order="post")
+    expr = tvm_ffi.structural_map(
+        expr, [(ir.Call, _without_isnan), (tirx.Cast, _without_truth)], order="post"
+    )
     if not makes_vectors(expr, lane):
         return expr
 
@@ -55,6 +57,17 @@ def _without_isnan(call: ir.Call) -> ir.Expr:
         return call
     bits = tirx.bitwise_and(tirx.reinterpret("int32", call.args[0]), _integer(0x7FFFFFFF))
     return bits > _integer(0x7F800000)  # larger than infinity's
+
+
+def _without_truth(cast: tirx.Cast) -> ir.Expr:
+    """Choose a number instead of casting a comparison.
+
+    TVM's code generation makes a scalar constant of a vector's type of such a cast in a binding.
+    """
+    if str(cast.value.ty.dtype) != "bool" or isinstance(cast.value, ir.TensorLoad):
+        return cast
+    dtype = str(cast.ty.dtype)
+    return tirx.Select(cast.value, tirx.const(1, dtype), tirx.const(0, dtype))
 
 
 def _binds(expr: ir.Expr) -> bool:
