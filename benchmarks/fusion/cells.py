@@ -166,10 +166,10 @@ PAIRS: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("to_channels_last", "tile"),
     ],
     ("Shuffle", "Many-to-Many"): [
+        ("to_channels_last", "sum"),
         ("permute", "softmax"),
         ("flip", "layer_norm"),
         ("depth_to_space", "max_pool"),
-        ("to_channels_last", "sum"),
         ("permute", "matmul"),
         ("permute_batch", "matmul_by"),
     ],

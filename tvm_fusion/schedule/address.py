@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .loops import find, index, substitute
+from .loops import constant, find, index, substitute
 
 
 def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
@@ -24,6 +24,14 @@ def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr |
     step = sym.Analyzer().simplify(moved - position)
     used = set(tirx.analysis.undefined_vars(step))
     return None if used & set(axes) or find(step, ir.TensorLoad) else step
+
+
+def is_adjacent(
+    buffer: ir.Var, indices: Sequence[ir.Expr], axis: ir.Var, axes: Sequence[ir.Var]
+) -> bool:
+    """Whether neighbours along an axis are neighbours in memory."""
+    step = stride(offset(buffer, indices), axis, axes)
+    return step is not None and constant(step) == 1
 
 
 def conditional_loads(expr: ir.Expr) -> list[ir.TensorLoad]:

@@ -227,7 +227,7 @@ KEYS = [tensor("q", 3, 37, 16), tensor("k", 3, 19, 16)]
 def test_reading_across_is_dear_on_a_cpu():
     members = group(KEYS, transposed_keys)
     plain = sum(op.flops for op in members.members)
-    assert Contraction(False).claim(members, CPU.device).flops == DEAR_PROLOGUE * plain
+    assert Contraction(False).claim(members, CPU.device).flops >= DEAR_PROLOGUE * plain
     assert Contraction(True).claim(members, CUDA.device).flops == plain
 
 

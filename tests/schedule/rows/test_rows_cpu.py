@@ -12,7 +12,7 @@ from tvm import te, tirx
 from tvm.script import tirx as T
 
 from tvm_fusion.schedule.rows import schedule_rows_cpu
-from tvm_fusion.schedule.rows.vector_math import vector_math
+from tvm_fusion.schedule.vector_math import vector_math
 
 HALF = 2e-3
 CASES = {

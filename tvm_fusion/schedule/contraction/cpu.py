@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
@@ -11,6 +13,7 @@ from ..address import offset, stride
 from ..block_info import block_info
 from ..cpu import Registers, plain_nest, tile_contraction
 from ..loops import constant
+from ..vector_math import vector_math
 from .canonical import Apart, canonical, over
 from .graft import graft
 from .operands import SumOfProducts
@@ -22,6 +25,8 @@ from .symbols import Symbols
 def contraction_cpu(program: Program, contraction: SumOfProducts, target: Target) -> tirx.PrimFunc:
     """Make the kernel; operands with conditions or in an awkward order are copied before."""
     apart = copies(contraction)
+    results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
+    contraction = replace(contraction, results=tuple(results))
     if not is_tiled(contraction):
         return sums_cpu(program, contraction, apart, target)
     registers = Registers.of(target)

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from ...foreign import SCHEDULED
-from ...fusion.expressions import call_name, loads
+from ...fusion.expressions import call_name, loads, variables
 from ...fusion.program import Program
 from ..loops import find, sequence, substitute
 from .operands import Result, SumOfProducts
@@ -69,7 +69,7 @@ def graft(
             return node
         return tirx.For(node.loop_var, node.min, node.extent, tirx.ForKind.UNROLLED, node.body)
 
-    if not all(is_vector_code(r) for r in contraction.results):
+    if not all(is_vector_code(r, contraction.total) for r in contraction.results):
         body = tvm_ffi.structural_map(body, (tirx.For, loop), order="post")
     body = tvm_ffi.structural_map(body, (s_tir.SBlock, block), order="post")
     body = tvm_ffi.structural_map(body, (tirx.BufferStore, store), order="post")
@@ -92,14 +92,19 @@ def epilogue(contraction: SumOfProducts, place: Sequence[ir.Expr], total: ir.Exp
     return sequence(stmts)
 
 
-def is_vector_code(result: Result) -> bool:
-    """Whether vectors of a result need no branches."""
+def is_vector_code(result: Result, total: ir.Var) -> bool:
+    """Whether vectors of a result need no branches: TVM makes them of choices among loads."""
     calls = find(result.value, ir.Call)
+    choices = find(result.value, tirx.Select)
     return (
         result.condition is None
         and not any(call_name(c) == "if_then_else" for c in calls)
-        and not find(result.value, tirx.Select)
+        and not any(_reads(v, total) for c in choices for v in (c.true_value, c.false_value))
     )
+
+
+def _reads(expr: ir.Expr, total: ir.Var) -> bool:
+    return bool(loads(expr)) or total in variables(expr)
 
 
 def _whole(buffer: ir.Var):

@@ -14,8 +14,11 @@ from ...ecg.mapping import MappingType
 from ...fusion.expressions import is_expensive
 from ...fusion.group import Group
 from ...fusion.program import Unstructured
+from ..address import intrinsic, is_adjacent
 from ..estimate import flops, operations, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
+from ..loops import find
+from ..strides import SCATTER, apart
 from ..template import Claim, Emission, Refusal, Template
 from .canonical import Apart
 from .cpu import contraction_cpu, copies, is_tiled, strided
@@ -66,7 +69,9 @@ class Contraction(Template):
             group,
             launches=1 + len(written),
             bytes=traffic(group, stages) + 2 * copied,
-            flops=flops(stages) * self._slowdown(group, contraction, written),
+            flops=flops(stages) * self._slowdown(group, contraction, written)
+            + self._scattered(contraction)
+            + sum(apart(c.stage, c.axes[-1:]) for c in written),
             parallelism=self._parallelism(contraction),
         )
 
@@ -104,15 +109,29 @@ class Contraction(Template):
         if not _has_prologue(group):
             return 1
         padded = [c.factor for c in copied if c.is_padded]
+        if not self._is_gpu and any(_choices(factor) > 1 for factor in padded):
+            return DEAR_PROLOGUE  # no vectors in the copy; for padding alone there are
         limit = GPU_PROLOGUE if self._is_gpu else CPU_PROLOGUE
         for factor in (contraction.left, contraction.right):
             if any(factor.same_as(other) for other in padded):
                 continue  # computed once, into the padded copy
             if is_expensive(factor) or operations(factor) > limit:
                 return DEAR_PROLOGUE
+            if not self._is_gpu and _choices(factor):
+                return DEAR_PROLOGUE  # no vectors
             if not self._is_gpu and is_tiled(contraction) and strided(contraction, factor):
                 return DEAR_PROLOGUE
         return 1
+
+    def _scattered(self, contraction: SumOfProducts) -> int:
+        """Operations that results are worth which vectors of a tile on a CPU store far apart."""
+        if self._is_gpu or not is_tiled(contraction):
+            return 0
+        axes = [a.var for a in contraction.stage.axes]
+        count = sum(
+            not is_adjacent(r.buffer, r.indices, axes[-1], axes) for r in contraction.results
+        )
+        return SCATTER * points(contraction.stage) * count
 
     def _parallelism(self, contraction: SumOfProducts) -> int:
         sums = points(contraction.stage)
@@ -122,6 +141,10 @@ class Contraction(Template):
         elif self._is_gpu:
             tile = 128
         return max(1, math.ceil(sums / tile))
+
+
+def _choices(expr: ir.Expr) -> int:
+    return sum(intrinsic(call) == "if_then_else" for call in find(expr, ir.Call))
 
 
 def _has_prologue(group: Group) -> bool:

@@ -27,7 +27,7 @@ from ..loops import (
     product,
     sequence,
 )
-from ..rows.vector_math import vector_math
+from ..vector_math import vector_math
 from .domain import Domain, Store, domains, in_registers
 
 CHUNK = 4096  # elements of a row that one task computes

@@ -6,9 +6,11 @@ from tvm.target import Target
 
 from ...device import Device
 from ...fusion.group import Group
-from ...fusion.program import Unstructured
+from ...fusion.program import Stage, Unstructured
 from ..estimate import flops, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
+from ..loops import constant
+from ..strides import apart
 from ..template import Claim, Emission, Refusal, Template
 from .cpu import elementwise_cpu
 from .domain import in_registers
@@ -50,7 +52,7 @@ class Elementwise(Template):
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=flops(stages),
+            flops=flops(stages) + (0 if self._is_gpu else sum(map(_apart, stages))),
             parallelism=max(1, total // (THREADS if self._is_gpu else TASK)),
         )
 
@@ -59,3 +61,9 @@ class Elementwise(Template):
         program = claim.group.program
         func = elementwise_gpu(program) if self._is_gpu else elementwise_cpu(program, target)
         return Emission.one(func, claim.group)
+
+
+def _apart(stage: Stage) -> int:
+    """Operations that gathers and scatters are worth: vectors run along the last axis."""
+    wide = [axis for axis in stage.axes if constant(axis.extent) != 1]
+    return apart(stage, wide[-1:])

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
+from ..expressions import contains, index_of
 from .emit import Pairs, bind, element, integer, replace, sequence, threads_of, unflatten, volume
-from .expressions import contains, index_of
 from .passes import Pass, private_buffers
 from .stages import RowStages, Stage
 from .storage import Storage, items_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from .expressions import contains, index_of, loads_of, substitute, variables_of
+from ..expressions import contains, index_of, loads_of, substitute, variables_of
 
 
 @dataclass(frozen=True)

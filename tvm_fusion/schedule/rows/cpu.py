@@ -180,9 +180,10 @@ def _walk_row(lanes: Lanes, stages: list[Stage], width: int) -> tirx.Stmt:
     first = stages[0]
     if not (first.inner and first.reduce):
         return _walk_axes(lanes, stages, [], width)
-    # What is read counts: a result is written once, after many reads.
+    # What is read from outside counts: a result is written once, after many reads.
+    inside = [*first.targets, *lanes.program.internal]
     along_results, along_terms = (
-        unit_strides(first, axes[-1], first.targets) for axes in (first.inner, first.reduce)
+        unit_strides(first, axes[-1], inside) for axes in (first.inner, first.reduce)
     )
     if unit_strides(first, first.inner[-1]) and along_results >= along_terms:
         return _walk_results(lanes, first, width)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
+from ..expressions import contains, index_of
+from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner
 from .emit import (
     Pairs,
@@ -21,10 +23,8 @@ from .emit import (
     sequence,
     store_all,
 )
-from .expressions import contains, index_of
 from .passes import Pass, private_buffers
 from .stages import RowStages, Stage
-from .vector_math import makes_vectors, vector_math
 
 AtLane = Callable[[ir.Expr], Pairs]
 

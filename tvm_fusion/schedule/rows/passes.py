@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .expressions import contains, index_of, is_call, row_major_offset, variables_of
+from ..expressions import contains, index_of, is_call, row_major_offset, variables_of
 from .stages import Axis, RowStages, Stage, stride
 
 
@@ -92,7 +92,7 @@ def vector_axes(stages: Sequence[Stage], axes: Sequence[Sequence[Axis]]) -> tupl
     Returns
     -------
     order : list of int
-        A permutation of the axes; the last one has neighbouring elements in most accesses.
+        A permutation of the axes; along the last one the fewest accesses have elements apart.
     fused : int
         How many axes at the end every access walks as one.
     """
@@ -100,8 +100,10 @@ def vector_axes(stages: Sequence[Stage], axes: Sequence[Sequence[Axis]]) -> tupl
     if count < 2:
         return list(range(count)), count
     accesses = [s for stage, own in zip(stages, axes, strict=True) for s in _strides(stage, own)]
+    # What is the same for all lanes costs nothing, neighbours little, all else an access a lane.
+    apart = [sum(s is None or not _is_short(s[a]) for s in accesses) for a in range(count)]
     votes = [sum(s is not None and _is_one(s[a]) for s in accesses) for a in range(count)]
-    last = max(range(count), key=lambda a: (votes[a], a))
+    last = max(range(count), key=lambda a: (-apart[a], votes[a], a))
     order = [a for a in range(count) if a != last] + [last]
     fused = 1
     while fused < count:
@@ -174,6 +176,10 @@ def _position(axes: Sequence[Axis], index: ir.Expr) -> int | None:
 
 def _is_one(step: ir.Expr) -> bool:
     return isinstance(step, tirx.IntImm) and int(step) == 1
+
+
+def _is_short(step: ir.Expr) -> bool:
+    return isinstance(step, tirx.IntImm) and int(step) in (0, 1)
 
 
 def _are_one(outer: ir.Expr, inner: ir.Expr, extent: ir.Expr) -> bool:

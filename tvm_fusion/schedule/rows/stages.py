@@ -9,12 +9,12 @@ from functools import cached_property
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-from .combiner import Combiner, split_update
-from .expressions import (
+from ..expressions import (
     contains,
     loads_of,
     substitute,
 )
+from .combiner import Combiner, split_update
 
 
 @dataclass(frozen=True)

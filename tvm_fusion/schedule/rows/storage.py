@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from ..._tvm_buffer import declare
+from ..expressions import contains, is_call, loads_of, substitute, variables_of
 from .emit import replace, static_volume
-from .expressions import contains, is_call, loads_of, substitute, variables_of
 from .passes import equal_domains, is_same_position, plan_passes, private_buffers
 from .stages import Axis, RowStages, Stage
 

@@ -10,10 +10,13 @@ from tvm.target import Target
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
+from ...fusion.expressions import loads, variables
 from ...fusion.group import Group
 from ...fusion.program import Program, Stage, Unstructured
+from ..address import is_adjacent
 from ..contraction.operands import is_contraction
 from ..estimate import flops, too_many_parameters, traffic
+from ..strides import apart, branches
 from ..template import Claim, Emission, Refusal, Template
 from .cpu import schedule_rows_cpu
 from .gpu import estimate_rows_gpu, schedule_rows_gpu
@@ -43,11 +46,12 @@ class Rows(Template):
         reductions = [stage for stage in program.stages if not stage.is_map]
         if not reductions:
             return Refusal("not_mine", "There is no reduction.")
-        refusal = too_many_parameters(program) or _large_contraction(program)
+        on_cpu = device.kind == "llvm"
+        refusal = too_many_parameters(program) or _large_contraction(program, on_cpu)
         if refusal is not None:
             return refusal
         shared = 0
-        if device.kind != "llvm":
+        if not on_cpu:
             estimate = estimate_rows_gpu(program.prim_func(), program.rows, device)
             if isinstance(estimate, str):
                 return Refusal("row_too_long", estimate)
@@ -57,7 +61,7 @@ class Rows(Template):
             group,
             launches=1,
             bytes=traffic(group, program.stages),
-            flops=flops(program.stages),
+            flops=flops(program.stages) + (_obstacles(program) if on_cpu else 0),
             parallelism=_row_count(program),
             shared_bytes=shared,
         )
@@ -73,7 +77,7 @@ class Rows(Template):
         return row_proposals(graph, _is_row_reduction)
 
 
-def _large_contraction(program: Program) -> Refusal | None:
+def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
     contractions = [stage for stage in program.stages if is_contraction(stage)]
     if not contractions:
         return None
@@ -82,7 +86,32 @@ def _large_contraction(program: Program) -> Refusal | None:
         return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
     if _row_count(program) > FEW_ROWS or max(map(_operations, contractions)) > SMALL_CONTRACTION:
         return Refusal("not_mine", f"{name} is a contraction, too large for a stage of a row.")
+    if on_cpu and not all(map(_reads_along, contractions)):
+        return Refusal(
+            "not_mine", f"{name} is a contraction over operands that lie across its sum."
+        )
     return None
+
+
+def _reads_along(contraction: Stage) -> bool:
+    """Whether what a contraction multiplies lies side by side in memory along its sum."""
+    axes = [a.var for a in (*contraction.axes, *contraction.reduce)]
+    along = contraction.reduce[-1].var
+    return all(
+        is_adjacent(read.source, read.indices, along, axes)
+        for value in contraction.values
+        for read in loads(value)
+        if along in variables(read)
+    )
+
+
+def _obstacles(program: Program) -> int:
+    """Operations that gathers, scatters and choices are worth to vectors of rows or of elements."""
+    total = 0
+    for stage in program.stages:
+        candidates = [*stage.axes[max(program.rows - 1, 0) :], *stage.reduce]
+        total += apart(stage, candidates) + branches(stage, candidates)
+    return total
 
 
 def _is_row_reduction(op: Operator) -> bool:

@@ -1,0 +1,114 @@
+"""The functions of :mod:`vector_math`, written with arithmetic, comparisons and bits alone.
+
+Infinities, NaN, signed zeros and subnormal arguments are honoured. The error bounds hold over all
+float32 arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvm import ir, tirx
+
+LOWEST, HIGHEST = -104.0, 89.0  # beyond these a float32 exponential is 0 or infinite
+LN2_HIGH = 0.693359375  # ln 2 in ten bits, so that its products with small integers are exact
+LN2_LOW = math.log(2) - LN2_HIGH
+ROUND, ROUND_BITS = 12582912.0, 0x4B400000  # 1.5 * 2**23: adding it leaves an integer in its bits
+# (exp(r) - 1 - r) / r**2 on |r| <= ln 2 / 2, lowest power first: least squares at the Chebyshev
+# points; its own error in exp(r) is 0.09 ulp.
+EXP = (0.5, 0.16666576266288757, 0.04166646674275398, 0.008363181725144386,
+       0.0013933652080595493)  # fmt: skip
+# Quotients of two polynomials in x**2, lowest power first, times x; 1 and -1 beyond the limit:
+# weighted least squares at Chebyshev points, reweighted until the errors were even; their own
+# errors are below 2e-8.
+ERF_LIMIT = 3.92
+ERF = (
+    (1.1283791065216064, 0.19039687514305115, 0.052747275680303574, 0.0037651588208973408,
+     0.0002848648582585156, 2.0500617665675236e-06),
+    (1.0, 0.5020675659179688, 0.1141049861907959, 0.014968302100896835, 0.001162410480901599,
+     3.8090514863142744e-05),
+)  # fmt: skip
+TANH_LIMIT = 9.0
+TANH = (
+    (1.0, 0.13380980491638184, 0.0034955344162881374, 2.060818405880127e-05,
+     1.3353411709715601e-08),
+    (1.0, 0.4671429693698883, 0.025876779109239578, 0.0003285546263214201, 7.776046686558402e-07),
+)  # fmt: skip
+
+
+def exp(argument: ir.Expr) -> ir.Expr:
+    """``2**n * exp(r)`` with ``n`` whole and ``r`` small: Cody and Waite's reduction.
+
+    Right to 2 ulp. ``2**n`` is applied in two halves, so that results may be subnormal or infinite.
+    """
+    raw, x, shifted, r = (tirx.Var(name, "float32") for name in ("raw", "x", "shifted", "r"))
+    whole = tirx.Var("whole", "int32")
+    # Inside calls only: TVM's NarrowDataType bounds integers within the binding, and those inside
+    # calls again without it, and stops where the two differ.
+    half = whole >> tirx.const(1, "int32")
+    series = _polynomial(EXP, r)
+    result = (series * r * r + r + _float(1)) * _power_of_two(half) * _power_of_two(whole - half)
+    rounded = shifted - _float(ROUND)
+    bits = tirx.reinterpret("int32", shifted)
+    for variable, value in (
+        (whole, bits - tirx.const(ROUND_BITS, "int32")),
+        (r, x - rounded * _float(LN2_HIGH) - rounded * _float(LN2_LOW)),
+        (shifted, x * _float(1 / math.log(2)) + _float(ROUND)),
+        (x, _clipped(raw, LOWEST, HIGHEST)),
+        (raw, argument),
+    ):
+        result = tirx.Let(variable, value, result)
+    return result
+
+
+def sigmoid(argument: ir.Expr) -> ir.Expr:
+    """``1 / (1 + exp(-x))``, right to 3 ulp; 0 where the result is no normal number."""
+    return _float(1) / (_float(1) + exp(_float(0) - argument))
+
+
+def erf(argument: ir.Expr) -> ir.Expr:
+    """Error function, right to 6 ulp."""
+    return _odd(argument, ERF_LIMIT, *ERF)
+
+
+def tanh(argument: ir.Expr) -> ir.Expr:
+    """Hyperbolic tangent, right to 6 ulp."""
+    return _odd(argument, TANH_LIMIT, *TANH)
+
+
+def _odd(
+    argument: ir.Expr, limit: float, above: Sequence[float], below: Sequence[float]
+) -> ir.Expr:
+    raw, x, square, ratio = (tirx.Var(name, "float32") for name in ("raw", "x", "square", "ratio"))
+    result = _clipped(ratio, -1, 1)
+    for variable, value in (
+        (ratio, x * _polynomial(above, square) / _polynomial(below, square)),
+        (square, x * x),
+        (x, _clipped(raw, -limit, limit)),
+        (raw, argument),
+    ):
+        result = tirx.Let(variable, value, result)
+    return result
+
+
+def _polynomial(coefficients: Sequence[float], x: ir.Expr) -> ir.Expr:
+    value = _float(coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        value = value * x + _float(coefficient)
+    return value
+
+
+def _clipped(x: ir.Expr, low: float, high: float) -> ir.Expr:
+    """Comparisons with NaN fail, so that it goes its way through the arithmetic."""
+    return tirx.Select(x < _float(low), _float(low), tirx.Select(x > _float(high), _float(high), x))
+
+
+def _power_of_two(exponent: ir.Expr) -> ir.Expr:
+    return tirx.reinterpret(
+        "float32", (exponent + tirx.const(127, "int32")) << tirx.const(23, "int32")
+    )
+
+
+def _float(value: float) -> ir.Expr:
+    return tirx.const(value, "float32")

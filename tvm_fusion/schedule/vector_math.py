@@ -1,0 +1,118 @@
+"""Float32 functions that LLVM can vectorise: it calls the C library lane by lane otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from .expressions import contains, is_call, variables_of
+from .vector_functions import erf, exp, sigmoid, tanh
+
+# Lowered in this order: TVM has vectors of what comes second, the C library's scalars of the first.
+FUNCTIONS = ({"erf": erf}, {"exp": exp, "sigmoid": sigmoid, "tanh": tanh})
+
+
+def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
+    """Replace float32 functions, NaN tests and casts of truth values by whole vectors' arithmetic.
+
+    What TVM cannot vectorise stays as it is: it would be computed lane by lane, and on the way
+    there TVM visits some bindings twice, which it refuses ("Let cannot bind the same var to two
+    values"). What all lanes share stays as well: TVM visits the factors of a product twice when one
+    changes and none is a vector, and a scalar call always changes. So does a function of a
+    function: TVM's code generation simplifies what a variable is bound to with all earlier bindings
+    put in place, which takes minutes for three exponentials and for ever for four.
+
+    Parameters
+    ----------
+    expr : Expr
+        A scalar expression, the value of one lane.
+    lane : Expr, optional
+        Which lane; any variable may be it when omitted.
+    """
+    expr = tvm_ffi.structural_map(
+        expr, [(ir.Call, _without_isnan), (tirx.Cast, _without_truth)], order="post"
+    )
+    lowered = expr
+    for functions in FUNCTIONS:
+        lowered = _lowered(lowered, functions, lane)
+    return lowered if makes_vectors(lowered, lane) else expr
+
+
+def _lowered(
+    expr: ir.Expr, functions: Mapping[str, Callable[[ir.Expr], ir.Expr]], lane: ir.Expr | None
+) -> ir.Expr:
+    """Lower the calls of some functions that neither bind nor are bound."""
+    bound: list[ir.Call] = []
+    tvm_ffi.structural_walk(
+        expr, (tirx.Let, lambda let: tvm_ffi.structural_walk(let, (ir.Call, bound.append)))
+    )
+
+    def lower(call: ir.Call) -> ir.Expr:
+        name = next((n for n in functions if is_call(call, n)), None)
+        if name is None or str(call.ty.dtype) != "float32" or _binds(call):
+            return call
+        shared = lane is not None and not contains(variables_of(call), lane)
+        if shared or any(call.same_as(other) for other in bound):
+            return call
+        return functions[name](call.args[0])
+
+    return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
+
+
+def _without_isnan(call: ir.Call) -> ir.Expr:
+    """Test the bits of a float32 instead; TVM would ask the C library lane by lane."""
+    if not is_call(call, "isnan") or str(call.args[0].ty.dtype) != "float32":
+        return call
+    bits = tirx.bitwise_and(tirx.reinterpret("int32", call.args[0]), _integer(0x7FFFFFFF))
+    return bits > _integer(0x7F800000)  # larger than infinity's
+
+
+def _without_truth(cast: tirx.Cast) -> ir.Expr:
+    """Choose a number instead of casting a comparison.
+
+    TVM's code generation makes a scalar constant of a vector's type of such a cast in a binding.
+    """
+    if str(cast.value.ty.dtype) != "bool" or isinstance(cast.value, ir.TensorLoad):
+        return cast
+    dtype = str(cast.ty.dtype)
+    return tirx.Select(cast.value, tirx.const(1, dtype), tirx.const(0, dtype))
+
+
+def _binds(expr: ir.Expr) -> bool:
+    found: list[tirx.Let] = []
+    tvm_ffi.structural_walk(expr, (tirx.Let, found.append))
+    return bool(found)
+
+
+def _integer(value: int) -> ir.Expr:
+    return tirx.IntImm("int32", value)
+
+
+def makes_vectors(body: ir.Expr | tirx.Stmt, lane: ir.Expr | None = None) -> bool:
+    """Whether TVM makes vectors of all calls in an expression or statement.
+
+    It makes a scalar loop of a statement where it does not: even of one that binds a variable,
+    and the statements that follow then find the value of the last lane in every lane.
+    """
+    calls: list[ir.Call] = []
+    bound: list[tirx.Let] = []
+    tvm_ffi.structural_walk(body, [(ir.Call, calls.append), (tirx.Let, bound.append)])
+    varying = None if lane is None else [lane, *(let.var for let in bound)]
+    return all(_is_vectorised(call, varying) for call in calls)
+
+
+def _is_vectorised(call: ir.Call, varying: list[ir.Var] | None) -> bool:
+    """Whether TVM makes a vector of a call; any variable may vary over lanes when None is given."""
+
+    def varies(expr: ir.Expr) -> bool:
+        variables = variables_of(expr)
+        return any(varying is None or contains(varying, v) for v in variables)
+
+    if is_call(call, "if_then_else"):
+        return not varies(call.args[0])
+    if is_call(call, "reinterpret"):
+        return True
+    vectorises = isinstance(call.op, ir.Op) and bool(call.op.get_attr("TVectorizable"))
+    return vectorises or not varies(call)
