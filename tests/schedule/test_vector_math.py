@@ -92,3 +92,33 @@ def test_truth_values_as_numbers_compile():
         return emit(relax.op.exp(emit(relax.op.astype(emit(relax.op.isnan(value)), "float32"))))
 
     np.testing.assert_allclose(run(body, x), np.where(np.isnan(x), math.e, 1), rtol=1e-6)
+
+
+SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38]
+FUNCTIONS = {  # with their largest error in units of the last place
+    "exp": (np.exp, 2),
+    "erf": (np.vectorize(math.erf), 6),
+    "tanh": (np.tanh, 6),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 3),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_over_the_whole_range(name):
+    function, most = FUNCTIONS[name]
+    sizes = 10.0 ** np.linspace(-45, 38.5, 20001)
+    around = np.linspace(-110, 110, 40001)
+    x = np.concatenate([sizes, -sizes, around, around / 20, SPECIAL]).astype("float32")
+    found = run(lambda emit, value: emit(getattr(relax.op, name)(value)), x)
+    with np.errstate(all="ignore"):
+        exact = function(x.astype("float64"))
+        right = exact.astype("float32")
+    plain = np.isfinite(right)
+    np.testing.assert_array_equal(found[~plain], right[~plain])
+    np.testing.assert_array_equal(np.signbit(found[x == 0]), np.signbit(right[x == 0]))
+    unit = np.spacing(np.maximum(np.abs(right[plain]), np.finfo("float32").tiny))
+    if name == "sigmoid":  # what is no normal number may be 0
+        unit = np.maximum(unit, np.finfo("float32").tiny / most)
+    assert (np.abs(found[plain] - exact[plain]) / unit).max() <= most
+    if name in ("erf", "tanh"):
+        assert np.abs(found[plain]).max() == 1

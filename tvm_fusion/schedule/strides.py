@@ -20,15 +20,18 @@ BRANCH = 48  # where lanes part ways, they are computed one by one
 Access = tuple[ir.Var, Sequence[ir.Expr]]
 
 
-def apart(stage: Stage, candidates: Sequence[Axis]) -> int:
-    """Count the operations that a stage's gathers and scatters are worth.
+def apart(stage: Stage, candidates: Sequence[Axis], branches: bool = False) -> int:
+    """Count the operations that a stage's gathers, scatters and branches are worth.
 
     Parameters
     ----------
     stage : Stage
         Part of a program.
     candidates : sequence of Axis
-        Along one of these run the vectors, whichever costs least; without any there are none.
+        Along one of these run the vectors, where the fewest accesses have elements apart; without
+        any there are no vectors.
+    branches : bool
+        Whether the schedule leaves choices in its loops, on which lanes may not agree.
 
     Returns
     -------
@@ -39,36 +42,17 @@ def apart(stage: Stage, candidates: Sequence[Axis]) -> int:
     reads = [(x.source, x.indices) for value in stage.values for x in loads(value)]
     reads = [x for x in reads if x[0] not in stage.targets]
     writes = list(zip(stage.targets, stage.indices, strict=True))
-    several = [a.var for a in candidates if constant(a.extent) != 1]
-    gathers = points(stage) * terms(stage) * GATHER
-    scatters = points(stage) * SCATTER
-    costs = (
-        gathers * _apart(reads, axis, axes) + scatters * _apart(writes, axis, axes)
-        for axis in several
-    )
-    return min(costs, default=0)
-
-
-def branches(stage: Stage, candidates: Sequence[Axis]) -> int:
-    """Count the operations that choices are worth on which lanes do not agree.
-
-    Parameters
-    ----------
-    stage : Stage
-        Part of a program whose schedule does not cut loops at choices.
-    candidates : sequence of Axis
-        Along one of these run the vectors, whichever costs least.
-
-    Returns
-    -------
-    int
-        For all points and terms.
-    """
-    calls = [call for value in stage.values for call in find(value, ir.Call)]
+    calls = [call for value in stage.values for call in find(value, ir.Call)] if branches else []
     choices = [call.args[0] for call in calls if intrinsic(call) == "if_then_else"]
-    several = [a.var for a in candidates if constant(a.extent) != 1]
-    parting = (sum(axis in variables(c) for c in choices) for axis in several)
-    return points(stage) * terms(stage) * BRANCH * min(parting, default=0)
+    evaluated = points(stage) * terms(stage)
+
+    def costs(axis: ir.Var) -> tuple[int, int]:
+        gathers, scatters = (_apart(accesses, axis, axes) for accesses in (reads, writes))
+        parting = sum(axis in variables(choice) for choice in choices)
+        strides = evaluated * GATHER * gathers + points(stage) * SCATTER * scatters
+        return strides, evaluated * BRANCH * parting
+
+    return sum(min((costs(a.var) for a in candidates if constant(a.extent) != 1), default=(0, 0)))
 
 
 def _apart(accesses: Iterable[Access], axis: ir.Var, axes: Sequence[ir.Var]) -> int:

@@ -16,7 +16,7 @@ from ...fusion.program import Program, Stage, Unstructured
 from ..address import is_adjacent
 from ..contraction.operands import is_contraction
 from ..estimate import flops, too_many_parameters, traffic
-from ..strides import apart, branches
+from ..strides import apart
 from ..template import Claim, Emission, Refusal, Template
 from .cpu import schedule_rows_cpu
 from .gpu import estimate_rows_gpu, schedule_rows_gpu
@@ -107,11 +107,10 @@ def _reads_along(contraction: Stage) -> bool:
 
 def _obstacles(program: Program) -> int:
     """Operations that gathers, scatters and choices are worth to vectors of rows or of elements."""
-    total = 0
-    for stage in program.stages:
-        candidates = [*stage.axes[max(program.rows - 1, 0) :], *stage.reduce]
-        total += apart(stage, candidates) + branches(stage, candidates)
-    return total
+    return sum(
+        apart(s, [*s.axes[max(program.rows - 1, 0) :], *s.reduce], branches=True)
+        for s in program.stages
+    )
 
 
 def _is_row_reduction(op: Operator) -> bool:

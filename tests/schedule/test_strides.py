@@ -1,0 +1,55 @@
+"""What gathers, scatters and branches are worth in claims for a CPU."""
+
+from group_kernels import CPU, CUDA, group, tensor
+from tvm import relax
+
+from tvm_fusion.schedule.elementwise.template import Elementwise
+from tvm_fusion.schedule.rows.template import Rows
+from tvm_fusion.schedule.strides import BRANCH, GATHER, SCATTER
+
+op = relax.op
+SIZE = 6 * 40 * 32
+X = [tensor("x", 6, 40, 32)]
+
+
+def obstacles(template, body):
+    """Operations that a CPU is charged and a GPU is not."""
+    members = group(X, body)
+    cpu, cuda = (template(spec).claim(members, spec.device) for spec in (CPU, CUDA))
+    return cpu.flops - cuda.flops
+
+
+def elementwise(spec):
+    return Elementwise(spec is CUDA)
+
+
+def rows(_spec):
+    return Rows()
+
+
+def test_reading_across_is_a_gather_an_element():
+    assert obstacles(elementwise, lambda emit, x: op.permute_dims(x, [0, 2, 1])) == GATHER * SIZE
+    assert obstacles(elementwise, lambda emit, x: op.permute_dims(x, [1, 0, 2])) == 0
+
+
+def test_broadcasts_are_no_gathers():
+    def body(emit, x):
+        return op.multiply(x, emit(op.max(x, [2], keepdims=True)))
+
+    assert obstacles(rows, body) == 0
+
+
+def test_storing_across_is_a_scatter_unless_reading_across_is_cheaper():
+    def body(emit, x):
+        return op.permute_dims(emit(op.add(x, emit(op.sum(x, [2], keepdims=True)))), [0, 2, 1])
+
+    assert obstacles(rows, body) == GATHER * SIZE
+    assert GATHER < SCATTER
+
+
+def test_rows_in_pieces_branch():
+    def joined(axis):
+        return lambda emit, x: op.sum(emit(op.concat([x, emit(op.negative(x))], axis)), [2])
+
+    assert obstacles(rows, joined(2)) >= BRANCH * 2 * SIZE
+    assert obstacles(rows, joined(0)) == 0
