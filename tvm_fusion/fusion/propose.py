@@ -42,7 +42,8 @@ def accepted_proposals(
     for operators in candidates:
         if len(operators) < 2 or any(op.is_opaque for op in operators):
             continue
-        parts = tuple(partition.blocks_of(operators))
+        members = sorted(operators, key=lambda op: op.index)  # a set has another order every time
+        parts = tuple(partition.blocks_of(members))
         block = merger.join(parts, MappingType.MANY_TO_MANY, must_pay=True)
         if isinstance(block, Block):
             ranked.append((merger.saving(block, parts), block))

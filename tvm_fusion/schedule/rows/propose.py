@@ -98,18 +98,18 @@ def _united(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
 
 def _with_spreading_producers(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:
     """Add light producers that nothing else reads, up to the last One-to-Many one of each way."""
-    inside = set(operators)
-    candidates: set[Operator] = set()
+    inside = dict.fromkeys(_in_order(operators))
+    candidates: dict[Operator, None] = {}
     changed = True
     while changed and len(candidates) < MAX_BETWEEN:
         changed = False
-        for op in [p for o in inside | candidates for p in graph.predecessors(o)]:
+        for op in [p for o in (*inside, *candidates) for p in graph.predecessors(o)]:
             if op in inside or op in candidates or op.type not in _LIGHT:
                 continue
             readers = graph.successors(op)
             leaves = any(v.leaves for v in op.results)
             if not leaves and all(r in inside or r in candidates for r in readers):
-                candidates.add(op)
+                candidates[op] = None
                 changed = True
     spreading = [op for op in candidates if op.type is MappingType.ONE_TO_MANY]
     added: set[Operator] = set(spreading)
