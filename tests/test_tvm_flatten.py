@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import ir, relax, sym, tirx
+from tvm import ir, sym, tirx
 from tvm.ir import Range
 from tvm.script import tirx as T
 
@@ -65,13 +65,6 @@ def test_aligned_divisions_are_simplified_as_ever():
     )
 
 
-def run(mod, array):
-    target = parse("cpu").tvm_target()
-    built = tvm.compile(mod, target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")
-    machine = relax.VirtualMachine(built, tvm.cpu())
-    return machine["main"](tvm.runtime.tensor(array)).numpy()
-
-
 SYMBOLS = i, m, n = [tirx.Var(name, "int64") for name in "imn"]
 ROW, COLUMN = tirx.floordiv(i, m), tirx.floormod(i, m)
 
@@ -114,33 +107,3 @@ def test_tvm_still_takes_one_shift_for_all():
     index = tirx.floormod(i + 10, 5) + tirx.floormod(i + 13, 5)
     found = sym.iter_map_simplify([index], {i: Range(0, N)})[0]
     tvm.ir.assert_structural_equal(found, tirx.floormod(i + 3, 5) * tirx.IntImm("int64", 2))
-
-
-@pytest.mark.parametrize("shape", [(33, 3, 7), (4, 3, 17), (2, 3, 9)])
-def test_guarded_reads_of_shifted_rows(shape):
-    """LLVM makes one masked access of several, from the address of the first, wanted or not."""
-    symbolic = [tirx.Var("m", "int64"), tirx.IntImm("int64", 3), tirx.Var("n", "int64")]
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType(symbolic, "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            padded = builder.emit(relax.op.nn.pad(x, [0, 0, 1, 0, 0, 0]))
-            out = builder.emit_output(relax.op.subtract(padded, builder.emit(relax.op.mean(x))))
-        builder.emit_func_output(out)
-    array = np.random.default_rng(0).normal(size=shape).astype("float32")
-    found = run(builder.get(), array)
-    right = np.pad(array, [(0, 0), (1, 0), (0, 0)]) - array.mean(dtype="float64")
-    np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
-
-
-def test_reversed_repeats():
-    """TVM's simplifier takes remainders of falling lanes wrongly where divisions truncate."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((5, 17), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.flip(builder.emit(relax.op.tile(x, [3, 3])), 1))
-        builder.emit_func_output(out)
-    array = np.random.default_rng(0).normal(size=(5, 17)).astype("float32")
-    found = run(builder.get(), array)
-    np.testing.assert_array_equal(found, np.tile(array, (3, 3))[:, ::-1])

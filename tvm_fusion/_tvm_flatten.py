@@ -22,7 +22,9 @@ from tvm import ir, tirx
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir import pipeline
 
+from .fusion.expressions import loads
 from .fusion.polynomial import Polynomials
+from .schedule.loops import constant, find
 
 DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
@@ -49,7 +51,7 @@ class FlattenRightly:
         hidden: dict[ir.Var, ir.Expr] = {}
 
         def hide(division: Any) -> ir.Expr:
-            if not _shifts(division) or _loads(division):  # FlattenBuffer flattens the loads
+            if not _shifts(division) or loads(division):  # FlattenBuffer flattens the loads
                 return division
             variable = tirx.Var("hidden", division.ty.dtype)
             hidden[variable] = division
@@ -74,10 +76,8 @@ def contiguous(index: ir.Expr) -> ir.Expr:
     Expr
         The same numbers.
     """
-    remainders: list[Any] = []
-    tvm_ffi.structural_walk(index, (tirx.FloorMod, remainders.append))
-    for remainder in remainders:
-        if _constant(remainder.b) is None and str(index.ty.dtype) == "int64":
+    for remainder in find(index, tirx.FloorMod):
+        if constant(remainder.b) is None and str(index.ty.dtype) == "int64":
             index = _without(remainder, index)
     return index
 
@@ -133,15 +133,9 @@ def _mapped(
     return tvm_ffi.structural_map(node, [(kind, change) for kind in kinds], order=order)
 
 
-def _loads(expr: ir.Expr) -> bool:
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return bool(found)
-
-
 def _shifts(division: Any) -> bool:
     """Whether a division needs padding: of a sum with a constant, or of another remainder."""
-    return not _is_aligned(division.a, _constant(division.b))
+    return not _is_aligned(division.a, constant(division.b))
 
 
 def _is_aligned(expr: ir.Expr, divisor: int | None) -> bool:
@@ -153,19 +147,15 @@ def _is_aligned(expr: ir.Expr, divisor: int | None) -> bool:
     if isinstance(expr, (tirx.Add, tirx.Sub)):
         return _is_aligned(expr.a, divisor) and _is_aligned(expr.b, divisor)
     if isinstance(expr, tirx.Mul):
-        factor = _constant(expr.b)
+        factor = constant(expr.b)
         if divisor is not None and factor is not None:
             return _is_aligned(expr.a, divisor // math.gcd(divisor, factor))
         return _is_aligned(expr.a, divisor)
     if isinstance(expr, DIVISIONS):
-        inner = _constant(expr.b)
+        inner = constant(expr.b)
         if isinstance(expr, tirx.FloorDiv):
             whole = None if inner is None or divisor is None else divisor * inner
             return _is_aligned(expr.a, whole)
         fits = inner is not None and divisor is not None and inner % divisor == 0
         return fits and _is_aligned(expr.a, inner)
     return False
-
-
-def _constant(expr: ir.Expr) -> int | None:
-    return int(expr) if isinstance(expr, tirx.IntImm) else None

@@ -316,3 +316,29 @@ def test_wrapped_borders_on_both_sides_of_several_axes():
         lambda emit, x: [emit(OP.nn.pad(x, widths, pad_mode="circular"))],
         ([x], [np.pad(x, borders, mode="wrap")]),
     )
+
+
+def test_guarded_reads_of_shifted_rows():
+    """LLVM makes one masked access of several, from the address of the first, wanted or not."""
+
+    def body(emit, x):
+        padded = emit(OP.nn.pad(x, [0, 0, 1, 0, 0, 0]))
+        return [OP.subtract(padded, emit(OP.mean(x)))]
+
+    arrays = [normal(shape) for shape in ((33, 3, 7), (4, 3, 17), (2, 3, 9))]
+    instances = [
+        ([x], [np.pad(x, [(0, 0), (1, 0), (0, 0)]) - x.mean(dtype="float64")]) for x in arrays
+    ]
+    symbolic = (tirx.Var("m", "int64"), 3, tirx.Var("n", "int64"))
+    check([tensor("x", symbolic)], body, *instances)
+
+
+def test_reversed_repeats():
+    """TVM's simplifier takes remainders of falling lanes wrongly where divisions truncate."""
+
+    def body(emit, x):
+        return [OP.flip(emit(OP.tile(x, [3, 3])), 1)]
+
+    x = normal((5, 17))
+    right = np.tile(x, (3, 3))[:, ::-1]
+    check([tensor("x", (5, 17))], body, ([x], [right]), rtol=0, atol=0)

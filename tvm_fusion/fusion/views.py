@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-
-import tvm
-from tvm import relax, tirx
-
+from .._tvm_reshape import is_reshape
 from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType
 from ..schedule.template import Claim
@@ -21,17 +17,8 @@ def is_view(op: Operator) -> bool:
         and len(op.tensors) == 1
         and len(op.results) == 1
         and op.tensors[0].dtype == op.results[0].dtype
-        and _is_reshape(op.func)
+        and is_reshape(op.func)
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_reshape(func: tirx.PrimFunc) -> bool:
-    try:
-        return relax.analysis.has_reshape_pattern(func)
-    # guard: TVM 0.27 fails to pad some divisions by symbolic extents, as of (6 * n + 18, n + 3)
-    except tvm.error.InternalError:
-        return False
 
 
 def trimmed(claim: Claim, book: ClaimBook) -> tuple[Claim | None, list[Operator]]:

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 
+from .._tvm_reshape import is_reshape
 from ..foreign import has_blocks, on_ours
 
 
@@ -61,4 +62,4 @@ def _is_reshape(mod: tvm.IRModule, value: relax.Expr) -> bool:
         return False
     kernel = mod[value.args[0]]
     # TVM's test dies of a thread-level kernel, which has no SBlocks.
-    return has_blocks(kernel) and relax.analysis.has_reshape_pattern(kernel)
+    return has_blocks(kernel) and is_reshape(kernel)

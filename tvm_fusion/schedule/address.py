@@ -26,12 +26,12 @@ def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr |
     return None if used & set(axes) or find(step, ir.TensorLoad) else step
 
 
-def is_adjacent(
+def known_step(
     buffer: ir.Var, indices: Sequence[ir.Expr], axis: ir.Var, axes: Sequence[ir.Var]
-) -> bool:
-    """Whether neighbours along an axis are neighbours in memory."""
+) -> int | None:
+    """Distance between neighbours along an axis, if it is one number everywhere."""
     step = stride(offset(buffer, indices), axis, axes)
-    return step is not None and constant(step) == 1
+    return None if step is None else constant(step)
 
 
 def conditional_loads(expr: ir.Expr) -> list[ir.TensorLoad]:

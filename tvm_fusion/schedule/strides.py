@@ -8,7 +8,7 @@ from tvm import ir
 
 from ..fusion.expressions import loads, variables
 from ..fusion.program import Axis, Stage
-from .address import intrinsic, offset, stride
+from .address import intrinsic, known_step
 from .estimate import points, terms
 from .loops import constant, find
 
@@ -64,5 +64,4 @@ def _is_short(
 ) -> bool:
     if not any(axis in variables(i) for i in indices):
         return True
-    step = stride(offset(buffer, indices), axis, axes)
-    return step is not None and constant(step) in (0, 1)
+    return known_step(buffer, indices, axis, axes) in (0, 1)

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from .expressions import contains, is_call, variables_of
+from .loops import find
 from .vector_functions import erf, exp, sigmoid, tanh
 
 # Lowered in this order: TVM has vectors of what comes second, the C library's scalars of the first.
@@ -44,14 +45,11 @@ def _lowered(
     expr: ir.Expr, functions: Mapping[str, Callable[[ir.Expr], ir.Expr]], lane: ir.Expr | None
 ) -> ir.Expr:
     """Lower the calls of some functions that neither bind nor are bound."""
-    bound: list[ir.Call] = []
-    tvm_ffi.structural_walk(
-        expr, (tirx.Let, lambda let: tvm_ffi.structural_walk(let, (ir.Call, bound.append)))
-    )
+    bound = [call for let in find(expr, tirx.Let) for call in find(let, ir.Call)]
 
     def lower(call: ir.Call) -> ir.Expr:
         name = next((n for n in functions if is_call(call, n)), None)
-        if name is None or str(call.ty.dtype) != "float32" or _binds(call):
+        if name is None or str(call.ty.dtype) != "float32" or find(call, tirx.Let):
             return call
         shared = lane is not None and not contains(variables_of(call), lane)
         if shared or any(call.same_as(other) for other in bound):
@@ -80,12 +78,6 @@ def _without_truth(cast: tirx.Cast) -> ir.Expr:
     return tirx.Select(cast.value, tirx.const(1, dtype), tirx.const(0, dtype))
 
 
-def _binds(expr: ir.Expr) -> bool:
-    found: list[tirx.Let] = []
-    tvm_ffi.structural_walk(expr, (tirx.Let, found.append))
-    return bool(found)
-
-
 def _integer(value: int) -> ir.Expr:
     return tirx.IntImm("int32", value)
 
@@ -96,11 +88,8 @@ def makes_vectors(body: ir.Expr | tirx.Stmt, lane: ir.Expr | None = None) -> boo
     It makes a scalar loop of a statement where it does not: even of one that binds a variable,
     and the statements that follow then find the value of the last lane in every lane.
     """
-    calls: list[ir.Call] = []
-    bound: list[tirx.Let] = []
-    tvm_ffi.structural_walk(body, [(ir.Call, calls.append), (tirx.Let, bound.append)])
-    varying = None if lane is None else [lane, *(let.var for let in bound)]
-    return all(_is_vectorised(call, varying) for call in calls)
+    varying = None if lane is None else [lane, *(let.var for let in find(body, tirx.Let))]
+    return all(_is_vectorised(call, varying) for call in find(body, ir.Call))
 
 
 def _is_vectorised(call: ir.Call, varying: list[ir.Var] | None) -> bool:

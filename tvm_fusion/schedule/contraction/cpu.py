@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Program
-from ..address import offset, stride
+from ..address import known_step
 from ..block_info import block_info
 from ..cpu import Registers, plain_nest, tile_contraction
 from ..loops import constant
@@ -84,5 +84,6 @@ def strided(contraction: SumOfProducts, factor: ir.Expr) -> bool:
     if not stage.axes or stage.axes[-1].var not in variables(factor):
         return False
     axes = [a.var for a in (*stage.axes, *stage.reduce)]
-    steps = [stride(offset(x.source, x.indices), stage.axes[-1].var, axes) for x in loads(factor)]
-    return all(step is None or constant(step) not in (0, 1) for step in steps)
+    column = stage.axes[-1].var
+    steps = (known_step(x.source, x.indices, column, axes) for x in loads(factor))
+    return all(step not in (0, 1) for step in steps)

@@ -14,7 +14,7 @@ from ...ecg.mapping import MappingType
 from ...fusion.expressions import is_expensive
 from ...fusion.group import Group
 from ...fusion.program import Unstructured
-from ..address import intrinsic, is_adjacent
+from ..address import intrinsic, known_step
 from ..estimate import flops, operations, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..loops import find
@@ -129,7 +129,7 @@ class Contraction(Template):
             return 0
         axes = [a.var for a in contraction.stage.axes]
         count = sum(
-            not is_adjacent(r.buffer, r.indices, axes[-1], axes) for r in contraction.results
+            known_step(r.buffer, r.indices, axes[-1], axes) != 1 for r in contraction.results
         )
         return SCATTER * points(contraction.stage) * count
 

@@ -13,7 +13,7 @@ from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.group import Group
 from ...fusion.program import Program, Stage, Unstructured
-from ..address import is_adjacent
+from ..address import known_step
 from ..contraction.operands import is_contraction
 from ..estimate import flops, too_many_parameters, traffic
 from ..strides import apart
@@ -98,7 +98,7 @@ def _reads_along(contraction: Stage) -> bool:
     axes = [a.var for a in (*contraction.axes, *contraction.reduce)]
     along = contraction.reduce[-1].var
     return all(
-        is_adjacent(read.source, read.indices, along, axes)
+        known_step(read.source, read.indices, along, axes) == 1
         for value in contraction.values
         for read in loads(value)
         if along in variables(read)
