@@ -15,7 +15,7 @@ AMD_MACHINES = {"gfx942": 0x4C, "gfx1100": 0x41}  # EF_AMDGPU_MACH (LLVM's AMDGP
 
 def export(target, folder):
     artifact = tvm_fusion.compile(zoo.load(MODEL), target)
-    assert artifact.manifest["decisions"] == []
+    assert not [d for d in artifact.manifest["decisions"] if d["verdict"] == "fallback"]
     return artifact.export(folder / "artifact")
 
 
