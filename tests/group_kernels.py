@@ -91,11 +91,11 @@ def arrays(params, seed=0):
     return {p.name: make(p) for p in params}
 
 
-def run(func, members, inputs):
+def run(func, members, inputs, spec=CPU):
     """Call a kernel on the CPU; every element of its outputs must be written."""
     func = func.with_attr("global_symbol", "main")
-    built = tvm.compile(tvm.IRModule({"main": func}), CPU.tvm_target(), tir_pipeline="tvm_fusion")
-    passed = [tvm.runtime.tensor(inputs[v.name]) for v in members.inputs]
+    built = tvm.compile(tvm.IRModule({"main": func}), spec.tvm_target(), tir_pipeline="tvm_fusion")
+    passed = [tvm.runtime.tensor(_array(v, inputs)) for v in members.inputs]
     passed += [SIZE] * len(members.scalars)
     results = [np.empty(extents(v.type), v.dtype) for v in members.outputs]
     for result in results:
@@ -103,6 +103,10 @@ def run(func, members, inputs):
     results = [tvm.runtime.tensor(r) for r in results]
     built["main"](*passed, *results)
     return [r.numpy() for r in results]
+
+
+def _array(value, inputs):
+    return inputs[value.name] if value.constant is None else value.constant.value.numpy()
 
 
 def close(actual, expected, tolerance=2e-5):
@@ -123,8 +127,8 @@ def check(template, params, body, reference, spec, tolerance=2e-5):
     if spec is CUDA:
         assert check_gpu(func, spec.tvm_target()) is None
     assert launches(func, members, spec) == claim.launches
-    runnable = serial(func) if spec is CUDA else func
-    close(run(runnable, members, inputs), expected, tolerance)
+    runnable, runs_on = (serial(func), CPU) if spec is CUDA else (func, spec)
+    close(run(runnable, members, inputs, runs_on), expected, tolerance)
     return claim, func
 
 

@@ -174,7 +174,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an epilogue of a slice begins at the first element",
-        "schedule/contraction/operands.py",
+        "schedule/contraction/results.py",
         "conditions.append(tirx.LE(shift, axis))",
         "pass",
         seeds=(23,),
@@ -188,7 +188,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an epilogue reads another place of the sum as its own",
-        "schedule/contraction/operands.py",
+        "schedule/contraction/results.py",
         "or any(not _same_place(reads[0], x) for x in reads[1:])",
         "",
         seeds=(24,),

@@ -17,6 +17,9 @@ from tvm import ir, relax, tirx
 from ..foreign import has_blocks, is_scheduled
 from .operator import Edge, Operator, Value
 
+#: Attribute of a Primitive function: positions of the parameters that stand for constants.
+CONSTANTS = "tvm_fusion.constants"
+
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
 
@@ -41,9 +44,12 @@ class Graph:
         self._symbol_producers: dict[tirx.Var, Operator] = {}
         self._extra: dict[Operator, list[Operator]] = {}
         weights_from = int(func.attrs["num_input"]) if _has(func, "num_input") else len(func.params)
+        constants = {int(i) for i in func.attrs[CONSTANTS]} if _has(func, CONSTANTS) else set()
         for position, param in enumerate(func.params):
             if not isinstance(param.ty, ir.PrimType | relax.ShapeType):
-                self.values[param] = self._fresh(param, position >= weights_from)
+                value = self.values[param] = self._fresh(param, position >= weights_from)
+                if position in constants and isinstance(value, Value):
+                    value.is_constant = value.is_parameter = True
         for index, binding in enumerate(block.bindings):
             self._bind(index, binding)
 
@@ -141,7 +147,9 @@ class Graph:
             return self.values[expr]
         if isinstance(expr, ir.GenericConst) and isinstance(expr.ty, relax.TensorType):
             if expr not in self._constants:
-                self._constants[expr] = Value("constant", expr.ty, constant=expr, is_parameter=True)
+                self._constants[expr] = Value(
+                    "constant", expr.ty, constant=expr, is_constant=True, is_parameter=True
+                )
             return self._constants[expr]
         if isinstance(expr, relax.Tuple):
             fields = [self._alias(f) for f in expr.fields]

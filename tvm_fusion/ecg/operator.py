@@ -29,6 +29,8 @@ class Value:
         None for parameters and constants.
     constant : ir.GenericConst or None
         The constant itself.
+    is_constant : bool
+        Known at compile time: a constant, or the parameter of a group that stands for one.
     is_parameter : bool
         Known before the inputs are: a constant, a weight, or computed from such alone. An operator
         that spreads a parameter over its result is no One-to-Many operator for that.
@@ -38,6 +40,7 @@ class Value:
     type: relax.TensorType
     producer: Operator | None = None
     constant: ir.GenericConst | None = None
+    is_constant: bool = False
     is_parameter: bool = False
     consumers: list[Operator] = field(default_factory=list)
     leaves: bool = False

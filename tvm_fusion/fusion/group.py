@@ -66,7 +66,7 @@ class Group:
         """Structure of the group: equal keys mean equal kernels.
 
         PrimFuncs by identity (a module holds equal ones once), tensors and symbolic variables by
-        their position.
+        their position; of constants, which kernels may want packed, that they are such.
         """
         number: dict[Value, int] = {}
         symbols: dict[tirx.Var, int] = {}
@@ -77,7 +77,7 @@ class Group:
             mentioned = tirx.analysis.undefined_vars(expr)
             return str(expr), tuple(symbols.setdefault(v, len(symbols)) for v in mentioned)
 
-        shapes = tuple((v.dtype, tuple(map(extent, v.shape))) for v in self.inputs)
+        shapes = tuple((v.dtype, v.is_constant, tuple(map(extent, v.shape))) for v in self.inputs)
         wiring = []
         for op in self.members:
             operands = tuple(

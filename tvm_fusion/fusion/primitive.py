@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..ecg.graph import Operator, Value
+from ..ecg.graph import CONSTANTS, Operator, Value
 from .group import Group
 
 TEMPLATE = "tvm_fusion.template"  # attribute: which template claimed the group
@@ -42,7 +42,7 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
     exprs: dict[Value, relax.Expr] = {}
     params: list[relax.Var] = []
     for number, value in enumerate(group.inputs):
-        name = f"constant{number}" if value.constant is not None else value.name
+        name = f"constant{number}" if value.is_constant else value.name
         exprs[value] = relax.Var(name, renamed(value.type))
         params.append(exprs[value])
     bindings = []
@@ -72,6 +72,10 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
     if symbols:
         params.insert(0, relax.Var("symbols", relax.ShapeType(symbols)))
     func = relax.Function(params, body, result.ty, True)
+    first = len(params) - len(group.inputs)
+    constants = [first + i for i, v in enumerate(group.inputs) if v.is_constant]
+    if constants:
+        func = func.with_attr(CONSTANTS, constants)
     return func.with_attrs({"Primitive": True, **(attrs or {})})
 
 

@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 
 from ..foreign import on_ours
+from .join_matmuls import JoinMatmuls
 
 
 @tvm.transform.module_pass(opt_level=0, name="Rewrite")
@@ -14,7 +15,7 @@ class Rewrite:
     """Turn a graph into a cheaper equivalent one.
 
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
-    computed that no output needs.
+    computed that no output needs; matrix products of one left operand joined.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -24,4 +25,5 @@ class Rewrite:
             relax.transform.CanonicalizeBindings(),
             relax.transform.EliminateCommonSubexpr(),
             relax.transform.DeadCodeElimination(),
+            JoinMatmuls(),
         )(mod)

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from ..fusion.program import Axis
 from .loops import constant, find, index, substitute
+
+_VECTOR = 16  # elements of a vector, or a multiple of them
 
 
 def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
@@ -32,6 +35,20 @@ def known_step(
     """Distance between neighbours along an axis, if it is one number everywhere."""
     step = stride(offset(buffer, indices), axis, axes)
     return None if step is None else constant(step)
+
+
+def lies_along(buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis) -> bool:
+    """Whether neighbours along an axis lie side by side, in every aligned vector of it.
+
+    So do the columns of heads: ``column // 64`` and ``column % 64`` are two dimensions, but no
+    vector of 16 from a multiple of 16 on crosses from one head to the next.
+    """
+    vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
+    analyzer = sym.Analyzer()
+    analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(_VECTOR)))
+    place = {axis.var: vector * _VECTOR + lane}
+    position = analyzer.simplify(substitute(offset(buffer, indices), place) - lane)
+    return lane not in tirx.analysis.undefined_vars(position)
 
 
 def conditional_loads(expr: ir.Expr) -> list[ir.TensorLoad]:

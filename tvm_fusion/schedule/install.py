@@ -8,8 +8,9 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..foreign import SCHEDULED, on_ours
+from ..foreign import SCHEDULED
 from .emit import is_group
+from .pack import Packer
 from .template import Emission, Slot
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -33,6 +34,7 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
         are called where the group was, and are still to be scheduled.
     """
     builder = relax.BlockBuilder(mod.clone())
+    packer = Packer()
     names: dict[tirx.PrimFunc, ir.GlobalVar] = {}
     for gvar, emission in emitted.items():
         for kernel in emission.kernels:
@@ -46,11 +48,8 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
         if gvar in emitted:
             del result[gvar]
         elif isinstance(func, relax.Function) and not is_group(func):
-            result.update_func(gvar, _rewrite(mod, func, emitted, names))
-    result = relax.transform.Normalize()(result)
-    if any(emission.packing for emission in emitted.values()):
-        result = on_ours(relax.transform.FoldConstant())(result)
-    return result
+            result.update_func(gvar, _rewrite(mod, func, emitted, names, packer))
+    return relax.transform.Normalize()(result)
 
 
 def _private(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -62,6 +61,7 @@ def _rewrite(
     func: relax.Function,
     emitted: Mapping[ir.GlobalVar, Emission],
     names: _Names,
+    packer: Packer,
 ) -> relax.Function:
     blocks = []
     for block in func.body.blocks:
@@ -71,7 +71,7 @@ def _rewrite(
                 value = binding.value
                 if isinstance(value, relax.Call) and value.op in emitted:
                     group = mod[value.op]
-                    bindings.extend(_calls(binding, group, emitted[value.op], names))
+                    bindings.extend(_calls(binding, group, emitted[value.op], names, packer))
                 else:
                     bindings.append(binding)
             block = relax.DataflowBlock(bindings)
@@ -81,7 +81,11 @@ def _rewrite(
 
 
 def _calls(
-    binding: relax.VarBinding, group: relax.Function, emission: Emission, names: _Names
+    binding: relax.VarBinding,
+    group: relax.Function,
+    emission: Emission,
+    names: _Names,
+    packer: Packer,
 ) -> list[relax.Binding]:
     """Spell one call of a group as the calls of its kernels."""
     args = list(binding.value.args)
@@ -100,6 +104,9 @@ def _calls(
     bindings: list[relax.Binding] = []
     for position, packing in emission.packing.items():
         slot = Slot("input", position)
+        if isinstance(exprs[slot], ir.GenericConst):
+            exprs[slot] = packer(packing, exprs[slot])
+            continue
         packed = _over(_symbols(packing.params[:1], [exprs[slot]]), _type_of(packing))
         var = relax.DataflowVar(f"packed{position}", packed)
         call = relax.Call(_CALL_TIR, [names[packing], relax.Tuple([exprs[slot]])], None, [packed])

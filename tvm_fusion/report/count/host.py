@@ -155,7 +155,8 @@ class HostWalk:
 
     def _visit_for(self, loop: tirx.For) -> None:
         trips = self.env.evaluate(loop.extent)
-        if trips != 1 and self.is_nest(loop):
+        # A loop over tasks is one kernel, even for a single task.
+        if (trips != 1 or loop.kind == tirx.ForKind.PARALLEL) and self.is_nest(loop):
             self.nest(loop)
             return
         start = self.env.evaluate(loop.min)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tvm import ir, s_tir, tirx
@@ -18,17 +19,31 @@ from .canonical import Apart, canonical, over
 from .graft import graft
 from .operands import SumOfProducts
 from .padding import padded
+from .panels import packable
+from .roles import roles
 from .sums_cpu import sums_cpu
 from .symbols import Symbols
+from .tiles_cpu import tiles_cpu
 
 
-def contraction_cpu(program: Program, contraction: SumOfProducts, target: Target) -> tirx.PrimFunc:
-    """Make the kernel; operands with conditions or in an awkward order are copied before."""
+def contraction_cpu(
+    program: Program, contraction: SumOfProducts, constants: Collection[ir.Var], target: Target
+) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
+    """Make the kernel, and functions that pack constant inputs, by position.
+
+    Operands with conditions or in an awkward order are copied before, unless each task copies
+    panels of its own.
+    """
+    matrices = roles(contraction)
+    if matrices is not None and (
+        matrices.rows or packable(contraction, matrices, constants) is not None
+    ):
+        return tiles_cpu(program, contraction, matrices, constants, target)
     apart = copies(contraction)
     results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
     contraction = replace(contraction, results=tuple(results))
     if not is_tiled(contraction):
-        return sums_cpu(program, contraction, apart, target)
+        return sums_cpu(program, contraction, apart, target), {}
     registers = Registers.of(target)
     symbols = Symbols()
     func, result = canonical(
@@ -44,7 +59,7 @@ def contraction_cpu(program: Program, contraction: SumOfProducts, target: Target
         if info is None:
             raise RuntimeError(f"block {name} is not one store in its own loops")
         schedule(sch, block, info, registers)
-    return graft(symbols.expand(sch.mod["main"]), result, program, contraction)
+    return graft(symbols.expand(sch.mod["main"]), result, program, contraction), {}
 
 
 def copies(contraction: SumOfProducts) -> list[Apart]:

@@ -22,7 +22,12 @@ RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
 def contraction_gpu(
     program: Program, contraction: SumOfProducts, name: str, target: Target
 ) -> tirx.PrimFunc:
-    """Make the kernel: the first schedule that is one launch and fits the device."""
+    """Make the kernel: the first schedule that is one launch and fits the device.
+
+    Schedules finish one sum at a time, so those of several pieces are plain sums.
+    """
+    if contraction.pieces is not None:
+        return sums_gpu(program, contraction)
     factors = (("left", contraction.left), ("right", contraction.right))
     apart = [a for n, f in factors if (a := gathered(contraction, n, f)) is not None]
     func, result = canonical(program, contraction, apart)

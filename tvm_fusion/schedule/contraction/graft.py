@@ -78,12 +78,13 @@ def graft(
     return tirx.PrimFunc(params, body).with_attrs(attrs)
 
 
-def epilogue(contraction: SumOfProducts, place: Sequence[ir.Expr], total: ir.Expr) -> tirx.Stmt:
-    """Store every result of one element of the sum."""
+def epilogue(contraction: SumOfProducts, place: Sequence[ir.Expr], *totals: ir.Expr) -> tirx.Stmt:
+    """Store every result of one element of the sum, or of one position of all its pieces."""
     axes = dict(zip((a.var for a in contraction.stage.axes), place, strict=True))
+    sums = dict(zip(contraction.totals, totals, strict=True))
     stmts: list[tirx.Stmt] = []
     for result in contraction.results:
-        value = substitute(result.value, {**axes, contraction.total: total})
+        value = substitute(result.value, {**axes, **sums})
         where = [substitute(i, axes) for i in result.indices]
         stmt: tirx.Stmt = tirx.BufferStore(result.buffer, value, where)
         if result.condition is not None:

@@ -6,38 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, tirx
 
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Program, Stage
-from ...fusion.reaxe import reaxe
-from ..address import conditional_loads
-from ..loops import constant, index, substitute
 from ..template import Refusal
+from .results import Result, result_of
+from .together import Pieces, with_pieces
 
-_UNBOUNDED = 1 << 40  # larger bounds mean that the analyzer knows none
-
-
-@dataclass(frozen=True)
-class Result:
-    """``buffer[indices] = value`` for every element of the contraction that meets a condition.
-
-    Attributes
-    ----------
-    buffer : Var
-        An output.
-    indices : tuple of PrimExpr
-        Over the contraction's axes.
-    value : PrimExpr
-        Over the contraction's axes; ``total`` stands for the sum.
-    condition : PrimExpr or None
-        Which elements it takes; ``None``: all.
-    """
-
-    buffer: ir.Var
-    indices: tuple[ir.Expr, ...]
-    value: ir.Expr
-    condition: ir.Expr | None
+__all__ = ["Result", "SumOfProducts", "analyse", "is_contraction"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +33,9 @@ class SumOfProducts:
         Stands for the sum in the results.
     results : tuple of Result
         What is written, in order.
+    pieces : Pieces or None
+        How the columns are split if results need several sums each. The results are over the axes
+        without ``pieces.piece`` then, and ``pieces.totals`` stand for the sums.
     """
 
     stage: Stage
@@ -64,6 +44,12 @@ class SumOfProducts:
     dtype: str
     total: ir.Var
     results: tuple[Result, ...]
+    pieces: Pieces | None = None
+
+    @property
+    def totals(self) -> tuple[ir.Var, ...]:
+        """What stands for sums in the results: one, or one for each piece."""
+        return (self.total,) if self.pieces is None else self.pieces.totals
 
     @property
     def initial(self) -> ir.Expr:
@@ -113,13 +99,29 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
     results = []
     for part in stages:
         if part.is_map:
-            result = _result(part, stage, total)
+            result = result_of(part, stage, total)
             if isinstance(result, Refusal):
-                return result
+                return _with_pieces(program, stages, stage, total) or result
             results.append(result)
     if target in program.outputs:
         results.append(Result(target, stage.indices[0], total, None))
     return SumOfProducts(stage, *factors, str(target.ty.dtype), total, tuple(results))
+
+
+def _with_pieces(
+    program: Program, stages: Sequence[Stage], stage: Stage, total: ir.Var
+) -> SumOfProducts | None:
+    """Read maps that need several sums each; ``None`` where they are not so many columns apart."""
+    found = with_pieces(program, [s for s in stages if s.is_map], stage)
+    if found is None:
+        return None
+    pieces, results = found
+    split = pieces.apply(stage)
+    factors = _factors(split)
+    if factors is None:
+        return None
+    dtype = str(stage.targets[0].ty.dtype)
+    return SumOfProducts(split, *factors, dtype, total, results, pieces)
 
 
 def is_contraction(stage: Stage) -> bool:
@@ -155,73 +157,5 @@ def _factors(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
     return (left, right) if alone[0] or alone[1] else None
 
 
-def _result(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:
-    """Express a map of the sum over the sum's own axes."""
-    target = stage.targets[0]
-    reads = [x for v in part.values for x in loads(v) if x.source.same_as(target)]
-    elsewhere = Refusal(
-        "epilogue_elsewhere",
-        f"{part.name} does not read {stage.name}'s result at its own position.",
-    )
-    if not reads:
-        return Refusal("unrelated_output", f"{part.name} does not read {stage.name}'s result.")
-    if len(part.targets) != 1 or any(not _same_place(reads[0], x) for x in reads[1:]):
-        return elsewhere
-    # Dimension of the sum's buffer to the sum's axis, and what is read along it.
-    axis_of = {d: v for d, v in enumerate(stage.indices[0]) if isinstance(v, ir.Var)}
-    extents = {a.var: a.extent for a in stage.axes}
-    if set(axis_of.values()) != set(extents) or any(loads(i) for i in reads[0].indices):
-        return elsewhere
-    axes = [a for a in part.axes if constant(a.extent) != 1]
-    zeros = {a.var: index(0) for a in part.axes}
-    analyzer = sym.Analyzer()
-    for axis in axes:
-        analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(axis.extent)))
-    conditional = [x for v in part.values for x in conditional_loads(v)]
-    reads_sometimes = any(x.source.same_as(target) for x in conditional)
-    rows, sizes, targets, conditions = [], [], [], []
-    for dim, axis in axis_of.items():
-        read = reads[0].indices[dim]
-        shift = analyzer.simplify(substitute(read, zeros))
-        if not variables(read) & set(zeros):
-            if constant(extents[axis]) != 1:
-                conditions.append(tirx.EQ(axis, read))
-            continue
-        rows.append(analyzer.simplify(read - shift))
-        largest = analyzer.const_int_bound(rows[-1]).max_value
-        sizes.append(index(largest + 1) if largest < _UNBOUNDED else index(extents[axis]))
-        if isinstance(rows[-1], ir.Var):
-            sizes[-1] = index(next(a.extent for a in axes if a.var.same_as(rows[-1])))
-        targets.append(analyzer.simplify(axis - shift))
-        inside = tirx.And(shift >= 0, shift + sizes[-1] <= index(extents[axis]))
-        if reads_sometimes and not analyzer.can_prove(inside):
-            return elsewhere  # padding: who walks the sum's elements never comes to the border
-        if not analyzer.can_prove_equal(shift, 0):
-            conditions.append(tirx.LE(shift, axis))
-        if not analyzer.can_prove_equal(shift + sizes[-1], extents[axis]):
-            conditions.append(tirx.LT(axis, shift + sizes[-1]))
-    found = reaxe(axes, rows, sizes, complete=True)
-    if found is None:
-        return elsewhere
-    counted = {a.var: t for a, t in zip(found.axes, targets, strict=True)}
-    places = {**zeros, **counted}
-    if found.inverse:
-        places |= {v: substitute(e, counted) for v, e in found.inverse.items()}
-    condition = None
-    for one in conditions:
-        condition = one if condition is None else tirx.And(condition, one)
-
-    def swap(load: ir.TensorLoad) -> ir.Expr:
-        return total if load.source.same_as(target) else load
-
-    value = substitute(substitute(part.values[0], {}, swap), places)
-    indices = tuple(substitute(i, places) for i in part.indices[0])
-    return Result(part.targets[0], indices, value, condition)
-
-
 def _is_load_of(expr: ir.Expr, buffer: ir.Var) -> bool:
     return isinstance(expr, ir.TensorLoad) and expr.source.same_as(buffer)
-
-
-def _same_place(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
-    return tvm_ffi.structural_equal(list(a.indices), list(b.indices))

@@ -36,10 +36,17 @@ ROWS = 4  # results of one thread that share the elements of one operand
 
 
 def sums_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
-    """One launch: a thread sums a few results, neighbouring threads neighbouring columns."""
+    """One launch: a thread sums a few results, neighbouring threads neighbouring columns.
+
+    Pieces that results need together are sums of one thread.
+    """
     stage = contraction.stage
     row = _shared_axis(contraction)
     extents = [a.extent for a in stage.axes]
+    pieces, together = len(contraction.totals), None
+    if contraction.pieces is not None:
+        together = stage.axes.index(contraction.pieces.piece)
+        extents[together] = index(1)
     rows, exact, last_row = 1, True, index(0)
     if row is not None:
         size = constant(extents[row])
@@ -52,33 +59,46 @@ def sums_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
     def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         flat = number * THREADS + thread
         place = coordinates(flat, extents)
-        sums = local("sums", [rows], contraction.dtype)
+        sums = local("sums", [rows * pieces], contraction.dtype)
 
-        def at(count: ir.Expr, inside: bool) -> list[ir.Expr]:
-            if row is None:
-                return place
-            where = place[row] * rows + count
-            if inside and not exact:  # beyond the edge: sum the last row again, and drop it
-                where = tirx.min(where, last_row)
-            return [*place[:row], where, *place[row + 1 :]]
+        def at(count: ir.Expr, piece: int, inside: bool) -> list[ir.Expr]:
+            where = list(place)
+            if together is not None:
+                where[together] = index(piece)
+            if row is not None:
+                where[row] = place[row] * rows + count
+                if inside and not exact:  # beyond the edge: sum the last row again, and drop it
+                    where[row] = tirx.min(where[row], last_row)
+            return where
 
-        def each(make: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-            return loop("row", rows, make, tirx.ForKind.UNROLLED)
+        def each(make: Callable[[ir.Expr, int], tirx.Stmt]) -> tirx.Stmt:
+            return loop(
+                "row",
+                rows,
+                lambda count: sequence([make(count, piece) for piece in range(pieces)]),
+                tirx.ForKind.UNROLLED,
+            )
+
+        def slot(count: ir.Expr, piece: int) -> ir.Expr:
+            return count * pieces + piece if pieces > 1 else count
 
         def finish(count: ir.Expr) -> tirx.Stmt:
-            where = at(count, False)
-            stmt = epilogue(contraction, where, load(sums, [count]))
+            where = at(count, 0, False)
+            totals = [load(sums, [slot(count, piece)]) for piece in range(pieces)]
+            stmt = epilogue(contraction, where, *totals)
             return stmt if exact or row is None else when(where[row] <= last_row, stmt)
 
         stmts = [
-            each(lambda count: tirx.BufferStore(sums, contraction.initial, [count])),
+            each(lambda n, piece: tirx.BufferStore(sums, contraction.initial, [slot(n, piece)])),
             over(
                 stage.reduce,
                 lambda reduced: each(
-                    lambda count: add_term(contraction, (), sums, count, at(count, True), reduced)
+                    lambda n, piece: add_term(
+                        contraction, (), sums, slot(n, piece), at(n, piece, True), reduced
+                    )
                 ),
             ),
-            each(finish),
+            loop("row", rows, finish, tirx.ForKind.UNROLLED),
         ]
         return when(flat < points, block("element", sequence(stmts), [sums]))
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from tvm import DataType, ir
+from tvm import DataType, ir, tirx
 from tvm.target import Target
 
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
+from ...ecg.work import at
 from ...fusion.expressions import is_expensive
 from ...fusion.group import Group
 from ...fusion.program import Unstructured
-from ..address import intrinsic, known_step
+from ..address import intrinsic, lies_along
 from ..estimate import flops, operations, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..loops import find
@@ -24,12 +26,15 @@ from .canonical import Apart
 from .cpu import contraction_cpu, copies, is_tiled, strided
 from .gpu import contraction_gpu
 from .operands import SumOfProducts, analyse
+from .panels import packable
+from .roles import roles
 
 CPU_PROLOGUE = 2  # operations on an operand's element: a vector of it meets a few vectors of sums
 GPU_PROLOGUE = 8  # a block computes it once per element of a tile in shared memory
 # How much longer a sum takes that computes an operand's producers for every term, or reads an
 # operand across its columns although its producer could have written it in the right order.
 DEAR_PROLOGUE = 8
+WIDEST = 16  # elements of a vector
 CPU_TILE = 256  # sums of one tile, roughly
 GPU_TILE = 32 * 64
 
@@ -62,7 +67,13 @@ class Contraction(Template):
         contraction = analyse(program, stages)
         if isinstance(contraction, Refusal):
             return contraction
-        written = [] if self._is_gpu else copies(contraction)
+        if contraction.pieces is not None and not (self._is_gpu or _packs(group, contraction)):
+            return Refusal(
+                "epilogue_elsewhere",
+                "Its results need several sums each, not of a packed constant.",
+            )
+        is_product = not self._is_gpu and roles(contraction) is not None
+        written = [] if self._is_gpu or is_product else copies(contraction)
         copied = sum(points(c.stage) * _bytes(c.buffer) for c in written)
         return Claim(
             self,
@@ -81,11 +92,12 @@ class Contraction(Template):
         contraction = analyse(program, inlined(program))
         if isinstance(contraction, Refusal):
             raise RuntimeError(contraction.sentence)
+        packing: dict[int, tirx.PrimFunc] = {}
         if self._is_gpu:
             func = contraction_gpu(program, contraction, claim.group.title, target)
         else:
-            func = contraction_cpu(program, contraction, target)
-        return Emission.one(func, claim.group)
+            func, packing = contraction_cpu(program, contraction, _constants(claim.group), target)
+        return replace(Emission.one(func, claim.group), packing=packing)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name contractions with light One-to-Many producers, such as a gate over channels.
@@ -127,11 +139,13 @@ class Contraction(Template):
         """Operations that results are worth which vectors of a tile on a CPU store far apart."""
         if self._is_gpu or not is_tiled(contraction):
             return 0
-        axes = [a.var for a in contraction.stage.axes]
-        count = sum(
-            known_step(r.buffer, r.indices, axes[-1], axes) != 1 for r in contraction.results
+        column = contraction.stage.axes[-1]
+        sums = points(contraction.stage)
+        return SCATTER * sum(
+            min(sums, math.prod(at(d) for d in r.buffer.ty.shape))
+            for r in contraction.results
+            if not lies_along(r.buffer, r.indices, column)
         )
-        return SCATTER * points(contraction.stage) * count
 
     def _parallelism(self, contraction: SumOfProducts) -> int:
         sums = points(contraction.stage)
@@ -141,6 +155,20 @@ class Contraction(Template):
         elif self._is_gpu:
             tile = 128
         return max(1, math.ceil(sums / tile))
+
+
+def _packs(group: Group, contraction: SumOfProducts) -> bool:
+    """Whether pieces are columns of a constant, of which tiles take whole vectors."""
+    pieces, matrices = contraction.pieces, roles(contraction)
+    if pieces is None or matrices is None or pieces.width % WIDEST:
+        return False
+    is_last = matrices.columns[-2:] == (pieces.piece, pieces.position)
+    return is_last and packable(contraction, matrices, _constants(group)) is not None
+
+
+def _constants(group: Group) -> frozenset[ir.Var]:
+    known = zip(group.program.inputs, group.inputs, strict=True)
+    return frozenset(buffer for buffer, value in known if value.is_constant)
 
 
 def _choices(expr: ir.Expr) -> int:
