@@ -16,6 +16,7 @@ from .device import TargetSpec, parse
 from .device.probe import machine
 from .errors import UserError
 from .fusion.decisions import recording
+from .threads import choose_threads
 
 # A UserError that a pass raises crosses TVM's C++ and arrives as itself.
 tvm_ffi.register_error("UserError", UserError)
@@ -70,6 +71,7 @@ def compile(  # the public name, as in tvm.compile
         )
         if not imported.signatures:
             raise UserError(f"{imported.source} has no function from tensors to tensors")
+        choose_threads()
         with spec.tvm_target(), context:
             mod = tvm.ir.transform.Sequential(passes)(imported.mod)
             built = build(

@@ -16,6 +16,7 @@ from .._tvm_cuda import load_cudart
 from ..device import cuda_devices, host_cpu
 from ..device.probe import machine
 from ..errors import UserError
+from ..threads import choose_threads
 from . import manifest, weights_file
 from .executable import Executable
 from .tensors import to_tensor
@@ -44,6 +45,7 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     UserError
         For a damaged artifact, one made for another device, or weights that do not fit.
     """
+    choose_threads()
     folder = Path(path)
     found = manifest.read(folder)
     manifest.verify(folder, found, [manifest.LIBRARY])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tvm.target import Target
 
 from ..errors import UserError
+from .attention.template import Attention
 from .contraction.template import Contraction
 from .elementwise.template import Elementwise
 from .rows.template import Rows
@@ -16,7 +17,7 @@ from .template import Template
 
 
 def _templates(is_gpu: bool) -> tuple[Template, ...]:
-    return (Elementwise(is_gpu), Rows(), Contraction(is_gpu), Single(is_gpu))
+    return (Elementwise(is_gpu), Rows(), Attention(is_gpu), Contraction(is_gpu), Single(is_gpu))
 
 
 _CPU, _GPU = _templates(False), _templates(True)

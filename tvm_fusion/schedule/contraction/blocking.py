@@ -20,6 +20,7 @@ MOST_VECTORS = 4
 WAIT = 0.3  # cycles of a load that nothing hides, on average: tall tiles measured slower
 BUFFER = 64 * 1024  # elements of a panel in one pass, and of a task's partial sums: 256 KB
 ROWS = 128  # rows of a block whose number is not known, or large
+COPYING_ROWS = 384  # if each block copies its panels: strided reads of memory are dear
 TASKS = 4  # for each core, so that they end at about the same time
 GRAIN = 1 << 17  # multiplications that are worth a task of their own: a few microseconds
 MANY = 8  # batches, or panels, if symbolic
@@ -58,6 +59,7 @@ def blocking(
     cores: int | None,
     whole_terms: bool,
     vectors: Collection[int] = range(1, MOST_VECTORS + 1),
+    most_rows: int = ROWS,
 ) -> Blocking:
     """Choose sizes.
 
@@ -73,6 +75,8 @@ def blocking(
         Whether sums cannot be cut.
     vectors : collection of int
         Widths to choose from, in vectors.
+    most_rows : int
+        Of a block.
     """
     height, columns = _tile(m, n, unit, vectors)
     width = columns * unit.lanes
@@ -84,7 +88,7 @@ def blocking(
     wanted = min(TASKS * (cores or CORES), max(1, work // GRAIN))
     around = (batch or MANY) * columns
     tiles = math.ceil(rows / height)
-    blocks = max(math.ceil(tiles * height / ROWS), min(tiles, math.ceil(wanted / around)))
+    blocks = max(math.ceil(tiles * height / most_rows), min(tiles, math.ceil(wanted / around)))
     block = math.ceil(tiles / blocks) * height
     panels = max(1, around * blocks // wanted)
     if passes > 1 or k is None:

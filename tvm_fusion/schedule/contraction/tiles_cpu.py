@@ -32,10 +32,10 @@ from ..loops import (
     when,
 )
 from ..register_tile import VectorUnit, accumulate, clear, each, in_vectors
-from .blocking import MOST_VECTORS, Blocking, blocking
+from .blocking import COPYING_ROWS, MOST_VECTORS, ROWS, Blocking, blocking
 from .finish import Finish
 from .operands import SumOfProducts
-from .panels import Packed, Panel, Vectors, vectors
+from .panels import Packed, Panel, Vectors, packable, vectors
 from .roles import Roles, side_by_side
 
 
@@ -68,6 +68,7 @@ def tiles_cpu(
         roles = side_by_side(original, pieces, unit.lanes)
         fitting = (v for v in widths if pieces.width % (v * unit.lanes) == 0)
         widths = [pieces.count * v for v in fitting if pieces.count * v <= MOST_VECTORS]
+    is_packed = packable(contraction, roles, constants) is not None
     sizes = blocking(
         _extent(roles.rows),
         constant(roles.columns[-1].extent),
@@ -77,6 +78,7 @@ def tiles_cpu(
         parse(target).device.cores,
         len(roles.reduce) > 1,
         widths,
+        ROWS if is_packed else COPYING_ROWS,
     )
     if pieces is not None:
         roles = side_by_side(original, pieces, sizes.width // pieces.count)

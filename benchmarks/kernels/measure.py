@@ -1,0 +1,104 @@
+"""One process: checks each case, times it and its peer in turns, prints JSON."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from . import cases, machine
+
+ROUNDS = 7
+SECONDS = 0.05  # of one turn
+TOLERANCE = 1e-5
+
+
+def alternate(runs: Sequence[Callable[[], object]]) -> list[float]:
+    """Return the seconds of each run: the median over rounds in which all have their turn."""
+    for run in runs:
+        run()
+    rounds: list[list[float]] = [[] for _ in runs]
+    for _ in range(ROUNDS):
+        for run, seconds in zip(runs, rounds, strict=True):
+            times, start = [], time.perf_counter()
+            while not times or time.perf_counter() - start < SECONDS:
+                begin = time.perf_counter()
+                run()
+                times.append(time.perf_counter() - begin)
+            seconds.append(statistics.median(times))
+    return [statistics.median(seconds) for seconds in rounds]
+
+
+def product(case: cases.Product) -> dict[str, Any]:
+    """Compare with numpy's BLAS; rates in 1e9 operations a second, of all threads."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((case.rows, case.terms)).astype("float32")
+    w = rng.standard_normal((case.terms, case.columns)).astype("float32")
+    left = relax.Var("x", relax.TensorType(x.shape, "float32"))
+    right = (
+        relax.const(w) if case.constant else relax.Var("w", relax.TensorType(w.shape, "float32"))
+    )
+    params = [left] if case.constant else [left, right]
+    run = cases.compiled(params, lambda: relax.op.matmul(left, right))
+    given = [tvm.runtime.tensor(a) for a in ((x,) if case.constant else (x, w))]
+    exact = x.astype("float64") @ w
+    error = float(np.abs(run(*given).numpy() - exact).max() / np.abs(exact).max())
+    if error > TOLERANCE:
+        raise RuntimeError(f"{case.name} is wrong: relative error {error:.1e}")
+    ours, blas = alternate([lambda: run(*given), lambda: x @ w])
+    return {
+        "name": case.name,
+        "ours": case.operations / ours / 1e9,
+        "blas": case.operations / blas / 1e9,
+        "bytes_per_second": (x.nbytes + w.nbytes + exact.nbytes // 2) / ours / 1e9,
+        "error": error,
+    }
+
+
+def rows(name: str) -> dict[str, Any]:
+    """Measure a map of rows in memory: 1e9 bytes a second, each tensor once."""
+    body, tensors = cases.ROWS[name]
+    count = body.__code__.co_argcount
+    full = [cases.LARGE] + [cases.LARGE if name == "add" else cases.LARGE[1:]] * (count - 1)
+    params = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(full)]
+    run = cases.compiled(params, lambda: body(*params))
+    rng = np.random.default_rng(0)
+    given = [tvm.runtime.tensor(rng.standard_normal(s).astype("float32")) for s in full]
+    copied, size = machine.copy()
+    read, read_size = machine.read()
+    ours, copy_seconds, read_seconds = alternate([lambda: run(*given), copied, read])
+    bytes_ = tensors * int(np.prod(cases.LARGE)) * 4
+    bandwidth = size / copy_seconds if tensors > 1 else read_size / read_seconds
+    return {
+        "name": name,
+        "ours": bytes_ / ours / 1e9,
+        "stream": bandwidth / 1e9,
+    }
+
+
+def main() -> None:
+    """Measure everything with the threads that the environment sets."""
+    threads = int(sys.argv[1])
+    run, operations = machine.multiply_adds(threads)
+    read, size = machine.read()
+    peak, stream = alternate([run, read])
+    record = {
+        "peak": operations / peak / 1e9,
+        "read": size / stream / 1e9,
+        "squares": [product(case) for case in cases.squares()],
+        "drawn": [product(case) for case in cases.drawn()],
+        "vectors": [product(case) for case in cases.vectors()],
+        "rows": [rows(name) for name in cases.ROWS],
+    }
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Attention as one kernel, run against float64; GPU kernels one thread after the other."""
+
+import group_kernels
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from attention_graphs import (
+    CASES,
+    LOWEST,
+    SYMBOLIC,
+    added,
+    attention,
+    guarded,
+    op,
+    reference,
+    tensors,
+)
+from group_kernels import (
+    CPU,
+    CUDA,
+    arrays,
+    check,
+    close,
+    compiles_for_cuda,
+    group,
+    kernel,
+    run,
+    serial,
+    tensor,
+)
+from tvm import relax, tirx
+
+from tvm_fusion.schedule.attention.exponential import LEAST, decay
+from tvm_fusion.schedule.attention.template import Attention
+from tvm_fusion.schedule.loops import block, loop
+
+SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+
+
+def template(spec):
+    return Attention(spec is CUDA)
+
+
+def compare(params, body, reference, spec, tolerance=2e-5):
+    claim, func = check(template(spec), params, body, reference, spec, tolerance)
+    assert claim.launches == 1
+    return func
+
+
+@SPECS
+@pytest.mark.parametrize("case", CASES)
+def test_against_float64(case, spec):
+    compare(*CASES[case], spec)
+
+
+@SPECS
+@pytest.mark.parametrize("size", [1, 5, 70])
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_symbolic_lengths(case, size, spec, monkeypatch):
+    if size == 1 and case in ("keys", "both", "one length"):
+        size = 2
+    monkeypatch.setattr(group_kernels, "SIZE", size)
+    compare(*SYMBOLIC[case], spec)
+
+
+def test_more_keys_than_a_tile_holds_at_run_time(monkeypatch):
+    monkeypatch.setattr(group_kernels, "SIZE", 1300)
+    compare(*SYMBOLIC["keys"], CPU)
+
+
+@SPECS
+@pytest.mark.parametrize("instead", [0.0, 0.5])
+@pytest.mark.parametrize("keys", [37, 1500])
+def test_fully_masked_rows(keys, instead, spec):
+    """The guard's number takes the place of NaN in rows of minus infinity alone."""
+    params = [*tensors(1, 2, 9, keys, 24), tensor("mask", 1, 1, 9, keys)]
+    body = attention(score=added, weigh=lambda emit, p, mask: guarded(emit, p, instead))
+    members = group(params, body, spec)
+    _, func = kernel(template(spec), members, spec)
+    inputs = arrays(params)
+    inputs["mask"][:] = np.where(inputs["mask"] > 0, 0, -np.inf)
+    inputs["mask"][..., [2, 8], :] = -np.inf
+    expected = reference(
+        lambda s, mask: s / 8 + mask, lambda p, mask: np.where(np.isnan(p), instead, p)
+    )
+    close(run(runnable(func, spec), members, inputs), expected(*wide(inputs, params)))
+
+
+@SPECS
+def test_fully_masked_rows_without_a_guard(spec):
+    params = [*tensors(1, 2, 9, 37, 24), tensor("mask", 1, 1, 9, 37)]
+    members = group(params, attention(score=added), spec)
+    _, func = kernel(template(spec), members, spec)
+    inputs = arrays(params)
+    inputs["mask"][..., 3, :] = -np.inf
+    (result,) = run(runnable(func, spec), members, inputs)
+    assert np.isnan(result[:, :, 3]).all()
+    assert not np.isnan(np.delete(result, 3, 2)).any()
+
+
+@SPECS
+def test_rows_masked_by_the_lowest_number_average_the_values(spec):
+    params = [*tensors(1, 2, 9, 37, 24), tensor("mask", 1, 1, 9, 37)]
+    members = group(params, attention(score=added), spec)
+    _, func = kernel(template(spec), members, spec)
+    inputs = arrays(params)
+    inputs["mask"][..., 3, :] = LOWEST
+    (result,) = run(runnable(func, spec), members, inputs)
+    np.testing.assert_allclose(result[:, :, 3], inputs["v"].mean(2), rtol=1e-5, atol=1e-6)
+
+
+def test_exponentials_of_softmax():
+    x = tirx.decl_buffer((1 << 16,), "float32", "x", layout=None)
+    y = tirx.decl_buffer((1 << 16,), "float32", "y", layout=None)
+    body = loop("i", 1 << 16, lambda i: tirx.BufferStore(y, decay(tirx.BufferLoad(x, [i])), [i]))
+    func = tirx.PrimFunc([x, y], block("root", body))
+    func = func.with_attrs({"s_tir": True, "global_symbol": "main", "tirx.noalias": True})
+    values = np.linspace(-120, 0, (1 << 16) - 3).astype("float32")
+    values = np.concatenate([values, np.array([-np.inf, np.nan, -3.4e38], "float32")])
+    result = tvm.runtime.tensor(np.zeros_like(values))
+    built = tvm.compile(tvm.IRModule({"main": func}), CPU.tvm_target(), tir_pipeline="tvm_fusion")
+    built["main"](tvm.runtime.tensor(values), result)
+    exact = np.exp(values.astype("float64"))
+    near = values >= LEAST
+    error = np.abs(result.numpy()[near] - exact[near]) / np.spacing(exact[near].astype("float32"))
+    assert error.max() < 2
+    assert (result.numpy()[values < LEAST] == 0).all()
+    assert np.isnan(result.numpy()[-2])
+
+
+@SPECS
+def test_halves_are_summed_in_float32(spec):
+    def half(emit, s, mask):
+        scale = relax.const(np.array(0.125, "float16"))
+        return emit(op.add(emit(op.multiply(s, scale)), mask))
+
+    params = [
+        *tensors(1, 3, 21, 300, 64, dtype="float16"),
+        tensor("mask", 1, 1, 21, 300, dtype="float16"),
+    ]
+    compare(
+        params, attention(score=half), reference(lambda s, mask: s / 8 + mask), spec, tolerance=1e-3
+    )
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    params, body, _ = CASES["many keys"]
+    members = group(params, body, CPU)
+    _, func = kernel(template(CPU), members, CPU)
+    inputs = arrays(params)
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    try:
+        results = []
+        for count in (1, 2):
+            configure(1, count)
+            results.append(run(func, members, inputs)[0])
+    finally:
+        configure(1, 0)
+    np.testing.assert_array_equal(*results)
+
+
+def test_products_and_exponentials_are_vectors():
+    avx512 = group_kernels.parse("cpu:skylake-avx512")
+    params, body, _ = CASES["head of 64"]
+    _, func = kernel(template(avx512), group(params, body, avx512), avx512)
+    func = func.with_attr("global_symbol", "main")
+    built = tvm.compile(
+        tvm.IRModule({"main": func}), avx512.tvm_target(), tir_pipeline="tvm_fusion"
+    )
+    text = built.mod.inspect_source("asm")
+    assert text.count("vfmadd") > 24
+    assert "expf" not in text
+
+
+def test_scores_are_never_whole():
+    params, body, _ = CASES["many keys"]
+    _, func = kernel(template(CPU), group(params, body, CPU), CPU)
+    blocks = []
+    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, blocks.append))
+    sizes = [4 * np.prod([int(e) for e in b.shape]) for k in blocks for b in k.alloc_buffers]
+    assert max(sizes) <= 1 << 18
+
+
+@pytest.mark.cuda_toolchain
+def test_compiles_for_cuda():
+    cases = {name: CASES[name] for name in ("plain", "scale and mask", "rotary")}
+    assert compiles_for_cuda(Attention(True), {**cases, "symbolic": SYMBOLIC["both"]})
+
+
+def runnable(func, spec):
+    return serial(func) if spec is CUDA else func
+
+
+def wide(inputs, params):
+    return [inputs[p.name].astype("float64") for p in params]

@@ -1,0 +1,120 @@
+"""The planner finds attention in graphs: one group, one kernel."""
+
+import numpy as np
+import pytest
+import tvm
+from attention_graphs import (
+    added,
+    attention,
+    causal,
+    guarded,
+    heads,
+    number,
+    projected,
+    rotated,
+    scaled,
+    tensors,
+    to_rows,
+    written_out,
+)
+from group_kernels import CPU, CUDA, tensor
+from tvm import relax
+
+from tvm_fusion import transform
+from tvm_fusion.fusion.fuse import plan_module
+
+op = relax.op
+
+
+def module(params, body):
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(builder.normalize(body(builder.emit, *params)))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def planned(params, body, spec):
+    target = spec.tvm_target()
+    with target:
+        mod = transform.Legalize()(module(params, body))
+    (plan,) = plan_module(mod, target).values()
+    return plan
+
+
+def templates(plan):
+    return [claim.template.name for claim in plan.claims]
+
+
+def weight(*shape):
+    return number(np.random.default_rng(0).standard_normal(shape))
+
+
+def encoder(emit, x, mask):
+    """Projections of one input, attention under a mask, projection of the result."""
+    q, k, v = (
+        heads(emit, emit(op.add(emit(op.matmul(x, weight(64, 64))), weight(64))), 4)
+        for _ in range(3)
+    )
+    rows = attention(score=added, weigh=lambda emit, p, mask: guarded(emit, p), finish=to_rows)(
+        emit, q, k, v, mask
+    )
+    return op.matmul(rows, weight(64, 64))
+
+
+GRAPHS = {
+    "plain": (tensors(1, 2, 40, 50, 32), attention(score=scaled)),
+    "written out": (tensors(1, 2, 40, 50, 32), attention(score=scaled, normal=written_out)),
+    "causal": (tensors(1, 2, 19, 33, 32), attention(score=causal)),
+    "heads in rows": ([tensor(name, 2, 40, 96) for name in "qkv"], projected),
+    "rotary": (
+        [*tensors(1, 3, 14, 14, 32), tensor("c", 1, 1, 14, 32), tensor("s", 1, 1, 14, 32)],
+        rotated,
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_one_group(graph, spec):
+    assert templates(planned(*GRAPHS[graph], spec)) == ["attention"]
+
+
+@pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_projections_keep_their_epilogues(spec):
+    plan = planned([tensor("x", 2, 24, 64), tensor("mask", 2, 1, 1, 24)], encoder, spec)
+    assert templates(plan).count("attention") == 1
+    assert set(templates(plan)) == {"attention", "contraction"}
+    (claim,) = [c for c in plan.claims if c.template.name == "attention"]
+    assert all(v.shape != [64] for v in claim.group.inputs)
+
+
+def test_a_mask_that_others_read_stays_apart():
+    def twice(emit, q, k, v, mask):
+        wide = emit(op.multiply(emit(op.subtract(mask, number(1.0))), number(1e4)))
+        body = attention(score=added)
+        return op.add(emit(body(emit, q, k, v, wide)), emit(body(emit, k, q, v, wide)))
+
+    params = [*tensors(1, 2, 40, 40, 32), tensor("mask", 1, 1, 40, 40)]
+    names = templates(planned(params, twice, CPU))
+    assert names.count("attention") == 2
+
+
+def test_the_whole_pipeline_keeps_the_claim():
+    params, body = GRAPHS["heads in rows"]
+    target = CPU.tvm_target()
+    mod = module(params, body)
+    with target:
+        mod = tvm.relax.get_pipeline("tvm_fusion", target=target)(mod)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 40, 96)).astype("float32") for _ in range(3))
+    built = tvm.compile(mod, target, relax_pipeline=None, tir_pipeline="tvm_fusion")
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    result = machine["main"](*map(tvm.runtime.tensor, (q, k, v))).numpy()
+    split = [x.reshape(2, 40, 3, 32).transpose(0, 2, 1, 3).astype("float64") for x in (q, k, v)]
+    scores = split[0] @ split[1].swapaxes(-1, -2) / 8
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = (e / e.sum(-1, keepdims=True)) @ split[2]
+    expected = expected.transpose(0, 2, 1, 3).reshape(2, 40, 96)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)

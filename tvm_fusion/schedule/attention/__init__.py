@@ -1,0 +1,1 @@
+"""Attention: two products with softmax between them, as one kernel."""

@@ -1,0 +1,270 @@
+"""Reads a program as attention: by what its stages compute, never by names of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from ...fusion.expressions import loads, variables
+from ...fusion.program import Axis, Program, Stage
+from ..contraction.operands import SumOfProducts, analyse, is_contraction
+from ..inline import inlined, inlined_size
+from ..loops import constant, substitute
+from ..template import Refusal
+from .pattern import FLOAT, Pattern, widened
+from .weights import Weights, read_weights
+
+_FLOATS = ("float32", "float16")
+
+
+def read(program: Program) -> Pattern | Refusal:
+    """Read a program as attention, or say what is different.
+
+    Parameters
+    ----------
+    program : Program
+        A group's.
+
+    Returns
+    -------
+    Pattern or Refusal
+        ``not_mine`` for what does not come near.
+    """
+    reductions = [s for s in program.stages if not s.is_map]
+    if len(reductions) != 4 or not is_contraction(reductions[0]):
+        return Refusal("not_mine", "It is not two products with a row's maximum and sum between.")
+    if any(len(s.targets) != 1 or len(s.reduce) != 1 for s in reductions):
+        return Refusal("not_mine", "A reduction has several results, or runs over several axes.")
+    refusal = inlined_size(program)
+    if refusal is not None:
+        return refusal
+    stages = inlined(program)
+    scores, maximum, total, product = (s for s in stages if not s.is_map)
+    if not isinstance(maximum.values[0], tirx.Max) or not isinstance(total.values[0], tirx.Add):
+        return Refusal("not_mine", "Its reductions are no softmax between two products.")
+    if not is_contraction(product):
+        return Refusal("second_product", f"{product.name} is no product of weights and values.")
+    between = [s.targets[0] for s in (scores, maximum, total)]
+    for stage in stages:
+        if stage.is_map and not stage.reads.isdisjoint(between):
+            sentence = f"{stage.name} uses what lies between the products, which is never whole."
+            return Refusal("scores_used_elsewhere", sentence)
+    if not program.outputs or any(t in program.outputs for t in between):
+        return Refusal("scores_used_elsewhere", "What lies between the products is a result.")
+    return _Reader(program, stages, scores, maximum, total, product).pattern()
+
+
+class _Reader:
+    """Expresses all stages over the axes of the scores."""
+
+    def __init__(
+        self,
+        program: Program,
+        stages: Sequence[Stage],
+        scores: Stage,
+        maximum: Stage,
+        total: Stage,
+        product: Stage,
+    ) -> None:
+        self._program = program
+        self._stages = stages
+        self._scores, self._maximum, self._total = scores, maximum, total
+        self._product = product
+        dtype = str(scores.targets[0].ty.dtype)
+        self._raw = tirx.Var("raw", FLOAT)
+        self._product_of_row = self._raw if dtype == FLOAT else tirx.Cast(dtype, self._raw)
+        self._top = tirx.Var("top", str(maximum.targets[0].ty.dtype))
+        self._sum = tirx.Var("sum", str(total.targets[0].ty.dtype))
+
+    def pattern(self) -> Pattern | Refusal:
+        """Read the stages one after the other."""
+        stages = [self._scores, self._maximum, self._total, self._product]
+        if any(str(s.targets[0].ty.dtype) not in _FLOATS for s in stages):
+            return Refusal("not_mine", "Scores are neither float32 nor float16.")
+        first = self._contraction(self._scores, [self._scores])
+        second = self._contraction(
+            self._product, [self._product, *(s for s in self._stages if s.is_map)]
+        )
+        if isinstance(first, Refusal):
+            return first
+        if isinstance(second, Refusal):
+            return second
+        if second.pieces is not None:
+            return Refusal("epilogue_elsewhere", "A result needs several columns of the product.")
+        key = self._key()
+        if isinstance(key, Refusal):
+            return key
+        score = self._over_scores(self._maximum, _added(self._maximum))
+        if score is None:
+            return _elsewhere(self._maximum)
+        exponent = tirx.exp(score - self._top)
+        added = self._over_scores(self._total, _added(self._total))
+        if added is None or not tvm_ffi.structural_equal(added, exponent, map_free_vars=False):
+            return Refusal(
+                "no_softmax",
+                f"{self._total.name} does not sum the exponentials of what "
+                f"{self._maximum.name} is the maximum of, over the same axis.",
+            )
+        weighed = [f for f in (second.left, second.right) if self._reads_softmax(f)]
+        if len(weighed) != 1:
+            return Refusal("second_product", f"{self._product.name} weighs no values by softmax.")
+        own = self._axes_of(self._product)
+        if own is None or not _is(own.get(self._product.reduce[0].var), key.var):
+            return Refusal(
+                "second_product", f"{self._product.name} does not sum over the axis of softmax."
+            )
+        return self._finish(first, second, key, score, exponent, weighed[0], own)
+
+    def _finish(
+        self,
+        first: SumOfProducts,
+        second: SumOfProducts,
+        key: Axis,
+        score: ir.Expr,
+        exponent: ir.Expr,
+        weighed: ir.Expr,
+        own: Mapping[ir.Var, ir.Var],
+    ) -> Pattern | Refusal:
+        normal = self._over_scores(self._product, weighed)
+        weights = None if normal is None else read_weights(normal, exponent, self._sum)
+        if not isinstance(weights, Weights):
+            return weights or _elsewhere(self._product)
+        columns = [a for a in self._product.axes if a.var not in own]
+        if len(columns) != 1:
+            return Refusal("second_product", f"{self._product.name} has no single axis of columns.")
+        value = second.right if weighed.same_as(second.left) else second.left
+        k, q = first.left, first.right
+        if key.var not in variables(k):
+            k, q = q, k
+        if key.var in variables(q):
+            return Refusal("not_mine", f"Both operands of {self._scores.name} run along the keys.")
+        value = substitute(value, own)
+        others = [a for a in self._scores.axes if a.var is not key.var]
+        used = variables(k) | variables(value)
+        rows = [a for a in others if a.var not in used]
+        query = max(rows, key=_extent, default=None)
+        exprs = (q, k, value, score, weights.value, weights.instead)
+        try:
+            wide = [None if e is None else widened(e) for e in exprs]
+        except ValueError as reason:
+            return Refusal("not_mine", f"{reason}.")
+        if any(e is not None and str(e.ty.dtype) != FLOAT for e in wide):
+            return Refusal("not_mine", "Operands are neither float32 nor float16.")
+        q, k, value, score, weight, instead = wide
+        return Pattern(
+            tuple(a for a in others if a is not query),
+            query,
+            key,
+            self._scores.reduce[0],
+            columns[0],
+            q,
+            k,
+            value,
+            self._raw,
+            score,
+            weights.exponential,
+            weight,
+            instead,
+            second,
+            {**own, columns[0].var: columns[0].var},
+        )
+
+    def _contraction(self, stage: Stage, stages: Sequence[Stage]) -> SumOfProducts | Refusal:
+        """Read one product as if what comes before were given."""
+        program = self._program
+        outputs = program.outputs if stage is self._product else (stage.targets[0],)
+        alone = Program(program.inputs, outputs, program.scalars, tuple(stages), 0)
+        return analyse(alone, stages)
+
+    def _key(self) -> Axis | Refusal:
+        """Axis of the scores that softmax runs over."""
+        own = self._axes_of(self._maximum)
+        along = (own or {}).get(self._maximum.reduce[0].var)
+        axis = next((a for a in self._scores.axes if _is(along, a.var)), None)
+        if axis is None:
+            return _elsewhere(self._maximum)
+        return axis
+
+    def _axes_of(self, stage: Stage) -> dict[ir.Var, ir.Var] | None:
+        """Scores' axes by the axes of a stage, which must read scores at its own position."""
+        target = self._scores.targets[0]
+        reads = [x for v in stage.values for x in loads(v) if x.source.same_as(target)]
+        if not reads:
+            return None
+        where = self._scores.indices[0]
+        own: dict[ir.Var, ir.Var] = {}
+        mine = {a.var for a in (*stage.axes, *stage.reduce)}
+        for written, read in zip(where, reads[0].indices, strict=True):
+            if isinstance(written, ir.Var):
+                if read not in mine or read in own:
+                    return None
+                own[read] = written
+        if len(own) != len(self._scores.axes):
+            return None
+        same = all(
+            tvm_ffi.structural_equal(list(reads[0].indices), list(x.indices), map_free_vars=False)
+            for x in reads[1:]
+        )
+        return own if same else None
+
+    def _over_scores(self, stage: Stage, value: ir.Expr | None) -> ir.Expr | None:
+        """Express what a stage adds over the axes of the scores; ``None`` if it reads others."""
+        own = self._axes_of(stage)
+        if value is None or own is None:
+            return None
+        stand_ins = (
+            (self._scores, self._product_of_row),
+            (self._maximum, self._top),
+            (self._total, self._sum),
+        )
+        strange = False
+
+        def swap(load: ir.TensorLoad) -> ir.Expr:
+            nonlocal strange
+            for part, stand_in in stand_ins:
+                if load.source.same_as(part.targets[0]):
+                    strange |= not self._is_own_row(part, load)
+                    return stand_in
+            return load
+
+        # Indices are over the scores' axes when loads are looked at.
+        found = substitute(substitute(value, own), {}, swap)
+        return None if strange else found
+
+    def _is_own_row(self, part: Stage, load: ir.TensorLoad) -> bool:
+        """Whether a load that is over the scores' axes is of their own row."""
+        if part is self._scores:
+            return True  # _axes_of saw to it
+        own = self._axes_of(part) or {}
+        return all(
+            not isinstance(written, ir.Var) or _is(own.get(written), read)
+            for written, read in zip(part.indices[0], load.indices, strict=True)
+        )
+
+    def _reads_softmax(self, factor: ir.Expr) -> bool:
+        return any(x.source.same_as(self._total.targets[0]) for x in loads(factor))
+
+
+def _added(stage: Stage) -> ir.Expr | None:
+    """Tell what a reduction takes in beside its own value."""
+    update, target = stage.values[0], stage.targets[0]
+    for own, other in ((update.a, update.b), (update.b, update.a)):
+        if isinstance(own, ir.TensorLoad) and own.source.same_as(target):
+            return other
+    return None
+
+
+def _is(one: ir.Expr | None, other: ir.Expr) -> bool:
+    return one is not None and one.same_as(other)
+
+
+def _extent(axis: Axis) -> float:
+    return constant(axis.extent) or float("inf")
+
+
+def _elsewhere(stage: Stage) -> Refusal:
+    return Refusal(
+        "scores_elsewhere", f"{stage.name} does not read the scores of its own row, each once."
+    )

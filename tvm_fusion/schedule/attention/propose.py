@@ -1,0 +1,153 @@
+"""What attention proposes: everything from the first product to the second, and what is around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tvm import tirx
+
+from ...ecg.graph import Graph, Operator
+from ...ecg.mapping import MappingType
+from ...fusion.bind import parts_of
+from ...fusion.program import Stage, Unstructured
+from ..contraction.operands import is_contraction
+
+MAX_BETWEEN = 48  # operators followed from one product on
+MAX_BEFORE = 64  # operators that feed one attention
+_MOVES = (MappingType.REORGANIZE, MappingType.SHUFFLE)
+_LIGHT = (MappingType.ONE_TO_ONE, MappingType.ONE_TO_MANY, *_MOVES)
+
+
+def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
+    """Name sets of operators around two products with softmax between.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where to look.
+
+    Yields
+    ------
+    tuple of Operator
+        What lies between the products; with the movement of the result; with the movement of the
+        operands; with all that is light and that only this attention reads.
+    """
+    stages = {op: _reductions(op) for op in graph.operators}
+    products = [op for op, found in stages.items() if len(found) == 1 and is_contraction(found[0])]
+    known = set(products)
+    for first in products:
+        below = _below(graph, first, known, stages)
+        for last in [op for op in below if op in known]:
+            core = {first, last} | _between(graph, last, below)
+            if _is_softmax([s for op in core - {first, last} for s in stages[op]]):
+                yield from _nested(graph, core, last)
+
+
+def _nested(graph: Graph, core: set[Operator], last: Operator) -> Iterator[tuple[Operator, ...]]:
+    after = core | set(_after(graph, last))
+    moved = after | set(_before(graph, after, _MOVES))
+    everything = after | set(_before(graph, after, _LIGHT))
+    for operators in dict.fromkeys(map(frozenset, (core, after, moved, everything))):
+        yield tuple(sorted(operators, key=lambda op: op.index))
+
+
+def _reductions(op: Operator) -> list[Stage]:
+    if op.type is not MappingType.MANY_TO_MANY:
+        return []
+    try:
+        return [part.stage for part in parts_of(op) if not part.stage.is_map]
+    except Unstructured:
+        return []
+
+
+def _is_softmax(reductions: list[Stage]) -> bool:
+    """Whether there are a maximum and a sum, and no more."""
+    kinds = [type(s.values[0]) for s in reductions if len(s.values) == 1]
+    return len(reductions) == 2 and set(kinds) == {tirx.Max, tirx.Add}
+
+
+def _below(
+    graph: Graph, first: Operator, products: set[Operator], stages: dict[Operator, list[Stage]]
+) -> dict[Operator, None]:
+    """Follow results through what is light and through rows' reductions, up to products."""
+    below: dict[Operator, None] = {}
+    frontier = [first]
+    while frontier and len(below) < MAX_BETWEEN:
+        for op in graph.successors(frontier.pop(0)):
+            if op in below or not (op.type in _LIGHT or stages[op]):
+                continue
+            below[op] = None
+            if op not in products:
+                frontier.append(op)
+    return below
+
+
+def _between(graph: Graph, last: Operator, below: dict[Operator, None]) -> set[Operator]:
+    found: set[Operator] = set()
+    frontier = [last]
+    while frontier:
+        for op in graph.predecessors(frontier.pop()):
+            if op in below and op not in found:
+                found.add(op)
+                frontier.append(op)
+    return found
+
+
+def _after(graph: Graph, last: Operator) -> Iterator[Operator]:
+    """Follow the result as long as it only moves."""
+    op = last
+    while True:
+        readers = graph.successors(op)
+        if len(readers) != 1 or readers[0].type not in _MOVES or _leaves(op):
+            return
+        op = readers[0]
+        yield op
+
+
+def _before(
+    graph: Graph, inside: Iterable[Operator], types: tuple[MappingType, ...]
+) -> dict[Operator, None]:
+    """Find producers that nothing else reads, but for the epilogue of another product."""
+    inside = dict.fromkeys(inside)
+    found: dict[Operator, None] = {}
+    changed = True
+    while changed and len(found) < MAX_BEFORE:
+        changed = False
+        for op in [p for o in (*inside, *found) for p in graph.predecessors(o)]:
+            if op in inside or op in found or op.type not in types:
+                continue
+            readers = graph.successors(op)
+            if _leaves(op) or not all(r in inside or r in found for r in readers):
+                continue
+            if not _is_epilogue(graph, op):
+                found[op] = None
+                changed = True
+    return found
+
+
+def _is_epilogue(graph: Graph, op: Operator) -> bool:
+    """Whether arithmetic stands right behind a product or a norm, which can take it in."""
+    if op.type is not MappingType.ONE_TO_ONE or _only_moves(op):
+        return False
+    frontier = graph.predecessors(op)
+    while frontier:
+        before = frontier.pop()
+        if before.type is MappingType.MANY_TO_MANY:
+            return True
+        if before.type is MappingType.REORGANIZE or _only_moves(before):
+            frontier.extend(graph.predecessors(before))
+    return False
+
+
+def _only_moves(op: Operator) -> bool:
+    """Whether an operator takes pieces of tensors, in their order."""
+    if op.type is not MappingType.ONE_TO_ONE:
+        return False
+    try:
+        return all(part.is_movement for part in parts_of(op))
+    except Unstructured:
+        return False
+
+
+def _leaves(op: Operator) -> bool:
+    return any(value.leaves for value in op.results)

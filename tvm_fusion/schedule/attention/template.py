@@ -1,0 +1,108 @@
+"""The template for attention: two products with softmax between them, in one launch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tvm.target import Target
+
+from ...device import Device
+from ...ecg.graph import Graph, Operator
+from ...ecg.work import at
+from ...fusion.group import Group
+from ...fusion.program import Unstructured
+from ..estimate import operations, points, too_many_parameters, traffic
+from ..inline import inlined
+from ..loops import constant
+from ..template import Claim, Emission, Refusal, Template
+from .cpu import attention_cpu
+from .gpu import attention_gpu
+from .match import read
+from .pattern import Pattern
+from .propose import attention_proposals
+from .tiles_gpu import Tiles
+
+TASK = 64  # queries of one task, roughly
+EXPONENTIAL = 20  # operations of one
+LARGEST = 512  # elements of a key or a value: a row of them stays in registers and shared memory
+
+
+class Attention(Template):
+    """Softmax of scores, which are products of queries and keys, weighs values.
+
+    Scores are mapped at their own position (scale, mask, bias), weights may be guarded and masked,
+    results are any maps at their own position.
+    """
+
+    name = "attention"
+
+    def __init__(self, is_gpu: bool) -> None:
+        self._is_gpu = is_gpu
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim a program that reads as attention."""
+        if len(group) < 3:
+            return Refusal("not_mine", "Attention is at least three operators.")
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        pattern = read(program)
+        if isinstance(pattern, Refusal):
+            return pattern
+        refusal = too_many_parameters(program) or _too_large(pattern)
+        if refusal is not None:
+            return refusal
+        rows = math.prod(at(a.extent) for a in pattern.batch)
+        queries = 1 if pattern.query is None else at(pattern.query.extent)
+        tiles = Tiles.of(pattern) if self._is_gpu else None
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, inlined(program)),
+            flops=_flops(pattern, rows, queries),
+            parallelism=rows * math.ceil(queries / (tiles.rows if tiles else TASK)),
+            shared_bytes=tiles.shared_bytes if tiles else 0,
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Write the kernel."""
+        program = claim.group.program
+        pattern = read(program)
+        if isinstance(pattern, Refusal):
+            raise RuntimeError(pattern.sentence)
+        if self._is_gpu:
+            func = attention_gpu(program, pattern)
+        else:
+            func = attention_cpu(program, pattern, target)
+        return Emission.one(func, claim.group)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name the operators of every attention in a graph, in a few nested sets."""
+        return attention_proposals(graph)
+
+
+def _too_large(pattern: Pattern) -> Refusal | None:
+    sizes = [constant(axis.extent) for axis in (pattern.depth, pattern.column)]
+    if any(size is None for size in sizes):
+        return Refusal("symbolic_head", "The elements of a key or a value are not known.")
+    if max(size or 0 for size in sizes) > LARGEST:
+        return Refusal("head_too_large", f"A key or a value has more than {LARGEST} elements.")
+    return None
+
+
+def _flops(pattern: Pattern, rows: int, queries: int) -> int:
+    keys = at(pattern.key.extent)
+    depth, columns = at(pattern.depth.extent), at(pattern.column.extent)
+    products = 2 * rows * queries * keys * (depth + columns)
+    softmax = rows * queries * keys * (operations(pattern.score, pattern.weight) + EXPONENTIAL)
+    packing = operations(pattern.k) * depth + operations(pattern.v) * columns
+    blocks = math.ceil(queries / TASK)
+    return (
+        products
+        + softmax
+        + rows * (blocks * keys * packing + queries * depth * operations(pattern.q))
+        + sum(points(pattern.product.stage) * operations(r.value) for r in pattern.product.results)
+    )

@@ -1,0 +1,48 @@
+"""A square of elements transposed in vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import ir, tirx
+
+from ...fusion.expressions import load
+from ..loops import index, sequence
+from .pattern import FLOAT
+
+
+def interleaved(
+    square: ir.Var, lanes: int, store: Callable[[int, ir.Expr], tirx.Stmt]
+) -> tirx.Stmt:
+    """Run ``store(column, elements)`` for every column of a square, as a vector of its rows.
+
+    Rows of the upper half are interleaved with those of the lower half, as often as it takes to
+    bring every row's first element into the first vector: each time halves the number of rows that
+    neighbouring elements are apart.
+
+    Parameters
+    ----------
+    square : Var
+        A buffer of lanes by lanes.
+    lanes : int
+        A power of two.
+    store : callable
+        What to do with a vector.
+    """
+    ramp = tirx.Ramp(index(0), index(1), lanes)
+    rows: list[ir.Expr] = [load(square, [index(i), ramp]) for i in range(lanes)]
+    low = [n // 2 + n % 2 * lanes for n in range(lanes)]
+    high = [n + lanes // 2 for n in low]
+    stmts: list[tirx.Stmt] = []
+
+    def named(value: ir.Expr) -> ir.Expr:
+        var = tirx.Var("row", f"{FLOAT}x{lanes}")
+        stmts.append(tirx.Bind(var, value))
+        return var
+
+    rows = [named(row) for row in rows]
+    for _ in range(lanes.bit_length() - 1):
+        pairs = list(zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True))
+        rows = [named(tirx.Shuffle(list(pair), order)) for pair in pairs for order in (low, high)]
+    stmts.extend(store(d, row) for d, row in enumerate(rows))
+    return sequence(stmts)

@@ -1,0 +1,36 @@
+"""How many threads TVM's runtime uses: one for each physical core that this process may use.
+
+By itself TVM takes half of the logical processors of an x86 machine, hyper-threads or not, and ties
+its threads to the first cores, whether the process may use them or not.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+
+
+def choose_threads() -> None:
+    """Set ``TVM_NUM_THREADS`` and ``TVM_BIND_THREADS`` for this process.
+
+    TVM reads them when a thread runs its first kernel. What the environment says already stays,
+    ``OMP_NUM_THREADS`` included, which TVM follows as well.
+    """
+    if not {"TVM_NUM_THREADS", "OMP_NUM_THREADS"} & set(os.environ):
+        os.environ["TVM_NUM_THREADS"] = str(physical_cores())
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+
+def physical_cores() -> int:
+    """Count the cores of the processors that this process may run on."""
+    return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
+
+
+def _siblings(cpu: int) -> str:
+    """Name the core of a processor by all processors of that core."""
+    try:
+        return Path(_TOPOLOGY.format(cpu)).read_text().strip()
+    except OSError:  # containers hide parts of /sys
+        return str(cpu)
