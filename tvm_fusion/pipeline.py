@@ -21,6 +21,7 @@ from ._tvm_bool import BytesForBooleans
 from ._tvm_cse import without_cse
 from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
+from ._tvm_stack import RegistersOnStack
 from .deploy.dump import Dump
 from .foreign import has_blocks
 
@@ -82,7 +83,7 @@ def tir_pipeline():
     tuple
         The module pass and the factories of host and device finalisation, as TVM registers them.
     """
-    s_tir_passes, finalize_host, finalize_device = s_tir_pipeline()
+    s_tir_passes, finalize_tvm, finalize_device = s_tir_pipeline()
     tirx_passes, _, _ = compilation_pipeline.PIPELINE_MAP["tirx"]()
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
@@ -98,6 +99,9 @@ def tir_pipeline():
         if thread_level:
             lowered.update(tirx_passes(tvm.IRModule(thread_level, attrs=mod.attrs)))
         return lowered
+
+    def finalize_host() -> Pass:
+        return Sequential([RegistersOnStack(), finalize_tvm()])
 
     return run, finalize_host, finalize_device
 

@@ -13,7 +13,7 @@ from ..._tvm_buffer import declare
 from ...fusion.expressions import load, loads, variables
 from ...fusion.program import Axis
 from ..address import known_step
-from ..loops import block, constant, index, loop, over, substitute
+from ..loops import block, constant, index, loop, over, sequence, substitute
 from ..register_tile import in_vectors
 from .blocking import BUFFER
 from .canonical import nest
@@ -110,13 +110,39 @@ class Copied(Vectors):
             value = self.element(panel, reduced, lane)
             return tirx.BufferStore(self._buffer, value, [*reduced, lane])
 
+        # Sums of what lies beyond the last column are never stored, but what lies there may be
+        # denormal, and slow.
+        nothing = tirx.const(0, str(self._buffer.ty.dtype))
+
+        def zero(reduced: list[ir.Expr], lane: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._buffer, nothing, [*reduced, lane])
+
+        def padding(around: list[ir.Expr], columns: int) -> tirx.Stmt:
+            return loop(
+                "k",
+                panel.terms,
+                lambda k: in_vectors(
+                    self.width - columns, lambda lane: zero([*around, k], lane + columns)
+                ),
+            )
+
         def terms(around: list[ir.Expr]) -> tirx.Stmt:
+            if panel.columns is None or panel.columns == self.width:
+                return copies(around)
+            return sequence([padding(around, panel.columns), copies(around)])
+
+        def copies(around: list[ir.Expr]) -> tirx.Stmt:
             if panel.columns is None:  # a symbolic number, in the last panel
                 count = index(self.roles.columns[-1].extent) - panel.number * self.width
                 return loop(
                     "k",
                     panel.terms,
-                    lambda k: loop("lane", count, lambda lane: copy([*around, k], lane)),
+                    lambda k: sequence(
+                        [
+                            in_vectors(self.width, lambda lane: zero([*around, k], lane)),
+                            loop("lane", count, lambda lane: copy([*around, k], lane)),
+                        ]
+                    ),
                 )
             columns = panel.columns
             if not self._is_across():

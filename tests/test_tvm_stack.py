@@ -1,0 +1,44 @@
+"""Small buffers of scope local stay on the stack; TVM would take them from a pool."""
+
+import numpy as np
+import tvm
+from tvm.script import tirx as T
+
+from tvm_fusion import _tvm_stack
+from tvm_fusion.device import parse
+
+TARGET = parse("cpu").tvm_target()
+
+
+@T.prim_func(s_tir=True)
+def reverse(x: T.Buffer((600,), "float32"), y: T.Buffer((600,), "float32")):
+    with T.sblock("root"):
+        kept = T.sblock_alloc_buffer((600,), "float32", scope="local")
+        for i in range(600):
+            kept[599 - i] = x[i]
+        for i in range(600):
+            y[i] = kept[i] + kept[599 - i]
+
+
+def source(pipeline):
+    func = reverse.with_attrs({"global_symbol": "main", "tirx.is_scheduled": True})
+    built = tvm.tirx.build(tvm.IRModule({"main": func}), TARGET, pipeline=pipeline)
+    x = np.arange(600, dtype="float32")
+    y = tvm.runtime.tensor(np.zeros_like(x))
+    built["main"](tvm.runtime.tensor(x), y)
+    np.testing.assert_array_equal(y.numpy(), x + x[::-1])
+    return built.inspect_source("ll")
+
+
+def test_a_buffer_of_one_thread_is_on_the_stack():
+    assert "TVMBackendAllocWorkspace" not in source("tvm_fusion")
+
+
+def test_tvm_takes_it_from_a_pool():
+    """When this fails, `_tvm_stack` can go."""
+    assert "TVMBackendAllocWorkspace" in source("s_tir")
+
+
+def test_a_large_one_is_not(monkeypatch):
+    monkeypatch.setattr(_tvm_stack, "MOST_BYTES", 2000)
+    assert "TVMBackendAllocWorkspace" in source("tvm_fusion")
