@@ -15,7 +15,7 @@ from .pattern import Pattern
 
 L2_BYTES = 1 << 20  # where the device does not say
 BUFFER_BYTES = 1 << 18  # of one buffer: a quarter of that cache
-VECTORS = {True: 3, False: 1}  # in a row of a tile, by whether there are 32 registers
+VECTORS = {True: 4, False: 3}  # in a row of a tile, by whether there are 32 registers
 MOST_ROWS = 16  # of a tile, roughly
 FEW_ROWS = 64  # queries of a task that make packing the keys cheap
 
