@@ -1,11 +1,15 @@
 """Small buffers of scope local stay on the stack; TVM would take them from a pool."""
 
 import numpy as np
+import pytest
 import tvm
+from tvm import relax, tirx
 from tvm.script import tirx as T
 
 from tvm_fusion import _tvm_stack
+from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
+from tvm_fusion.pipeline import relax_pipeline
 
 TARGET = parse("cpu").tvm_target()
 
@@ -37,6 +41,26 @@ def test_a_buffer_of_one_thread_is_on_the_stack():
 def test_tvm_takes_it_from_a_pool():
     """When this fails, `_tvm_stack` can go."""
     assert "TVMBackendAllocWorkspace" in source("s_tir")
+
+
+@pytest.mark.cuda_toolchain
+def test_a_launcher_allocates_on_the_device():
+    """TVM's scans keep what their kernels share in scope local, around the launches."""
+    spec = parse("cuda:sm_90a")
+    with toolchain(spec):
+        x = relax.Var("x", relax.TensorType((129, 5), "float32"))
+        builder = relax.BlockBuilder()
+        with builder.function("main", [x]):
+            with builder.dataflow():
+                y = builder.emit_output(builder.emit(relax.op.cumsum(x, axis=0)))
+            builder.emit_func_output(y)
+        mod = relax_pipeline(target=spec.tvm_target(), lower=False)(builder.get())
+        (scan,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+        scan = scan.with_attr("global_symbol", "main")
+        built = tvm.tirx.build(
+            tvm.IRModule({"main": scan}), spec.tvm_target(), pipeline="tvm_fusion"
+        )
+    assert built.inspect_source("ll").count("alloca i32") == 0
 
 
 def test_a_large_one_is_not(monkeypatch):

@@ -15,6 +15,7 @@ from tvm.ir.transform import PassContext
 
 MOST_BYTES = 16 * 1024  # of one buffer on a thread's stack
 
+CPU = 1  # DLPack's kDLCPU
 _KEEP = "disable_lower_builtin"
 
 
@@ -25,7 +26,13 @@ class RegistersOnStack:
     def transform_function(
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
-        """Mark the allocations of one function."""
+        """Mark the allocations of one function that runs on a CPU.
+
+        What a launcher of device kernels allocates lies on the device: TVM's scans do so, in scope
+        ``local`` around the launches.
+        """
+        if not _is_for_cpu(func):
+            return func
 
         def mark(alloc: tirx.AllocBuffer) -> tirx.AllocBuffer:
             if alloc.buffer.scope() != "local" or not _is_small(alloc.buffer):
@@ -36,6 +43,13 @@ class RegistersOnStack:
 
         body = tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, mark), order="post")
         return func.with_body(body)
+
+
+def _is_for_cpu(func: tirx.PrimFunc) -> bool:
+    attrs: list[tirx.AttrStmt] = []
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, attrs.append))
+    kinds = [a.value for a in attrs if a.attr_key == "device_type"]
+    return all(isinstance(k, tirx.IntImm) and int(k) == CPU for k in kinds)
 
 
 def _is_small(buffer: ir.Var) -> bool:

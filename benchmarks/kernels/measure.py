@@ -17,6 +17,7 @@ from . import cases, machine
 
 ROUNDS = 7
 SECONDS = 0.05  # of one turn
+WARM = 0.04  # seconds of a turn before: the other library's threads still wait for work, busily
 TOLERANCE = 1e-5
 
 
@@ -27,6 +28,9 @@ def alternate(runs: Sequence[Callable[[], object]]) -> list[float]:
     rounds: list[list[float]] = [[] for _ in runs]
     for _ in range(ROUNDS):
         for run, seconds in zip(runs, rounds, strict=True):
+            start = time.perf_counter()
+            while time.perf_counter() - start < WARM:
+                run()
             times, start = [], time.perf_counter()
             while not times or time.perf_counter() - start < SECONDS:
                 begin = time.perf_counter()
