@@ -25,6 +25,7 @@ def test_the_manifest_tells_what_was_compiled(dense_folder):
     assert found["versions"]["apache-tvm"] == tvm_fusion._tvm.TVM
     assert found["weights"]["weight"] == {
         "shape": [64, 32], "dtype": "float32", "offset": 0, "bytes": 8192,
+        "packed": {"function": "pack0", "shape": [1, 64, 32]},
     }  # fmt: skip
     main = found["functions"]["main"]
     assert main["inputs"] == [{"name": "data", "shape": ["batch", 64], "dtype": "float32"}]

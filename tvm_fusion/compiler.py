@@ -60,6 +60,7 @@ def compile(  # the public name, as in tvm.compile
         from .deploy.build import build, export_library
         from .deploy.dump import Dump
         from .frontend import import_model
+        from .frontend.weights import WeightNames, tracking
         from .pipeline import stages
 
         imported = import_model(model, config)
@@ -72,11 +73,10 @@ def compile(  # the public name, as in tvm.compile
         if not imported.signatures:
             raise UserError(f"{imported.source} has no function from tensors to tensors")
         choose_threads()
-        with spec.tvm_target(), context:
+        names = WeightNames((name, const) for const, name in imported.weight_names.items())
+        with spec.tvm_target(), context, tracking(names):
             mod = tvm.ir.transform.Sequential(passes)(imported.mod)
-            built = build(
-                mod, spec, list(imported.signatures), imported.dims, imported.weight_names
-            )
+            built = build(mod, spec, list(imported.signatures), imported.dims, names)
     functions = {
         name: {
             **manifest.signature_to_json(signature),
@@ -100,6 +100,7 @@ def compile(  # the public name, as in tvm.compile
     return Artifact(
         content,
         built.weights,
+        {n: {"function": p.function, "shape": list(p.shape)} for n, p in built.packings.items()},
         lambda path: export_library(built.executable, spec, path),
         time.perf_counter() - start,
     )

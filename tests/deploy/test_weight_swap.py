@@ -1,5 +1,7 @@
 """Weights beside the library: mapped, and replaceable by others of the same shapes."""
 
+import shutil
+
 import numpy as np
 import pytest
 from onnx import TensorProto as T
@@ -68,9 +70,18 @@ def test_mapped_weights_are_private(dense_folder):
     arrays = weights_file.read(dense_folder, manifest.read(dense_folder))
     arrays["weight"][...] = 0
     assert (dense_folder / "weights.bin").read_bytes() == before
-    np.testing.assert_array_equal(
-        weights_file.read(dense_folder, manifest.read(dense_folder))["weight"], OWN["weight"]
-    )
+    again = weights_file.read(dense_folder, manifest.read(dense_folder))["weight"]
+    np.testing.assert_array_equal(again.reshape(64, 32), OWN["weight"])  # one panel of 32 columns
+
+
+def test_a_weight_that_is_stored_otherwise_is_refused(dense_folder, other_folder, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(other_folder, other)
+    found = manifest.read(other)
+    found["weights"]["weight"]["packed"]["shape"] = [2, 64, 16]
+    manifest.write(other, found)
+    with pytest.raises(UserError, match="is stored in another form; expected an artifact of the"):
+        tvm_fusion.load(dense_folder, weights=other)
 
 
 def test_a_loaded_model_uses_the_mapped_memory_itself(dense_folder):
@@ -95,7 +106,7 @@ def test_every_dtype_is_written_aligned_and_read_back(tmp_path, dtype):
         name: generator.integers(0, 2, shape).astype(dtype)
         for name, shape in {"a": (3, 5), "b": (7,), "c": (0, 2), "d": (), "e": (2, 2, 2)}.items()
     }
-    entries = weights_file.write(tmp_path / "weights.bin", weights)
+    entries = weights_file.write(tmp_path / "weights.bin", weights, {})
     assert all(entry["offset"] % 64 == 0 for entry in entries.values())
     read = weights_file.read(tmp_path, {"weights": entries})
     assert list(read) == list(weights)

@@ -27,7 +27,9 @@ class Artifact:
         What :mod:`tvm_fusion.deploy.manifest` documents, without the entries ``weights`` and
         ``files``, which come with the export.
     weights : mapping of str to numpy.ndarray
-        The weights that go beside the library.
+        The weights that go beside the library, packed ones as kernels read them.
+    packings : mapping of str to dict
+        By name, of packed ones: ``function`` and ``shape``, as the manifest has them.
     export_library : callable
         Writes the shared library to a path.
     seconds : float
@@ -36,6 +38,7 @@ class Artifact:
 
     manifest: dict[str, Any]
     weights: Mapping[str, np.ndarray]
+    packings: Mapping[str, Mapping[str, Any]]
     export_library: Callable[[Path], None]
     seconds: float
 
@@ -82,7 +85,7 @@ class Artifact:
 
     def _write(self, folder: Path) -> None:
         self.export_library(folder / manifest.LIBRARY)
-        entries = weights_file.write(folder / manifest.WEIGHTS, self.weights)
+        entries = weights_file.write(folder / manifest.WEIGHTS, self.weights, self.packings)
         files = {
             name: {
                 "bytes": (folder / name).stat().st_size,

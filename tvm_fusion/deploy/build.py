@@ -15,6 +15,7 @@ from tvm.ir import GenericConst
 from .._tvm import PIPELINE
 from ..device import TargetSpec
 from ..errors import UserError
+from ..frontend.weights import Packing, WeightNames
 from ..report.count import count
 from ..signature import DimRange
 from .lower import LowerToVM
@@ -34,6 +35,8 @@ class Built:
         By name, for all functions.
     weight_names : dict of str to list of str
         By function, the weights in the order in which they follow its inputs.
+    packings : dict of str to Packing
+        By name, of weights that are packed.
     counts : dict of str to dict
         By function: ``kernels``, ``calls``, ``intermediate_bytes``.
     """
@@ -41,6 +44,7 @@ class Built:
     executable: Any
     weights: dict[str, np.ndarray]
     weight_names: dict[str, list[str]]
+    packings: dict[str, Packing]
     counts: dict[str, dict[str, Any]]
 
 
@@ -49,7 +53,7 @@ def build(
     spec: TargetSpec,
     functions: list[str],
     dims: Mapping[str, DimRange],
-    model_names: Mapping[GenericConst, str],
+    model_names: WeightNames,
 ) -> Built:
     """Build a module whose functions are scheduled; runs under the target and its toolchain.
 
@@ -63,8 +67,8 @@ def build(
         The public functions.
     dims : mapping of str to DimRange
         Ranges of symbolic dimensions; counts are taken at the upper ends.
-    model_names : mapping of GenericConst to str
-        From a constant to its name in the model.
+    model_names : WeightNames
+        Of constants, with how they were packed.
 
     Returns
     -------
@@ -73,11 +77,12 @@ def build(
     target = spec.tvm_target()
     lifted = lift_constants(mod, MIN_BYTES)
     lowered = tvm.ir.transform.Sequential([LowerToVM()])(lifted.mod)
-    weights, weight_names = _name_weights(lifted.weights, model_names)
+    weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
+    packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
     extents = {name: dim.high for name, dim in dims.items()}
     counts = {name: _count(lowered, target, name, extents) for name in functions}
     executable = tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
-    return Built(executable, weights, weight_names, counts)
+    return Built(executable, weights, weight_names, packings, counts)
 
 
 def export_library(executable: Any, spec: TargetSpec, path: Path) -> None:
@@ -124,6 +129,20 @@ def _name_weights(
             names.append(name)
         order[function] = names
     return weights, order
+
+
+def _packings(
+    lifted: Mapping[str, list[GenericConst]],
+    names: Mapping[str, list[str]],
+    packings: Mapping[GenericConst, Packing],
+) -> dict[str, Packing]:
+    """Tell which named weights are packed, and how."""
+    return {
+        name: packings[constant]
+        for function, constants in lifted.items()
+        for constant, name in zip(constants, names[function], strict=True)
+        if constant in packings
+    }
 
 
 def _same_bits(one: np.ndarray | None, other: np.ndarray) -> bool:

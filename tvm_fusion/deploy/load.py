@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 
 from .._tvm import TVM
@@ -53,9 +54,21 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     device = _open_device(folder, found["target"])
     library = tvm_ffi.load_module(str((folder / manifest.LIBRARY).resolve()))
     arrays = weights_file.read(folder, found)
-    arrays.update(weights_file.replacements(found, weights))
-    tensors = {name: to_tensor(array, device) for name, array in arrays.items()}
+    given = weights_file.replacements(found, weights)
+    tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
+    if not isinstance(weights, (str, os.PathLike)):  # another artifact's are packed already
+        for name in given:
+            if "packed" in found["weights"][name]:
+                tensors[name] = _packed(library, found["weights"][name], tensors[name])
     return Executable(found, library, device, tensors)
+
+
+def _packed(library: Any, entry: Mapping[str, Any], tensor: Any) -> Any:
+    """Bring a weight into the form that kernels read."""
+    device = tensor.device
+    stored = to_tensor(np.empty(entry["packed"]["shape"], entry["dtype"]), device)
+    library.get_function(entry["packed"]["function"], query_imports=True)(tensor, stored)
+    return stored
 
 
 def _check_version(folder: Path, made_with: str) -> None:

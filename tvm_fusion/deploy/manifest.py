@@ -22,7 +22,8 @@ Schema 1
     :func:`tvm_fusion.report.count.count` counts them with symbolic dimensions at ``max``.
 ``weights``
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
-    64 bytes.
+    64 bytes. Of a weight that is stored as kernels read it, ``shape`` is its own, and ``packed``
+    ``{"function", "shape"}``: the library's function that packs, and the stored shape.
 ``decisions``
     What did not go the usual way; the fields of :class:`tvm_fusion.fusion.decisions.Decision`.
 ``files``

@@ -15,7 +15,9 @@ from . import manifest
 from .tensors import ALIGNMENT, as_array, to_numpy
 
 
-def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+def write(
+    path: Path, weights: Mapping[str, np.ndarray], packings: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
     """Write weights one after the other, each aligned.
 
     Parameters
@@ -24,13 +26,15 @@ def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, 
         The file.
     weights : mapping of str to numpy.ndarray
         Written in this order.
+    packings : mapping of str to mapping
+        Of packed weights: ``function`` and the ``shape`` before.
 
     Returns
     -------
     dict
         The manifest's entry ``weights``.
     """
-    entries = {}
+    entries: dict[str, dict[str, Any]] = {}
     with path.open("wb") as file:
         for name, array in weights.items():
             file.write(bytes(-file.tell() % ALIGNMENT))
@@ -40,6 +44,9 @@ def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, 
                 "offset": file.tell(),
                 "bytes": array.nbytes,
             }
+            if name in packings:
+                stored = {"function": packings[name]["function"], "shape": list(array.shape)}
+                entries[name].update(shape=list(packings[name]["shape"]), packed=stored)
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         file.flush()
         os.fsync(file.fileno())
@@ -52,7 +59,8 @@ def read(folder: Path, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
     Returns
     -------
     dict of str to numpy.ndarray
-        Private views: writing to one changes neither the file nor what others see.
+        Private views, packed ones as they are stored: writing to one changes neither the file nor
+        what others see.
     """
     path = folder / manifest.WEIGHTS
     if path.stat().st_size == 0:  # which cannot be mapped
@@ -60,13 +68,17 @@ def read(folder: Path, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
     else:
         data = np.memmap(path, np.uint8, mode="c")
     return {
-        name: data[e["offset"] : e["offset"] + e["bytes"]].view(e["dtype"]).reshape(e["shape"])
+        name: data[e["offset"] : e["offset"] + e["bytes"]].view(e["dtype"]).reshape(_stored(e))
         for name, e in found["weights"].items()
     }
 
 
+def _stored(entry: Mapping[str, Any]) -> list[int]:
+    return entry.get("packed", entry)["shape"]
+
+
 def replacements(found: Mapping[str, Any], weights: Any) -> dict[str, np.ndarray]:
-    """Check weights that are to replace an artifact's own.
+    """Check weights that are to replace an artifact's own; arrays are not packed yet.
 
     Parameters
     ----------
@@ -83,25 +95,40 @@ def replacements(found: Mapping[str, Any], weights: Any) -> dict[str, np.ndarray
     if weights is None:
         return {}
     if isinstance(weights, (str, os.PathLike)):
-        other = Path(weights)
-        weights = read(other, manifest.read(other))
+        return _of_folder(found, Path(weights))
     if not isinstance(weights, Mapping):
         raise UserError(
             f"the weights are a {type(weights).__name__}", "an artifact's folder or arrays by name"
         )
-    result = {}
-    for name, value in weights.items():
-        entry = found["weights"].get(name)
-        if entry is None:
+    return {name: _checked(found, name, value) for name, value in weights.items()}
+
+
+def _of_folder(found: Mapping[str, Any], folder: Path) -> dict[str, np.ndarray]:
+    """Take another artifact's weights, packed ones as they are."""
+    other = manifest.read(folder)
+    arrays = read(folder, other)
+    for name, array in arrays.items():
+        here, there = found["weights"].get(name, {}), other["weights"][name]
+        if "packed" not in here and "packed" not in there:
+            _checked(found, name, array)
+        elif here.get("packed", {}).get("shape") != there.get("packed", {}).get("shape"):
             raise UserError(
-                f"unknown weight {name!r}", "a name that `tvm-fusion inspect --json` lists"
+                f"weight {name!r} of {str(folder)!r} is stored in another form",
+                "an artifact of the same graph and target",
+                "give the weights as arrays by name",
             )
-        given = as_array(value, entry["dtype"], f"weight {name!r}")
-        array = given if isinstance(given, np.ndarray) else to_numpy(given)
-        if list(array.shape) != entry["shape"] or str(array.dtype) != entry["dtype"]:
-            raise UserError(
-                f"weight {name!r} has shape {array.shape} and dtype {array.dtype}",
-                f"shape {tuple(entry['shape'])} and dtype {entry['dtype']}",
-            )
-        result[name] = array
-    return result
+    return arrays
+
+
+def _checked(found: Mapping[str, Any], name: str, value: Any) -> np.ndarray:
+    entry = found["weights"].get(name)
+    if entry is None:
+        raise UserError(f"unknown weight {name!r}", "a name that `tvm-fusion inspect --json` lists")
+    given = as_array(value, entry["dtype"], f"weight {name!r}")
+    array = given if isinstance(given, np.ndarray) else to_numpy(given)
+    if list(array.shape) != entry["shape"] or str(array.dtype) != entry["dtype"]:
+        raise UserError(
+            f"weight {name!r} has shape {array.shape} and dtype {array.dtype}",
+            f"shape {tuple(entry['shape'])} and dtype {entry['dtype']}",
+        )
+    return array

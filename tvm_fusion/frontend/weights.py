@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,22 @@ def constants(mod: Any) -> Iterator[Any]:
             yield const
 
 
+@dataclass(frozen=True)
+class Packing:
+    """How a weight became what kernels read.
+
+    Attributes
+    ----------
+    function : str
+        Name of the function in the library that packs: from the weight to the packed form.
+    shape : tuple of int
+        Of the weight itself.
+    """
+
+    function: str
+    shape: tuple[int, ...]
+
+
 class WeightNames:
     """The model's names of constants, handed on while passes derive new constants from them.
 
@@ -60,6 +77,7 @@ class WeightNames:
 
     def __init__(self, named: Iterable[tuple[str, Any]] = ()):
         self._names: dict[int, tuple[str, Any]] = {}
+        self._packings: dict[int, Packing] = {}
         for name, const in named:
             self._names.setdefault(hash(const), (name, const))
 
@@ -69,6 +87,17 @@ class WeightNames:
         if known:
             name, _ = max(known, key=lambda item: int(np.prod(item[1].value.shape)))
             self._names.setdefault(hash(new), (f"{how}({name})", new))
+
+    def pack(self, new: Any, packing: Packing, source: Any) -> None:
+        """Give ``new``, which is ``source`` packed, the same name."""
+        if hash(source) in self._names:
+            self._names.setdefault(hash(new), (self._names[hash(source)][0], new))
+            self._packings[hash(new)] = packing
+
+    def packings(self, mod: Any) -> dict[Any, Packing]:
+        """Map each packed constant that a module holds, and the model names, to its packing."""
+        found = [(const, self._packings.get(hash(const))) for const in constants(mod)]
+        return {const: packing for const, packing in found if packing}
 
     def of(self, mod: Any) -> dict[Any, str]:
         """Map each named constant object that a module holds to its name."""
@@ -87,6 +116,11 @@ def tracking(names: WeightNames) -> Iterator[None]:
         yield
     finally:
         _names.reset(token)
+
+
+def tracked() -> WeightNames | None:
+    """Return the names that passes are to record in, inside of :func:`tracking`."""
+    return _names.get()
 
 
 def derived(new: Any, how: str, sources: Iterable[Any]) -> Any:

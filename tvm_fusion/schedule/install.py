@@ -34,7 +34,7 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
         are called where the group was, and are still to be scheduled.
     """
     builder = relax.BlockBuilder(mod.clone())
-    packer = Packer()
+    packer = Packer(mod)
     names: dict[tirx.PrimFunc, ir.GlobalVar] = {}
     for gvar, emission in emitted.items():
         for kernel in emission.kernels:
@@ -49,6 +49,8 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
             del result[gvar]
         elif isinstance(func, relax.Function) and not is_group(func):
             result.update_func(gvar, _rewrite(mod, func, emitted, names, packer))
+    for name, packing in packer.functions.items():
+        result[name] = packing
     return relax.transform.Normalize()(result)
 
 

@@ -61,6 +61,17 @@ def loop(name: str, extent: ir.Expr | int, body: Body, kind: int = tirx.ForKind.
     return tirx.For(var, index(0), index(extent), kind, body(var))
 
 
+#: Annotation of a loop over a kernel's tasks.
+TASKS = "tvm_fusion.tasks"
+
+
+def tasks(extent: ir.Expr | int, body: Body, is_parallel: bool = True) -> tirx.For:
+    """Write a kernel's loop over tasks, which stays a loop, and one kernel, even for one task."""
+    kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
+    var = tirx.Var("task", "int64")
+    return tirx.For(var, index(0), index(extent), kind, body(var), annotations={TASKS: True})
+
+
 UNROLLED_TRIPS = 32  # of a small window: its offsets become constants
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from ...schedule.loops import TASKS
 from .result import Kind
 
 # The smallest per-core L2 cache among the supported processors: what fits stays on the core.
@@ -155,8 +156,10 @@ class HostWalk:
 
     def _visit_for(self, loop: tirx.For) -> None:
         trips = self.env.evaluate(loop.extent)
+        if trips == 0:
+            return
         # A loop over tasks is one kernel, even for a single task.
-        if (trips != 1 or loop.kind == tirx.ForKind.PARALLEL) and self.is_nest(loop):
+        if (trips != 1 or TASKS in loop.annotations) and self.is_nest(loop):
             self.nest(loop)
             return
         start = self.env.evaluate(loop.min)

@@ -2,8 +2,8 @@
 
 A nest is an outermost loop. What is computed in a tile inside it belongs to it. Loops of one trip
 and serial loops around parallel ones are host code: the former are looked through, the trips of the
-latter multiply, as a loop around launches does on a GPU. What shares a buffer of one thread (scope
-``local``) is one nest as well: no kernel hands registers to the next.
+latter multiply, as a loop around launches does on a GPU. A loop over tasks is a nest whatever its
+trips are.
 """
 
 from __future__ import annotations
@@ -80,19 +80,6 @@ def packed_name(call: ir.Call) -> str | None:
 class _Nests(HostWalk):
     def is_nest(self, loop: tirx.For) -> bool:
         return loop.kind != tirx.ForKind.SERIAL or not _holds_parallel(loop.body)
-
-    def visit(self, stmt: tirx.Stmt) -> None:
-        if isinstance(stmt, tirx.SeqStmt):
-            for number, part in enumerate(stmt.seq):
-                if isinstance(part, tirx.AllocBuffer) and part.buffer.scope() == "local":
-                    private = tirx.SeqStmt(list(stmt.seq[number:]))
-                    written = _written(private)
-                    self.profile.launch(written[-1] if written else part.buffer.name)
-                    self._large_buffers(private, 1)
-                    return
-                self.visit(part)
-        else:
-            super().visit(stmt)
 
     def nest(self, loop: tirx.For) -> None:
         written = _written(loop.body)

@@ -25,6 +25,7 @@ from ..loops import (
     loop,
     product,
     sequence,
+    tasks,
 )
 from ..register_tile import accumulate, clear, each
 from .keys_cpu import pack_keys, pack_values
@@ -55,16 +56,7 @@ class _Kernel:
             where = {a.var: i for a, i in zip(self._pattern.batch, batch, strict=True)}
             return self._task(where, part * self._sizes.block)
 
-        number = tirx.Var("task", "int64")
-        body = tirx.For(
-            number,
-            index(0),
-            product([*extents, blocks]),
-            tirx.ForKind.PARALLEL,
-            task(number),
-            annotations={"tvm_fusion.tasks": True},  # so that it stays, even for a single task
-        )
-        return kernel(program, body)
+        return kernel(program, tasks(product([*extents, blocks]), task))
 
     def _task(self, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         """Run a block of queries; fewer than a tile has rows go one by one."""

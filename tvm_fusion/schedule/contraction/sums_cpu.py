@@ -30,6 +30,7 @@ from ..loops import (
     over,
     product,
     sequence,
+    tasks,
 )
 from .canonical import Apart, add_term, term
 from .graft import epilogue
@@ -46,7 +47,6 @@ def sums_cpu(
     width = VECTORS * Registers.of(target).lanes
     summand = term(contraction, apart)
     work = constant(product([a.extent for a in (*stage.axes, *stage.reduce)])) or PARALLEL_WORK
-    kind = tirx.ForKind.PARALLEL if work >= PARALLEL_WORK else tirx.ForKind.SERIAL
     along = [a.var for a in (*stage.axes, *stage.reduce)]
 
     def in_order(axis: ir.Var) -> bool:
@@ -61,7 +61,8 @@ def sums_cpu(
     else:
         pieces = _rows(contraction, apart, width)
     fill = [maps_cpu([a.stage], target) for a in apart]
-    body = loop("task", add(count for count, _ in pieces), lambda task: choose(task, pieces), kind)
+    count = add(count for count, _ in pieces)
+    body = tasks(count, lambda task: choose(task, pieces), work >= PARALLEL_WORK)
     return kernel(program, body, prologue=fill, buffers=[a.buffer for a in apart])
 
 

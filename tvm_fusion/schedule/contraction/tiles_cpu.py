@@ -29,6 +29,7 @@ from ..loops import (
     product,
     sequence,
     substitute,
+    tasks,
     when,
 )
 from ..register_tile import VectorUnit, accumulate, clear, each, in_vectors
@@ -155,10 +156,7 @@ class _Tiles:
             return block("task", sequence([*self._zeros(), body]), buffers)
 
         work = constant(product([*extents, sizes.block * sizes.width, self._terms]))
-        kind = tirx.ForKind.PARALLEL
-        if work is not None and work < PARALLEL_WORK:
-            kind = tirx.ForKind.SERIAL
-        return loop("task", product(extents), task, kind)
+        return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
 
     def _zeros(self) -> list[tirx.Stmt]:
         """Begin partial sums; outside of the passes, where TVM then keeps the buffer, too."""
