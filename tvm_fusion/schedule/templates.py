@@ -10,6 +10,7 @@ from tvm.target import Target
 from ..errors import UserError
 from .attention.template import Attention
 from .contraction.template import Contraction
+from .contraction.row_template import RowContraction
 from .elementwise.template import Elementwise
 from .rows.template import Rows
 from .single.template import Single
@@ -17,7 +18,14 @@ from .template import Template
 
 
 def _templates(is_gpu: bool) -> tuple[Template, ...]:
-    return (Elementwise(is_gpu), Rows(), Attention(is_gpu), Contraction(is_gpu), Single(is_gpu))
+    return (
+        Elementwise(is_gpu),
+        Rows(),
+        Attention(is_gpu),
+        Contraction(is_gpu),
+        RowContraction(),
+        Single(is_gpu),
+    )
 
 
 _CPU, _GPU = _templates(False), _templates(True)

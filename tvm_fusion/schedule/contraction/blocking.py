@@ -20,6 +20,7 @@ MOST_VECTORS = 4
 WAIT = 0.3  # cycles of a load that nothing hides, on average: tall tiles measured slower
 BUFFER = 64 * 1024  # elements of a panel in one pass, and of a task's partial sums: 256 KB
 ROWS = 128  # rows of a block whose number is not known, or large
+FEWEST_ROWS = 32  # of a block, for which a task reads all columns from a distant cache
 COPYING_ROWS = 384  # if each block copies its panels: strided reads of memory are dear
 TASKS = 4  # for each core, so that they end at about the same time
 GRAIN = 1 << 17  # multiplications that are worth a task of their own: a few microseconds
@@ -60,6 +61,7 @@ def blocking(
     whole_terms: bool,
     vectors: Collection[int] = range(1, MOST_VECTORS + 1),
     most_rows: int = ROWS,
+    computed: int | None = None,
 ) -> Blocking:
     """Choose sizes.
 
@@ -77,6 +79,9 @@ def blocking(
         Widths to choose from, in vectors.
     most_rows : int
         Of a block.
+    computed : int, optional
+        Elements of a row of the left operand, if a task computes the rows of its block: few tasks
+        share rows then.
     """
     height, columns = _tile(m, n, unit, vectors)
     width = columns * unit.lanes
@@ -88,13 +93,39 @@ def blocking(
     wanted = min(TASKS * (cores or CORES), max(1, work // GRAIN))
     around = (batch or MANY) * columns
     tiles = math.ceil(rows / height)
-    blocks = max(math.ceil(tiles * height / most_rows), min(tiles, math.ceil(wanted / around)))
+    least = math.ceil(wanted / around)
+    if computed is not None:
+        wanted = min(wanted, cores or CORES)
+        most_rows = min(most_rows, max(height, BUFFER // computed))
+        least = blocks_of_rows(rows, wanted)
+    blocks = max(math.ceil(tiles * height / most_rows), min(tiles, least))
     block = math.ceil(tiles / blocks) * height
     panels = max(1, around * blocks // wanted)
     if passes > 1 or k is None:
         panels = min(panels, max(1, BUFFER // (block * width)))
     panels = math.ceil(columns / math.ceil(columns / panels))
     return Blocking(height, width, block, panels, terms)
+
+
+def blocks_of_rows(rows: int, tasks: int) -> int:
+    """Tell into how many blocks rows are cut if each task computes its own."""
+    return min(tasks, math.ceil(rows / FEWEST_ROWS))
+
+
+def tasks_of_a_block(rows: int, work: int, cores: int | None) -> int:
+    """Tell how many tasks compute the same rows.
+
+    Parameters
+    ----------
+    rows : int
+        Of the product.
+    work : int
+        Multiplications.
+    cores : int or None
+        Threads that will run; ``None`` if unknown.
+    """
+    wanted = min(cores or CORES, max(1, work // GRAIN))
+    return math.ceil(wanted / blocks_of_rows(rows, wanted))
 
 
 def _tile(

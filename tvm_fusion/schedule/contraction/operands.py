@@ -83,7 +83,7 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
     if len(reductions) != 1:
         return Refusal("not_mine", f"There are {len(reductions)} reductions, not one.")
     stage = reductions[0]
-    factors = _factors(stage)
+    factors = factors_of(stage)
     if factors is None:
         return Refusal("not_mine", f"{stage.name} is no sum over products of two operands.")
     for part in program.stages:
@@ -117,7 +117,7 @@ def _with_pieces(
         return None
     pieces, results = found
     split = pieces.apply(stage)
-    factors = _factors(split)
+    factors = factors_of(split)
     if factors is None:
         return None
     dtype = str(stage.targets[0].ty.dtype)
@@ -126,11 +126,11 @@ def _with_pieces(
 
 def is_contraction(stage: Stage) -> bool:
     """Whether a stage sums products of two operands that differ."""
-    factors = None if stage.is_map else _factors(stage)
+    factors = None if stage.is_map else factors_of(stage)
     return factors is not None and not tvm_ffi.structural_equal(*factors)
 
 
-def _factors(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
+def factors_of(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
     """Split ``T[..] + a * b`` into a and b, one of which must miss an axis that the other has."""
     update = stage.values[0]
     if len(stage.targets) != 1 or not isinstance(update, tirx.Add):

@@ -67,7 +67,7 @@ class Contraction(Template):
         contraction = analyse(program, stages)
         if isinstance(contraction, Refusal):
             return contraction
-        if contraction.pieces is not None and not (self._is_gpu or _packs(group, contraction)):
+        if contraction.pieces is not None and not (self._is_gpu or packs_pieces(group, contraction)):
             return Refusal(
                 "epilogue_elsewhere",
                 "Its results need several sums each, not of a packed constant.",
@@ -96,7 +96,7 @@ class Contraction(Template):
         if self._is_gpu:
             func = contraction_gpu(program, contraction, claim.group.title, target)
         else:
-            func, packing = contraction_cpu(program, contraction, _constants(claim.group), target)
+            func, packing = contraction_cpu(program, contraction, constants_of(claim.group), target)
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
@@ -157,16 +157,16 @@ class Contraction(Template):
         return max(1, math.ceil(sums / tile))
 
 
-def _packs(group: Group, contraction: SumOfProducts) -> bool:
+def packs_pieces(group: Group, contraction: SumOfProducts) -> bool:
     """Whether pieces are columns of a constant, of which tiles take whole vectors."""
     pieces, matrices = contraction.pieces, roles(contraction)
     if pieces is None or matrices is None or pieces.width % WIDEST:
         return False
     is_last = matrices.columns[-2:] == (pieces.piece, pieces.position)
-    return is_last and packable(contraction, matrices, _constants(group)) is not None
+    return is_last and packable(contraction, matrices, constants_of(group)) is not None
 
 
-def _constants(group: Group) -> frozenset[ir.Var]:
+def constants_of(group: Group) -> frozenset[ir.Var]:
     known = zip(group.program.inputs, group.inputs, strict=True)
     return frozenset(buffer for buffer, value in known if value.is_constant)
 

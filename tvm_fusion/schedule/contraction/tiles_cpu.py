@@ -33,10 +33,12 @@ from ..loops import (
     when,
 )
 from ..register_tile import VectorUnit, accumulate, clear, each, in_vectors
+from .computed_rows import ComputedRows
 from .blocking import COPYING_ROWS, MOST_VECTORS, ROWS, Blocking, blocking
 from .finish import Finish
 from .operands import SumOfProducts
 from .panels import Packed, Panel, Vectors, packable, vectors
+from .row_prologue import RowPrologue
 from .roles import Roles, side_by_side
 
 
@@ -46,6 +48,7 @@ def tiles_cpu(
     roles: Roles,
     constants: Collection[ir.Var],
     target: Target,
+    prologue: RowPrologue | None = None,
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the functions that pack constants, by position among the inputs.
 
@@ -61,6 +64,8 @@ def tiles_cpu(
         Inputs that are known at compile time.
     target : Target
         What to make it for.
+    prologue : RowPrologue, optional
+        What computes the left operand, the last of the contraction's inputs.
     """
     unit = VectorUnit.of(target).of_bits(tirx.const(0, contraction.dtype).ty.dtype.bits)
     pieces, widths = contraction.pieces, list(range(1, MOST_VECTORS + 1))
@@ -80,13 +85,16 @@ def tiles_cpu(
         len(roles.reduce) > 1,
         widths,
         ROWS if is_packed else COPYING_ROWS,
+        None if prologue is None else prologue.terms,
     )
     if pieces is not None:
         roles = side_by_side(original, pieces, sizes.width // pieces.count)
     height = _extent(roles.rows)
     is_single = height is not None and height <= sizes.height
     right = vectors(contraction, roles, sizes.width, sizes.terms, is_single, constants)
-    body = _Tiles(contraction, roles, sizes, right, unit.lanes).tasks()
+    total = product([a.extent for a in roles.rows])
+    left = None if prologue is None else ComputedRows(prologue, sizes.block, total, target)
+    body = _Tiles(contraction, roles, sizes, right, unit.lanes, left).tasks()
     swap = {right.source: right.buffer} if isinstance(right, Packed) else {}
     inputs = [swap.get(b, b) for b in program.inputs]
     func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
@@ -111,9 +119,10 @@ class _Tiles:
         sizes: Blocking,
         right: Vectors,
         lanes: int,
+        left: ComputedRows | None,
     ) -> None:
         self._contraction, self._roles, self._sizes = contraction, roles, sizes
-        self._right, self._lanes = right, lanes
+        self._right, self._lanes, self._left = right, lanes, left
         self._rows = product([a.extent for a in roles.rows])
         self._columns = index(roles.columns[-1].extent)
         self._terms = index(roles.reduce[-1].extent)
@@ -152,8 +161,12 @@ class _Tiles:
                     lambda n: self._panel(where, first + n, n, row_block, number),
                 )
 
+            before = self._zeros()
+            if self._left is not None:
+                buffers = [*buffers, *self._left.buffers()]
+                before.append(self._left.fill(row_block * sizes.block))
             body = loop("pass", self._passes, one_pass)
-            return block("task", sequence([*self._zeros(), body]), buffers)
+            return block("task", sequence([*before, body]), buffers)
 
         work = constant(product([*extents, sizes.block * sizes.width, self._terms]))
         return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
@@ -255,6 +268,8 @@ class _Tiles:
 
         def left(i: ir.Expr, reduced: list[ir.Expr]) -> ir.Expr:
             *outer, last = reduced
+            if self._left is not None:
+                return self._left.at(row(i) - start, [*outer, panel.first_term + last])
             where = dict(panel.place)
             where.update(self._row_place(row(i)))
             terms = [*outer, panel.first_term + last]

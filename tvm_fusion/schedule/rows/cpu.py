@@ -68,6 +68,22 @@ def schedule_rows_cpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     return func.with_body(opaque("root", schedule(program, plan_passes(program), width)))
 
 
+def row_by_number(
+    func: tirx.PrimFunc, rows: int, target: Target
+) -> Callable[[ir.Expr], tirx.Stmt] | None:
+    """Write single rows, for kernels that compute rows on their own; ``None`` if lanes are rows.
+
+    Parameters
+    ----------
+    func, rows, target
+        As for :func:`schedule_rows_cpu`.
+    """
+    program = read_stages(func, rows)
+    if lanes_are_rows(program):
+        return None
+    return _row(program, plan_passes(program), 4 * Registers.of(target).lanes)
+
+
 def lanes_are_rows(program: RowStages) -> bool:
     """Whether vectors run over neighbouring rows: they do in memory, elements of a row do not."""
     if not program.rows or (program.rows[-1].size or SHORT_WALK) < 2:
@@ -85,14 +101,19 @@ def lanes_are_rows(program: RowStages) -> bool:
 
 def _within_rows(program: RowStages, passes: list[Pass], width: int) -> tirx.Stmt:
     """Vectors along the elements of a row; tasks are rows."""
+    return loop("row", volume(program.rows), _row(program, passes, width), _kind(program))
 
+
+def _row(
+    program: RowStages, passes: list[Pass], width: int
+) -> Callable[[ir.Expr], tirx.Stmt]:
     def row(number: ir.Expr) -> tirx.Stmt:
         position = unflatten(number, program.rows)
         lanes = Lanes(program, passes, lambda lane: position)
         body = sequence([_walk_row(lanes, one.stages, width) for one in passes])
         return opaque("row", body, lanes.buffers)
 
-    return loop("row", volume(program.rows), row, _kind(program))
+    return row
 
 
 def _across_rows(program: RowStages, passes: list[Pass], width: int) -> tirx.Stmt:

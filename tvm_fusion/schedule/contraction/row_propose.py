@@ -1,0 +1,82 @@
+"""What products of computed rows propose: a product with the reductions behind its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ecg.graph import Graph, Operator
+from ...ecg.mapping import MappingType
+from ...fusion.bind import parts_of
+from ...fusion.program import Stage, Unstructured
+from .operands import is_contraction
+
+MAX_BEFORE = 48  # operators followed from one product back
+LEVELS = 3  # reductions behind each other, such as mean, variance and what guards them
+_LIGHT = (
+    MappingType.ONE_TO_ONE,
+    MappingType.REORGANIZE,
+    MappingType.SHUFFLE,
+    MappingType.ONE_TO_MANY,
+)
+
+
+def row_product_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
+    """Name sets of operators: one product, the nearest reductions before it, and the way between.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where to look.
+
+    Yields
+    ------
+    tuple of Operator
+        First with the nearest reductions alone, then with those that they need in turn.
+    """
+    stages = {op: _reductions(op) for op in graph.operators}
+    for op, found in stages.items():
+        if len(found) == 1 and is_contraction(found[0]):
+            inside = {op}
+            for _ in range(LEVELS):
+                more = _nearest(graph, inside, stages)
+                if not more:
+                    break
+                inside |= more
+                yield tuple(sorted(inside, key=lambda o: o.index))
+
+
+def _nearest(
+    graph: Graph, inside: set[Operator], stages: dict[Operator, list[Stage]]
+) -> set[Operator]:
+    """Find the reductions that light operators alone separate from a set, and those operators."""
+    above: dict[Operator, None] = {}
+    frontier = list(inside)
+    reductions = []
+    while frontier and len(above) < MAX_BEFORE:
+        for op in graph.predecessors(frontier.pop(0)):
+            if op in above or op in inside:
+                continue
+            if stages[op] and not any(map(is_contraction, stages[op])):
+                reductions.append(op)
+            elif op.type not in _LIGHT:
+                continue
+            else:
+                frontier.append(op)
+            above[op] = None
+    found = set(reductions)
+    frontier = reductions
+    while frontier:
+        for op in graph.successors(frontier.pop()):
+            if op in above and op not in found:
+                found.add(op)
+                frontier.append(op)
+    return found
+
+
+def _reductions(op: Operator) -> list[Stage]:
+    if op.type is not MappingType.MANY_TO_MANY:
+        return []
+    try:
+        return [part.stage for part in parts_of(op) if not part.stage.is_map]
+    except Unstructured:
+        return []

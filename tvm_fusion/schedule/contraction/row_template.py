@@ -1,0 +1,142 @@
+"""The template for norms that go into the matrix product behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ...device import Device
+from ...ecg.graph import Graph, Operator
+from ...fusion.group import Group
+from ...fusion.program import Unstructured
+from ..estimate import flops, points, terms, too_many_parameters, traffic
+from ..inline import inlined, inlined_size
+from ..rows.cpu import lanes_are_rows
+from ..rows.stages import read_stages
+from ..template import Claim, Emission, Refusal, Template
+from .blocking import tasks_of_a_block
+from .operands import SumOfProducts, analyse
+from .panels import packable
+from .roles import Roles, roles
+from .row_propose import row_product_proposals
+from .row_prologue import RowPrologue, row_prologue
+from .template import constants_of, packs_pieces
+from .tiles_cpu import tiles_cpu
+
+
+class RowContraction(Template):
+    """A matrix product of rows that other reductions compute: norm into GEMM.
+
+    Every task computes the rows of its block itself. Many rows, and each is computed once, by the
+    task that takes all columns; few, and tasks that divide the columns compute them again, instead
+    of waiting for a kernel of their own. The cost tells which is dearer.
+    """
+
+    name = "row_contraction"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim reductions over rows, then one contraction with maps of its sum."""
+        if device.kind != "llvm":
+            return Refusal("not_mine", "Rows are computed in front of a product on CPUs.")
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        read = _read(group)
+        if isinstance(read, Refusal):
+            return read
+        before, after = read.prologue.rows.stages, read.stages
+        rows = points(before[-1]) // read.prologue.terms
+        work = points(read.contraction.stage) * terms(read.contraction.stage)
+        times = tasks_of_a_block(rows, work, device.cores)
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, (*before, *after)),
+            flops=flops(after) + times * flops(before),
+            parallelism=times * math.ceil(rows / 32),
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Write the kernel."""
+        group = claim.group
+        read = _read(group)
+        if isinstance(read, Refusal):
+            raise RuntimeError(read.sentence)
+        matrices = roles(read.contraction)
+        if matrices is None:
+            raise RuntimeError("no matrix product")
+        func, packing = tiles_cpu(
+            group.program,
+            read.contraction,
+            matrices,
+            constants_of(group),
+            target,
+            read.prologue,
+        )
+        return replace(Emission.one(func, group), packing=packing)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name products with the reductions that their rows come from."""
+        return row_product_proposals(graph) if device.kind == "llvm" else ()
+
+
+@dataclass(frozen=True)
+class _Read:
+    prologue: RowPrologue
+    contraction: SumOfProducts
+    stages: tuple
+
+
+def _read(group: Group) -> _Read | Refusal:
+    program = group.program
+    reductions = sum(not stage.is_map for stage in program.stages)
+    if reductions < 2:
+        return Refusal("not_mine", f"There are {reductions} reductions, not several.")
+    prologue = row_prologue(program)
+    if isinstance(prologue, Refusal):
+        return prologue
+    refusal = too_many_parameters(program) or inlined_size(prologue.product)
+    if refusal is not None:
+        return refusal
+    stages = inlined(prologue.product)
+    contraction = analyse(prologue.product, stages)
+    if isinstance(contraction, Refusal):
+        return contraction
+    refusal = _no_product(group, prologue, contraction)
+    return refusal or _Read(prologue, contraction, stages)
+
+
+def _no_product(
+    group: Group, prologue: RowPrologue, contraction: SumOfProducts
+) -> Refusal | None:
+    """Say why tiles cannot take rows from a task's own buffer."""
+    matrices = roles(contraction)
+    name = contraction.stage.name
+    if matrices is None or not _are_rows_of(matrices, prologue):
+        return Refusal("not_mine", f"{name} is no matrix product of the rows.")
+    if contraction.pieces is not None and not packs_pieces(group, contraction):
+        return Refusal(
+            "epilogue_elsewhere", "Its results need several sums each, not of a packed constant."
+        )
+    if not matrices.rows and packable(contraction, matrices, constants_of(group)) is None:
+        return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
+    if lanes_are_rows(read_stages(prologue.rows.prim_func(), prologue.rows.rows)):
+        return Refusal("rows_across", "Neighbouring elements of a row lie apart in memory.")
+    return None
+
+
+def _are_rows_of(matrices: Roles, prologue: RowPrologue) -> bool:
+    """Whether a product's rows are the prologue's, and its left factor nothing but these."""
+    if not isinstance(matrices.left, ir.TensorLoad):
+        return False
+    if not matrices.left.source.same_as(prologue.operand):
+        return False
+    given = [i for i in matrices.left.indices if not isinstance(i, tirx.IntImm)]
+    axes = [a.var for a in (*matrices.rows, *matrices.reduce)]
+    return len(given) == len(axes) and all(i.same_as(a) for i, a in zip(given, axes, strict=True))
