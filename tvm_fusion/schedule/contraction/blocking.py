@@ -20,7 +20,7 @@ MOST_VECTORS = 4
 WAIT = 0.3  # cycles of a load that nothing hides, on average: tall tiles measured slower
 BUFFER = 64 * 1024  # elements of a panel in one pass, and of a task's partial sums: 256 KB
 ROWS = 128  # rows of a block whose number is not known, or large
-FEWEST_ROWS = 32  # of a block, for which a task reads all columns from a distant cache
+COMPUTED = 128 * 1024  # elements of the rows that a task computes: half of a level-2 cache
 COPYING_ROWS = 384  # if each block copies its panels: strided reads of memory are dear
 TASKS = 4  # for each core, so that they end at about the same time
 GRAIN = 1 << 17  # multiplications that are worth a task of their own: a few microseconds
@@ -95,9 +95,8 @@ def blocking(
     tiles = math.ceil(rows / height)
     least = math.ceil(wanted / around)
     if computed is not None:
-        wanted = min(wanted, cores or CORES)
-        most_rows = min(most_rows, max(height, BUFFER // computed))
-        least = blocks_of_rows(rows, wanted)
+        wanted, least = min(wanted, cores or CORES), 1
+        most_rows = min(most_rows, max(height, COMPUTED // computed))
     blocks = max(math.ceil(tiles * height / most_rows), min(tiles, least))
     block = math.ceil(tiles / blocks) * height
     panels = max(1, around * blocks // wanted)
@@ -107,25 +106,23 @@ def blocking(
     return Blocking(height, width, block, panels, terms)
 
 
-def blocks_of_rows(rows: int, tasks: int) -> int:
-    """Tell into how many blocks rows are cut if each task computes its own."""
-    return min(tasks, math.ceil(rows / FEWEST_ROWS))
-
-
-def tasks_of_a_block(rows: int, work: int, cores: int | None) -> int:
+def tasks_of_a_block(rows: int, terms: int, work: int, cores: int | None) -> int:
     """Tell how many tasks compute the same rows.
 
     Parameters
     ----------
     rows : int
         Of the product.
+    terms : int
+        Elements of a row.
     work : int
         Multiplications.
     cores : int or None
         Threads that will run; ``None`` if unknown.
     """
     wanted = min(cores or CORES, max(1, work // GRAIN))
-    return math.ceil(wanted / blocks_of_rows(rows, wanted))
+    most_rows = min(ROWS, max(1, COMPUTED // terms))
+    return math.ceil(wanted / math.ceil(rows / most_rows))
 
 
 def _tile(

@@ -1,4 +1,4 @@
-"""Rows of the left operand that a task computes for itself, before the tiles that read them."""
+"""A left factor that a task computes for its block of rows, before the tiles that read it."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from ..._tvm_buffer import declare
 from ...fusion.expressions import load
 from ..loops import index, loop
 from ..rows.cpu import row_by_number
+from .left_cpu import Left, RowBlock
+from .roles import Roles
 from .row_prologue import RowPrologue
 
 PADDING = 16  # elements between rows: those a multiple of 4 KB apart would share cache lines
 
 
-class ComputedRows:
-    """A block of rows in a buffer of the task, every element the product reads of them.
+class ComputedRows(Left):
+    """A block of rows in a buffer of the task.
 
     Parameters
     ----------
+    roles : Roles
+        Of the product; its left factor is the prologue's operand.
     prologue : RowPrologue
         What computes rows.
     block : int
         Rows of a block.
-    total : PrimExpr
-        Rows of the product.
     target : Target
         What to compute them on.
     """
 
-    def __init__(
-        self, prologue: RowPrologue, block: int, total: ir.Expr, target: Target
-    ) -> None:
-        self._operand, self._block, self._total = prologue.operand, block, total
-        program = prologue.rows
-        row = row_by_number(program.prim_func(), program.rows, target)
+    fills_once = True
+
+    def __init__(self, roles: Roles, prologue: RowPrologue, block: int, target: Target) -> None:
+        super().__init__(roles)
+        row = row_by_number(prologue.rows.prim_func(), prologue.rows.rows, target)
         if row is None:
-            raise RuntimeError("lanes of a row prologue are rows")
-        self._row = row
-        self._rows = program.rows
-        terms = [int(d) for d in prologue.operand.ty.shape[program.rows :]]
-        shape = [block, *terms[:-1], terms[-1] + PADDING]
-        self._buffer = declare(
-            [index(d) for d in shape], str(prologue.operand.ty.dtype), "rows", "local"
-        )
+            raise RuntimeError("the lanes of these rows are rows")
+        self._row, self._block, self._operand = row, block, prologue.operand
+        self._outer = prologue.rows.rows
+        *extents, last = (int(d) for d in self._operand.ty.shape[self._outer :])
+        shape = [index(d) for d in (block, *extents, last + PADDING)]
+        self._buffer = declare(shape, str(self._operand.ty.dtype), "rows", "local")
 
     def buffers(self) -> list[ir.Var]:
         """Return the block of rows."""
         return [self._buffer]
 
-    def fill(self, first: ir.Expr) -> tirx.Stmt:
-        """Compute the rows from the first of a block on."""
-        count = tirx.min(index(self._block), self._total - first)
-        return loop("row", count, lambda r: self._here(self._row(first + r), r))
+    def fill(self, rows: RowBlock) -> tirx.Stmt:
+        """Compute rows, each in its place."""
+        count = tirx.min(index(self._block), self.rows - rows.start)
+        return loop("row", count, lambda row: self._here(self._row(rows.start + row), row))
 
-    def at(self, row: ir.Expr, terms: Sequence[ir.Expr]) -> ir.Expr:
-        """Read an element of a row of the block."""
-        return load(self._buffer, [row, *terms])
+    def at(
+        self, rows: RowBlock, row: ir.Expr, reduced: Sequence[ir.Expr], clamp: bool = False
+    ) -> ir.Expr:
+        """Read a computed element; rows beyond the last one have a place, too."""
+        *outer, last = reduced
+        return load(self._buffer, [row, *outer, rows.first_term + last])
 
     def _here(self, stmt: tirx.Stmt, row: ir.Expr) -> tirx.Stmt:
-        """Let a row go to its place in the block."""
-
         def store(node: tirx.BufferStore) -> tirx.BufferStore:
             if not node.buffer.same_as(self._operand):
                 return node
-            return tirx.BufferStore(self._buffer, node.value, [row, *node.indices[self._rows :]])
+            return tirx.BufferStore(self._buffer, node.value, [row, *node.indices[self._outer :]])
 
         return tvm_ffi.structural_map(stmt, (tirx.BufferStore, store), order="post")

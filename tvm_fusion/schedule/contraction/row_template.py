@@ -18,7 +18,7 @@ from ..inline import inlined, inlined_size
 from ..rows.cpu import lanes_are_rows
 from ..rows.stages import read_stages
 from ..template import Claim, Emission, Refusal, Template
-from .blocking import tasks_of_a_block
+from .blocking import ROWS, tasks_of_a_block
 from .operands import SumOfProducts, analyse
 from .panels import packable
 from .roles import Roles, roles
@@ -52,14 +52,14 @@ class RowContraction(Template):
         before, after = read.prologue.rows.stages, read.stages
         rows = points(before[-1]) // read.prologue.terms
         work = points(read.contraction.stage) * terms(read.contraction.stage)
-        times = tasks_of_a_block(rows, work, device.cores)
+        times = tasks_of_a_block(rows, read.prologue.terms, work, device.cores)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, (*before, *after)),
             flops=flops(after) + times * flops(before),
-            parallelism=times * math.ceil(rows / 32),
+            parallelism=times * math.ceil(rows / ROWS),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:

@@ -6,7 +6,7 @@ panel stays in the level-2 cache, and keeps sums between two passes in a buffer 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from tvm import ir, tirx
 from tvm.target import Target
@@ -28,18 +28,18 @@ from ..loops import (
     over,
     product,
     sequence,
-    substitute,
     tasks,
     when,
 )
 from ..register_tile import VectorUnit, accumulate, clear, each, in_vectors
-from .computed_rows import ComputedRows
 from .blocking import COPYING_ROWS, MOST_VECTORS, ROWS, Blocking, blocking
+from .computed_rows import ComputedRows
 from .finish import Finish
+from .left_cpu import DirectLeft, Left, RowBlock
 from .operands import SumOfProducts
 from .panels import Packed, Panel, Vectors, packable, vectors
-from .row_prologue import RowPrologue
 from .roles import Roles, side_by_side
+from .row_prologue import RowPrologue
 
 
 def tiles_cpu(
@@ -65,7 +65,7 @@ def tiles_cpu(
     target : Target
         What to make it for.
     prologue : RowPrologue, optional
-        What computes the left operand, the last of the contraction's inputs.
+        What computes the left factor.
     """
     unit = VectorUnit.of(target).of_bits(tirx.const(0, contraction.dtype).ty.dtype.bits)
     pieces, widths = contraction.pieces, list(range(1, MOST_VECTORS + 1))
@@ -92,9 +92,10 @@ def tiles_cpu(
     height = _extent(roles.rows)
     is_single = height is not None and height <= sizes.height
     right = vectors(contraction, roles, sizes.width, sizes.terms, is_single, constants)
-    total = product([a.extent for a in roles.rows])
-    left = None if prologue is None else ComputedRows(prologue, sizes.block, total, target)
-    body = _Tiles(contraction, roles, sizes, right, unit.lanes, left).tasks()
+    left: Left = DirectLeft(roles)
+    if prologue is not None:
+        left = ComputedRows(roles, prologue, sizes.block, target)
+    body = _Tiles(contraction, roles, sizes, left, right, unit.lanes).tasks()
     swap = {right.source: right.buffer} if isinstance(right, Packed) else {}
     inputs = [swap.get(b, b) for b in program.inputs]
     func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
@@ -117,13 +118,13 @@ class _Tiles:
         contraction: SumOfProducts,
         roles: Roles,
         sizes: Blocking,
+        left: Left,
         right: Vectors,
         lanes: int,
-        left: ComputedRows | None,
     ) -> None:
         self._contraction, self._roles, self._sizes = contraction, roles, sizes
-        self._right, self._lanes, self._left = right, lanes, left
-        self._rows = product([a.extent for a in roles.rows])
+        self._left, self._right, self._lanes = left, right, lanes
+        self._rows = left.rows
         self._columns = index(roles.columns[-1].extent)
         self._terms = index(roles.reduce[-1].extent)
         cut = len(roles.reduce) == 1 and constant(self._terms) != sizes.terms
@@ -148,25 +149,32 @@ class _Tiles:
         def task(number: ir.Expr) -> tirx.Stmt:
             *place, chunk, row_block = coordinates(number, extents)
             where = dict(zip((a.var for a in around), place, strict=True))
-            buffers = self._right.buffers()
+            buffers = [*self._left.buffers(), *self._right.buffers()]
             if constant(self._passes) != 1:
                 buffers = [*buffers, self._partial]
             first = chunk * sizes.panels
             count = _piece(sizes.panels, panels, first)
 
+            start = row_block * sizes.block
+            whole = RowBlock(where, start, index(0), self._terms)
+
             def one_pass(number: ir.Expr) -> tirx.Stmt:
-                return loop(
+                first_term = number * sizes.terms
+                terms = _piece(sizes.terms, self._terms, first_term)
+                if constant(self._passes) == 1:
+                    terms = self._terms
+                rows = RowBlock(where, start, first_term, terms)
+                fill = None if self._left.fills_once else self._left.fill(rows)
+                panels = loop(
                     "panel",
                     count,
-                    lambda n: self._panel(where, first + n, n, row_block, number),
+                    lambda n: self._panel(rows, first + n, n, row_block, number),
                 )
+                return panels if fill is None else sequence([fill, panels])
 
-            before = self._zeros()
-            if self._left is not None:
-                buffers = [*buffers, *self._left.buffers()]
-                before.append(self._left.fill(row_block * sizes.block))
-            body = loop("pass", self._passes, one_pass)
-            return block("task", sequence([*before, body]), buffers)
+            fill = self._left.fill(whole) if self._left.fills_once else None
+            stmts = [*self._zeros(), loop("pass", self._passes, one_pass)]
+            return block("task", sequence(stmts if fill is None else [fill, *stmts]), buffers)
 
         work = constant(product([*extents, sizes.block * sizes.width, self._terms]))
         return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
@@ -185,7 +193,7 @@ class _Tiles:
 
     def _panel(
         self,
-        where: Mapping[ir.Var, ir.Expr],
+        rows: RowBlock,
         number: ir.Expr,
         slot: ir.Expr,
         row_block: ir.Expr,
@@ -193,14 +201,10 @@ class _Tiles:
     ) -> tirx.Stmt:
         """One panel of columns, the last of which may be narrower."""
         width = self._sizes.width
-        first_term = pass_ * self._sizes.terms
-        terms = _piece(self._sizes.terms, self._terms, first_term)
-        if constant(self._passes) == 1:
-            terms = self._terms
 
         def panel(columns: int | None) -> tirx.Stmt:
-            one = Panel(dict(where), number, first_term, terms, columns)
-            stmts = [self._right.fill(one), self._tiles(one, slot, row_block, pass_)]
+            one = Panel(dict(rows.place), number, rows.first_term, rows.terms, columns)
+            stmts = [self._right.fill(one), self._tiles(rows, one, slot, row_block, pass_)]
             return sequence([s for s in stmts if s is not None])
 
         size = constant(self._columns)
@@ -212,11 +216,12 @@ class _Tiles:
             return panel(rest)
         return tirx.IfThenElse(number < full, panel(width), panel(rest))
 
-    def _tiles(self, panel: Panel, slot: ir.Expr, row_block: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
+    def _tiles(
+        self, rows: RowBlock, panel: Panel, slot: ir.Expr, row_block: ir.Expr, pass_: ir.Expr
+    ) -> tirx.Stmt:
         """All tiles of a block of rows; the last one may be lower."""
         sizes = self._sizes
         size = constant(self._rows)
-        start = row_block * sizes.block
         full = tirx.floordiv(self._rows, index(sizes.height))
         full = full if size is None else index(size // sizes.height)
         most = sizes.block // sizes.height
@@ -225,15 +230,16 @@ class _Tiles:
         if size is not None and blocks is not None and size // sizes.height == blocks * most:
             here = index(most)  # no block has fewer
 
-        def tile(number: ir.Expr, rows: int, clamp: bool) -> tirx.Stmt:
-            return self._tile(panel, slot, start, number * sizes.height, rows, clamp, pass_)
+        def tile(number: ir.Expr, height: int, clamp: bool) -> tirx.Stmt:
+            offset = number * sizes.height
+            return self._tile(rows, panel, slot, offset, height, clamp, pass_)
 
         stmts: list[tirx.Stmt] = []
         if size is None or size >= sizes.height:
             # Rows beyond the last full tile make the piece negative: no trips.
             stmts.append(loop("tile", here, lambda n: tile(n, sizes.height, False)))
         if size is None:
-            last = full * sizes.height - start
+            last = full * sizes.height - rows.start
             inside = tirx.And(last >= 0, last < sizes.block)
             inside = tirx.And(inside, full * sizes.height < self._rows)
             stmts.append(when(inside, tile(tirx.floordiv(last, sizes.height), sizes.height, True)))
@@ -246,11 +252,11 @@ class _Tiles:
 
     def _tile(
         self,
+        rows: RowBlock,
         panel: Panel,
         slot: ir.Expr,
-        start: ir.Expr,
         offset: ir.Expr,
-        rows: int,
+        height: int,
         clamp: bool,
         pass_: ir.Expr,
     ) -> tirx.Stmt:
@@ -260,28 +266,13 @@ class _Tiles:
         if panel.columns is not None:
             narrow = panel.columns
             width = -(-narrow // self._lanes) * self._lanes if self._right.pads else narrow
-        sums = local("sums", [rows, width], self._contraction.dtype)
-
-        def row(i: ir.Expr) -> ir.Expr:
-            number = start + offset + i
-            return tirx.min(number, self._rows - 1) if clamp else number
-
-        def left(i: ir.Expr, reduced: list[ir.Expr]) -> ir.Expr:
-            *outer, last = reduced
-            if self._left is not None:
-                return self._left.at(row(i) - start, [*outer, panel.first_term + last])
-            where = dict(panel.place)
-            where.update(self._row_place(row(i)))
-            terms = [*outer, panel.first_term + last]
-            where.update(zip((a.var for a in roles.reduce), terms, strict=True))
-            return substitute(roles.left, where)
-
+        sums = local("sums", [height, width], self._contraction.dtype)
         summed = over(
             roles.reduce[:-1],
             lambda around: accumulate(
                 sums,
                 panel.terms,
-                lambda i, k: left(i, [*around, k]),
+                lambda i, k: self._left.at(rows, offset + i, [*around, k], clamp),
                 lambda k, lane: self._right.at(panel, [*around, k], lane),
             ),
         )
@@ -293,9 +284,9 @@ class _Tiles:
         finish = self._finish.tile(
             sums,
             panel,
-            rows,
-            lambda i: self._row_place(start + offset + i),
-            (lambda i: start + offset + i < self._rows) if clamp else None,
+            height,
+            lambda i: self._left.row_place(rows.start + offset + i),
+            (lambda i: rows.start + offset + i < self._rows) if clamp else None,
         )
         if constant(self._passes) != 1:
             begin = each(
@@ -312,11 +303,6 @@ class _Tiles:
             )
             finish = tirx.IfThenElse(pass_ < self._passes - 1, keep, finish)
         return block("tile", sequence([begin, summed, finish]), [sums, *self._finish.buffers(sums)])
-
-    def _row_place(self, number: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        axes = self._roles.rows
-        place = coordinates(number, [a.extent for a in axes])
-        return dict(zip((a.var for a in axes), place, strict=True))
 
 
 def _piece(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
