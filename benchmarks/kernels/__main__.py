@@ -93,6 +93,17 @@ def render(record: dict[str, Any]) -> str:
         for row in found["rows"]:
             share = row["ours"] / row["stream"]
             lines.append(f"| {row['name']} | {row['ours']:.1f} | {share:.0%} |")
+        lines += [
+            "",
+            f"### A layer norm before a product of {cases.WIDTH} columns and terms",
+            "",
+            "| rows | two kernels (us) | one kernel (us) | ratio |",
+            "| --- | --- | --- | --- |",
+        ]
+        for row in found["norms"]:
+            ratio = row["together"] / row["apart"]
+            times = f"{row['apart']:.1f} | {row['together']:.1f}"
+            lines.append(f"| {row['rows']} | {times} | {ratio:.2f} |")
     return "\n".join(lines) + "\n"
 
 

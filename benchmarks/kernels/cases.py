@@ -68,15 +68,29 @@ ROWS: dict[str, tuple[Callable[..., relax.Expr], int]] = {
     "add": (lambda x, y: op.add(x, y), 3),
     "sum": (lambda x: op.sum(x, [-1]), 1),
 }
+NORMED = (1, 8, 32, 128, 512)  # rows of norms before products
+WIDTH, LAYERS = 768, 8
 LARGE = (16384, 2048)  # rows and columns: 128 MB
 
 
-def compiled(params: list[relax.Var], body: Callable[[], relax.Expr]) -> Callable:
-    """Compile a function of one expression; returns a callable over TVM's tensors."""
+def norms(emit: Callable[[relax.Expr], relax.Var], x: relax.Var) -> relax.Var:
+    """Write layers of a norm and a product, as many kernels one after the other."""
+    rng = np.random.default_rng(0)
+    scale = relax.const(np.ones(WIDTH, "float32"))
+    for _ in range(LAYERS):
+        weight = relax.const(rng.standard_normal((WIDTH, WIDTH)).astype("float32"))
+        x = emit(op.matmul(emit(op.nn.layer_norm(x, scale, scale, [-1])), weight))
+    return x
+
+
+def compiled(
+    params: list[relax.Var], body: Callable[[Callable[[relax.Expr], relax.Var]], relax.Expr]
+) -> Callable:
+    """Compile ``body(emit)``, a function of one result; returns a callable over TVM's tensors."""
     builder = relax.BlockBuilder()
     with builder.function("main", params):
         with builder.dataflow():
-            result = builder.emit_output(builder.emit(body()))
+            result = builder.emit_output(body(builder.emit))
         builder.emit_func_output(result)
     built = tvm.compile(
         builder.get(),

@@ -7,11 +7,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import tvm
 from tvm import relax
+
+from tvm_fusion.device import Device
+from tvm_fusion.fusion.group import Group
+from tvm_fusion.schedule.contraction.row_template import RowContraction
+from tvm_fusion.schedule.template import Claim, Refusal
 
 from . import cases, machine
 
@@ -50,7 +57,7 @@ def product(case: cases.Product) -> dict[str, Any]:
         relax.const(w) if case.constant else relax.Var("w", relax.TensorType(w.shape, "float32"))
     )
     params = [left] if case.constant else [left, right]
-    run = cases.compiled(params, lambda: relax.op.matmul(left, right))
+    run = cases.compiled(params, lambda emit: relax.op.matmul(left, right))
     given = [tvm.runtime.tensor(a) for a in ((x,) if case.constant else (x, w))]
     exact = x.astype("float64") @ w
     error = float(np.abs(run(*given).numpy() - exact).max() / np.abs(exact).max())
@@ -72,7 +79,7 @@ def rows(name: str) -> dict[str, Any]:
     count = body.__code__.co_argcount
     full = [cases.LARGE] + [cases.LARGE if name == "add" else cases.LARGE[1:]] * (count - 1)
     params = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(full)]
-    run = cases.compiled(params, lambda: body(*params))
+    run = cases.compiled(params, lambda emit: body(*params))
     rng = np.random.default_rng(0)
     given = [tvm.runtime.tensor(rng.standard_normal(s).astype("float32")) for s in full]
     copied, size = machine.copy()
@@ -85,6 +92,34 @@ def rows(name: str) -> dict[str, Any]:
         "ours": bytes_ / ours / 1e9,
         "stream": bandwidth / 1e9,
     }
+
+
+def norm(rows: int) -> dict[str, Any]:
+    """Measure norms before products, apart and together: microseconds of one of each."""
+    x = relax.Var("x", relax.TensorType((rows, cases.WIDTH), "float32"))
+    claim = RowContraction.claim
+
+    def never(self: RowContraction, group: Group, device: Device) -> Refusal:
+        return Refusal("not_mine", "Kernels are to be apart.")
+
+    def always(self: RowContraction, group: Group, device: Device) -> Claim | Refusal:
+        found = claim(self, group, device)
+        return replace(found, flops=0, bytes=0) if isinstance(found, Claim) else found
+
+    runs = []
+    for way in (never, always):
+        with patch.object(RowContraction, "claim", way):
+            runs.append(cases.compiled([x], lambda emit: cases.norms(emit, x)))
+    given = np.random.default_rng(1).standard_normal((rows, cases.WIDTH)).astype("float32")
+    tensor = tvm.runtime.tensor(given)
+    results = [run(tensor).numpy() for run in runs]
+    error = float(np.abs(results[0] - results[1]).max() / np.abs(results[0]).max())
+    if error > TOLERANCE:
+        raise RuntimeError(f"norms of {rows} rows differ: relative error {error:.1e}")
+    apart, together = (
+        seconds / cases.LAYERS * 1e6 for seconds in alternate([lambda r=r: r(tensor) for r in runs])
+    )
+    return {"rows": rows, "apart": apart, "together": together}
 
 
 def main() -> None:
@@ -100,6 +135,7 @@ def main() -> None:
         "drawn": [product(case) for case in cases.drawn()],
         "vectors": [product(case) for case in cases.vectors()],
         "rows": [rows(name) for name in cases.ROWS],
+        "norms": [norm(rows) for rows in cases.NORMED],
     }
     print(json.dumps(record))
 

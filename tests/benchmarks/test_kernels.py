@@ -20,6 +20,13 @@ def test_shapes_are_drawn_from_a_seed():
 def test_a_product_is_checked_and_rendered():
     row = measure.product(cases.Product(33, 40, 50))
     assert row["error"] < 1e-5
-    found = {"peak": 2 * row["ours"], "read": 10.0, "drawn": [], "vectors": [], "rows": []}
+    found = {"peak": 2 * row["ours"], "read": 10.0, "drawn": [], "vectors": [], "rows": [], "norms": []}
     text = command.render({"threads": {"1": {**found, "squares": [row]}}})
     assert re.search(r"\| 33x40x50 constant \| \d+ \| 50% \| ", text)
+
+
+def test_norms_are_measured_both_ways():
+    row = measure.norm(3)
+    assert row["rows"] == 3
+    assert row["apart"] > 0
+    assert row["together"] > 0

@@ -9,8 +9,8 @@ from tvm.target import Target
 
 from ..errors import UserError
 from .attention.template import Attention
-from .contraction.template import Contraction
 from .contraction.row_template import RowContraction
+from .contraction.template import Contraction
 from .elementwise.template import Elementwise
 from .rows.template import Rows
 from .single.template import Single

@@ -97,7 +97,7 @@ def blocking(
     if computed is not None:
         wanted, least = min(wanted, cores or CORES), 1
         most_rows = min(most_rows, max(height, COMPUTED // computed))
-    blocks = max(math.ceil(tiles * height / most_rows), min(tiles, least))
+    blocks = max(math.ceil(rows / most_rows), min(tiles, least))
     block = math.ceil(tiles / blocks) * height
     panels = max(1, around * blocks // wanted)
     if passes > 1 or k is None:
@@ -106,8 +106,8 @@ def blocking(
     return Blocking(height, width, block, panels, terms)
 
 
-def tasks_of_a_block(rows: int, terms: int, work: int, cores: int | None) -> int:
-    """Tell how many tasks compute the same rows.
+def computed_rows(rows: int, terms: int, work: int, cores: int | None) -> tuple[int, int]:
+    """Tell into how many blocks computed rows are cut, and how many tasks compute each block.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ def tasks_of_a_block(rows: int, terms: int, work: int, cores: int | None) -> int
         Threads that will run; ``None`` if unknown.
     """
     wanted = min(cores or CORES, max(1, work // GRAIN))
-    most_rows = min(ROWS, max(1, COMPUTED // terms))
-    return math.ceil(wanted / math.ceil(rows / most_rows))
+    blocks = math.ceil(rows / min(ROWS, max(1, COMPUTED // terms)))
+    return blocks, math.ceil(wanted / blocks)
 
 
 def _tile(

@@ -74,7 +74,7 @@ def row_prologue(program: Program) -> RowPrologue | Refusal:
         return Refusal("not_mine", f"More than one operand of {stage.name} needs reductions.")
     rows = stage.axes[: program.rows]
     axes = (*rows, *stage.reduce)
-    if not rows or variables(factor) & {a.var for a in stage.axes} - {a.var for a in rows}:
+    if variables(factor) & {a.var for a in stage.axes} - {a.var for a in rows}:
         return Refusal("not_mine", f"The columns of {stage.name} need rows of their own.")
     if any(constant(a.extent) is None for a in stage.reduce):
         return Refusal("row_too_long", f"The terms of {stage.name} are not known.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -18,22 +17,25 @@ from ..inline import inlined, inlined_size
 from ..rows.cpu import lanes_are_rows
 from ..rows.stages import read_stages
 from ..template import Claim, Emission, Refusal, Template
-from .blocking import ROWS, tasks_of_a_block
+from .blocking import computed_rows
 from .operands import SumOfProducts, analyse
 from .panels import packable
 from .roles import Roles, roles
-from .row_propose import row_product_proposals
 from .row_prologue import RowPrologue, row_prologue
+from .row_propose import row_product_proposals
 from .template import constants_of, packs_pieces
 from .tiles_cpu import tiles_cpu
+
+WALK = 3  # operations that take as long as an element from a level-2 cache, in each stage
+FAR = 12  # the same for an element of the right factor, from the last-level cache, in each block
 
 
 class RowContraction(Template):
     """A matrix product of rows that other reductions compute: norm into GEMM.
 
-    Every task computes the rows of its block itself. Many rows, and each is computed once, by the
-    task that takes all columns; few, and tasks that divide the columns compute them again, instead
-    of waiting for a kernel of their own. The cost tells which is dearer.
+    Every task computes the rows of its block itself: tasks that divide the columns compute them
+    again, and tasks that divide the rows read all columns again. For a few rows that is less than
+    a kernel of their own.
     """
 
     name = "row_contraction"
@@ -42,24 +44,23 @@ class RowContraction(Template):
         """Claim reductions over rows, then one contraction with maps of its sum."""
         if device.kind != "llvm":
             return Refusal("not_mine", "Rows are computed in front of a product on CPUs.")
-        try:
-            program = group.program
-        except Unstructured as reason:
-            return Refusal("unstructured", str(reason))
         read = _read(group)
         if isinstance(read, Refusal):
             return read
         before, after = read.prologue.rows.stages, read.stages
+        product = read.contraction.stage
         rows = points(before[-1]) // read.prologue.terms
-        work = points(read.contraction.stage) * terms(read.contraction.stage)
-        times = tasks_of_a_block(rows, read.prologue.terms, work, device.cores)
+        work = points(product) * terms(product)
+        blocks, tasks = computed_rows(rows, read.prologue.terms, work, device.cores)
+        walked = sum(points(s) * terms(s) for s in before)
+        again = (blocks - 1) * work // rows  # elements of the right factor
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, (*before, *after)),
-            flops=flops(after) + times * flops(before),
-            parallelism=times * math.ceil(rows / ROWS),
+            flops=flops(after) + tasks * (flops(before) + WALK * walked) + FAR * again,
+            parallelism=blocks * tasks,
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
@@ -94,7 +95,10 @@ class _Read:
 
 
 def _read(group: Group) -> _Read | Refusal:
-    program = group.program
+    try:
+        program = group.program
+    except Unstructured as reason:
+        return Refusal("unstructured", str(reason))
     reductions = sum(not stage.is_map for stage in program.stages)
     if reductions < 2:
         return Refusal("not_mine", f"There are {reductions} reductions, not several.")
@@ -112,9 +116,7 @@ def _read(group: Group) -> _Read | Refusal:
     return refusal or _Read(prologue, contraction, stages)
 
 
-def _no_product(
-    group: Group, prologue: RowPrologue, contraction: SumOfProducts
-) -> Refusal | None:
+def _no_product(group: Group, prologue: RowPrologue, contraction: SumOfProducts) -> Refusal | None:
     """Say why tiles cannot take rows from a task's own buffer."""
     matrices = roles(contraction)
     name = contraction.stage.name

@@ -67,7 +67,9 @@ class Contraction(Template):
         contraction = analyse(program, stages)
         if isinstance(contraction, Refusal):
             return contraction
-        if contraction.pieces is not None and not (self._is_gpu or packs_pieces(group, contraction)):
+        if contraction.pieces is not None and not (
+            self._is_gpu or packs_pieces(group, contraction)
+        ):
             return Refusal(
                 "epilogue_elsewhere",
                 "Its results need several sums each, not of a packed constant.",
@@ -167,6 +169,7 @@ def packs_pieces(group: Group, contraction: SumOfProducts) -> bool:
 
 
 def constants_of(group: Group) -> frozenset[ir.Var]:
+    """Return the inputs of a group's program that are known at compile time."""
     known = zip(group.program.inputs, group.inputs, strict=True)
     return frozenset(buffer for buffer, value in known if value.is_constant)
 

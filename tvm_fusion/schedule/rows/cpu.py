@@ -104,9 +104,7 @@ def _within_rows(program: RowStages, passes: list[Pass], width: int) -> tirx.Stm
     return loop("row", volume(program.rows), _row(program, passes, width), _kind(program))
 
 
-def _row(
-    program: RowStages, passes: list[Pass], width: int
-) -> Callable[[ir.Expr], tirx.Stmt]:
+def _row(program: RowStages, passes: list[Pass], width: int) -> Callable[[ir.Expr], tirx.Stmt]:
     def row(number: ir.Expr) -> tirx.Stmt:
         position = unflatten(number, program.rows)
         lanes = Lanes(program, passes, lambda lane: position)
