@@ -254,7 +254,7 @@ KILLED = textwrap.dedent(
             calls.append(target)
             return rename(self, target)
         Path.rename = once
-    Artifact({"schema": 1}, weights, library, 0.0).export(folder)
+    Artifact({"schema": 1}, weights, {}, library, 0.0).export(folder)
     """
 )
 
