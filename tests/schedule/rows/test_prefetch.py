@@ -33,10 +33,11 @@ def asked(func):
     [
         (programs.softmax(7, 300), [[], [("y", True), ("x", False)], []]),
         (programs.rms_norm(7, 300), [[("y", True)], [("x", False), ("r", False)]]),
+        (programs.softmax(7, 1 << 15), [[], [], []]),
         (programs.total((7, 300), (1,)), [[]]),
         (programs.total((300, 7), (0,)), [[]]),
     ],
-    ids=["softmax", "residual RMS norm", "one walk", "columns"],
+    ids=["softmax", "residual RMS norm", "long rows", "one walk", "columns"],
 )
 def test_each_row_is_asked_for_once(example, expected):
     assert [sorted(some) for some in hints(example)] == [sorted(some) for some in expected]

@@ -16,11 +16,12 @@ from tvm import DataType, ir, tirx
 
 from ..expressions import contains, row_major_offset, substitute, variables_of
 from ..loops import find
-from .emit import Pairs, bind, replace, unflatten
+from .emit import Pairs, bind, replace, static_volume, unflatten
 from .passes import Pass, equal_domains
 from .stages import RowStages, Stage, stride
 
 LINE = 64  # bytes that memory hands over at once, at least
+LONGEST = 64 * 1024  # bytes of a row, beyond which the next one drives out what is still needed
 READ, WRITE = 0, 1
 KEEP = 3  # in all caches
 
@@ -94,7 +95,8 @@ class Ahead:
 def plan_hints(program: RowStages, passes: Sequence[Pass]) -> list[list[Hint]]:
     """List what each walk asks for.
 
-    Only elements side by side along a row, which a walk over equal axes asks for in its order.
+    Only elements side by side along a row, which a walk over equal axes asks for in its order, and
+    no more than stay in a cache beside the row itself.
     """
     hints: list[list[Hint]] = [[] for _ in passes]
     seen: list[Hint] = []
@@ -125,9 +127,11 @@ def _alike(one: Pass, other: Pass) -> bool:
 
 
 def _is_along(hint: Hint) -> bool:
-    """Whether neighbouring elements of each row lie side by side."""
+    """Whether neighbouring elements of each row lie side by side, and not too many of them."""
     stage = hint.stage
     if not stage.domain or not stage.rows or any(find(i, ir.TensorLoad) for i in hint.indices):
+        return False
+    if static_volume(stage.domain, 1) * DataType(str(hint.buffer.dtype)).bits > 8 * LONGEST:
         return False
     mentioned = [v for index in hint.indices for v in variables_of(index)]
     steps = [stride(row_major_offset(hint.buffer, hint.indices), [axis]) for axis in stage.domain]
