@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.loops import block, loop
+from tvm_fusion.schedule.vector_functions import LEAST, ZERO, decay
 
 
 def run(body, x):
@@ -122,3 +124,31 @@ def test_functions_over_the_whole_range(name):
     assert (np.abs(found[plain] - exact[plain]) / unit).max() <= most
     if name in ("erf", "tanh"):
         assert np.abs(found[plain]).max() == 1
+
+
+@pytest.mark.parametrize("cpu", ["cpu", "cpu:x86-64-v2"])
+def test_decay_over_its_whole_range(cpu):
+    """With fused multiply-adds and without them."""
+    near, far = np.linspace(ZERO, 0, 1 << 19), -(10.0 ** np.linspace(-45, 38.5, 1 << 12))
+    x = np.concatenate([near, far, -far[far > -88], [-np.inf, np.nan, -0.0, 0.0]])
+    x = np.concatenate([x, np.zeros(-x.size % 64)]).astype("float32")
+    extent = tirx.IntImm("int64", x.size)
+    given, result = (tirx.decl_buffer((extent,), "float32", n, layout=None) for n in "xy")
+    body = loop(
+        "i", extent, lambda i: tirx.BufferStore(result, decay(tirx.BufferLoad(given, [i])), [i])
+    )
+    func = tirx.PrimFunc([given, result], block("root", body))
+    func = func.with_attrs({"s_tir": True, "global_symbol": "main", "tirx.noalias": True})
+    built = tvm.compile(
+        tvm.IRModule({"main": func}), parse(cpu).tvm_target(), tir_pipeline="tvm_fusion"
+    )
+    out = tvm.runtime.tensor(np.full_like(x, 99))
+    built["main"](tvm.runtime.tensor(x), out)
+    found, exact = out.numpy(), np.exp(x.astype("float64"))
+    normal, small = x >= LEAST, x < LEAST
+    unit = np.spacing(exact[normal].astype("float32"))
+    assert (np.abs(found[normal] - exact[normal]) / unit).max() < 1.5
+    assert (found[small] >= 0).all()
+    assert (found[small] < np.finfo("float32").tiny).all()
+    assert (found[x <= ZERO] == 0).all()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(x))

@@ -15,6 +15,9 @@ LOWEST, HIGHEST = -104.0, 89.0  # beyond these a float32 exponential is 0 or inf
 LN2_HIGH = 0.693359375  # ln 2 in ten bits, so that its products with small integers are exact
 LN2_LOW = math.log(2) - LN2_HIGH
 ROUND, ROUND_BITS = 12582912.0, 0x4B400000  # 1.5 * 2**23: adding it leaves an integer in its bits
+BIASED = ROUND + 127  # leaves the bits of a float32 exponent
+ZERO = -88.0  # rounds to -127 powers of two, for which the bits of the exponent are 0
+LEAST = -87.33654  # exponentials of smaller numbers are no normal numbers, and may be 0
 # (exp(r) - 1 - r) / r**2 on |r| <= ln 2 / 2, lowest power first: least squares at the Chebyshev
 # points; its own error in exp(r) is 0.09 ulp.
 EXP = (0.5, 0.16666576266288757, 0.04166646674275398, 0.008363181725144386,
@@ -47,8 +50,7 @@ def exp(argument: ir.Expr) -> ir.Expr:
     # Inside calls only: TVM's NarrowDataType bounds integers within the binding, and those inside
     # calls again without it, and stops where the two differ.
     half = whole >> tirx.const(1, "int32")
-    series = _polynomial(EXP, r)
-    result = (series * r * r + r + _float(1)) * _power_of_two(half) * _power_of_two(whole - half)
+    result = _polynomial((1.0, 1.0, *EXP), r) * _power_of_two(half) * _power_of_two(whole - half)
     rounded = shifted - _float(ROUND)
     bits = tirx.reinterpret("int32", shifted)
     for variable, value in (
@@ -56,6 +58,31 @@ def exp(argument: ir.Expr) -> ir.Expr:
         (r, x - rounded * _float(LN2_HIGH) - rounded * _float(LN2_LOW)),
         (shifted, x * _float(1 / math.log(2)) + _float(ROUND)),
         (x, _clipped(raw, LOWEST, HIGHEST)),
+        (raw, argument),
+    ):
+        result = tirx.Let(variable, value, result)
+    return result
+
+
+def decay(argument: ir.Expr) -> ir.Expr:
+    """``exp(x)`` of a number that is not positive, right to 1.5 ulp; may be 0 below ``LEAST``.
+
+    For softmax, whose arguments are differences from a row's maximum. Beside the 1 of the maximum,
+    numbers below the smallest normal one count for nothing, and processors take a hundred times as
+    long for them. So ``2**n`` is one normal number, or 0: the bits of ``x / ln 2`` rounded, to
+    which the exponent's bias was added, are shifted into the place of an exponent. Arguments up to
+    88 are as right; beyond, results mean nothing. NaN stays NaN.
+    """
+    raw, x, shifted, r = (tirx.Var(name, "float32") for name in ("raw", "x", "shifted", "r"))
+    power = tirx.reinterpret(
+        "float32", tirx.reinterpret("int32", shifted) << tirx.const(23, "int32")
+    )
+    result = _polynomial((1.0, 1.0, *EXP), r) * power
+    rounded = shifted - _float(BIASED)
+    for variable, value in (
+        (r, x - rounded * _float(LN2_HIGH) - rounded * _float(LN2_LOW)),
+        (shifted, x * _float(1 / math.log(2)) + _float(BIASED)),
+        (x, tirx.Select(raw < _float(ZERO), _float(ZERO), raw)),
         (raw, argument),
     ):
         result = tirx.Let(variable, value, result)

@@ -9,8 +9,8 @@ from tvm import ir, tirx
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ..loops import block, constant, index, local, loop, sequence, substitute
+from ..vector_functions import decay
 from ..vector_math import vector_math
-from .exponential import decay
 from .lanes import along, folded, resolved, vector
 from .pattern import FLOAT, Pattern
 from .sizes import Sizes

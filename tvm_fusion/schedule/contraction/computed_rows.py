@@ -64,9 +64,17 @@ class ComputedRows(Left):
         return load(self._buffer, [row, *outer, rows.first_term + last])
 
     def _here(self, stmt: tirx.Stmt, row: ir.Expr) -> tirx.Stmt:
+        def place(indices: Sequence[ir.Expr]) -> list[ir.Expr]:
+            return [row, *indices[self._outer :]]
+
         def store(node: tirx.BufferStore) -> tirx.BufferStore:
             if not node.buffer.same_as(self._operand):
                 return node
-            return tirx.BufferStore(self._buffer, node.value, [row, *node.indices[self._outer :]])
+            return tirx.BufferStore(self._buffer, node.value, place(node.indices))
 
-        return tvm_ffi.structural_map(stmt, (tirx.BufferStore, store), order="post")
+        def address(node: ir.TensorLoad) -> ir.TensorLoad:  # of a line that is asked for
+            is_own = node.source.same_as(self._operand)
+            return load(self._buffer, place(node.indices)) if is_own else node
+
+        callbacks = [(tirx.BufferStore, store), (ir.TensorLoad, address)]
+        return tvm_ffi.structural_map(stmt, callbacks, order="post")

@@ -22,6 +22,8 @@ from .emit import (
 )
 from .lanes import AtLane, Lanes
 from .passes import Pass, are_vectors, plan_passes, unit_strides, vector_axes
+from .prefetch import Ahead, plan_hints
+from .softmax import with_inverses
 from .stages import Axis, RowStages, Stage, read_stages
 
 # ``chunk(start, count, fresh)``: neighbouring elements; reductions skip those before ``fresh``.
@@ -57,7 +59,7 @@ def schedule_rows_cpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     ValueError
         If the function is not canonical.
     """
-    program = read_stages(func, rows)
+    program = with_inverses(read_stages(func, rows))
     width = 4 * Registers.of(target).lanes
     if not lanes_are_rows(program):
         schedule = _within_rows
@@ -78,7 +80,7 @@ def row_by_number(
     func, rows, target
         As for :func:`schedule_rows_cpu`.
     """
-    program = read_stages(func, rows)
+    program = with_inverses(read_stages(func, rows))
     if lanes_are_rows(program):
         return None
     return _row(program, plan_passes(program), 4 * Registers.of(target).lanes)
@@ -105,11 +107,18 @@ def _within_rows(program: RowStages, passes: list[Pass], width: int) -> tirx.Stm
 
 
 def _row(program: RowStages, passes: list[Pass], width: int) -> Callable[[ir.Expr], tirx.Stmt]:
+    count = volume(program.rows)
+    hints = plan_hints(program, passes)
+
     def row(number: ir.Expr) -> tirx.Stmt:
         position = unflatten(number, program.rows)
+        following = unflatten(tirx.min(number + 1, count - 1), program.rows)
         lanes = Lanes(program, passes, lambda lane: position)
-        body = sequence([_walk_row(lanes, one.stages, width) for one in passes])
-        return opaque("row", body, lanes.buffers)
+        walks = [
+            _walk_row(lanes, one.stages, width, Ahead(some, position, following))
+            for one, some in zip(passes, hints, strict=True)
+        ]
+        return opaque("row", sequence(walks), lanes.buffers)
 
     return row
 
@@ -194,11 +203,13 @@ def _walk_rows(lanes: Lanes, stages: list[Stage], count: ir.Expr, size: int) -> 
     return nest(inner[0], lambda at: results(inner, at))
 
 
-def _walk_row(lanes: Lanes, stages: list[Stage], width: int) -> tirx.Stmt:
+def _walk_row(
+    lanes: Lanes, stages: list[Stage], width: int, ahead: Ahead | None = None
+) -> tirx.Stmt:
     """One walk over one row."""
     first = stages[0]
     if not (first.inner and first.reduce):
-        return _walk_axes(lanes, stages, [], width)
+        return _walk_axes(lanes, stages, [], width, ahead)
     # What is read from outside counts: a result is written once, after many reads.
     inside = [*first.targets, *lanes.program.internal]
     along_results, along_terms = (
@@ -209,7 +220,9 @@ def _walk_row(lanes: Lanes, stages: list[Stage], width: int) -> tirx.Stmt:
     return nest(first.inner, lambda at: _walk_axes(lanes, stages, bind(first.inner, at), width))
 
 
-def _walk_axes(lanes: Lanes, stages: list[Stage], known: Pairs, width: int) -> tirx.Stmt:
+def _walk_axes(
+    lanes: Lanes, stages: list[Stage], known: Pairs, width: int, ahead: Ahead | None = None
+) -> tirx.Stmt:
     """Walk all axes but the known ones, the last ones fused into vectors."""
     axes = [list(s.domain[len(known) :]) for s in stages]
     order, fused = vector_axes(stages, axes)
@@ -220,10 +233,14 @@ def _walk_axes(lanes: Lanes, stages: list[Stage], known: Pairs, width: int) -> t
 
     def chunk_at(position: list[ir.Expr]) -> Chunk:
         def chunk(start: ir.Expr, count: ir.Expr, fresh: ir.Expr | None) -> tirx.Stmt:
+            asked = ahead.ask(order, split, position, start, size) if ahead else []
             return sequence(
                 [
-                    lanes.update(s, element(own, start), count, size, fresh)
-                    for s, own in zip(stages, axes, strict=True)
+                    *asked,
+                    *(
+                        lanes.update(s, element(own, start), count, size, fresh)
+                        for s, own in zip(stages, axes, strict=True)
+                    ),
                 ]
             )
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
-from ..expressions import contains, index_of
+from ..expressions import contains, index_of, substitute, variables_of
+from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner
 from .emit import (
@@ -24,6 +26,7 @@ from .emit import (
     store_all,
 )
 from .passes import Pass, private_buffers
+from .softmax import decaying
 from .stages import RowStages, Stage
 
 AtLane = Callable[[ir.Expr], Pairs]
@@ -52,6 +55,7 @@ class Lanes:
         row_lanes: int | None = None,
     ):
         self.program, self._row, self._row_lanes = program, row, row_lanes
+        self._decaying = decaying(program)
         self._private = private_buffers(program, passes)
         self._local: list[tuple[ir.Var, ir.Var]] = []
         self._partial: list[tuple[ir.Var, ir.Var]] = []
@@ -134,7 +138,18 @@ class Lanes:
                 return load
             return element(*self._element(load.source, load.indices, lane, size))
 
-        return vector_math(replace(expr, pairs, redirect), lane)
+        return vector_math(replace(self._with_decays(expr, pairs, lane), pairs, redirect), lane)
+
+    def _with_decays(self, expr: ir.Expr, pairs: Pairs, lane: ir.Expr) -> ir.Expr:
+        """Compute exponentials that decay as such, if lanes have their own."""
+
+        def lower(call: ir.Call) -> ir.Expr:
+            if not any(call.same_as(other) for other in self._decaying):
+                return call
+            varies = contains(variables_of(substitute(call, pairs)), lane)
+            return decay(call.args[0]) if varies else call
+
+        return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
 
     def _store(
         self, stage: Stage, pairs: Pairs, lane: ir.Expr, values: Sequence[ir.Expr], size: int
@@ -169,7 +184,7 @@ class Lanes:
         place = index_of([b for b, _ in self._local], buffer)
         if place is None:
             place = len(self._local)
-            own = scratch(list(shape), str(buffer.dtype), buffer.name)
+            own = scratch(list(shape), str(buffer.dtype), buffer.name, scope="local")
             self._local.append((buffer, own))
         return self._local[place][1]
 
