@@ -274,3 +274,13 @@ def test_tiles_stay_in_registers(name):
 def test_avx2_is_right():
     spec = parse("cpu:haswell")
     check(Contraction(False), [tensor("x", 37, 70), tensor("w", 70, 101)], matmul, product, spec)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(5, False), (60, True)])
+def test_the_next_panel_of_a_constant_is_read_ahead(rows, expected):
+    """While several tiles keep the processor busy; a single one waits for memory anyway."""
+    mod = planned(chain(rows, weight(64, 192)))
+    (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    func = func.with_attr("global_symbol", "main")
+    built = tvm.tirx.build(tvm.IRModule({"main": func}), CPU.tvm_target(), pipeline="tvm_fusion")
+    assert ("llvm.prefetch" in built.inspect_source("ll")) == expected

@@ -68,6 +68,10 @@ class Vectors(ABC):
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """One element; the last of ``reduced`` counts from the first term of the pass."""
 
+    def ahead(self, panel: Panel, step: ir.Expr, tiles: int) -> ir.Expr | None:
+        """One element to read ahead in a step of a panel, which are terms times tiles in all."""
+        return None
+
     def element(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """One element where the factor has it."""
         roles = self.roles
@@ -216,6 +220,15 @@ class Packed(Vectors):
         for dtype in reversed(self._casts):
             value = tirx.Cast(dtype, value)
         return value
+
+    def ahead(self, panel: Panel, step: ir.Expr, tiles: int) -> ir.Expr | None:
+        """Read the next panel, a piece in each tile, while the tiles keep memory idle."""
+        if tiles < 2:
+            return None
+        around = [panel.place[a.var] for a in self._around]
+        outer = [index(0) for _ in self.roles.reduce[:-1]]
+        offset = step * math.ceil(self.width / tiles)
+        return load(self.buffer, [*around, panel.number + 1, *outer, panel.first_term, offset])
 
     def packing(self) -> tirx.PrimFunc:
         """Write the function that packs: zeros fill the last panel."""

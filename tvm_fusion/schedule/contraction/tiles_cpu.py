@@ -258,15 +258,23 @@ class _Tiles:
             narrow = panel.columns
             width = -(-narrow // self._lanes) * self._lanes if self._right.pads else narrow
         sums = local("sums", [height, width], self._contraction.dtype)
-        summed = over(
-            roles.reduce[:-1],
-            lambda around: accumulate(
+
+        def summing(around: list[ir.Expr]) -> tirx.Stmt:
+            def ahead(k: ir.Expr) -> ir.Expr | None:
+                step = tirx.floordiv(offset, index(sizes.height))
+                for axis, i in zip(roles.reduce, [*around, k], strict=True):
+                    step = step * (panel.terms if i is k else axis.extent) + i
+                return self._right.ahead(panel, step, sizes.block // sizes.height)
+
+            return accumulate(
                 sums,
                 panel.terms,
                 lambda i, k: self._left.at(rows, offset + i, [*around, k], clamp),
                 lambda k, lane: self._right.at(panel, [*around, k], lane),
-            ),
-        )
+                None if ahead(index(0)) is None else ahead,
+            )
+
+        summed = over(roles.reduce[:-1], summing)
 
         def kept(i: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
             return [offset + i, slot * sizes.width + lane]
