@@ -7,6 +7,7 @@ panel stays in the level-2 cache, and keeps sums between two passes in a buffer 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from tvm import ir, tirx
 from tvm.target import Target
@@ -32,11 +33,11 @@ from ..loops import (
     when,
 )
 from ..register_tile import VectorUnit, accumulate, clear, each, in_vectors
-from .blocking import COPYING_ROWS, MOST_VECTORS, ROWS, Blocking, blocking
+from .blocking import MOST_VECTORS, Blocking, blocking
 from .finish import Finish
 from .left_cpu import DirectLeft, Left, RowBlock
 from .operands import SumOfProducts
-from .panels import Packed, Panel, Vectors, packable, vectors
+from .panels import Packed, Panel, Vectors, by_columns, packable, vectors
 from .roles import Roles, side_by_side
 
 
@@ -79,13 +80,15 @@ def tiles_cpu(
         parse(target).device.cores,
         len(roles.reduce) > 1,
         widths,
-        ROWS if is_packed else COPYING_ROWS,
+        not is_packed,
     )
     if pieces is not None:
         roles = side_by_side(original, pieces, sizes.width // pieces.count)
     height = _extent(roles.rows)
     is_single = height is not None and height <= sizes.height
-    right = vectors(contraction, roles, sizes.width, sizes.terms, is_single, constants)
+    right = vectors(
+        contraction, roles, sizes.width, sizes.terms, sizes.panels, is_single, constants
+    )
     body = _Tiles(contraction, roles, sizes, DirectLeft(roles), right, unit.lanes).tasks()
     swap = {right.source: right.buffer} if isinstance(right, Packed) else {}
     inputs = [swap.get(b, b) for b in program.inputs]
@@ -147,25 +150,28 @@ class _Tiles:
             count = _piece(sizes.panels, panels, first)
 
             start = row_block * sizes.block
-            whole = RowBlock(where, start, index(0), self._terms)
+            whole = RowBlock(where, start, index(0), index(0), self._terms)
 
             def one_pass(number: ir.Expr) -> tirx.Stmt:
                 first_term = number * sizes.terms
                 terms = _piece(sizes.terms, self._terms, first_term)
                 if constant(self._passes) == 1:
                     terms = self._terms
-                rows = RowBlock(where, start, first_term, terms)
-                fill = None if self._left.fills_once else self._left.fill(rows)
-                panels = loop(
-                    "panel",
-                    count,
-                    lambda n: self._panel(rows, first + n, n, row_block, number),
-                )
-                return panels if fill is None else sequence([fill, panels])
+                panel = Panel(where, first, index(0), first_term, terms, None)
+
+                def part(n: ir.Expr) -> tirx.Stmt:
+                    slot = n * sizes.rows
+                    rows = RowBlock(where, start + slot, slot, first_term, terms)
+                    panels = loop("panel", count, lambda n: self._panel(rows, panel, n, number))
+                    fill = None if self._left.fills_once else self._left.fill(rows)
+                    return _both(fill, panels)
+
+                parts = loop("part", sizes.block // sizes.rows, part)
+                return _both(self._right.fill(panel, count), parts)
 
             fill = self._left.fill(whole) if self._left.fills_once else None
-            stmts = [*self._zeros(), loop("pass", self._passes, one_pass)]
-            return block("task", sequence(stmts if fill is None else [fill, *stmts]), buffers)
+            body = sequence([*self._zeros(), loop("pass", self._passes, one_pass)])
+            return block("task", _both(fill, body), buffers)
 
         work = constant(product([*extents, sizes.block * sizes.width, self._terms]))
         return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
@@ -182,48 +188,31 @@ class _Tiles:
 
         return [loop("i", rows, row)]
 
-    def _panel(
-        self,
-        rows: RowBlock,
-        number: ir.Expr,
-        slot: ir.Expr,
-        row_block: ir.Expr,
-        pass_: ir.Expr,
-    ) -> tirx.Stmt:
+    def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
         """One panel of columns, the last of which may be narrower."""
-        width = self._sizes.width
+        one = replace(first, number=first.number + n, slot=n)
+        return by_columns(
+            self._roles,
+            self._sizes.width,
+            one.number,
+            lambda columns: self._tiles(rows, replace(one, columns=columns), pass_),
+        )
 
-        def panel(columns: int | None) -> tirx.Stmt:
-            one = Panel(dict(rows.place), number, rows.first_term, rows.terms, columns)
-            stmts = [self._right.fill(one), self._tiles(rows, one, slot, row_block, pass_)]
-            return sequence([s for s in stmts if s is not None])
-
-        size = constant(self._columns)
-        full = tirx.floordiv(self._columns, index(width)) if size is None else index(size // width)
-        rest = None if size is None else size % width
-        if rest == 0:
-            return panel(width)
-        if size is not None and size < width:
-            return panel(rest)
-        return tirx.IfThenElse(number < full, panel(width), panel(rest))
-
-    def _tiles(
-        self, rows: RowBlock, panel: Panel, slot: ir.Expr, row_block: ir.Expr, pass_: ir.Expr
-    ) -> tirx.Stmt:
-        """All tiles of a block of rows; the last one may be lower."""
+    def _tiles(self, rows: RowBlock, panel: Panel, pass_: ir.Expr) -> tirx.Stmt:
+        """All tiles of some rows; the last one may be lower."""
         sizes = self._sizes
         size = constant(self._rows)
+        most = sizes.rows // sizes.height
+        first = tirx.floordiv(rows.start, index(sizes.height))
         full = tirx.floordiv(self._rows, index(sizes.height))
         full = full if size is None else index(size // sizes.height)
-        most = sizes.block // sizes.height
-        here = tirx.min(index(most), full - row_block * most)
-        blocks = constant(ceildiv(self._rows, sizes.block))
-        if size is not None and blocks is not None and size // sizes.height == blocks * most:
+        here = tirx.min(index(most), full - first)
+        if size is not None and size % sizes.block == 0:
             here = index(most)  # no block has fewer
 
         def tile(number: ir.Expr, height: int, clamp: bool) -> tirx.Stmt:
             offset = number * sizes.height
-            return self._tile(rows, panel, slot, offset, height, clamp, pass_)
+            return self._tile(rows, panel, offset, height, clamp, pass_)
 
         stmts: list[tirx.Stmt] = []
         if size is None or size >= sizes.height:
@@ -231,21 +220,22 @@ class _Tiles:
             stmts.append(loop("tile", here, lambda n: tile(n, sizes.height, False)))
         if size is None:
             last = full * sizes.height - rows.start
-            inside = tirx.And(last >= 0, last < sizes.block)
+            inside = tirx.And(last >= 0, last < sizes.rows)
             inside = tirx.And(inside, full * sizes.height < self._rows)
             stmts.append(when(inside, tile(tirx.floordiv(last, sizes.height), sizes.height, True)))
         elif size % sizes.height:
-            last = full - row_block * most
+            last = full - first
             rest = tile(last, size % sizes.height, False)
-            is_last = tirx.EQ(row_block, ceildiv(self._rows, sizes.block) - 1)
-            stmts.append(when(is_last, rest))
+            inside = tirx.And(last >= 0, last < most)
+            if size <= sizes.rows:
+                inside = tirx.const(True)
+            stmts.append(when(inside, rest))
         return sequence(stmts)
 
     def _tile(
         self,
         rows: RowBlock,
         panel: Panel,
-        slot: ir.Expr,
         offset: ir.Expr,
         height: int,
         clamp: bool,
@@ -264,7 +254,7 @@ class _Tiles:
                 step = tirx.floordiv(offset, index(sizes.height))
                 for axis, i in zip(roles.reduce, [*around, k], strict=True):
                     step = step * (panel.terms if i is k else axis.extent) + i
-                return self._right.ahead(panel, step, sizes.block // sizes.height)
+                return self._right.ahead(panel, step, sizes.rows // sizes.height)
 
             return accumulate(
                 sums,
@@ -277,7 +267,7 @@ class _Tiles:
         summed = over(roles.reduce[:-1], summing)
 
         def kept(i: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
-            return [offset + i, slot * sizes.width + lane]
+            return [rows.slot + offset + i, panel.slot * sizes.width + lane]
 
         begin = clear(sums, self._contraction.initial)
         finish = self._finish.tile(
@@ -302,6 +292,10 @@ class _Tiles:
             )
             finish = tirx.IfThenElse(pass_ < self._passes - 1, keep, finish)
         return block("tile", sequence([begin, summed, finish]), [sums, *self._finish.buffers(sums)])
+
+
+def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:
+    return second if first is None else sequence([first, second])
 
 
 def _piece(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
