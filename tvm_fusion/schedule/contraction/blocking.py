@@ -88,7 +88,8 @@ def blocking(
     height, columns = _tile(m, n, unit, vectors)
     width = columns * unit.lanes
     most = BUFFER // width
-    passes = 1 if whole_terms or k is None else math.ceil(k / most)
+    # One pass needs no partial sums. In several the next panel has room in the cache, too.
+    passes = 1 if whole_terms or k is None or k <= most else math.ceil(2 * k / most)
     terms = most if k is None else math.ceil(k / passes)
     rows, columns = m or (COPIED if copies else 1) * ROWS, math.ceil((n or MANY * width) / width)
     work = rows * columns * width * (k or terms) * (batch or MANY)
