@@ -7,7 +7,7 @@ few beside the multiplications, and independent sums hide the latency of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -69,7 +69,7 @@ def accumulate(
     extent: ir.Expr | int,
     left: Element,
     right: Element,
-    ahead: Callable[[ir.Expr], ir.Expr] | None = None,
+    ahead: Callable[[ir.Expr], Sequence[ir.Expr]] = lambda k: (),
 ) -> tirx.Stmt:
     """Add ``left(row, k) * right(k, column)`` for all ``k`` below an extent to a tile of sums.
 
@@ -84,7 +84,7 @@ def accumulate(
     right : callable
         Neighbouring columns lie side by side in memory.
     ahead : callable, optional
-        What to read ahead in step ``k``: an element of what comes next.
+        Elements of what comes next, to ask for in step ``k``.
     """
 
     def step(k: ir.Expr) -> tirx.Stmt:
@@ -94,7 +94,7 @@ def accumulate(
                 sums, load(sums, [i, lane]) + left(i, k) * right(k, lane), [i, lane]
             ),
         )
-        return sum_ if ahead is None else sequence([prefetch(ahead(k)), sum_])
+        return sequence([*map(prefetch, ahead(k)), sum_])
 
     return loop("k", extent, step)
 

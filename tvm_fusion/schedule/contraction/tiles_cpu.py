@@ -6,7 +6,7 @@ panel stays in the level-2 cache, and keeps sums between two passes in a buffer 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from tvm import ir, tirx
@@ -102,6 +102,9 @@ def tiles_cpu(
 
 def _extent(axes) -> int | None:
     return constant(product([a.extent for a in axes]))
+
+
+Ahead = Callable[[ir.Expr], list[ir.Expr]]
 
 
 class _Tiles:
@@ -250,18 +253,39 @@ class _Tiles:
         sums = local("sums", [height, width], self._contraction.dtype)
 
         def summing(around: list[ir.Expr]) -> tirx.Stmt:
-            def ahead(k: ir.Expr) -> ir.Expr | None:
+            def next_panel(k: ir.Expr) -> list[ir.Expr]:
                 step = tirx.floordiv(offset, index(sizes.height))
                 for axis, i in zip(roles.reduce, [*around, k], strict=True):
                     step = step * (panel.terms if i is k else axis.extent) + i
-                return self._right.ahead(panel, step, sizes.rows // sizes.height)
+                element = self._right.ahead(panel, step, sizes.rows // sizes.height)
+                return [] if element is None else [element]
 
-            return accumulate(
-                sums,
-                panel.terms,
-                lambda i, k: self._left.at(rows, offset + i, [*around, k], clamp),
-                lambda k, lane: self._right.at(panel, [*around, k], lane),
-                None if ahead(index(0)) is None else ahead,
+            def results(k: ir.Expr) -> list[ir.Expr]:
+                row = rows.start + offset + tirx.floordiv(k, index(lines))
+                # Before the last pass none is stored: ask for one line, over and over.
+                row = row * tirx.Cast("int64", tirx.EQ(pass_, self._passes - 1))
+                lane = tirx.floormod(k, index(lines)) * self._lanes
+                return self._finish.ahead(panel, self._left.row_place(row), lane)
+
+            def steps(first: int, count: ir.Expr | int, ahead: Ahead) -> tirx.Stmt:
+                return accumulate(
+                    sums,
+                    count,
+                    lambda i, k: self._left.at(rows, offset + i, [*around, first + k], clamp),
+                    lambda k, lane: self._right.at(panel, [*around, first + k], lane),
+                    lambda k: ahead(first + k),
+                )
+
+            terms = constant(panel.terms)
+            lines = -(-width // (len(self._contraction.totals) * self._lanes))
+            stored = lines * height
+            if terms is None or terms < 4 * stored or around or clamp:
+                return steps(0, panel.terms, next_panel)
+            return sequence(
+                [
+                    steps(0, stored, lambda k: [*next_panel(k), *results(k)]),
+                    steps(stored, terms - stored, next_panel),
+                ]
             )
 
         summed = over(roles.reduce[:-1], summing)
