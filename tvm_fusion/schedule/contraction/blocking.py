@@ -21,7 +21,8 @@ WAIT = 0.3  # cycles of a load that nothing hides, on average: tall tiles measur
 BUFFER = 64 * 1024  # elements of a panel in one pass, and of a task's partial sums: 256 KB
 ROWS = 128  # rows that stay in the level-2 cache beside a panel; also if their number is unknown
 ENOUGH = 0.75  # of the tasks wanted, if more would copy the same panels
-LEAST_TERMS = 128  # of a pass: sums come and go beside them
+FEW = 4  # tiles of rows, for which copying costs as much as multiplying
+SHORT_TERMS = 128  # of a pass: sums come and go beside them
 CHUNK = 512 * 1024  # elements of the panels that a task copies, or of its partial sums: 2 MB
 COPY = 3  # cost of an element of a panel that is copied, beside one of the rows that is read
 TASKS = 4  # for each core, so that they end at about the same time
@@ -110,10 +111,13 @@ def blocking(
     if copies:
         panels = min(panels, max(1, CHUNK // (terms * width)))
     panels = math.ceil(columns / math.ceil(columns / panels))
-    if copies and parts == 1 and not whole_terms:
-        # All panels of the pass are read right after they were copied.
-        terms = min(terms, max(LEAST_TERMS, BUFFER // (2 * panels * width)))
-        terms = terms if k is None else math.ceil(k / math.ceil(k / terms))
+    if copies and block <= FEW * height and not whole_terms:
+        # Few rows: what was copied is read from a near cache right after.
+        short = max(SHORT_TERMS, BUFFER // (4 * panels * width))
+        if k is None:
+            terms = min(terms, short)
+        elif k > 2 * short:
+            terms = min(terms, math.ceil(k / math.ceil(k / short)))
     return Blocking(height, width, parts * part, part, panels, terms)
 
 
