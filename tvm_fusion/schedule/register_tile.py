@@ -7,7 +7,7 @@ few beside the multiplications, and independent sums hide the latency of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,7 @@ from ..fusion.expressions import load
 from .loops import loop, sequence
 
 WIDEST = 64  # elements of one vector expression
+READ, LEVEL_2, DATA = 0, 2, 1  # arguments of LLVM's prefetch: what for, how near, of which cache
 
 Element = Callable[[ir.Expr, ir.Expr], ir.Expr]
 
@@ -63,7 +64,13 @@ def clear(sums: ir.Var, initial: ir.Expr) -> tirx.Stmt:
     return each(sums, lambda i, lane: tirx.BufferStore(sums, initial, [i, lane]))
 
 
-def accumulate(sums: ir.Var, extent: ir.Expr | int, left: Element, right: Element) -> tirx.Stmt:
+def accumulate(
+    sums: ir.Var,
+    extent: ir.Expr | int,
+    left: Element,
+    right: Element,
+    ahead: Callable[[ir.Expr], Sequence[ir.Expr]] = lambda k: (),
+) -> tirx.Stmt:
     """Add ``left(row, k) * right(k, column)`` for all ``k`` below an extent to a tile of sums.
 
     Parameters
@@ -76,16 +83,27 @@ def accumulate(sums: ir.Var, extent: ir.Expr | int, left: Element, right: Elemen
         One element for a row: read once, used for the whole row.
     right : callable
         Neighbouring columns lie side by side in memory.
+    ahead : callable, optional
+        Elements of what comes next, to ask for in step ``k``.
     """
-    return loop(
-        "k",
-        extent,
-        lambda k: each(
+
+    def step(k: ir.Expr) -> tirx.Stmt:
+        sum_ = each(
             sums,
             lambda i, lane: tirx.BufferStore(
                 sums, load(sums, [i, lane]) + left(i, k) * right(k, lane), [i, lane]
             ),
-        ),
+        )
+        return sequence([*map(prefetch, ahead(k)), sum_])
+
+    return loop("k", extent, step)
+
+
+def prefetch(element: ir.Expr) -> tirx.Stmt:
+    """Ask for the cache line of an element, which need not exist, in the level-2 cache."""
+    hints = [tirx.const(hint, "int32") for hint in (READ, LEVEL_2, DATA)]
+    return tirx.Evaluate(
+        tirx.call_intrin("void", "tirx.prefetch", tirx.address_of(element), *hints)
     )
 
 

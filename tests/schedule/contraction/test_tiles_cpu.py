@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from tvm_fusion.device import parse
 from tvm_fusion.device.probe import host_cpu
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.contraction.blocking import BUFFER, blocking
+from tvm_fusion.schedule.contraction.blocking import BUFFER, CHUNK, blocking
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.register_tile import VectorUnit
 
@@ -39,6 +39,7 @@ SHAPES = {
     "a last panel of one column": ((40, 64), (64, 65)),
     "many terms, in passes": ((23, 2600), (2600, 130)),
     "more rows than a block": ((301, 40), (40, 40)),
+    "tasks of several parts, in passes": ((331, 1100), (1100, 200)),
     "a batch": ((3, 21, 40), (3, 40, 35)),
     "rows of two axes": ((2, 13, 40), (40, 50)),
     "symbolic rows": ((m, 50), (50, 77)),
@@ -209,6 +210,29 @@ extents = st.one_of(st.none(), st.integers(1, 5000))
 
 
 @settings(max_examples=300, deadline=None)
+@given(extents, extents, extents, extents, st.integers(1, 64))
+def test_what_a_task_copies_is_limited(m, n, k, batch, cores):
+    sizes = blocking(m, n, k, batch, AVX512, cores, False, copies=True)
+    panel = sizes.terms * sizes.width
+    assert panel <= BUFFER
+    assert sizes.panels * panel <= CHUNK
+    assert sizes.block % sizes.rows == 0
+    assert sizes.rows % sizes.height == 0
+    if k is None or k > sizes.terms:
+        assert sizes.block * sizes.panels * sizes.width <= max(CHUNK, sizes.block * sizes.width)
+
+
+def test_few_blocks_copy_the_same_panels():
+    """As long as there are tasks for all cores."""
+    for cores, most in ((1, 2), (2, 2), (8, 4), (64, 16)):
+        sizes = blocking(2048, 2048, 2048, 1, AVX512, cores, False, copies=True)
+        blocks = -(-2048 // sizes.block)
+        chunks = -(-2048 // (sizes.panels * sizes.width))
+        assert blocks <= most
+        assert blocks * chunks >= 3 * cores
+
+
+@settings(max_examples=300, deadline=None)
 @given(extents, extents, extents, extents, st.sampled_from([AVX512, AVX2, NEON]), st.booleans())
 def test_tiles_fit_the_registers_and_buffers_the_cache(m, n, k, batch, unit, whole):
     sizes = blocking(m, n, k, batch, unit, 2, whole)
@@ -274,3 +298,13 @@ def test_tiles_stay_in_registers(name):
 def test_avx2_is_right():
     spec = parse("cpu:haswell")
     check(Contraction(False), [tensor("x", 37, 70), tensor("w", 70, 101)], matmul, product, spec)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(5, False), (60, True)])
+def test_the_next_panel_of_a_constant_is_read_ahead(rows, expected):
+    """While several tiles keep the processor busy; a single one waits for memory anyway."""
+    mod = planned(chain(rows, weight(64, 192)))
+    (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    func = func.with_attr("global_symbol", "main")
+    built = tvm.tirx.build(tvm.IRModule({"main": func}), CPU.tvm_target(), pipeline="tvm_fusion")
+    assert ("llvm.prefetch" in built.inspect_source("ll")) == expected

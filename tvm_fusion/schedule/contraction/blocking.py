@@ -19,11 +19,16 @@ MOST_ROWS = 14
 MOST_VECTORS = 4
 WAIT = 0.3  # cycles of a load that nothing hides, on average: tall tiles measured slower
 BUFFER = 64 * 1024  # elements of a panel in one pass, and of a task's partial sums: 256 KB
-ROWS = 128  # rows of a block whose number is not known, or large
+ROWS = 128  # rows that stay in the level-2 cache beside a panel; also if their number is unknown
+ENOUGH = 0.75  # of the tasks wanted, if more would copy the same panels
+FEW = 4  # tiles of rows, for which copying costs as much as multiplying
+SHORT_TERMS = 128  # of a pass: sums come and go beside them
 COMPUTED = 128 * 1024  # elements of the rows that a task computes: half of a level-2 cache
-COPYING_ROWS = 384  # if each block copies its panels: strided reads of memory are dear
+CHUNK = 512 * 1024  # elements of the panels that a task copies, or of its partial sums: 2 MB
+COPY = 3  # cost of an element of a panel that is copied, beside one of the rows that is read
 TASKS = 4  # for each core, so that they end at about the same time
 GRAIN = 1 << 17  # multiplications that are worth a task of their own: a few microseconds
+COPIED = 3  # times as many rows of a task, if unknown, that copies its panels
 MANY = 8  # batches, or panels, if symbolic
 CORES = 8  # if unknown
 
@@ -37,7 +42,9 @@ class Blocking:
     height, width : int
         Rows and columns of a tile of sums; the width is whole vectors.
     block : int
-        Rows of a block: whole tiles.
+        Rows that one task computes: whole tiles.
+    rows : int
+        Rows of a task that meet one panel after the other; a divisor of the block.
     panels : int
         Panels of columns that one task computes.
     terms : int
@@ -47,6 +54,7 @@ class Blocking:
     height: int
     width: int
     block: int
+    rows: int
     panels: int
     terms: int
 
@@ -60,7 +68,7 @@ def blocking(
     cores: int | None,
     whole_terms: bool,
     vectors: Collection[int] = range(1, MOST_VECTORS + 1),
-    most_rows: int = ROWS,
+    copies: bool = False,
     computed: int | None = None,
 ) -> Blocking:
     """Choose sizes.
@@ -77,33 +85,48 @@ def blocking(
         Whether sums cannot be cut.
     vectors : collection of int
         Widths to choose from, in vectors.
-    most_rows : int
-        Of a block.
+    copies : bool
+        Whether each task copies its panels.
     computed : int, optional
-        Elements of a row of the left operand, if a task computes the rows of its block: few tasks
+        Elements of a row of the left factor, if a task computes the rows of its block: few tasks
         share rows then.
     """
     height, columns = _tile(m, n, unit, vectors)
     width = columns * unit.lanes
     most = BUFFER // width
-    passes = 1 if whole_terms or k is None else math.ceil(k / most)
+    # One pass needs no partial sums. In several the next panel has room in the cache, too.
+    passes = 1 if whole_terms or k is None or k <= most else math.ceil(2 * k / most)
     terms = most if k is None else math.ceil(k / passes)
-    rows, columns = m or ROWS, math.ceil((n or MANY * width) / width)
+    rows, columns = m or (COPIED if copies else 1) * ROWS, math.ceil((n or MANY * width) / width)
     work = rows * columns * width * (k or terms) * (batch or MANY)
     wanted = min(TASKS * (cores or CORES), max(1, work // GRAIN))
     around = (batch or MANY) * columns
     tiles = math.ceil(rows / height)
-    least = math.ceil(wanted / around)
     if computed is not None:
-        wanted, least = min(wanted, cores or CORES), 1
-        most_rows = min(most_rows, max(height, COMPUTED // computed))
-    blocks = max(math.ceil(rows / most_rows), min(tiles, least))
+        blocks, _ = computed_rows(rows, computed, work, cores)
+        panels = max(1, around * blocks // min(wanted, cores or CORES))
+    elif copies:
+        blocks, panels = _copying(tiles, height, columns, width, batch or MANY, wanted)
+    else:
+        blocks = max(math.ceil(tiles * height / ROWS), min(tiles, math.ceil(wanted / around)))
+        panels = max(1, around * blocks // wanted)
     block = math.ceil(tiles / blocks) * height
-    panels = max(1, around * blocks // wanted)
+    parts = max(1, math.ceil((block - height) / ROWS))
+    part = math.ceil(block / (parts * height)) * height
+    most = CHUNK if copies else BUFFER
     if passes > 1 or k is None:
-        panels = min(panels, max(1, BUFFER // (block * width)))
+        panels = min(panels, max(1, most // (parts * part * width)))
+    if copies:
+        panels = min(panels, max(1, CHUNK // (terms * width)))
     panels = math.ceil(columns / math.ceil(columns / panels))
-    return Blocking(height, width, block, panels, terms)
+    if copies and block <= FEW * height and not whole_terms:
+        # Few rows: what was copied is read from a near cache right after.
+        short = max(SHORT_TERMS, BUFFER // (4 * panels * width))
+        if k is None:
+            terms = min(terms, short)
+        elif k > 2 * short:
+            terms = min(terms, math.ceil(k / math.ceil(k / short)))
+    return Blocking(height, width, parts * part, part, panels, terms)
 
 
 def computed_rows(rows: int, terms: int, work: int, cores: int | None) -> tuple[int, int]:
@@ -123,6 +146,25 @@ def computed_rows(rows: int, terms: int, work: int, cores: int | None) -> tuple[
     wanted = min(cores or CORES, max(1, work // GRAIN))
     blocks = math.ceil(rows / min(ROWS, max(1, COMPUTED // terms)))
     return blocks, math.ceil(wanted / blocks)
+
+
+def _copying(
+    tiles: int, height: int, columns: int, width: int, batch: int, wanted: int
+) -> tuple[int, int]:
+    """Choose blocks of rows, and panels of a task: enough tasks that read and copy little.
+
+    Each block copies all panels, each chunk of panels reads all rows.
+    """
+    best: tuple[float, float] | None = None
+    found = 1, columns
+    for blocks in range(1, min(tiles, wanted) + 1):
+        panels = math.ceil(columns / min(columns, math.ceil(wanted / (batch * blocks))))
+        chunks = math.ceil(columns / panels)
+        missing = max(0, ENOUGH * wanted - batch * blocks * chunks)
+        cost = missing, blocks * columns * width * COPY + chunks * tiles * height
+        if best is None or cost < best:
+            best, found = cost, (blocks, panels)
+    return found
 
 
 def _tile(

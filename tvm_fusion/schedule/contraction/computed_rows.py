@@ -61,7 +61,7 @@ class ComputedRows(Left):
     ) -> ir.Expr:
         """Read a computed element; rows beyond the last one have a place, too."""
         *outer, last = reduced
-        return load(self._buffer, [row, *outer, rows.first_term + last])
+        return load(self._buffer, [rows.slot + row, *outer, rows.first_term + last])
 
     def _here(self, stmt: tirx.Stmt, row: ir.Expr) -> tirx.Stmt:
         def place(indices: Sequence[ir.Expr]) -> list[ir.Expr]:

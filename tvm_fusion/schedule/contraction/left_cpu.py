@@ -22,12 +22,15 @@ class RowBlock:
         Batch axes and outer columns, by variable.
     start : PrimExpr
         First row.
+    slot : PrimExpr
+        The first row, counted from the first of the task.
     first_term, terms : PrimExpr
         The pass, along the last reduction axis.
     """
 
     place: dict[ir.Var, ir.Expr]
     start: ir.Expr
+    slot: ir.Expr
     first_term: ir.Expr
     terms: ir.Expr | int
 

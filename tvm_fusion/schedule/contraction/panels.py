@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
@@ -33,6 +33,8 @@ class Panel:
         Batch axes and outer columns, by variable.
     number : PrimExpr
         Which panel along the last column axis.
+    slot : PrimExpr
+        Which panel of the task.
     first_term, terms : PrimExpr
         The pass, along the last reduction axis.
     columns : int or None
@@ -42,9 +44,25 @@ class Panel:
 
     place: dict[ir.Var, ir.Expr]
     number: ir.Expr
+    slot: ir.Expr
     first_term: ir.Expr
     terms: ir.Expr | int
     columns: int | None
+
+
+def by_columns(
+    roles: Roles, width: int, number: ir.Expr, body: Callable[[int | None], tirx.Stmt]
+) -> tirx.Stmt:
+    """Write ``body(columns)`` for a panel: the last one may be narrower, by an unknown number."""
+    columns = index(roles.columns[-1].extent)
+    size = constant(columns)
+    full = tirx.floordiv(columns, index(width)) if size is None else index(size // width)
+    rest = None if size is None else size % width
+    if rest == 0:
+        return body(width)
+    if size is not None and size < width:
+        return body(rest)
+    return tirx.IfThenElse(number < full, body(width), body(rest))
 
 
 class Vectors(ABC):
@@ -60,13 +78,17 @@ class Vectors(ABC):
         """Buffers of one task."""
         return []
 
-    def fill(self, panel: Panel) -> tirx.Stmt | None:
-        """Prepare a panel, before its tiles."""
+    def fill(self, first: Panel, count: ir.Expr) -> tirx.Stmt | None:
+        """Prepare the panels of a task in one pass."""
         return None
 
     @abstractmethod
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """One element; the last of ``reduced`` counts from the first term of the pass."""
+
+    def ahead(self, panel: Panel, step: ir.Expr, tiles: int) -> ir.Expr | None:
+        """One element to read ahead in a step of a panel, which are terms times tiles in all."""
+        return None
 
     def element(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """One element where the factor has it."""
@@ -92,92 +114,104 @@ class Direct(Vectors):
 class Copied(Vectors):
     """Panels that a task copies before use, so that all tiles of rows read them in order."""
 
-    def __init__(self, roles: Roles, width: int, terms: int) -> None:
+    def __init__(self, roles: Roles, width: int, terms: int, panels: int) -> None:
         super().__init__(roles, width)
         self._outer = [constant(a.extent) or 1 for a in roles.reduce[:-1]]
-        shape = [index(d) for d in (*self._outer, terms, width)]
-        self._buffer = declare(shape, str(roles.right.ty.dtype), "panel", "local")
+        shape = [index(d) for d in (panels, *self._outer, terms, width)]
+        self._buffer = declare(shape, str(roles.right.ty.dtype), "panels", "local")
 
     def buffers(self) -> list[ir.Var]:
-        """Return the panel."""
+        """Return the panels."""
         return [self._buffer]
 
-    def fill(self, panel: Panel) -> tirx.Stmt:
-        """Copy columns side by side; those that lie apart in memory line by line."""
-        outer = self.roles.reduce[:-1]
+    def fill(self, first: Panel, count: ir.Expr) -> tirx.Stmt:
+        """Copy columns side by side for one term after the other; else a line of terms at once."""
 
-        def copy(reduced: list[ir.Expr], lane: ir.Expr) -> tirx.Stmt:
-            value = self.element(panel, reduced, lane)
-            return tirx.BufferStore(self._buffer, value, [*reduced, lane])
+        def panels(body: Callable[[Panel], tirx.Stmt]) -> tirx.Stmt:
+            def one(n: ir.Expr) -> tirx.Stmt:
+                panel = replace(first, number=first.number + n, slot=n)
+                return by_columns(
+                    self.roles, self.width, panel.number, lambda c: body(replace(panel, columns=c))
+                )
 
-        # Sums of what lies beyond the last column are never stored, but what lies there may be
-        # denormal, and slow.
+            return loop("panel", count, one)
+
+        def fill(around: list[ir.Expr]) -> tirx.Stmt:
+            if self._is_across():
+                return panels(lambda panel: self._lines(panel, around))
+            return loop(
+                "k", first.terms, lambda k: panels(lambda panel: self._row(panel, [*around, k]))
+            )
+
+        return over(self.roles.reduce[:-1], fill)
+
+    def _row(self, panel: Panel, reduced: list[ir.Expr]) -> tirx.Stmt:
+        """Copy the columns of one term."""
+
+        def copy(lane: ir.Expr) -> tirx.Stmt:
+            return self._copy(panel, reduced, lane)
+
+        if panel.columns is not None:
+            return sequence([in_vectors(panel.columns, copy), *self._padding(panel, reduced)])
+        # A number that is known at run time only, in the last panel.
+        count = index(self.roles.columns[-1].extent) - panel.number * self.width
+        return sequence([*self._padding(panel, reduced), loop("lane", count, copy)])
+
+    def _lines(self, panel: Panel, around: list[ir.Expr]) -> tirx.Stmt:
+        """Copy columns that lie apart in memory, a cache line of each at a time."""
+        count: ir.Expr | int = panel.columns or 0
+        if panel.columns is None:
+            count = index(self.roles.columns[-1].extent) - panel.number * self.width
+
+        def line(start: ir.Expr, size: ir.Expr | int, kind: int) -> tirx.Stmt:
+            return loop(
+                "lane",
+                count,
+                lambda lane: loop(
+                    "k", size, lambda k: self._copy(panel, [*around, start + k], lane), kind
+                ),
+            )
+
+        stmts = []
+        if panel.columns != self.width:
+            zeros = lambda k: sequence(self._padding(panel, [*around, k]))  # noqa: E731
+            stmts.append(loop("k", panel.terms, zeros))
+        size = constant(panel.terms)
+        if size is None or size % LINE:
+            stmts.append(line(index(0), panel.terms, tirx.ForKind.SERIAL))
+        else:
+            unrolled = tirx.ForKind.UNROLLED
+            stmts.append(loop("line", size // LINE, lambda n: line(n * LINE, LINE, unrolled)))
+        return sequence(stmts)
+
+    def _copy(self, panel: Panel, reduced: list[ir.Expr], lane: ir.Expr) -> tirx.Stmt:
+        value = self.element(panel, reduced, lane)
+        return tirx.BufferStore(self._buffer, value, [panel.slot, *reduced, lane])
+
+    def _padding(self, panel: Panel, reduced: list[ir.Expr]) -> list[tirx.Stmt]:
+        """Write zeros beyond the last column.
+
+        Sums of what lies there are never stored, but it may be denormal, and slow.
+        """
+        columns = panel.columns or 0
         nothing = tirx.const(0, str(self._buffer.ty.dtype))
 
-        def zero(reduced: list[ir.Expr], lane: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(self._buffer, nothing, [*reduced, lane])
+        def zero(lane: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._buffer, nothing, [panel.slot, *reduced, columns + lane])
 
-        def padding(around: list[ir.Expr], columns: int) -> tirx.Stmt:
-            return loop(
-                "k",
-                panel.terms,
-                lambda k: in_vectors(
-                    self.width - columns, lambda lane: zero([*around, k], lane + columns)
-                ),
-            )
-
-        def terms(around: list[ir.Expr]) -> tirx.Stmt:
-            if panel.columns is None or panel.columns == self.width:
-                return copies(around)
-            return sequence([padding(around, panel.columns), copies(around)])
-
-        def copies(around: list[ir.Expr]) -> tirx.Stmt:
-            if panel.columns is None:  # a symbolic number, in the last panel
-                count = index(self.roles.columns[-1].extent) - panel.number * self.width
-                return loop(
-                    "k",
-                    panel.terms,
-                    lambda k: sequence(
-                        [
-                            in_vectors(self.width, lambda lane: zero([*around, k], lane)),
-                            loop("lane", count, lambda lane: copy([*around, k], lane)),
-                        ]
-                    ),
-                )
-            columns = panel.columns
-            if not self._is_across():
-                return loop(
-                    "k",
-                    panel.terms,
-                    lambda k: in_vectors(columns, lambda lane: copy([*around, k], lane)),
-                )
-            size = constant(panel.terms)
-            if size is None or size % LINE:
-                return loop(
-                    "lane",
-                    columns,
-                    lambda lane: loop("k", panel.terms, lambda k: copy([*around, k], lane)),
-                )
-            return loop(
-                "line",
-                size // LINE,
-                lambda line: loop(
-                    "lane",
-                    columns,
-                    lambda lane: loop(
-                        "k",
-                        LINE,
-                        lambda k: copy([*around, line * LINE + k], lane),
-                        tirx.ForKind.UNROLLED,
-                    ),
-                ),
-            )
-
-        return over(outer, terms)
+        return [in_vectors(self.width - columns, zero)] if columns < self.width else []
 
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """Read the copy."""
-        return load(self._buffer, [*reduced, lane])
+        return load(self._buffer, [panel.slot, *reduced, lane])
+
+    def ahead(self, panel: Panel, step: ir.Expr, tiles: int) -> ir.Expr | None:
+        """Read the next panel, which other panels may have displaced since it was copied."""
+        if tiles < 2 or constant(self._buffer.ty.shape[0]) == 1:
+            return None
+        outer = [index(0) for _ in self._outer]
+        offset = step * math.ceil(self.width / tiles)
+        return load(self._buffer, [panel.slot + 1, *outer, index(0), offset])
 
     def _is_across(self) -> bool:
         """Whether terms, not columns, lie side by side in memory."""
@@ -216,6 +250,15 @@ class Packed(Vectors):
         for dtype in reversed(self._casts):
             value = tirx.Cast(dtype, value)
         return value
+
+    def ahead(self, panel: Panel, step: ir.Expr, tiles: int) -> ir.Expr | None:
+        """Read the next panel, a piece in each tile, while the tiles keep memory idle."""
+        if tiles < 2:
+            return None
+        around = [panel.place[a.var] for a in self._around]
+        outer = [index(0) for _ in self.roles.reduce[:-1]]
+        offset = step * math.ceil(self.width / tiles)
+        return load(self.buffer, [*around, panel.number + 1, *outer, panel.first_term, offset])
 
     def packing(self) -> tirx.PrimFunc:
         """Write the function that packs: zeros fill the last panel."""
@@ -256,6 +299,7 @@ def vectors(
     roles: Roles,
     width: int,
     terms: int,
+    panels: int,
     is_single_tile: bool,
     constants: Collection[ir.Var],
 ) -> Vectors:
@@ -268,4 +312,4 @@ def vectors(
     fits = None not in outer and math.prod(d or 1 for d in outer) * terms * width <= BUFFER
     if columns is not None and (is_single_tile or not fits):
         return Direct(roles, width)
-    return Copied(roles, width, terms)
+    return Copied(roles, width, terms, panels)

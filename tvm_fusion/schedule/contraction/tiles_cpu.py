@@ -6,7 +6,8 @@ panel stays in the level-2 cache, and keeps sums between two passes in a buffer 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from tvm import ir, tirx
 from tvm.target import Target
@@ -32,12 +33,12 @@ from ..loops import (
     when,
 )
 from ..register_tile import VectorUnit, accumulate, clear, each, in_vectors
-from .blocking import COPYING_ROWS, MOST_VECTORS, ROWS, Blocking, blocking
+from .blocking import MOST_VECTORS, Blocking, blocking
 from .computed_rows import ComputedRows
 from .finish import Finish
 from .left_cpu import DirectLeft, Left, RowBlock
 from .operands import SumOfProducts
-from .panels import Packed, Panel, Vectors, packable, vectors
+from .panels import Packed, Panel, Vectors, by_columns, packable, vectors
 from .roles import Roles, side_by_side
 from .row_prologue import RowPrologue
 
@@ -84,14 +85,16 @@ def tiles_cpu(
         parse(target).device.cores,
         len(roles.reduce) > 1,
         widths,
-        ROWS if is_packed else COPYING_ROWS,
+        not is_packed,
         None if prologue is None else prologue.terms,
     )
     if pieces is not None:
         roles = side_by_side(original, pieces, sizes.width // pieces.count)
     height = _extent(roles.rows)
     is_single = height is not None and height <= sizes.height
-    right = vectors(contraction, roles, sizes.width, sizes.terms, is_single, constants)
+    right = vectors(
+        contraction, roles, sizes.width, sizes.terms, sizes.panels, is_single, constants
+    )
     left: Left = DirectLeft(roles)
     if prologue is not None:
         left = ComputedRows(roles, prologue, sizes.block, target)
@@ -108,6 +111,9 @@ def tiles_cpu(
 
 def _extent(axes) -> int | None:
     return constant(product([a.extent for a in axes]))
+
+
+Ahead = Callable[[ir.Expr], list[ir.Expr]]
 
 
 class _Tiles:
@@ -156,25 +162,28 @@ class _Tiles:
             count = _piece(sizes.panels, panels, first)
 
             start = row_block * sizes.block
-            whole = RowBlock(where, start, index(0), self._terms)
+            whole = RowBlock(where, start, index(0), index(0), self._terms)
 
             def one_pass(number: ir.Expr) -> tirx.Stmt:
                 first_term = number * sizes.terms
                 terms = _piece(sizes.terms, self._terms, first_term)
                 if constant(self._passes) == 1:
                     terms = self._terms
-                rows = RowBlock(where, start, first_term, terms)
-                fill = None if self._left.fills_once else self._left.fill(rows)
-                panels = loop(
-                    "panel",
-                    count,
-                    lambda n: self._panel(rows, first + n, n, row_block, number),
-                )
-                return panels if fill is None else sequence([fill, panels])
+                panel = Panel(where, first, index(0), first_term, terms, None)
+
+                def part(n: ir.Expr) -> tirx.Stmt:
+                    slot = n * sizes.rows
+                    rows = RowBlock(where, start + slot, slot, first_term, terms)
+                    panels = loop("panel", count, lambda n: self._panel(rows, panel, n, number))
+                    fill = None if self._left.fills_once else self._left.fill(rows)
+                    return _both(fill, panels)
+
+                parts = loop("part", sizes.block // sizes.rows, part)
+                return _both(self._right.fill(panel, count), parts)
 
             fill = self._left.fill(whole) if self._left.fills_once else None
-            stmts = [*self._zeros(), loop("pass", self._passes, one_pass)]
-            return block("task", sequence(stmts if fill is None else [fill, *stmts]), buffers)
+            body = sequence([*self._zeros(), loop("pass", self._passes, one_pass)])
+            return block("task", _both(fill, body), buffers)
 
         work = constant(product([*extents, sizes.block * sizes.width, self._terms]))
         return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
@@ -191,48 +200,31 @@ class _Tiles:
 
         return [loop("i", rows, row)]
 
-    def _panel(
-        self,
-        rows: RowBlock,
-        number: ir.Expr,
-        slot: ir.Expr,
-        row_block: ir.Expr,
-        pass_: ir.Expr,
-    ) -> tirx.Stmt:
+    def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
         """One panel of columns, the last of which may be narrower."""
-        width = self._sizes.width
+        one = replace(first, number=first.number + n, slot=n)
+        return by_columns(
+            self._roles,
+            self._sizes.width,
+            one.number,
+            lambda columns: self._tiles(rows, replace(one, columns=columns), pass_),
+        )
 
-        def panel(columns: int | None) -> tirx.Stmt:
-            one = Panel(dict(rows.place), number, rows.first_term, rows.terms, columns)
-            stmts = [self._right.fill(one), self._tiles(rows, one, slot, row_block, pass_)]
-            return sequence([s for s in stmts if s is not None])
-
-        size = constant(self._columns)
-        full = tirx.floordiv(self._columns, index(width)) if size is None else index(size // width)
-        rest = None if size is None else size % width
-        if rest == 0:
-            return panel(width)
-        if size is not None and size < width:
-            return panel(rest)
-        return tirx.IfThenElse(number < full, panel(width), panel(rest))
-
-    def _tiles(
-        self, rows: RowBlock, panel: Panel, slot: ir.Expr, row_block: ir.Expr, pass_: ir.Expr
-    ) -> tirx.Stmt:
-        """All tiles of a block of rows; the last one may be lower."""
+    def _tiles(self, rows: RowBlock, panel: Panel, pass_: ir.Expr) -> tirx.Stmt:
+        """All tiles of some rows; the last one may be lower."""
         sizes = self._sizes
         size = constant(self._rows)
+        most = sizes.rows // sizes.height
+        first = tirx.floordiv(rows.start, index(sizes.height))
         full = tirx.floordiv(self._rows, index(sizes.height))
         full = full if size is None else index(size // sizes.height)
-        most = sizes.block // sizes.height
-        here = tirx.min(index(most), full - row_block * most)
-        blocks = constant(ceildiv(self._rows, sizes.block))
-        if size is not None and blocks is not None and size // sizes.height == blocks * most:
+        here = tirx.min(index(most), full - first)
+        if size is not None and size % sizes.block == 0:
             here = index(most)  # no block has fewer
 
         def tile(number: ir.Expr, height: int, clamp: bool) -> tirx.Stmt:
             offset = number * sizes.height
-            return self._tile(rows, panel, slot, offset, height, clamp, pass_)
+            return self._tile(rows, panel, offset, height, clamp, pass_)
 
         stmts: list[tirx.Stmt] = []
         if size is None or size >= sizes.height:
@@ -240,21 +232,22 @@ class _Tiles:
             stmts.append(loop("tile", here, lambda n: tile(n, sizes.height, False)))
         if size is None:
             last = full * sizes.height - rows.start
-            inside = tirx.And(last >= 0, last < sizes.block)
+            inside = tirx.And(last >= 0, last < sizes.rows)
             inside = tirx.And(inside, full * sizes.height < self._rows)
             stmts.append(when(inside, tile(tirx.floordiv(last, sizes.height), sizes.height, True)))
         elif size % sizes.height:
-            last = full - row_block * most
+            last = full - first
             rest = tile(last, size % sizes.height, False)
-            is_last = tirx.EQ(row_block, ceildiv(self._rows, sizes.block) - 1)
-            stmts.append(when(is_last, rest))
+            inside = tirx.And(last >= 0, last < most)
+            if size <= sizes.rows:
+                inside = tirx.const(True)
+            stmts.append(when(inside, rest))
         return sequence(stmts)
 
     def _tile(
         self,
         rows: RowBlock,
         panel: Panel,
-        slot: ir.Expr,
         offset: ir.Expr,
         height: int,
         clamp: bool,
@@ -267,18 +260,47 @@ class _Tiles:
             narrow = panel.columns
             width = -(-narrow // self._lanes) * self._lanes if self._right.pads else narrow
         sums = local("sums", [height, width], self._contraction.dtype)
-        summed = over(
-            roles.reduce[:-1],
-            lambda around: accumulate(
-                sums,
-                panel.terms,
-                lambda i, k: self._left.at(rows, offset + i, [*around, k], clamp),
-                lambda k, lane: self._right.at(panel, [*around, k], lane),
-            ),
-        )
+
+        def summing(around: list[ir.Expr]) -> tirx.Stmt:
+            def next_panel(k: ir.Expr) -> list[ir.Expr]:
+                step = tirx.floordiv(offset, index(sizes.height))
+                for axis, i in zip(roles.reduce, [*around, k], strict=True):
+                    step = step * (panel.terms if i is k else axis.extent) + i
+                element = self._right.ahead(panel, step, sizes.rows // sizes.height)
+                return [] if element is None else [element]
+
+            def results(k: ir.Expr) -> list[ir.Expr]:
+                row = rows.start + offset + tirx.floordiv(k, index(lines))
+                # Before the last pass none is stored: ask for one line, over and over.
+                row = row * tirx.Cast("int64", tirx.EQ(pass_, self._passes - 1))
+                lane = tirx.floormod(k, index(lines)) * self._lanes
+                return self._finish.ahead(panel, self._left.row_place(row), lane)
+
+            def steps(first: int, count: ir.Expr | int, ahead: Ahead) -> tirx.Stmt:
+                return accumulate(
+                    sums,
+                    count,
+                    lambda i, k: self._left.at(rows, offset + i, [*around, first + k], clamp),
+                    lambda k, lane: self._right.at(panel, [*around, first + k], lane),
+                    lambda k: ahead(first + k),
+                )
+
+            terms = constant(panel.terms)
+            lines = -(-width // (len(self._contraction.totals) * self._lanes))
+            stored = lines * height
+            if terms is None or terms < 4 * stored or around or clamp:
+                return steps(0, panel.terms, next_panel)
+            return sequence(
+                [
+                    steps(0, stored, lambda k: [*next_panel(k), *results(k)]),
+                    steps(stored, terms - stored, next_panel),
+                ]
+            )
+
+        summed = over(roles.reduce[:-1], summing)
 
         def kept(i: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
-            return [offset + i, slot * sizes.width + lane]
+            return [rows.slot + offset + i, panel.slot * sizes.width + lane]
 
         begin = clear(sums, self._contraction.initial)
         finish = self._finish.tile(
@@ -303,6 +325,10 @@ class _Tiles:
             )
             finish = tirx.IfThenElse(pass_ < self._passes - 1, keep, finish)
         return block("tile", sequence([begin, summed, finish]), [sums, *self._finish.buffers(sums)])
+
+
+def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:
+    return second if first is None else sequence([first, second])
 
 
 def _piece(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
