@@ -32,8 +32,9 @@ from ..loops import (
     tasks,
     when,
 )
-from ..register_tile import VectorUnit, accumulate, clear, each, in_vectors
+from ..register_tile import VectorUnit, accumulate, each, in_vectors
 from .blocking import COPYING_ROWS, MOST_VECTORS, ROWS, Blocking, blocking
+from .dot_products import DotProduct, RowSums, dot_product
 from .finish import Finish
 from .operands import SumOfProducts
 from .panels import Packed, Panel, Vectors, packable, vectors
@@ -63,6 +64,10 @@ def tiles_cpu(
         What to make it for.
     """
     unit = VectorUnit.of(target).of_bits(tirx.const(0, contraction.dtype).ty.dtype.bits)
+    copies_panels = len(roles.reduce) == 1 or packable(contraction, roles, constants) is not None
+    dot = dot_product(contraction, roles, target) if copies_panels else None
+    if dot is not None:
+        roles = dot.groups(roles)
     pieces, widths = contraction.pieces, list(range(1, MOST_VECTORS + 1))
     original = roles
     if pieces is not None:
@@ -84,9 +89,9 @@ def tiles_cpu(
     if pieces is not None:
         roles = side_by_side(original, pieces, sizes.width // pieces.count)
     height = _extent(roles.rows)
-    is_single = height is not None and height <= sizes.height
+    is_single = height is not None and height <= sizes.height and dot is None
     right = vectors(contraction, roles, sizes.width, sizes.terms, is_single, constants)
-    body = _Tiles(contraction, roles, sizes, right, unit.lanes).tasks()
+    body = _Tiles(contraction, roles, sizes, right, unit.lanes, dot).tasks()
     swap = {right.source: right.buffer} if isinstance(right, Packed) else {}
     inputs = [swap.get(b, b) for b in program.inputs]
     func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
@@ -111,9 +116,14 @@ class _Tiles:
         sizes: Blocking,
         right: Vectors,
         lanes: int,
+        dot: DotProduct | None,
     ) -> None:
         self._contraction, self._roles, self._sizes = contraction, roles, sizes
         self._right, self._lanes = right, lanes
+        self._accumulate = accumulate if dot is None else dot.accumulate
+        self._row_sums = (
+            RowSums(dot, roles, sizes.block) if dot is not None and dot.offset else None
+        )
         self._rows = product([a.extent for a in roles.rows])
         self._columns = index(roles.columns[-1].extent)
         self._terms = index(roles.reduce[-1].extent)
@@ -145,6 +155,9 @@ class _Tiles:
             first = chunk * sizes.panels
             count = _piece(sizes.panels, panels, first)
 
+            def place_of(i: ir.Expr) -> dict[ir.Var, ir.Expr]:
+                return self._row_place(tirx.min(row_block * sizes.block + i, self._rows - 1))
+
             def one_pass(number: ir.Expr) -> tirx.Stmt:
                 return loop(
                     "panel",
@@ -153,7 +166,11 @@ class _Tiles:
                 )
 
             body = loop("pass", self._passes, one_pass)
-            return block("task", sequence([*self._zeros(), body]), buffers)
+            begin = self._zeros()
+            if self._row_sums is not None:
+                buffers = [*buffers, self._row_sums.buffer]
+                begin = [self._row_sums.fill(lambda i: {**where, **place_of(i)}), *begin]
+            return block("task", sequence([*begin, body]), buffers)
 
         work = constant(product([*extents, sizes.block * sizes.width, self._terms]))
         return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
@@ -163,12 +180,20 @@ class _Tiles:
         if constant(self._passes) == 1:
             return []
         rows, columns = (int(d) for d in self._partial.ty.shape)
-        partial, zero = self._partial, self._contraction.initial
+        partial = self._partial
 
         def row(i: ir.Expr) -> tirx.Stmt:
-            return in_vectors(columns, lambda lane: tirx.BufferStore(partial, zero, [i, lane]))
+            return in_vectors(
+                columns, lambda lane: tirx.BufferStore(partial, self._initial(i), [i, lane])
+            )
 
         return [loop("i", rows, row)]
+
+    def _initial(self, row: ir.Expr) -> ir.Expr:
+        """What the sums of a row of the block start from."""
+        if self._row_sums is None:
+            return self._contraction.initial
+        return load(self._row_sums.buffer, [row])
 
     def _panel(
         self,
@@ -263,7 +288,7 @@ class _Tiles:
 
         summed = over(
             roles.reduce[:-1],
-            lambda around: accumulate(
+            lambda around: self._accumulate(
                 sums,
                 panel.terms,
                 lambda i, k: left(i, [*around, k]),
@@ -274,7 +299,9 @@ class _Tiles:
         def kept(i: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
             return [offset + i, slot * sizes.width + lane]
 
-        begin = clear(sums, self._contraction.initial)
+        begin = each(
+            sums, lambda i, lane: tirx.BufferStore(sums, self._initial(offset + i), [i, lane])
+        )
         finish = self._finish.tile(
             sums,
             panel,
