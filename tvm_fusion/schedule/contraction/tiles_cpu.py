@@ -190,7 +190,7 @@ class _Tiles:
         return [loop("i", rows, row)]
 
     def _initial(self, row: ir.Expr) -> ir.Expr:
-        """What the sums of a row of the block start from."""
+        """Tell what the sums of a row of the block start from."""
         if self._row_sums is None:
             return self._contraction.initial
         return load(self._row_sums.buffer, [row])
