@@ -3,6 +3,7 @@
 import itertools
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -157,3 +158,55 @@ def test_instructions(name):
     inner = re.split(r"\n\tj", inner)[0]
     assert len(pattern.findall(inner)) >= 12
     assert not re.search(r"\tvmov\w+\s+%\w+, .*\)", inner)
+
+
+# bfloat16 ----------------------------------------------------------------------------------------
+
+
+def halves(emit, x, w):
+    return op.matmul(x, w, out_dtype="float32")
+
+
+@pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "input"])
+@pytest.mark.parametrize("terms", [64, 83])
+def test_pairs_of_bfloat16(terms, is_constant):
+    """Sums are float32, as exact as those of single products."""
+    rng = np.random.default_rng(0)
+    x = [rng.standard_normal((rows, terms)).astype(ml_dtypes.bfloat16) for rows in (1, 7, 150)]
+    w = rng.standard_normal((terms, 45)).astype(ml_dtypes.bfloat16)
+    for a, got in zip(x, product(x, w, is_constant, halves), strict=True):
+        expected = a.astype("float64") @ w.astype("float64")
+        assert got.dtype == "float32"
+        assert np.abs(got - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+def pairs(name):
+    spec = parse(name)
+    params = [tensor("x", 60, 64, dtype="bfloat16"), tensor("w", 64, 192, dtype="bfloat16")]
+    func = kernel(Contraction(False), group(params, halves, spec), spec)[1]
+    return func.with_attr("global_symbol", "main"), spec
+
+
+@pytest.mark.parametrize("name", ["cpu:cooperlake", "cpu:znver5"])
+def test_instruction_for_pairs(name):
+    """The innermost loop stores nothing, and calls nothing."""
+    text = assembly(*pairs(name))
+    blocks = re.split(r"\n\.L\w+:", text)
+    inner = max(blocks, key=lambda block: block.count("vdpbf16ps"))
+    inner = re.split(r"\n\tj", inner)[0]
+    assert inner.count("vdpbf16ps") >= 12
+    assert not re.search(r"\tvmov\w+\s+%\w+, .*\)|\tcall", inner)
+
+
+@pytest.mark.parametrize("name", ["cpu:skylake-avx512", "cpu:haswell", "cpu:neoverse-n1"])
+def test_pairs_without_the_instruction(name):
+    text = assembly(*pairs(name))
+    assert "vdpbf16ps" not in text
+    assert re.search(r"vfmadd|fmla", text)
+
+
+def test_kernels_of_one_module_share_the_function_for_pairs():
+    func, spec = pairs("cpu:cooperlake")
+    functions = {name: func.with_attr("global_symbol", name) for name in ("first", "second")}
+    built = tvm.tirx.build(tvm.IRModule(functions), spec.tvm_target(), pipeline="tvm_fusion")
+    assert "call <16 x float> @tvm_fusion_dot" not in built.inspect_source("ll")

@@ -8,6 +8,7 @@ like any other element.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,11 +16,12 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ..._tvm_bf16 import dot_bf16, with_dot_bf16
 from ..._tvm_buffer import declare
 from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..loops import ceildiv, constant, index, loop, sequence, substitute
-from ..register_tile import Element
+from ..register_tile import Element, VectorUnit
 from .operands import SumOfProducts
 from .roles import Roles
 
@@ -30,20 +32,13 @@ _VNNI = {16: "avx512vnni", 8: "avxvnni"}  # by lanes of a vector
 
 
 @dataclass(frozen=True)
-class DotProduct:
-    """An instruction for the groups of a product of bytes.
-
-    The instruction takes unsigned bytes of one factor and signed ones of the other. Where both are
-    of a kind, the right one's sign bits are flipped when it is packed or copied: its bytes become
-    128 larger, or smaller, and each row of sums starts from as much less, or more, than zero times
-    the sum of the left factor's row. All of that is exact, as int32 wraps around.
+class DotProduct(ABC):
+    """How to add groups of terms.
 
     Attributes
     ----------
     lanes : int
         Of a vector of sums.
-    terms : int
-        Of a group.
     left, right : str
         Types of the factors' elements.
     axis : Axis
@@ -53,18 +48,28 @@ class DotProduct:
     """
 
     lanes: int
-    terms: int
     left: str
     right: str
     axis: Axis
     factor: ir.Expr
 
     @property
+    def terms(self) -> int:
+        """Terms of a group."""
+        return WORD // tirx.const(0, self.left).ty.dtype.bits
+
+    @property
     def offset(self) -> int:
         """What to add for every element of a row of the left factor."""
-        if self.left != self.right:
-            return 0
-        return -128 if self.left == "int8" else 128
+        return 0
+
+    @abstractmethod
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Add a word of the left factor times a vector of words of the right one to sums."""
+
+    def around(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Put around a kernel's body what the instruction needs there."""
+        return body
 
     def groups(self, roles: Roles) -> Roles:
         """Count groups instead of terms; a group of either factor is a word.
@@ -86,8 +91,7 @@ class DotProduct:
 
         def add(i: ir.Expr, k: ir.Expr, start: int) -> tirx.Stmt:
             where = [i, tirx.Ramp(index(start), index(1), self.lanes)]
-            word = tirx.Broadcast(left(i, k), self.lanes)
-            value = self._add(load(sums, where), word, right(k, where[-1]))
+            value = self.add(load(sums, where), left(i, k), right(k, where[-1]))
             return tirx.BufferStore(sums, value, where)
 
         def row(i: ir.Expr, k: ir.Expr) -> tirx.Stmt:
@@ -96,17 +100,6 @@ class DotProduct:
         return loop(
             "k", extent, lambda k: loop("i", rows, lambda i: row(i, k), tirx.ForKind.UNROLLED)
         )
-
-    def _add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
-        """Add the products of a vector of words; the unsigned operand comes first."""
-        count = self.lanes * self.terms
-        words = [(self.left, left), (self.right, right)]
-        if self.left == "int8":
-            words.reverse()
-        dtypes = (f"uint8x{count}", f"int8x{count}")
-        operands = [tirx.reinterpret(d, w) for d, (_, w) in zip(dtypes, words, strict=True)]
-        name = f"llvm.x86.avx512.vpdpbusd.{WORD * self.lanes}"
-        return tirx.call_llvm_pure_intrin(f"int32x{self.lanes}", name, sums, *operands)
 
     def _word(self, factor: ir.Expr, group: ir.Var) -> ir.Expr:
         """Join the terms of a group, the first in the lowest bits."""
@@ -135,6 +128,75 @@ class DotProduct:
             rest = join(self.terms, lambda term: term < extent)
         full = tirx.floordiv(extent, index(self.terms))
         return tirx.if_then_else(group < full, whole, rest)
+
+
+class BytesByFour(DotProduct):
+    """Bytes, added to int32: vpdpbusd.
+
+    It takes unsigned bytes of one factor and signed ones of the other. Where both are of a kind,
+    the right one's sign bits are flipped when it is packed or copied: its bytes become 128 larger,
+    or smaller, and each row of sums starts from as much less, or more, than zero times the sum of
+    the left factor's row. All of that is exact, as int32 wraps around.
+    """
+
+    @property
+    def offset(self) -> int:
+        """Undo the flip."""
+        if self.left != self.right:
+            return 0
+        return -128 if self.left == "int8" else 128
+
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Call the instruction; the unsigned operand comes first."""
+        operands = [tirx.Broadcast(left, self.lanes), right]
+        if self.left == "int8":
+            operands.reverse()
+        count = self.lanes * self.terms
+        unsigned, signed = (f"{dtype}x{count}" for dtype in ("uint8", "int8"))
+        return tirx.call_llvm_pure_intrin(
+            f"int32x{self.lanes}",
+            f"llvm.x86.avx512.vpdpbusd.{WORD * self.lanes}",
+            sums,
+            tirx.reinterpret(unsigned, operands[0]),
+            tirx.reinterpret(signed, operands[1]),
+        )
+
+
+class HalvesByTwo(DotProduct):
+    """Pairs of bfloat16, added to float32: vdpbf16ps."""
+
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Call the instruction."""
+        return dot_bf16(sums, tirx.Broadcast(left, self.lanes), right)
+
+    def around(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Define what is called."""
+        return with_dot_bf16(body, self.lanes)
+
+
+class HalvesOneByOne(DotProduct):
+    """Pairs of bfloat16 without an instruction for them: each half is half of a float32."""
+
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Multiply and add twice."""
+        for half in (self._low, self._high):
+            sums = sums + tirx.Broadcast(half(left), self.lanes) * half(right)
+        return sums
+
+    def _low(self, word: ir.Expr) -> ir.Expr:
+        return self._float(tirx.shift_left(word, _like(word, 16)))
+
+    def _high(self, word: ir.Expr) -> ir.Expr:
+        return self._float(tirx.bitwise_and(word, _like(word, -0x10000)))
+
+    def _float(self, word: ir.Expr) -> ir.Expr:
+        return tirx.reinterpret(str(word.ty.dtype).replace("int", "float"), word)
+
+
+def _like(word: ir.Expr, value: int) -> ir.Expr:
+    lanes = word.ty.dtype.lanes
+    number = tirx.const(value, "int32")
+    return number if lanes == 1 else tirx.Broadcast(number, lanes)
 
 
 class RowSums:
@@ -182,19 +244,26 @@ class RowSums:
 def dot_product(contraction: SumOfProducts, roles: Roles, target: Target) -> DotProduct | None:
     """Choose the target's instruction for a product; ``None`` where it has none."""
     features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
-    lanes = next((n for n, feature in _VNNI.items() if feature in features), None)
     left, right = (str(bare(f).ty.dtype) for f in (roles.left, roles.right))
+    what = left, right, roles.reduce[-1], roles.left
+    if contraction.dtype == "int32" and left in BYTES and right in BYTES:
+        lanes = next((n for n, feature in _VNNI.items() if feature in features), None)
+        found: DotProduct | None = None if lanes is None else BytesByFour(lanes, *what)
+    elif contraction.dtype == "float32" and left == right == "bfloat16":
+        has_instruction = "avx512bf16" in features
+        lanes = 16 if has_instruction else VectorUnit.of(target).lanes
+        found = (HalvesByTwo if has_instruction else HalvesOneByOne)(lanes, *what)
+    else:
+        return None
     terms = constant(roles.reduce[-1].extent)
-    if lanes is None or contraction.dtype != "int32" or {left, right} - set(BYTES):
-        return None
-    if terms is not None and terms < WORD // 8:
-        return None
-    return DotProduct(lanes, WORD // 8, left, right, roles.reduce[-1], roles.left)
+    return None if found is None or (terms is not None and terms < found.terms) else found
 
 
 def bare(factor: ir.Expr) -> ir.Expr:
-    """Take off casts of bytes that keep every value."""
+    """Take off casts of bytes and of bfloat16 that keep every value."""
     core = factor
-    while isinstance(core, tirx.Cast) and str(core.ty.dtype) in ("int16", "int32"):
+    while isinstance(core, tirx.Cast) and str(core.ty.dtype) in ("int16", "int32", "float32"):
         core = core.value
-    return core if str(core.ty.dtype) in BYTES else factor
+    dtype, narrow = str(factor.ty.dtype), str(core.ty.dtype)
+    keeps = narrow in BYTES if dtype == "int32" else narrow == "bfloat16"
+    return core if keeps else factor

@@ -92,6 +92,7 @@ def tiles_cpu(
     is_single = height is not None and height <= sizes.height and dot is None
     right = vectors(contraction, roles, sizes.width, sizes.terms, is_single, constants)
     body = _Tiles(contraction, roles, sizes, right, unit.lanes, dot).tasks()
+    body = body if dot is None else dot.around(body)
     swap = {right.source: right.buffer} if isinstance(right, Packed) else {}
     inputs = [swap.get(b, b) for b in program.inputs]
     func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
