@@ -64,8 +64,8 @@ def tiles_cpu(
         What to make it for.
     """
     unit = VectorUnit.of(target).of_bits(tirx.const(0, contraction.dtype).ty.dtype.bits)
-    copies_panels = len(roles.reduce) == 1 or packable(contraction, roles, constants) is not None
-    dot = dot_product(contraction, roles, target) if copies_panels else None
+    is_packed = packable(contraction, roles, constants) is not None
+    dot = dot_product(contraction, roles, is_packed, target)
     if dot is not None:
         roles = dot.groups(roles)
     pieces, widths = contraction.pieces, list(range(1, MOST_VECTORS + 1))
@@ -74,7 +74,6 @@ def tiles_cpu(
         roles = side_by_side(original, pieces, unit.lanes)
         fitting = (v for v in widths if pieces.width % (v * unit.lanes) == 0)
         widths = [pieces.count * v for v in fitting if pieces.count * v <= MOST_VECTORS]
-    is_packed = packable(contraction, roles, constants) is not None
     sizes = blocking(
         _extent(roles.rows),
         constant(roles.columns[-1].extent),
