@@ -6,11 +6,13 @@ from .frontend.normalize import NormalizeImport
 from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
+from .rewrite.byte_products import ByteProducts
 from .rewrite.join_matmuls import JoinMatmuls
 from .rewrite.simplify import Rewrite
 from .schedule.kernels import ScheduleKernels
 
 __all__ = [
+    "ByteProducts",
     "FuseOperators",
     "JoinMatmuls",
     "Legalize",

@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 
 from ..foreign import on_ours
+from .byte_products import ByteProducts
 from .join_matmuls import JoinMatmuls
 
 
@@ -15,7 +16,8 @@ class Rewrite:
     """Turn a graph into a cheaper equivalent one.
 
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
-    computed that no output needs; matrix products of one left operand joined.
+    computed that no output needs; products of quantised tensors as products of bytes; matrix
+    products of one left operand joined.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -25,5 +27,6 @@ class Rewrite:
             relax.transform.CanonicalizeBindings(),
             relax.transform.EliminateCommonSubexpr(),
             relax.transform.DeadCodeElimination(),
+            ByteProducts(),
             JoinMatmuls(),
         )(mod)

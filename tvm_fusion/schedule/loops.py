@@ -138,6 +138,26 @@ def choose(task: ir.Expr, pieces: Sequence[tuple[ir.Expr, Body]]) -> tirx.Stmt:
     return tirx.IfThenElse(task < count, body(task), choose(task - count, rest))
 
 
+DATA = 1  # rather than instructions
+
+
+def prefetch(element: ir.Expr, level: int, is_write: bool = False) -> tirx.Stmt:
+    """Ask memory for the cache line of an element, which need not exist.
+
+    Parameters
+    ----------
+    element : TensorLoad
+        Where.
+    level : int
+        The nearest cache that is to hold it: 1 or 2.
+    is_write : bool
+        Whether it will be written.
+    """
+    hints = [tirx.const(hint, "int32") for hint in (int(is_write), 4 - level, DATA)]
+    address = tirx.address_of(element)
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *hints))
+
+
 def substitute(
     expr: ir.Expr,
     values: Mapping[ir.Var, ir.Expr],

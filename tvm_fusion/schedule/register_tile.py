@@ -7,7 +7,7 @@ few beside the multiplications, and independent sums hide the latency of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,10 +16,9 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from ..fusion.expressions import load
-from .loops import loop, sequence
+from .loops import loop, prefetch, sequence
 
 WIDEST = 64  # elements of one vector expression
-READ, LEVEL_2, DATA = 0, 2, 1  # arguments of LLVM's prefetch: what for, how near, of which cache
 
 Element = Callable[[ir.Expr, ir.Expr], ir.Expr]
 
@@ -69,7 +68,7 @@ def accumulate(
     extent: ir.Expr | int,
     left: Element,
     right: Element,
-    ahead: Callable[[ir.Expr], Sequence[ir.Expr]] = lambda k: (),
+    ahead: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
 ) -> tirx.Stmt:
     """Add ``left(row, k) * right(k, column)`` for all ``k`` below an extent to a tile of sums.
 
@@ -84,7 +83,7 @@ def accumulate(
     right : callable
         Neighbouring columns lie side by side in memory.
     ahead : callable, optional
-        Elements of what comes next, to ask for in step ``k``.
+        What to read ahead in step ``k``: an element of what comes next, or ``None``.
     """
 
     def step(k: ir.Expr) -> tirx.Stmt:
@@ -94,17 +93,14 @@ def accumulate(
                 sums, load(sums, [i, lane]) + left(i, k) * right(k, lane), [i, lane]
             ),
         )
-        return sequence([*map(prefetch, ahead(k)), sum_])
+        return asking(ahead(k), sum_)
 
     return loop("k", extent, step)
 
 
-def prefetch(element: ir.Expr) -> tirx.Stmt:
-    """Ask for the cache line of an element, which need not exist, in the level-2 cache."""
-    hints = [tirx.const(hint, "int32") for hint in (READ, LEVEL_2, DATA)]
-    return tirx.Evaluate(
-        tirx.call_intrin("void", "tirx.prefetch", tirx.address_of(element), *hints)
-    )
+def asking(element: ir.Expr | None, stmt: tirx.Stmt) -> tirx.Stmt:
+    """Ask the level-2 cache for an element of what comes next, then go on."""
+    return stmt if element is None else sequence([prefetch(element, level=2), stmt])
 
 
 def each(sums: ir.Var, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:

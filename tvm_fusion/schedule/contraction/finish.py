@@ -90,18 +90,6 @@ class Finish:
 
         return sequence([copy, loop("i", rows, row)])
 
-    def ahead(
-        self, panel: Panel, rows: dict[ir.Var, ir.Expr], lane: ir.Expr | int
-    ) -> list[ir.Expr]:
-        """List elements that a tile will store, in the row and at the lane given."""
-        column = panel.number * self._width + lane
-        where = dict(zip(self._axes, self._place(panel, rows, column), strict=True))
-        return [
-            load(r.buffer, [substitute(i, where) for i in r.indices])
-            for r in self._contraction.results
-            if self._is_vector(r)
-        ]
-
     def _width_of(self, sums: ir.Var) -> int:
         return int(sums.ty.shape[1])
 

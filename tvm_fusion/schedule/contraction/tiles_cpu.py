@@ -6,7 +6,7 @@ panel stays in the level-2 cache, and keeps sums between two passes in a buffer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from tvm import ir, tirx
@@ -32,9 +32,10 @@ from ..loops import (
     tasks,
     when,
 )
-from ..register_tile import VectorUnit, accumulate, clear, each, in_vectors
+from ..register_tile import VectorUnit, accumulate, each, in_vectors
 from .blocking import MOST_VECTORS, Blocking, blocking
 from .computed_rows import ComputedRows
+from .dot_products import DotProduct, RowSums, dot_product
 from .finish import Finish
 from .left_cpu import DirectLeft, Left, RowBlock
 from .operands import SumOfProducts
@@ -69,13 +70,18 @@ def tiles_cpu(
         What computes the left factor.
     """
     unit = VectorUnit.of(target).of_bits(tirx.const(0, contraction.dtype).ty.dtype.bits)
+    is_packed = packable(contraction, roles, constants) is not None
+    dot = None
+    if prologue is None:
+        dot = dot_product(contraction, roles, is_packed, target)
+    if dot is not None:
+        roles = dot.groups(roles)
     pieces, widths = contraction.pieces, list(range(1, MOST_VECTORS + 1))
     original = roles
     if pieces is not None:
         roles = side_by_side(original, pieces, unit.lanes)
         fitting = (v for v in widths if pieces.width % (v * unit.lanes) == 0)
         widths = [pieces.count * v for v in fitting if pieces.count * v <= MOST_VECTORS]
-    is_packed = packable(contraction, roles, constants) is not None
     sizes = blocking(
         _extent(roles.rows),
         constant(roles.columns[-1].extent),
@@ -91,14 +97,15 @@ def tiles_cpu(
     if pieces is not None:
         roles = side_by_side(original, pieces, sizes.width // pieces.count)
     height = _extent(roles.rows)
-    is_single = height is not None and height <= sizes.height
+    is_single = height is not None and height <= sizes.height and dot is None
     right = vectors(
         contraction, roles, sizes.width, sizes.terms, sizes.panels, is_single, constants
     )
     left: Left = DirectLeft(roles)
     if prologue is not None:
         left = ComputedRows(roles, prologue, sizes.block, target)
-    body = _Tiles(contraction, roles, sizes, left, right, unit.lanes).tasks()
+    body = _Tiles(contraction, roles, sizes, left, right, unit.lanes, dot).tasks()
+    body = body if dot is None else dot.around(body)
     swap = {right.source: right.buffer} if isinstance(right, Packed) else {}
     inputs = [swap.get(b, b) for b in program.inputs]
     func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
@@ -113,9 +120,6 @@ def _extent(axes) -> int | None:
     return constant(product([a.extent for a in axes]))
 
 
-Ahead = Callable[[ir.Expr], list[ir.Expr]]
-
-
 class _Tiles:
     """The loops around a tile, from tasks inwards."""
 
@@ -127,9 +131,14 @@ class _Tiles:
         left: Left,
         right: Vectors,
         lanes: int,
+        dot: DotProduct | None,
     ) -> None:
         self._contraction, self._roles, self._sizes = contraction, roles, sizes
         self._left, self._right, self._lanes = left, right, lanes
+        self._accumulate = accumulate if dot is None else dot.accumulate
+        self._row_sums = (
+            RowSums(dot, roles, sizes.block) if dot is not None and dot.offset else None
+        )
         self._rows = left.rows
         self._columns = index(roles.columns[-1].extent)
         self._terms = index(roles.reduce[-1].extent)
@@ -182,7 +191,15 @@ class _Tiles:
                 return _both(self._right.fill(panel, count), parts)
 
             fill = self._left.fill(whole) if self._left.fills_once else None
-            body = sequence([*self._zeros(), loop("pass", self._passes, one_pass)])
+            begin = self._zeros()
+            if self._row_sums is not None:
+
+                def place(i: ir.Expr) -> dict[ir.Var, ir.Expr]:
+                    return {**where, **self._left.row_place(tirx.min(start + i, self._rows - 1))}
+
+                buffers = [*buffers, self._row_sums.buffer]
+                begin = [self._row_sums.fill(place), *begin]
+            body = sequence([*begin, loop("pass", self._passes, one_pass)])
             return block("task", _both(fill, body), buffers)
 
         work = constant(product([*extents, sizes.block * sizes.width, self._terms]))
@@ -193,12 +210,20 @@ class _Tiles:
         if constant(self._passes) == 1:
             return []
         rows, columns = (int(d) for d in self._partial.ty.shape)
-        partial, zero = self._partial, self._contraction.initial
+        partial = self._partial
 
         def row(i: ir.Expr) -> tirx.Stmt:
-            return in_vectors(columns, lambda lane: tirx.BufferStore(partial, zero, [i, lane]))
+            return in_vectors(
+                columns, lambda lane: tirx.BufferStore(partial, self._initial(i), [i, lane])
+            )
 
         return [loop("i", rows, row)]
+
+    def _initial(self, row: ir.Expr) -> ir.Expr:
+        """Tell what the sums of a row of the task start from."""
+        if self._row_sums is None:
+            return self._contraction.initial
+        return load(self._row_sums.buffer, [row])
 
     def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
         """One panel of columns, the last of which may be narrower."""
@@ -262,39 +287,18 @@ class _Tiles:
         sums = local("sums", [height, width], self._contraction.dtype)
 
         def summing(around: list[ir.Expr]) -> tirx.Stmt:
-            def next_panel(k: ir.Expr) -> list[ir.Expr]:
+            def next_panel(k: ir.Expr) -> ir.Expr | None:
                 step = tirx.floordiv(offset, index(sizes.height))
                 for axis, i in zip(roles.reduce, [*around, k], strict=True):
                     step = step * (panel.terms if i is k else axis.extent) + i
-                element = self._right.ahead(panel, step, sizes.rows // sizes.height)
-                return [] if element is None else [element]
+                return self._right.ahead(panel, step, sizes.rows // sizes.height)
 
-            def results(k: ir.Expr) -> list[ir.Expr]:
-                row = rows.start + offset + tirx.floordiv(k, index(lines))
-                # Before the last pass none is stored: ask for one line, over and over.
-                row = row * tirx.Cast("int64", tirx.EQ(pass_, self._passes - 1))
-                lane = tirx.floormod(k, index(lines)) * self._lanes
-                return self._finish.ahead(panel, self._left.row_place(row), lane)
-
-            def steps(first: int, count: ir.Expr | int, ahead: Ahead) -> tirx.Stmt:
-                return accumulate(
-                    sums,
-                    count,
-                    lambda i, k: self._left.at(rows, offset + i, [*around, first + k], clamp),
-                    lambda k, lane: self._right.at(panel, [*around, first + k], lane),
-                    lambda k: ahead(first + k),
-                )
-
-            terms = constant(panel.terms)
-            lines = -(-width // (len(self._contraction.totals) * self._lanes))
-            stored = lines * height
-            if terms is None or terms < 4 * stored or around or clamp:
-                return steps(0, panel.terms, next_panel)
-            return sequence(
-                [
-                    steps(0, stored, lambda k: [*next_panel(k), *results(k)]),
-                    steps(stored, terms - stored, next_panel),
-                ]
+            return self._accumulate(
+                sums,
+                panel.terms,
+                lambda i, k: self._left.at(rows, offset + i, [*around, k], clamp),
+                lambda k, lane: self._right.at(panel, [*around, k], lane),
+                next_panel,
             )
 
         summed = over(roles.reduce[:-1], summing)
@@ -302,7 +306,12 @@ class _Tiles:
         def kept(i: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
             return [rows.slot + offset + i, panel.slot * sizes.width + lane]
 
-        begin = clear(sums, self._contraction.initial)
+        begin = each(
+            sums,
+            lambda i, lane: tirx.BufferStore(
+                sums, self._initial(rows.slot + offset + i), [i, lane]
+            ),
+        )
         finish = self._finish.tile(
             sums,
             panel,

@@ -15,15 +15,14 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from ..expressions import contains, row_major_offset, substitute, variables_of
-from ..loops import find
+from ..loops import find, prefetch
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .passes import Pass, equal_domains
 from .stages import RowStages, Stage, stride
 
 LINE = 64  # bytes that memory hands over at once, at least
 LONGEST = 64 * 1024  # bytes of a row, beyond which the next one drives out what is still needed
-READ, WRITE = 0, 1
-KEEP = 3  # in all caches
+NEAREST = 1  # level of the cache that takes the line
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,7 @@ class Hint:
     def ask(self, pairs: Pairs) -> tirx.Stmt:
         """Ask for the line of an element, which need not exist."""
         indices = [replace(index, pairs, lambda load: load) for index in self.indices]
-        number = [tirx.IntImm("int32", n) for n in (WRITE if self.is_write else READ, KEEP, 1)]
-        address = tirx.address_of(tirx.BufferLoad(self.buffer, indices))
-        return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *number))
+        return prefetch(tirx.BufferLoad(self.buffer, indices), NEAREST, self.is_write)
 
 
 @dataclass(frozen=True)
