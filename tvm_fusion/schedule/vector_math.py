@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import tvm_ffi
 from tvm import ir, tirx
 
-from .expressions import contains, is_call, variables_of
+from ..ecg.intrinsic import call_name
+from .expressions import contains, variables_of
 from .loops import find
 from .vector_functions import erf, exp, sigmoid, tanh
 
@@ -51,12 +52,12 @@ def _lowered(
     """Lower the calls of some functions that neither bind nor are bound or repeated."""
     kept = [call for let in find(expr, tirx.Let) for call in find(let, ir.Call)]
     for call in find(expr, ir.Call):
-        if any(is_call(call, name) for name in REPEATING):
+        if call_name(call) in REPEATING:
             kept += find(call.args[0], ir.Call)
 
     def lower(call: ir.Call) -> ir.Expr:
-        name = next((n for n in functions if is_call(call, n)), None)
-        if name is None or str(call.ty.dtype) != "float32" or find(call, tirx.Let):
+        name = call_name(call)
+        if name not in functions or str(call.ty.dtype) != "float32" or find(call, tirx.Let):
             return call
         shared = lane is not None and not contains(variables_of(call), lane)
         if shared or any(call.same_as(other) for other in kept):
@@ -68,7 +69,7 @@ def _lowered(
 
 def _without_isnan(call: ir.Call) -> ir.Expr:
     """Test the bits of a float32 instead; TVM would ask the C library lane by lane."""
-    if not is_call(call, "isnan") or str(call.args[0].ty.dtype) != "float32":
+    if call_name(call) != "isnan" or str(call.args[0].ty.dtype) != "float32":
         return call
     bits = tirx.bitwise_and(tirx.reinterpret("int32", call.args[0]), _integer(0x7FFFFFFF))
     return bits > _integer(0x7F800000)  # larger than infinity's
@@ -106,9 +107,9 @@ def _is_vectorised(call: ir.Call, varying: list[ir.Var] | None) -> bool:
         variables = variables_of(expr)
         return any(varying is None or contains(varying, v) for v in variables)
 
-    if is_call(call, "if_then_else"):
+    if call_name(call) == "if_then_else":
         return not varies(call.args[0])
-    if is_call(call, "reinterpret"):
+    if call_name(call) == "reinterpret":
         return True
     vectorises = isinstance(call.op, ir.Op) and bool(call.op.get_attr("TVectorizable"))
     return vectorises or not varies(call)
