@@ -84,6 +84,18 @@ def test_stock_is_counted_from_tvms_own_import():
     assert tvm_fusion.explain(model, stock=False).stock is None
 
 
+def test_why_stock_was_not_given_the_file(monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise ValueError("no such operator")
+
+    monkeypatch.setattr("tvm.relax.frontend.onnx.from_onnx", refuse)
+    found = tvm_fusion.explain(planted.model())
+    assert found.stock_from == "the imported module"
+    (decision,) = found.fallbacks
+    assert decision.code == "stock_import_failed"
+    assert "no such operator" in decision.sentence
+
+
 def test_a_gpu_that_is_not_here():
     found = tvm_fusion.explain(planted.model(), "cuda:sm_90a")
     assert found.target == "cuda:sm_90a"

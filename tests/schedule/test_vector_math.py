@@ -86,6 +86,29 @@ def test_exponentials_that_lanes_share_compile():
     np.testing.assert_allclose(run(body, x), expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("function", ["tan", "tanh"])
+def test_what_a_function_repeats_binds_nothing(function):
+    """TVM uses their argument several times, and lowers a symbolic division anew in each."""
+    rows, columns = (tirx.Var(name, "int64") for name in "nm")
+    x = relax.Var("x", relax.TensorType((rows, columns, 1), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            squashed = builder.emit(getattr(relax.op, function)(builder.emit(relax.op.erf(x))))
+            squared = builder.emit(relax.op.square(x))
+            results = [squashed, relax.op.permute_dims(squared, [1, 2, 0])]
+            results = [builder.emit_output(result) for result in results]
+        builder.emit_func_output(results)
+    target = parse("cpu").tvm_target()
+    executable = tvm.compile(
+        builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+    )
+    data = np.random.default_rng(0).normal(size=(9, 6, 1)).astype("float32")
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data))
+    expected = getattr(np, function)(np.vectorize(math.erf)(data.astype("float64")))
+    np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-5)
+
+
 def test_truth_values_as_numbers_compile():
     """TVM's code generation stops at a binding that casts a vector of them."""
     x = np.array([np.nan, 1.0, -np.inf, 0.0] * 16, "float32")

@@ -11,6 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
+from .intrinsic import call_name
+
 #: A number, or an expression over symbolic dimensions.
 Count: TypeAlias = "int | ir.Expr"
 
@@ -235,7 +237,7 @@ def _cost(expr: Any) -> tuple[int, bool, bool]:
     reads = any(part[2] for part in parts)
     dear = any(part[1] for part in parts)
     operations = sum(part[0] for part in parts)
-    if isinstance(expr, tirx.Select) or _intrinsic(expr) == "if_then_else":
+    if isinstance(expr, tirx.Select) or call_name(expr) == "if_then_else":
         condition, then, otherwise = parts
         return condition[0] + condition[2] + max(then[0], otherwise[0]), dear, reads
     if not reads:  # a constant, or arithmetic on positions
@@ -245,7 +247,7 @@ def _cost(expr: Any) -> tuple[int, bool, bool]:
     elif isinstance(expr, _DIVISIONS):
         operations += _DIVISION
     elif isinstance(expr, ir.Call):
-        weight = _WEIGHTS.get(_intrinsic(expr), _TRANSCENDENTAL)
+        weight = _WEIGHTS.get(call_name(expr), _TRANSCENDENTAL)
         operations, dear = operations + weight, dear or weight == _TRANSCENDENTAL
     return operations, dear, reads
 
@@ -262,12 +264,6 @@ def _operands(expr: Any) -> list[Any]:
     if isinstance(expr, (tirx.Cast, tirx.Broadcast)):
         return [expr.value]
     return []
-
-
-def _intrinsic(expr: Any) -> str:
-    if isinstance(expr, ir.Call) and isinstance(expr.op, ir.Op):
-        return str(expr.op.name).rpartition(".")[2]
-    return ""
 
 
 def _buffers(func: tirx.PrimFunc) -> Iterator[tirx.Var]:

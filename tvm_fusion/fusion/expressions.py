@@ -8,6 +8,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from ..ecg.intrinsic import call_name
+
 _CHOICE = "if_then_else"
 # Calls that cost about as much as an addition; every other intrinsic counts as expensive.
 _CHEAP_CALLS = frozenset(
@@ -17,13 +19,6 @@ _CHEAP_CALLS = frozenset(
         *("ceil", "round", "nearbyint", "trunc", "isnan", "isinf", "isfinite"),
     )
 )
-
-
-def call_name(expr: ir.Expr) -> str:
-    """Return an intrinsic's name without its dialect (``tirx.exp`` is ``exp``); else ``""``."""
-    if isinstance(expr, ir.Call) and isinstance(expr.op, ir.Op):
-        return expr.op.name.rsplit(".", 1)[-1]
-    return ""
 
 
 def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:

@@ -9,7 +9,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
-from .expressions import call_name, has_load, int64, load, loads, map_loads, substitute
+from ..ecg.intrinsic import call_name
+from .expressions import has_load, int64, load, loads, map_loads, substitute
 from .program import Unstructured
 
 _PURE = 1  # tirx.CallEffectKind.Pure; larger kinds read or write memory

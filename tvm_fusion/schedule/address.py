@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from ..ecg.intrinsic import call_name
 from ..fusion.program import Axis
 from .loops import constant, find, index, substitute
 
@@ -53,7 +54,7 @@ def lies_along(buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis) -> bool:
 
 def conditional_loads(expr: ir.Expr) -> list[ir.TensorLoad]:
     """List the loads that happen only where an ``if_then_else`` takes their branch."""
-    choices = [c for c in find(expr, ir.Call) if intrinsic(c) == "if_then_else"]
+    choices = [c for c in find(expr, ir.Call) if call_name(c) == "if_then_else"]
     return [load for c in choices for branch in c.args[1:] for load in find(branch, ir.TensorLoad)]
 
 
@@ -64,10 +65,3 @@ def without_loads(expr: ir.Expr) -> ir.Expr:
         (ir.TensorLoad, lambda load: tirx.Var("element", str(load.ty.dtype))),
         order="post",
     )
-
-
-def intrinsic(expr: ir.Expr) -> str:
-    """Name of an intrinsic without its dialect: ``exp`` of ``tirx.exp``; empty for other nodes."""
-    if isinstance(expr, ir.Call) and isinstance(expr.op, ir.Op):
-        return str(expr.op.name).rpartition(".")[2]
-    return ""

@@ -34,11 +34,6 @@ def variables_of(expr: ir.Expr) -> list[ir.Var]:
     return list(tirx.analysis.undefined_vars(expr))
 
 
-def is_call(call: ir.Call, name: str) -> bool:
-    """Whether a call is of an intrinsic, whatever namespace TVM keeps it in."""
-    return str(getattr(call.op, "name", "")).rsplit(".", 1)[-1] == name
-
-
 def contains(variables: Sequence[ir.Var], one: ir.Var) -> bool:
     """Whether a variable is among others: by identity, since ``==`` builds an expression."""
     return index_of(variables, one) is not None

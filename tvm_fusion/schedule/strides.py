@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from tvm import ir
 
+from ..ecg.intrinsic import call_name
 from ..fusion.expressions import loads, variables
 from ..fusion.program import Axis, Stage
-from .address import intrinsic, known_step
+from .address import known_step
 from .estimate import points, terms
 from .loops import constant, find
 
@@ -43,7 +44,7 @@ def apart(stage: Stage, candidates: Sequence[Axis], branches: bool = False) -> i
     reads = [x for x in reads if x[0] not in stage.targets]
     writes = list(zip(stage.targets, stage.indices, strict=True))
     calls = [call for value in stage.values for call in find(value, ir.Call)] if branches else []
-    choices = [call.args[0] for call in calls if intrinsic(call) == "if_then_else"]
+    choices = [call.args[0] for call in calls if call_name(call) == "if_then_else"]
     evaluated = points(stage) * terms(stage)
 
     def costs(axis: ir.Var) -> tuple[int, int]:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 import tvm_ffi
 from tvm import ir, tirx
 
-from .expressions import contains, is_call, variables_of
+from ..ecg.intrinsic import call_name
+from .expressions import contains, variables_of
 from .loops import find
 from .vector_functions import erf, exp, sigmoid, tanh
 
 # Lowered in this order: TVM has vectors of what comes second, the C library's scalars of the first.
 FUNCTIONS = ({"erf": erf}, {"exp": exp, "sigmoid": sigmoid, "tanh": tanh})
+# Those of TVM's vector functions that it writes as several uses of their argument.
+REPEATING = ("tan", "tanh")
 
 
 def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
@@ -23,7 +26,9 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
     values"). What all lanes share stays as well: TVM visits the factors of a product twice when one
     changes and none is a vector, and a scalar call always changes. So does a function of a
     function: TVM's code generation simplifies what a variable is bound to with all earlier bindings
-    put in place, which takes minutes for three exponentials and for ever for four.
+    put in place, which takes minutes for three exponentials and for ever for four. So does what
+    TVM repeats: it would lower the copies of a binding one by one, and divisions by symbolic
+    extents in them to variables of their own, hence to different values.
 
     Parameters
     ----------
@@ -44,15 +49,18 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
 def _lowered(
     expr: ir.Expr, functions: Mapping[str, Callable[[ir.Expr], ir.Expr]], lane: ir.Expr | None
 ) -> ir.Expr:
-    """Lower the calls of some functions that neither bind nor are bound."""
-    bound = [call for let in find(expr, tirx.Let) for call in find(let, ir.Call)]
+    """Lower the calls of some functions that neither bind nor are bound or repeated."""
+    kept = [call for let in find(expr, tirx.Let) for call in find(let, ir.Call)]
+    for call in find(expr, ir.Call):
+        if call_name(call) in REPEATING:
+            kept += find(call.args[0], ir.Call)
 
     def lower(call: ir.Call) -> ir.Expr:
-        name = next((n for n in functions if is_call(call, n)), None)
-        if name is None or str(call.ty.dtype) != "float32" or find(call, tirx.Let):
+        name = call_name(call)
+        if name not in functions or str(call.ty.dtype) != "float32" or find(call, tirx.Let):
             return call
         shared = lane is not None and not contains(variables_of(call), lane)
-        if shared or any(call.same_as(other) for other in bound):
+        if shared or any(call.same_as(other) for other in kept):
             return call
         return functions[name](call.args[0])
 
@@ -61,7 +69,7 @@ def _lowered(
 
 def _without_isnan(call: ir.Call) -> ir.Expr:
     """Test the bits of a float32 instead; TVM would ask the C library lane by lane."""
-    if not is_call(call, "isnan") or str(call.args[0].ty.dtype) != "float32":
+    if call_name(call) != "isnan" or str(call.args[0].ty.dtype) != "float32":
         return call
     bits = tirx.bitwise_and(tirx.reinterpret("int32", call.args[0]), _integer(0x7FFFFFFF))
     return bits > _integer(0x7F800000)  # larger than infinity's
@@ -99,9 +107,9 @@ def _is_vectorised(call: ir.Call, varying: list[ir.Var] | None) -> bool:
         variables = variables_of(expr)
         return any(varying is None or contains(varying, v) for v in variables)
 
-    if is_call(call, "if_then_else"):
+    if call_name(call) == "if_then_else":
         return not varies(call.args[0])
-    if is_call(call, "reinterpret"):
+    if call_name(call) == "reinterpret":
         return True
     vectorises = isinstance(call.op, ir.Op) and bool(call.op.get_attr("TVectorizable"))
     return vectorises or not varies(call)

@@ -11,9 +11,10 @@ from ...ecg.mapping import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
 from ...fusion.cost import CostModel
-from ...fusion.decisions import recording
+from ...fusion.decisions import Decision, record, recording
 from ...fusion.plan import Plan
 from ...fusion.records import default_records
+from ...schedule.guard import reason_of
 from ...schedule.template import Claim
 from ..count import Count, count, count_stock
 from ..planned import PlannedModel, plan_model
@@ -56,9 +57,9 @@ def explain(
     with recording() as decisions:
         planned = plan_model(model, target, config)
         scheduled = planned.scheduled(planned.plans)
+        of_stock, stock_from = _stock(model, planned) if stock else (None, "")
     cost = CostModel(planned.spec.device, default_records())
     counted = _count(planned, scheduled)
-    of_stock, stock_from = _stock(model, planned) if stock else (None, "")
     return Explanation(
         source=planned.imported.source,
         target=planned.spec.text,
@@ -186,8 +187,10 @@ def _stock_import(model: Any, planned: PlannedModel) -> Any:
     try:
         with quiet_importer():
             return from_onnx(onnx.load(model) if is_path else model, shape_dict=shapes)
-    # guard: TVM's importer lacks what ours adds; the caller says that it counted our import
-    except Exception:
+    # guard: recorded; TVM's importer lacks what ours adds and raises anything
+    except Exception as error:
+        sentence = f"TVM's importer cannot take the model ({reason_of(error)}); ours is counted."
+        record(Decision("stock TVM", "", "fallback", "stock_import_failed", sentence))
         return None
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.expressions import call_name, choice, substitute, variables
+from ...ecg.intrinsic import call_name
+from ...fusion.expressions import choice, substitute, variables
 from ..template import Refusal
 from .pattern import FLOAT
 

@@ -11,12 +11,13 @@ from tvm.target import Target
 
 from ...device import Device
 from ...ecg.graph import Graph, Operator
+from ...ecg.intrinsic import call_name
 from ...ecg.mapping import MappingType
 from ...ecg.work import at
 from ...fusion.expressions import is_expensive
 from ...fusion.group import Group
 from ...fusion.program import Unstructured
-from ..address import intrinsic, lies_along
+from ..address import lies_along
 from ..estimate import flops, operations, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..loops import find
@@ -175,7 +176,7 @@ def constants_of(group: Group) -> frozenset[ir.Var]:
 
 
 def _choices(expr: ir.Expr) -> int:
-    return sum(intrinsic(call) == "if_then_else" for call in find(expr, ir.Call))
+    return sum(call_name(call) == "if_then_else" for call in find(expr, ir.Call))
 
 
 def _has_prologue(group: Group) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from ...ecg.intrinsic import call_name
 from ...fusion.expressions import load, loads
 from ...fusion.program import Axis, Program, Stage
-from ..address import conditional_loads, intrinsic
+from ..address import conditional_loads
 from ..loops import constant, index, substitute
 from .results import Result, placed, reads_of
 
@@ -161,7 +162,7 @@ def _with_totals(
     def choose(node: ir.Expr) -> ir.Expr:
         if isinstance(node, tirx.Select):
             asked, yes, no = node.condition, node.true_value, node.false_value
-        elif intrinsic(node) == "if_then_else":
+        elif call_name(node) == "if_then_else":
             asked, yes, no = node.args
         else:
             return node

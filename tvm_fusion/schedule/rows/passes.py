@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ..expressions import contains, index_of, is_call, row_major_offset, variables_of
+from ...ecg.intrinsic import call_name
+from ..expressions import contains, index_of, row_major_offset, variables_of
 from .stages import Axis, RowStages, Stage, stride
 
 
@@ -140,7 +141,7 @@ def are_vectors(program: RowStages) -> bool:
     for stage in program.stages:
         for value in stage.values:
             tvm_ffi.structural_walk(value, (ir.Call, calls.append))
-    branches = [call for call in calls if is_call(call, "if_then_else")]
+    branches = [call for call in calls if call_name(call) == "if_then_else"]
     if len(calls) > len(branches):
         return True
     lane = [stage.rows[-1] for stage in program.stages]

@@ -9,7 +9,8 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from ..._tvm_buffer import declare
-from ..expressions import contains, is_call, loads_of, substitute, variables_of
+from ...ecg.intrinsic import call_name
+from ..expressions import contains, loads_of, substitute, variables_of
 from .emit import replace, static_volume
 from .passes import equal_domains, is_same_position, plan_passes, private_buffers
 from .stages import Axis, RowStages, Stage
@@ -131,7 +132,7 @@ def _plain_loads(program: RowStages, stage: Stage) -> list[ir.TensorLoad]:
     for value in stage.values:
         tvm_ffi.structural_walk(value, (ir.Call, branches.append))
     guarded = [
-        load for call in branches if is_call(call, "if_then_else") for load in loads_of(call)
+        load for call in branches if call_name(call) == "if_then_else" for load in loads_of(call)
     ]
     walked = [axis.var for axis in stage.domain]
     return [
