@@ -20,7 +20,8 @@ def test_shapes_are_drawn_from_a_seed():
 def test_a_product_is_checked_and_rendered():
     row = measure.product(cases.Product(33, 40, 50))
     assert row["error"] < 1e-5
-    found = {"peak": 2 * row["ours"], "read": 10.0, "drawn": [], "vectors": [], "rows": [], "norms": []}
+    empty = {key: [] for key in ("drawn", "vectors", "rows", "norms")}
+    found = {"peak": 2 * row["ours"], "read": 10.0, **empty}
     text = command.render({"threads": {"1": {**found, "squares": [row]}}})
     assert re.search(r"\| 33x40x50 constant \| \d+ \| 50% \| ", text)
 

@@ -34,8 +34,6 @@ class ComputedRows(Left):
         What to compute them on.
     """
 
-    fills_once = True
-
     def __init__(self, roles: Roles, prologue: RowPrologue, block: int, target: Target) -> None:
         super().__init__(roles)
         row = row_by_number(prologue.rows.prim_func(), prologue.rows.rows, target)

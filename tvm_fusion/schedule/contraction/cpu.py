@@ -18,8 +18,8 @@ from ..vector_math import vector_math
 from .canonical import Apart, canonical, over
 from .graft import graft
 from .operands import SumOfProducts
+from .packed import packable
 from .padding import padded
-from .panels import packable
 from .roles import roles
 from .sums_cpu import sums_cpu
 from .symbols import Symbols

@@ -44,9 +44,6 @@ class Left(ABC):
         Of the contraction's axes.
     """
 
-    #: Whether all terms are filled in once, before the first pass, not those of each pass.
-    fills_once = False
-
     def __init__(self, roles: Roles) -> None:
         self.roles = roles
         self.rows = product([a.extent for a in roles.rows])
@@ -56,7 +53,7 @@ class Left(ABC):
         return []
 
     def fill(self, rows: RowBlock) -> tirx.Stmt | None:
-        """Prepare a block of rows, before its panels."""
+        """Prepare the rows of a task, all terms of them."""
         return None
 
     @abstractmethod

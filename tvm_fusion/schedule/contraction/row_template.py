@@ -19,7 +19,7 @@ from ..rows.stages import read_stages
 from ..template import Claim, Emission, Refusal, Template
 from .blocking import computed_rows
 from .operands import SumOfProducts, analyse
-from .panels import packable
+from .packed import packable
 from .roles import Roles, roles
 from .row_prologue import RowPrologue, row_prologue
 from .row_propose import row_product_proposals

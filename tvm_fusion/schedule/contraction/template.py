@@ -27,7 +27,7 @@ from .canonical import Apart
 from .cpu import contraction_cpu, copies, is_tiled, strided
 from .gpu import contraction_gpu
 from .operands import SumOfProducts, analyse
-from .panels import packable
+from .packed import packable
 from .roles import roles
 
 CPU_PROLOGUE = 2  # operations on an operand's element: a vector of it meets a few vectors of sums

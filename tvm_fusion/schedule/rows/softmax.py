@@ -13,7 +13,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm_buffer import declare
-from ..expressions import contains, is_call, substitute
+from ...ecg.intrinsic import call_name
+from ..expressions import contains, substitute
 from ..loops import find
 from .passes import equal_axes
 from .stages import Axis, RowStages, Stage
@@ -113,7 +114,7 @@ def _is_whole(producer: Stage, stage: Stage, load: ir.TensorLoad) -> bool:
 
 def _is_decaying(program: RowStages, stage: Stage, call: ir.Call) -> bool:
     """Whether a call is ``exp(x - m)``, ``m`` the maximum of ``x`` over the stage's own axes."""
-    if not is_call(call, "exp") or str(call.ty.dtype) != "float32":
+    if call_name(call) != "exp" or str(call.ty.dtype) != "float32":
         return False
     difference = call.args[0]
     if not isinstance(difference, tirx.Sub) or not isinstance(difference.b, ir.TensorLoad):
