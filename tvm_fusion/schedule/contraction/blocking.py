@@ -23,7 +23,7 @@ ROWS = 128  # rows that stay in the level-2 cache beside a panel; also if their 
 ENOUGH = 0.75  # of the tasks wanted, if more would copy the same panels
 FEW = 4  # tiles of rows, for which copying costs as much as multiplying
 SHORT_TERMS = 128  # of a pass: sums come and go beside them
-COMPUTED = 128 * 1024  # elements of the rows that a task computes: half of a level-2 cache
+COMPUTED = 256 * 1024  # elements of the rows that a task computes: 1 MB
 CHUNK = 512 * 1024  # elements of the panels that a task copies, or of its partial sums: 2 MB
 COPY = 3  # cost of an element of a panel that is copied, beside one of the rows that is read
 TASKS = 4  # for each core, so that they end at about the same time
@@ -111,7 +111,7 @@ def blocking(
         blocks = max(math.ceil(tiles * height / ROWS), min(tiles, math.ceil(wanted / around)))
         panels = max(1, around * blocks // wanted)
     block = math.ceil(tiles / blocks) * height
-    parts = max(1, math.ceil((block - height) / ROWS))
+    parts = 1 if computed else max(1, math.ceil((block - height) / ROWS))
     part = math.ceil(block / (parts * height)) * height
     most = CHUNK if copies else BUFFER
     if passes > 1 or k is None:
@@ -144,7 +144,7 @@ def computed_rows(rows: int, terms: int, work: int, cores: int | None) -> tuple[
         Threads that will run; ``None`` if unknown.
     """
     wanted = min(cores or CORES, max(1, work // GRAIN))
-    blocks = math.ceil(rows / min(ROWS, max(1, COMPUTED // terms)))
+    blocks = math.ceil(rows / min(2 * ROWS, max(1, COMPUTED // terms)))
     return blocks, math.ceil(wanted / blocks)
 
 
