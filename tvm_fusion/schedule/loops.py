@@ -29,6 +29,11 @@ def constant(value: ir.Expr | int) -> int | None:
     return int(value) if isinstance(value, (int, tirx.IntImm)) else None
 
 
+def simplified(expr: ir.Expr) -> ir.Expr:
+    """Simplify an index; TVM's own constructors leave some quotients of constants."""
+    return sym.Analyzer().simplify(expr)
+
+
 def product(extents: Sequence[ir.Expr | int]) -> ir.Expr:
     """Multiply extents; constants fold."""
     total = index(1)

@@ -24,6 +24,7 @@ from ..loops import (
     over,
     product,
     sequence,
+    simplified,
     tasks,
     when,
 )
@@ -170,7 +171,7 @@ class TileLoops:
         sizes = self._sizes
         size = constant(self._rows)
         most = sizes.rows // sizes.height
-        first = tirx.floordiv(rows.start, index(sizes.height))
+        first = simplified(tirx.floordiv(rows.start, index(sizes.height)))
         full = tirx.floordiv(self._rows, index(sizes.height))
         full = full if size is None else index(size // sizes.height)
         here = tirx.min(index(most), full - first)
@@ -218,7 +219,7 @@ class TileLoops:
 
         def summing(around: list[ir.Expr]) -> tirx.Stmt:
             def next_panel(k: ir.Expr) -> ir.Expr | None:
-                step = tirx.floordiv(offset, index(sizes.height))
+                step = simplified(tirx.floordiv(offset, index(sizes.height)))
                 for axis, i in zip(roles.reduce, [*around, k], strict=True):
                     step = step * (panel.terms if i is k else axis.extent) + i
                 return self._right.ahead(panel, step, sizes.rows // sizes.height)
