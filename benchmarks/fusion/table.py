@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import table
 from tvm_fusion.errors import UserError
 
 from .figures import CPU, GPU, MODELS
@@ -105,7 +106,7 @@ def _launches(models: dict[str, Any]) -> list[str]:
     return [
         f"\n## Launches on `{GPU}`\n",
         "One inference, batch 1.\n",
-        *_table(["model", "stock", "ours", "floor", "stretch", "floor is"], rows),
+        *table(["model", "stock", "ours", "floor", "stretch", "floor is"], rows),
     ]
 
 
@@ -130,7 +131,7 @@ def _bytes(models: dict[str, Any]) -> list[str]:
                 verdict = _verdict(ratio, floor, stretch)
                 rows.append([name, target, *sizes, f"{ratio:.3f}", *asked, verdict])
     headings = ["model", "target", "stock, MB", "ours, MB", "ratio", "floor", "stretch", "floor is"]
-    return ["\n## Intermediates\n", *_table(headings, rows)]
+    return ["\n## Intermediates\n", *table(headings, rows)]
 
 
 def _graphs(graphs: dict[str, Any]) -> list[str]:
@@ -148,7 +149,7 @@ def _graphs(graphs: dict[str, Any]) -> list[str]:
     return [
         "\n## Small graphs\n",
         "Kernels; rows x columns, n symbolic. The floor is one.\n",
-        *_table(["graph", "size", *columns, "floor is"], rows),
+        *table(["graph", "size", *columns, "floor is"], rows),
     ]
 
 
@@ -186,8 +187,3 @@ def _ratio(counts: dict[str, Any], target: str) -> float | None:
     if not stock or not ours:
         return None
     return ours["intermediate_bytes"] / stock["intermediate_bytes"]
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]

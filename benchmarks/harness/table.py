@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import table
 from tvm_fusion.errors import UserError
 
 from .client import ROOT
@@ -83,7 +84,7 @@ def _latency(models: Sequence[dict[str, Any]], peers: Sequence[str]) -> list[str
         "## Median latency\n",
         f"Milliseconds; in brackets the median over the rounds of {OURS}/peer: below 1, {OURS} is "
         "faster.\n",
-        *_table(["model", *peers], rows),
+        *table(["model", *peers], rows),
     ]
 
 
@@ -124,7 +125,7 @@ def _cost(models: Sequence[dict[str, Any]]) -> list[str]:
         "machine. Intermediates are tensors between calls and buffers larger than a tile inside a "
         f"PrimFunc. `{_STOCK}` is stock TVM's pipeline for this target; its kernels, calls and "
         "intermediates are counted after DecomposeOpsForInference, which its timed build lacks.\n",
-        *_table(["model", *headings], rows),
+        *table(["model", *headings], rows),
         *(
             f"\n{model['name']}, {peer}: not counted: {result['facts']['not_counted']}"
             for model in models
@@ -143,7 +144,7 @@ def _not_timed(models: Sequence[dict[str, Any]]) -> list[str]:
     ]
     if not rows:
         return []
-    return ["\n## Not timed\n", *_table(["model", "peer", "status", "reason"], rows)]
+    return ["\n## Not timed\n", *table(["model", "peer", "status", "reason"], rows)]
 
 
 def _spread(models: Sequence[dict[str, Any]], peers: Sequence[str]) -> list[str]:
@@ -167,7 +168,7 @@ def _spread(models: Sequence[dict[str, Any]], peers: Sequence[str]) -> list[str]
                 ]
             )
     headings = ["model", "peer", *points, f"{OURS}/peer, p25 to p75", "rounds", "runs", "error"]
-    return ["\n## Spread over the rounds\n", "Milliseconds.\n", *_table(headings, rows)]
+    return ["\n## Spread over the rounds\n", "Milliseconds.\n", *table(headings, rows)]
 
 
 def _error(peer: str, result: dict[str, Any]) -> str:
@@ -192,11 +193,6 @@ def _sources(records: dict[str, dict[str, Any]]) -> list[str]:
             + f"; `{' '.join(record['command'])}`",
         ]
     return [*lines, ""]
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def _number(value: float) -> str:

@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
+from benchmarks.markdown import table
 from tvm_fusion.threads import physical_cores
 
 from . import cases
@@ -70,41 +72,33 @@ def render(record: dict[str, Any]) -> str:
             ("Products", "squares"),
             (f"Products drawn from seed {cases.SEED}", "drawn"),
         ):
-            lines += [
-                "",
-                f"### {title}",
-                "",
-                "| rows x columns x terms | GFLOP/s | of the peak | times OpenBLAS |",
-                "| --- | --- | --- | --- |",
-            ]
-            for row in found[key]:
-                share, ratio = row["ours"] / found["peak"], row["ours"] / row["blas"]
-                lines.append(f"| {row['name']} | {row['ours']:.0f} | {share:.0%} | {ratio:.2f} |")
-        lines += [
-            "",
-            "### Memory",
-            "",
-            "| kernel | GB/s | of the bandwidth |",
-            "| --- | --- | --- |",
-        ]
-        for row in found["vectors"]:
-            rate = row["bytes_per_second"]
-            lines.append(f"| {row['name']} | {rate:.1f} | {rate / found['read']:.0%} |")
-        for row in found["rows"]:
-            share = row["ours"] / row["stream"]
-            lines.append(f"| {row['name']} | {row['ours']:.1f} | {share:.0%} |")
-        lines += [
-            "",
-            f"### A layer norm before a product of {cases.WIDTH} columns and terms",
-            "",
-            "| rows | two kernels (us) | one kernel (us) | ratio |",
-            "| --- | --- | --- | --- |",
-        ]
-        for row in found["norms"]:
-            ratio = row["together"] / row["apart"]
-            times = f"{row['apart']:.1f} | {row['together']:.1f}"
-            lines.append(f"| {row['rows']} | {times} | {ratio:.2f} |")
+            headings = ["rows x columns x terms", "GFLOP/s", "of the peak", "times OpenBLAS"]
+            lines += ["", f"### {title}", ""]
+            lines += table(headings, (_product(row, found["peak"]) for row in found[key]))
+        lines += ["", "### Memory", ""]
+        lines += table(["kernel", "GB/s", "of the bandwidth"], _memory(found))
+        title = f"A layer norm before a product of {cases.WIDTH} columns and terms"
+        lines += ["", f"### {title}", ""]
+        headings = ["rows", "two kernels (us)", "one kernel (us)", "ratio"]
+        lines += table(headings, map(_norm, found["norms"]))
     return "\n".join(lines) + "\n"
+
+
+def _product(row: dict[str, Any], peak: float) -> list[str]:
+    ratio = row["ours"] / row["blas"]
+    return [row["name"], f"{row['ours']:.0f}", f"{row['ours'] / peak:.0%}", f"{ratio:.2f}"]
+
+
+def _memory(found: dict[str, Any]) -> Iterator[list[str]]:
+    rates = [(row["name"], row["bytes_per_second"], found["read"]) for row in found["vectors"]]
+    rates += [(row["name"], row["ours"], row["stream"]) for row in found["rows"]]
+    for name, rate, most in rates:
+        yield [name, f"{rate:.1f}", f"{rate / most:.0%}"]
+
+
+def _norm(row: dict[str, Any]) -> list[str]:
+    apart, together = row["apart"], row["together"]
+    return [str(row["rows"]), f"{apart:.1f}", f"{together:.1f}", f"{together / apart:.2f}"]
 
 
 if __name__ == "__main__":

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,8 @@ from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
+from benchmarks.kernels.measure import alternate
+from benchmarks.markdown import table
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "symbolic.json"
@@ -29,17 +28,16 @@ TOLERANCE = 1e-4
 def main() -> int:
     """Measure and render; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.symbolic", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="default: %(default)s")
     parser.add_argument("--render", action="store_true", help="write the table again, no more")
     options = parser.parse_args()
     if not options.render:
-        rows = measure(options.rounds)
+        rows = measure()
         write(RECORD, {"environment": environment.describe(ROOT), "lengths": rows})
     (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
     return 0
 
 
-def measure(rounds: int) -> list[dict[str, Any]]:
+def measure() -> list[dict[str, Any]]:
     """Time both artifacts of each length in turns; results must agree."""
     model = zoo.load(MODEL)
     with tempfile.TemporaryDirectory(prefix="symbolic-") as folder:
@@ -52,7 +50,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
             if error > TOLERANCE:
                 raise RuntimeError(f"results differ by {error:.1e} at length {length}")
             runs = [lambda one=one, x=inputs: one.run(x) for one in (static, symbolic)]
-            one, any_ = _alternate(runs, rounds)
+            one, any_ = (1e3 * seconds for seconds in alternate(runs))
             rows.append({"length": length, "static_ms": one, "symbolic_ms": any_, "error": error})
     return rows
 
@@ -66,18 +64,6 @@ def _difference(found: dict[str, Any], expected: dict[str, Any]) -> float:
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
 
 
-def _alternate(runs: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Return milliseconds of each run: the median of the rounds, after one that warms up."""
-    times: list[list[float]] = [[] for _ in runs]
-    for number in range(rounds + 1):
-        for run, found in zip(runs, times, strict=True):
-            start = time.perf_counter()
-            run()
-            if number:
-                found.append((time.perf_counter() - start) * 1e3)
-    return [statistics.median(found) for found in times]
-
-
 def render(record: dict[str, Any]) -> str:
     """Write the table of a record."""
     lines = [
@@ -88,14 +74,16 @@ def render(record: dict[str, Any]) -> str:
         f"BERT-base compiled for one length, and once for 1 to {max(LENGTHS)}. Both take turns in"
         " one process; medians.",
         "",
-        "| length | static (ms) | symbolic (ms) | ratio |",
-        "| --- | --- | --- | --- |",
     ]
-    for row in record["lengths"]:
-        ratio = row["symbolic_ms"] / row["static_ms"]
-        times = f"{row['static_ms']:.1f} | {row['symbolic_ms']:.1f}"
-        lines.append(f"| {row['length']} | {times} | {ratio:.2f} |")
+    lines += table(
+        ["length", "static (ms)", "symbolic (ms)", "ratio"], map(_row, record["lengths"])
+    )
     return "\n".join(lines) + "\n"
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    static, symbolic = row["static_ms"], row["symbolic_ms"]
+    return [str(row["length"]), f"{static:.1f}", f"{symbolic:.1f}", f"{symbolic / static:.2f}"]
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def product(extents: Sequence[ir.Expr | int]) -> ir.Expr:
     total = index(1)
     for extent in extents:
         total = total * index(extent)
-    return sym.Analyzer().simplify(total)
+    return simplified(total)
 
 
 def add(counts: Iterable[ir.Expr | int]) -> ir.Expr:
@@ -47,12 +47,12 @@ def add(counts: Iterable[ir.Expr | int]) -> ir.Expr:
     total = index(0)
     for count in counts:
         total = total + index(count)
-    return sym.Analyzer().simplify(total)
+    return simplified(total)
 
 
 def ceildiv(extent: ir.Expr | int, step: int) -> ir.Expr:
     """Divide, rounding up."""
-    return sym.Analyzer().simplify(tirx.floordiv(index(extent) + (step - 1), index(step)))
+    return simplified(tirx.floordiv(index(extent) + (step - 1), index(step)))
 
 
 def loop(name: str, extent: ir.Expr | int, body: Body, kind: int = tirx.ForKind.SERIAL):

@@ -11,7 +11,7 @@ from tvm.target import Target
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...fusion.group import Group
-from ...fusion.program import Unstructured
+from ...fusion.program import Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..rows.cpu import lanes_are_rows
@@ -23,7 +23,7 @@ from .packed import packable
 from .roles import Roles, roles
 from .row_prologue import RowPrologue, row_prologue
 from .row_propose import row_product_proposals
-from .template import constants_of, packs_pieces
+from .template import constants_of, unpacked_pieces
 from .tiles_cpu import tiles_cpu
 
 WALK = 3  # operations that take as long as an element from a level-2 cache, in each stage
@@ -69,13 +69,10 @@ class RowContraction(Template):
         read = _read(group)
         if isinstance(read, Refusal):
             raise RuntimeError(read.sentence)
-        matrices = roles(read.contraction)
-        if matrices is None:
-            raise RuntimeError("no matrix product")
         func, packing = tiles_cpu(
             group.program,
             read.contraction,
-            matrices,
+            read.matrices,
             constants_of(group),
             target,
             read.prologue,
@@ -91,7 +88,8 @@ class RowContraction(Template):
 class _Read:
     prologue: RowPrologue
     contraction: SumOfProducts
-    stages: tuple
+    matrices: Roles
+    stages: tuple[Stage, ...]
 
 
 def _read(group: Group) -> _Read | Refusal:
@@ -112,25 +110,18 @@ def _read(group: Group) -> _Read | Refusal:
     contraction = analyse(prologue.product, stages)
     if isinstance(contraction, Refusal):
         return contraction
-    refusal = _no_product(group, prologue, contraction)
-    return refusal or _Read(prologue, contraction, stages)
-
-
-def _no_product(group: Group, prologue: RowPrologue, contraction: SumOfProducts) -> Refusal | None:
-    """Say why tiles cannot take rows from a task's own buffer."""
     matrices = roles(contraction)
     name = contraction.stage.name
     if matrices is None or not _are_rows_of(matrices, prologue):
         return Refusal("not_mine", f"{name} is no matrix product of the rows.")
-    if contraction.pieces is not None and not packs_pieces(group, contraction):
-        return Refusal(
-            "epilogue_elsewhere", "Its results need several sums each, not of a packed constant."
-        )
+    refusal = unpacked_pieces(group, contraction)
+    if refusal is not None:
+        return refusal
     if not matrices.rows and packable(contraction, matrices, constants_of(group)) is None:
         return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
     if lanes_are_rows(read_stages(prologue.rows.prim_func(), prologue.rows.rows)):
         return Refusal("rows_across", "Neighbouring elements of a row lie apart in memory.")
-    return None
+    return _Read(prologue, contraction, matrices, stages)
 
 
 def _are_rows_of(matrices: Roles, prologue: RowPrologue) -> bool:

@@ -29,6 +29,7 @@ from .gpu import contraction_gpu
 from .operands import SumOfProducts, analyse
 from .packed import packable
 from .roles import roles
+from .together import Pieces
 
 CPU_PROLOGUE = 2  # operations on an operand's element: a vector of it meets a few vectors of sums
 GPU_PROLOGUE = 8  # a block computes it once per element of a tile in shared memory
@@ -68,13 +69,9 @@ class Contraction(Template):
         contraction = analyse(program, stages)
         if isinstance(contraction, Refusal):
             return contraction
-        if contraction.pieces is not None and not (
-            self._is_gpu or packs_pieces(group, contraction)
-        ):
-            return Refusal(
-                "epilogue_elsewhere",
-                "Its results need several sums each, not of a packed constant.",
-            )
+        refusal = None if self._is_gpu else unpacked_pieces(group, contraction)
+        if refusal is not None:
+            return refusal
         is_product = not self._is_gpu and roles(contraction) is not None
         written = [] if self._is_gpu or is_product else copies(contraction)
         copied = sum(points(c.stage) * _bytes(c.buffer) for c in written)
@@ -160,10 +157,18 @@ class Contraction(Template):
         return max(1, math.ceil(sums / tile))
 
 
-def packs_pieces(group: Group, contraction: SumOfProducts) -> bool:
-    """Whether pieces are columns of a constant, of which tiles take whole vectors."""
-    pieces, matrices = contraction.pieces, roles(contraction)
-    if pieces is None or matrices is None or pieces.width % WIDEST:
+def unpacked_pieces(group: Group, contraction: SumOfProducts) -> Refusal | None:
+    """Refuse pieces, but for columns of a constant, of which tiles take whole vectors."""
+    if contraction.pieces is None or _packs(group, contraction, contraction.pieces):
+        return None
+    return Refusal(
+        "epilogue_elsewhere", "Its results need several sums each, not of a packed constant."
+    )
+
+
+def _packs(group: Group, contraction: SumOfProducts, pieces: Pieces) -> bool:
+    matrices = roles(contraction)
+    if matrices is None or pieces.width % WIDEST:
         return False
     is_last = matrices.columns[-2:] == (pieces.piece, pieces.position)
     return is_last and packable(contraction, matrices, constants_of(group)) is not None
