@@ -24,8 +24,7 @@ from . import cases, machine
 
 ROUNDS = 7
 SECONDS = 0.05  # of one turn
-SETTLE = 0.08  # seconds before a turn: the other library's threads still wait for work, busily
-WARM = 0.01  # seconds of runs that do not count, for caches and threads to wake up
+WARM = 0.04  # seconds of a turn before: the other library's threads still wait for work, busily
 TOLERANCE = 1e-5
 
 
@@ -36,7 +35,6 @@ def alternate(runs: Sequence[Callable[[], object]]) -> list[float]:
     rounds: list[list[float]] = [[] for _ in runs]
     for _ in range(ROUNDS):
         for run, seconds in zip(runs, rounds, strict=True):
-            time.sleep(SETTLE)
             start = time.perf_counter()
             while time.perf_counter() - start < WARM:
                 run()

@@ -11,11 +11,10 @@ from ...ecg.mapping import MappingType
 from ...fusion.bind import parts_of
 from ...fusion.program import Stage, Unstructured
 from ..contraction.operands import is_contraction
+from ..proposals import LIGHT, MOVES, in_order, reached, reductions
 
 MAX_BETWEEN = 48  # operators followed from one product on
 MAX_BEFORE = 64  # operators that feed one attention
-_MOVES = (MappingType.REORGANIZE, MappingType.SHUFFLE)
-_LIGHT = (MappingType.ONE_TO_ONE, MappingType.ONE_TO_MANY, *_MOVES)
 
 
 def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
@@ -32,38 +31,29 @@ def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
         What lies between the products; with the movement of the result; with the movement of the
         operands; with all that is light and that only this attention reads.
     """
-    stages = {op: _reductions(op) for op in graph.operators}
+    stages = {op: reductions(op) for op in graph.operators}
     products = [op for op, found in stages.items() if len(found) == 1 and is_contraction(found[0])]
     known = set(products)
     for first in products:
         below = _below(graph, first, known, stages)
         for last in [op for op in below if op in known]:
-            core = {first, last} | _between(graph, last, below)
+            core = {first, last} | reached([last], graph.predecessors, below)
             if _is_softmax([s for op in core - {first, last} for s in stages[op]]):
                 yield from _nested(graph, core, last)
 
 
 def _nested(graph: Graph, core: set[Operator], last: Operator) -> Iterator[tuple[Operator, ...]]:
     after = core | set(_after(graph, last))
-    moved = after | set(_before(graph, after, _MOVES))
-    everything = after | set(_before(graph, after, _LIGHT))
+    moved = after | set(_before(graph, after, MOVES))
+    everything = after | set(_before(graph, after, LIGHT))
     for operators in dict.fromkeys(map(frozenset, (core, after, moved, everything))):
-        yield tuple(sorted(operators, key=lambda op: op.index))
+        yield in_order(operators)
 
 
-def _reductions(op: Operator) -> list[Stage]:
-    if op.type is not MappingType.MANY_TO_MANY:
-        return []
-    try:
-        return [part.stage for part in parts_of(op) if not part.stage.is_map]
-    except Unstructured:
-        return []
-
-
-def _is_softmax(reductions: list[Stage]) -> bool:
+def _is_softmax(found: list[Stage]) -> bool:
     """Whether there are a maximum and a sum, and no more."""
-    kinds = [type(s.values[0]) for s in reductions if len(s.values) == 1]
-    return len(reductions) == 2 and set(kinds) == {tirx.Max, tirx.Add}
+    kinds = [type(s.values[0]) for s in found if len(s.values) == 1]
+    return len(found) == 2 and set(kinds) == {tirx.Max, tirx.Add}
 
 
 def _below(
@@ -74,7 +64,7 @@ def _below(
     frontier = [first]
     while frontier and len(below) < MAX_BETWEEN:
         for op in graph.successors(frontier.pop(0)):
-            if op in below or not (op.type in _LIGHT or stages[op]):
+            if op in below or not (op.type in LIGHT or stages[op]):
                 continue
             below[op] = None
             if op not in products:
@@ -82,23 +72,12 @@ def _below(
     return below
 
 
-def _between(graph: Graph, last: Operator, below: dict[Operator, None]) -> set[Operator]:
-    found: set[Operator] = set()
-    frontier = [last]
-    while frontier:
-        for op in graph.predecessors(frontier.pop()):
-            if op in below and op not in found:
-                found.add(op)
-                frontier.append(op)
-    return found
-
-
 def _after(graph: Graph, last: Operator) -> Iterator[Operator]:
     """Follow the result as long as it only moves."""
     op = last
     while True:
         readers = graph.successors(op)
-        if len(readers) != 1 or readers[0].type not in _MOVES or _leaves(op):
+        if len(readers) != 1 or readers[0].type not in MOVES or _leaves(op):
             return
         op = readers[0]
         yield op

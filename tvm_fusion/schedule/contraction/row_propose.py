@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ecg.graph import Graph, Operator
-from ...ecg.mapping import MappingType
-from ...fusion.bind import parts_of
-from ...fusion.program import Stage, Unstructured
+from ...fusion.program import Stage
+from ..proposals import LIGHT, in_order, reached, reductions
 from .operands import is_contraction
 
 MAX_BEFORE = 48  # operators followed from one product back
 LEVELS = 3  # reductions behind each other, such as mean, variance and what guards them
-_LIGHT = (
-    MappingType.ONE_TO_ONE,
-    MappingType.REORGANIZE,
-    MappingType.SHUFFLE,
-    MappingType.ONE_TO_MANY,
-)
 
 
 def row_product_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
@@ -33,7 +26,7 @@ def row_product_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
     tuple of Operator
         First with the nearest reductions alone, then with those that they need in turn.
     """
-    stages = {op: _reductions(op) for op in graph.operators}
+    stages = {op: reductions(op) for op in graph.operators}
     for op, found in stages.items():
         if len(found) == 1 and is_contraction(found[0]):
             inside = {op}
@@ -42,7 +35,7 @@ def row_product_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
                 if not more:
                     break
                 inside |= more
-                yield tuple(sorted(inside, key=lambda o: o.index))
+                yield in_order(inside)
 
 
 def _nearest(
@@ -51,32 +44,16 @@ def _nearest(
     """Find the reductions that light operators alone separate from a set, and those operators."""
     above: dict[Operator, None] = {}
     frontier = list(inside)
-    reductions = []
+    nearest = []
     while frontier and len(above) < MAX_BEFORE:
         for op in graph.predecessors(frontier.pop(0)):
             if op in above or op in inside:
                 continue
             if stages[op] and not any(map(is_contraction, stages[op])):
-                reductions.append(op)
-            elif op.type not in _LIGHT:
+                nearest.append(op)
+            elif op.type not in LIGHT:
                 continue
             else:
                 frontier.append(op)
             above[op] = None
-    found = set(reductions)
-    frontier = reductions
-    while frontier:
-        for op in graph.successors(frontier.pop()):
-            if op in above and op not in found:
-                found.add(op)
-                frontier.append(op)
-    return found
-
-
-def _reductions(op: Operator) -> list[Stage]:
-    if op.type is not MappingType.MANY_TO_MANY:
-        return []
-    try:
-        return [part.stage for part in parts_of(op) if not part.stage.is_map]
-    except Unstructured:
-        return []
+    return reached(nearest, graph.successors, above)

@@ -11,14 +11,9 @@ from collections.abc import Callable, Iterator
 
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
+from ..proposals import LIGHT, in_order, reached
 
 MAX_BETWEEN = 48  # operators followed from one reduction on
-_LIGHT = (
-    MappingType.ONE_TO_ONE,
-    MappingType.REORGANIZE,
-    MappingType.SHUFFLE,
-    MappingType.ONE_TO_MANY,
-)
 
 
 def row_proposals(
@@ -48,10 +43,10 @@ def row_proposals(
     sets.extend(frozenset([op]) for op in reductions)
     for operators in dict.fromkeys(sets):
         if len(operators) > 1:
-            yield _in_order(operators)
+            yield in_order(operators)
         extended = _with_spreading_producers(graph, operators)
         if extended != operators:
-            yield _in_order(extended)
+            yield in_order(extended)
 
 
 def _spans(
@@ -60,30 +55,19 @@ def _spans(
     """Yield, per reduction that a reduction reaches, all operators on the ways there."""
     below: dict[Operator, None] = {}
     frontier = [first]
-    reached = []
+    ends = []
     while frontier and len(below) < MAX_BETWEEN:
         for op in graph.successors(frontier.pop(0)):
             if op in below:
                 continue
             if op in reductions:
-                reached.append(op)
-            elif op.type not in _LIGHT:
+                ends.append(op)
+            elif op.type not in LIGHT:
                 continue
             below[op] = None
             frontier.append(op)
-    for last in reached:
-        yield frozenset([first, *_between(graph, last, below)])
-
-
-def _between(graph: Graph, last: Operator, below: dict[Operator, None]) -> set[Operator]:
-    found = {last}
-    frontier = [last]
-    while frontier:
-        for op in graph.predecessors(frontier.pop()):
-            if op in below and op not in found:
-                found.add(op)
-                frontier.append(op)
-    return found
+    for last in ends:
+        yield frozenset([first, *reached([last], graph.predecessors, below)])
 
 
 def _united(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
@@ -98,13 +82,13 @@ def _united(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
 
 def _with_spreading_producers(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:
     """Add light producers that nothing else reads, up to the last One-to-Many one of each way."""
-    inside = dict.fromkeys(_in_order(operators))
+    inside = dict.fromkeys(in_order(operators))
     candidates: dict[Operator, None] = {}
     changed = True
     while changed and len(candidates) < MAX_BETWEEN:
         changed = False
         for op in [p for o in (*inside, *candidates) for p in graph.predecessors(o)]:
-            if op in inside or op in candidates or op.type not in _LIGHT:
+            if op in inside or op in candidates or op.type not in LIGHT:
                 continue
             readers = graph.successors(op)
             leaves = any(v.leaves for v in op.results)
@@ -121,7 +105,3 @@ def _with_spreading_producers(graph: Graph, operators: frozenset[Operator]) -> f
                     added.add(reader)
                     frontier.append(reader)
     return operators | added
-
-
-def _in_order(operators: frozenset[Operator]) -> tuple[Operator, ...]:
-    return tuple(sorted(operators, key=lambda op: op.index))
