@@ -102,13 +102,16 @@ def blocking(
     work = rows * columns * width * (k or terms) * (batch or MANY)
     wanted = min(TASKS * (cores or CORES), max(1, work // GRAIN))
     tiles = math.ceil(rows / height)
-    if copies:
+    around = (batch or MANY) * columns
+    if computed is not None:
+        extents = rows, columns * width, computed, batch or MANY
+        blocks, chunks = _computing(*extents, unit, cores, (height, width))
+        panels = math.ceil(columns / chunks)
+    elif copies:
         blocks, panels = _copying(tiles, height, columns, width, batch or MANY, wanted)
     else:
-        tile, depth = (height, width), computed or k or terms
-        extents = rows, columns * width, depth, batch or MANY
-        blocks, chunks = _shares(*extents, unit, cores, computed is not None, tile)
-        panels = math.ceil(columns / chunks)
+        blocks = max(math.ceil(tiles * height / ROWS), min(tiles, math.ceil(wanted / around)))
+        panels = max(1, around * blocks // wanted)
     block = math.ceil(tiles / blocks) * height
     parts = 1 if computed else max(1, math.ceil((block - height) / ROWS))
     part = math.ceil(block / (parts * height)) * height
@@ -128,20 +131,13 @@ def blocking(
     return Blocking(height, width, parts * part, part, panels, terms)
 
 
-def shares(
-    rows: int,
-    columns: int,
-    terms: int,
-    batch: int,
-    unit: VectorUnit,
-    cores: int | None,
-    computes: bool = False,
+def computing(
+    rows: int, columns: int, terms: int, batch: int, unit: VectorUnit, cores: int | None
 ) -> tuple[int, int]:
-    """Choose blocks of rows, and chunks of panels, that tasks share.
+    """Choose blocks of rows, and chunks of panels, for tasks that compute the rows of their block.
 
     What takes the fewest cycles from the first task to the last one, on cores that are equally
-    busy: blocks that share columns read them again, and tasks that share rows may have to compute
-    them again.
+    busy: tasks that share rows compute them again, blocks that share columns read them again.
 
     Parameters
     ----------
@@ -153,32 +149,30 @@ def shares(
         Registers.
     cores : int or None
         Threads that will run; ``None`` if unknown.
-    computes : bool
-        Whether a task computes the rows of its block, which have to fit a buffer then.
 
     Returns
     -------
     blocks, chunks : int
+        As many tasks compute each row as there are chunks.
     """
     height, vectors = _tile(rows, columns, unit, range(1, MOST_VECTORS + 1))
     tile = height, vectors * unit.lanes
-    return _shares(rows, columns, terms, batch, unit, cores, computes, tile)
+    return _computing(rows, columns, terms, batch, unit, cores, tile)
 
 
-def _shares(
+def _computing(
     rows: int,
     columns: int,
     terms: int,
     batch: int,
     unit: VectorUnit,
     cores: int | None,
-    computes: bool,
     tile: tuple[int, int],
 ) -> tuple[int, int]:
     height, width = tile
     tiles, panels = math.ceil(rows / height), math.ceil(columns / width)
     threads = min(cores or CORES, max(1, rows * columns * terms * batch // GRAIN))
-    fewest = math.ceil(tiles / max(1, COMPUTED // (terms * height))) if computes else 1
+    fewest = math.ceil(tiles / max(1, COMPUTED // (terms * height)))
     best: tuple[float, int] | None = None
     found = fewest, 1
     for blocks in range(fewest, max(fewest, min(tiles, TASKS * threads)) + 1):
@@ -186,7 +180,7 @@ def _shares(
         for chunks in range(1, min(panels, math.ceil(TASKS * threads / blocks)) + 1):
             wide = math.ceil(panels / chunks) * width
             sums = tall * wide / (PER_CYCLE * unit.lanes)
-            task = (sums + wide * READ + (tall * COMPUTE if computes else 0)) * terms
+            task = (sums + tall * COMPUTE + wide * READ) * terms
             tasks = batch * blocks * chunks
             cost = math.ceil(tasks / threads) * task, tasks
             if best is None or cost < best:

@@ -18,7 +18,7 @@ from ..register_tile import VectorUnit
 from ..rows.cpu import lanes_are_rows
 from ..rows.stages import read_stages
 from ..template import Claim, Emission, Refusal, Template
-from .blocking import shares
+from .blocking import computing
 from .operands import SumOfProducts, analyse
 from .packed import packable
 from .roles import Roles, roles
@@ -52,7 +52,7 @@ class RowContraction(Template):
         rows = points(before[-1]) // read.prologue.terms
         columns = points(product) // rows
         unit = VectorUnit((device.vector_bits or 128) // 32, 32)
-        blocks, chunks = shares(rows, columns, read.prologue.terms, 1, unit, device.cores, True)
+        blocks, chunks = computing(rows, columns, read.prologue.terms, 1, unit, device.cores)
         again = (blocks - 1) * columns * terms(product)
         return Claim(
             self,
