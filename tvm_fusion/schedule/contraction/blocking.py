@@ -24,6 +24,7 @@ ENOUGH = 0.75  # of the tasks wanted, if more would copy the same panels
 FEW = 4  # tiles of rows, for which copying costs as much as multiplying
 SHORT_TERMS = 128  # of a pass: sums come and go beside them
 COMPUTED = 256 * 1024  # elements of the rows that a task computes: 1 MB
+COMPUTE, READ = 0.8, 0.3  # cycles of an element of them, and of the right factor in a far cache
 CHUNK = 512 * 1024  # elements of the panels that a task copies, or of its partial sums: 2 MB
 COPY = 3  # cost of an element of a panel that is copied, beside one of the rows that is read
 TASKS = 4  # for each core, so that they end at about the same time
@@ -100,11 +101,12 @@ def blocking(
     rows, columns = m or (COPIED if copies else 1) * ROWS, math.ceil((n or MANY * width) / width)
     work = rows * columns * width * (k or terms) * (batch or MANY)
     wanted = min(TASKS * (cores or CORES), max(1, work // GRAIN))
-    around = (batch or MANY) * columns
     tiles = math.ceil(rows / height)
+    around = (batch or MANY) * columns
     if computed is not None:
-        blocks, _ = computed_rows(rows, computed, work, cores)
-        panels = max(1, around * blocks // min(wanted, cores or CORES))
+        extents = rows, columns * width, computed, batch or MANY
+        blocks, chunks = _computing(*extents, unit, cores, (height, width))
+        panels = math.ceil(columns / chunks)
     elif copies:
         blocks, panels = _copying(tiles, height, columns, width, batch or MANY, wanted)
     else:
@@ -129,23 +131,61 @@ def blocking(
     return Blocking(height, width, parts * part, part, panels, terms)
 
 
-def computed_rows(rows: int, terms: int, work: int, cores: int | None) -> tuple[int, int]:
-    """Tell into how many blocks computed rows are cut, and how many tasks compute each block.
+def computing(
+    rows: int, columns: int, terms: int, batch: int, unit: VectorUnit, cores: int | None
+) -> tuple[int, int]:
+    """Choose blocks of rows, and chunks of panels, for tasks that compute the rows of their block.
+
+    What takes the fewest cycles from the first task to the last one, on cores that are equally
+    busy: tasks that share rows compute them again, blocks that share columns read them again.
 
     Parameters
     ----------
-    rows : int
-        Of the product.
-    terms : int
-        Elements of a row.
-    work : int
-        Multiplications.
+    rows, columns, terms : int
+        Extents.
+    batch : int
+        Of products that share no columns.
+    unit : VectorUnit
+        Registers.
     cores : int or None
         Threads that will run; ``None`` if unknown.
+
+    Returns
+    -------
+    blocks, chunks : int
+        As many tasks compute each row as there are chunks.
     """
-    wanted = min(cores or CORES, max(1, work // GRAIN))
-    blocks = math.ceil(rows / min(2 * ROWS, max(1, COMPUTED // terms)))
-    return blocks, math.ceil(wanted / blocks)
+    height, vectors = _tile(rows, columns, unit, range(1, MOST_VECTORS + 1))
+    tile = height, vectors * unit.lanes
+    return _computing(rows, columns, terms, batch, unit, cores, tile)
+
+
+def _computing(
+    rows: int,
+    columns: int,
+    terms: int,
+    batch: int,
+    unit: VectorUnit,
+    cores: int | None,
+    tile: tuple[int, int],
+) -> tuple[int, int]:
+    height, width = tile
+    tiles, panels = math.ceil(rows / height), math.ceil(columns / width)
+    threads = min(cores or CORES, max(1, rows * columns * terms * batch // GRAIN))
+    fewest = math.ceil(tiles / max(1, COMPUTED // (terms * height)))
+    best: tuple[float, int] | None = None
+    found = fewest, 1
+    for blocks in range(fewest, max(fewest, min(tiles, TASKS * threads)) + 1):
+        tall = math.ceil(tiles / blocks) * height
+        for chunks in range(1, min(panels, math.ceil(TASKS * threads / blocks)) + 1):
+            wide = math.ceil(panels / chunks) * width
+            sums = tall * wide / (PER_CYCLE * unit.lanes)
+            task = (sums + tall * COMPUTE + wide * READ) * terms
+            tasks = batch * blocks * chunks
+            cost = math.ceil(tasks / threads) * task, tasks
+            if best is None or cost < best:
+                best, found = cost, (blocks, chunks)
+    return found
 
 
 def _copying(

@@ -14,10 +14,11 @@ from ...fusion.group import Group
 from ...fusion.program import Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
+from ..register_tile import VectorUnit
 from ..rows.cpu import lanes_are_rows
 from ..rows.stages import read_stages
 from ..template import Claim, Emission, Refusal, Template
-from .blocking import computed_rows
+from .blocking import computing
 from .operands import SumOfProducts, analyse
 from .packed import packable
 from .roles import Roles, roles
@@ -26,8 +27,7 @@ from .row_propose import row_product_proposals
 from .template import constants_of, unpacked_pieces
 from .tiles_cpu import tiles_cpu
 
-WALK = 3  # operations that take as long as an element from a level-2 cache, in each stage
-FAR = 12  # the same for an element of the right factor, from the last-level cache, in each block
+FAR = 6  # operations that take as long as an element of the right factor from a far cache
 
 
 class RowContraction(Template):
@@ -50,17 +50,17 @@ class RowContraction(Template):
         before, after = read.prologue.rows.stages, read.stages
         product = read.contraction.stage
         rows = points(before[-1]) // read.prologue.terms
-        work = points(product) * terms(product)
-        blocks, tasks = computed_rows(rows, read.prologue.terms, work, device.cores)
-        walked = sum(points(s) * terms(s) for s in before)
-        again = (blocks - 1) * work // rows  # elements of the right factor
+        columns = points(product) // rows
+        unit = VectorUnit((device.vector_bits or 128) // 32, 32)
+        blocks, chunks = computing(rows, columns, read.prologue.terms, 1, unit, device.cores)
+        again = (blocks - 1) * columns * terms(product)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, (*before, *after)),
-            flops=flops(after) + tasks * (flops(before) + WALK * walked) + FAR * again,
-            parallelism=blocks * tasks,
+            flops=flops(after) + chunks * flops(before) + FAR * again,
+            parallelism=blocks * chunks,
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
