@@ -159,10 +159,13 @@ def test_a_few_rows_take_one_kernel(name, rows):
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(("rows", "together"), [(1, True), (16, True), (128, False), (1024, False)])
-def test_the_cost_tells_from_where_on_rows_take_a_kernel_of_their_own(rows, together):
-    """Tasks would compute them, or read all weights, again and again."""
-    device = replace(CPU.device, cores=2, vector_bits=512)
+@pytest.mark.parametrize(
+    ("cores", "rows", "together"),
+    [(2, 1, True), (2, 16, True), (2, 1024, True), (8, 128, True), (8, 64, False), (16, 1, False)],
+)
+def test_the_cost_tells_when_rows_take_a_kernel_of_their_own(cores, rows, together):
+    """Where there are fewer rows than cores can share, tasks would compute them again."""
+    device = replace(CPU.device, cores=cores, vector_bits=512)
     params = [tensor("x", rows, 768), tensor("g", 768)]
     members = group(params, layer).members
     one = RowContraction().claim(Group(members), device)
