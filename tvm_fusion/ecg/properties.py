@@ -109,4 +109,9 @@ def properties(record: OpRecord | None) -> Properties:
     Properties
         Nothing holds of an operator that is not listed.
     """
-    return _PROPERTIES.get(record.name, _NONE) if record is not None else _NONE
+    return properties_of(record.name) if record is not None else _NONE
+
+
+def properties_of(name: str) -> Properties:
+    """Look up the operator of a Relax name."""
+    return _PROPERTIES.get(name, _NONE)

@@ -1,0 +1,99 @@
+"""What a region of a graph will cost: the planner is asked, with the claims of all templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import Sequential
+from tvm.target import Target
+
+from ..device import parse
+from ..ecg.graph import CONSTANTS, Graph
+from ..ecg.legalize import Legalize
+from ..schedule.template import Claim
+from .claims import ClaimBook
+from .cost import CostModel
+from .decisions import recording
+from .plan import plan
+from .records import default_records
+
+
+@dataclass(frozen=True, order=True)
+class RegionCost:
+    """Cost of a region under the plan that it would get; smaller ones sort first.
+
+    Attributes
+    ----------
+    us : float
+        Microseconds of all kernels: their traffic, launches and arithmetic.
+    flops : int
+        Operations, recomputation included.
+    kernels, bytes : int
+        Launches; memory traffic.
+    operators : int
+        Before fusion.
+    """
+
+    us: float
+    flops: int
+    kernels: int
+    bytes: int
+    operators: int
+
+
+class Estimator:
+    """Asks the planner about regions, and remembers its answers.
+
+    Parameters
+    ----------
+    target : Target
+        What kernels would be for.
+    """
+
+    def __init__(self, target: Target) -> None:
+        from ..schedule.templates import templates
+
+        self._target = target
+        device = parse(target).device
+        self._templates = templates(target)
+        self._cost = CostModel(device, default_records())
+        self._book = ClaimBook(self._templates, device, self._cost)
+
+    def estimate(self, func: relax.Function, constants: Sequence[int] = ()) -> RegionCost:
+        """Plan a function as if it were a model of its own.
+
+        Parameters
+        ----------
+        func : relax.Function
+            One dataflow block of operators, not legalised.
+        constants : sequence of int
+            Positions of the parameters that stand for constants.
+
+        Returns
+        -------
+        RegionCost
+            Of its plan.
+        """
+        if constants:
+            func = func.with_attr(CONSTANTS, list(constants))
+        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        with self._target, recording():
+            mod = Sequential([Legalize()])(mod)
+            lowered = mod["main"]
+            claims: list[Claim] = []
+            operators = 0
+            for block in lowered.body.blocks:
+                if isinstance(block, relax.DataflowBlock):
+                    planned = plan(Graph(mod, lowered, block), self._templates, self._book)
+                    claims += planned.claims
+                    operators += len(planned.graph.operators)
+        return RegionCost(
+            round(self._cost.total(claims), 6),
+            sum(claim.flops for claim in claims),
+            sum(claim.launches for claim in claims),
+            sum(claim.bytes for claim in claims),
+            operators,
+        )

@@ -1,0 +1,265 @@
+"""E-graphs over Relax operators: classes of expressions that are equal under the laws.
+
+Willsey et al., "egg: Fast and Extensible Equality Saturation" (POPL 2021): nodes are shared,
+merging two classes is deferred until :meth:`EGraph.rebuild` finds the nodes that became equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..ecg.properties import properties_of
+from ..frontend.normalize.evaluate import evaluate, numpy_dtype
+from .head import Head, Heads, type_key
+from .terms import Term, subterms
+
+FOLDED = 1024  # elements of a constant that is computed at once, so that laws know its value
+
+
+class Node(NamedTuple):
+    """An operator on classes; operands of a commutative one are in order."""
+
+    head: Head
+    operands: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class EClass:
+    """Expressions that are equal.
+
+    Attributes
+    ----------
+    type : relax.TensorType
+        Of all of them.
+    is_constant : bool
+        Whether it is known at compile time.
+    value : numpy.ndarray or None
+        A small constant itself.
+    nodes : dict of Node to str
+        Each with the law that wrote it; empty for what the region has.
+    parents : dict of Node to int
+        Nodes that read it, and their classes.
+    """
+
+    type: relax.TensorType
+    is_constant: bool
+    value: np.ndarray | None
+    nodes: dict[Node, str] = field(default_factory=dict)
+    parents: dict[Node, int] = field(default_factory=dict)
+
+
+class EGraph:
+    """Classes of equal expressions, grown by laws.
+
+    Attributes
+    ----------
+    classes : dict of int to EClass
+        By canonical number.
+    heads : Heads
+        Of all nodes.
+    """
+
+    def __init__(self, heads: Heads) -> None:
+        self.heads = heads
+        self.classes: dict[int, EClass] = {}
+        self._parent: list[int] = []
+        self._known: dict[Node, int] = {}
+        self._stale: list[int] = []
+        self._types: dict[object, relax.TensorType] = {}
+        self._variables: dict[int, relax.Var] = {}
+        self._results: dict[tuple, relax.TensorType | None] = {}
+        self._builder = relax.BlockBuilder()
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return len(self._known)
+
+    # Classes -------------------------------------------------------------------------------------
+
+    def find(self, number: int) -> int:
+        """Give the canonical number of a class."""
+        parent = self._parent
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]
+            number = parent[number]
+        return number
+
+    def __getitem__(self, number: int) -> EClass:
+        return self.classes[self.find(number)]
+
+    def uniform(self, number: int) -> float | None:
+        """Give the number that all elements of a small constant are; None for anything else."""
+        value = self[number].value
+        if value is None or not value.size:
+            return None
+        first = value.reshape(-1)[0]
+        return float(first) if (value == first).all() else None
+
+    # Growing -------------------------------------------------------------------------------------
+
+    def add_terms(self, terms: Sequence[Term]) -> list[int]:
+        """Add expressions; returns their classes."""
+        numbers: dict[int, int] = {}
+        for term in subterms(terms):
+            if term.head.call is None:
+                number = self._leaf(term)
+            else:
+                found = self.add(term.head, [numbers[id(o)] for o in term.operands])
+                if found is None:
+                    raise RuntimeError(f"{term.head.name} has no type")
+                number = found
+            numbers[id(term)] = number
+        return [self.find(numbers[id(term)]) for term in terms]
+
+    def add(self, head: Head, operands: Sequence[int], law: str = "") -> int | None:
+        """Add a node; None where the operator does not take operands of these types."""
+        node = self._canonical(Node(head, tuple(operands)))
+        if node in self._known:
+            return self.find(self._known[node])
+        ty = self._infer(head, node.operands)
+        if ty is None:
+            return None
+        children = [self[o] for o in node.operands]
+        is_constant = all(c.is_constant for c in children)
+        value = self._evaluate(head, ty, children) if is_constant else None
+        number = self._new(node, EClass(ty, is_constant, value), law)
+        if value is not None:
+            self.union(number, self.constant(value, str(ty.dtype)))
+        return self.find(number)
+
+    def call(self, make: Callable[..., relax.Call], *operands: int, law: str = "") -> int | None:
+        """Add what a function of ``relax.op`` makes of classes; None if types do not fit.
+
+        Parameters
+        ----------
+        make : callable
+            Takes as many tensors as there are classes; returns a call.
+        *operands : int
+            Classes.
+        law : str
+            Who asks.
+        """
+        try:
+            call = make(*(self.variable(o) for o in operands))
+        except (tvm.error.InternalError, ValueError, TypeError):
+            return None
+        return self.add(self.heads.of(call), operands, law)
+
+    def constant(self, value: object, dtype: str) -> int:
+        """Add a small constant."""
+        array = np.asarray(value).astype(numpy_dtype(dtype))
+        head = self.heads.value(array, dtype)
+        node = Node(head, ())
+        if node not in self._known:
+            self._new(node, EClass(self._intern(self.heads.values[head].ty), True, array), "")
+        return self.find(self._known[node])
+
+    def union(self, first: int, second: int) -> bool:
+        """Make two classes one; whether they were two."""
+        first, second = self.find(first), self.find(second)
+        if first == second:
+            return False
+        kept, gone = min(first, second), max(first, second)
+        a, b = self.classes[kept], self.classes.pop(gone)
+        self._parent[gone] = kept
+        a.is_constant = a.is_constant or b.is_constant
+        a.value = b.value if a.value is None else a.value
+        for node, law in b.nodes.items():
+            a.nodes.setdefault(node, law)
+        a.parents.update(b.parents)
+        self._stale.append(kept)
+        return True
+
+    def rebuild(self) -> None:
+        """Merge what became equal because operands did."""
+        while self._stale:
+            stale = dict.fromkeys(self.find(number) for number in self._stale)
+            self._stale.clear()
+            for number in stale:
+                self._repair(self.find(number))
+
+    def variable(self, number: int) -> relax.Var:
+        """Give a variable of a class's type."""
+        ty = self[number].type
+        if id(ty) not in self._variables:
+            self._variables[id(ty)] = relax.Var("x", ty)
+        return self._variables[id(ty)]
+
+    # Inside --------------------------------------------------------------------------------------
+
+    def _leaf(self, term: Term) -> int:
+        node = Node(term.head, ())
+        if node in self._known:
+            return self.find(self._known[node])
+        known = self.heads.values.get(term.head)
+        value = None if known is None else known.value.numpy()
+        is_constant = term.head.key[0] != "input"
+        return self._new(node, EClass(self._intern(term.type), is_constant, value), "")
+
+    def _new(self, node: Node, fresh: EClass, law: str) -> int:
+        number = len(self._parent)
+        self._parent.append(number)
+        self.classes[number] = fresh
+        fresh.nodes[node] = law
+        self._known[node] = number
+        for operand in dict.fromkeys(node.operands):
+            self.classes[operand].parents[node] = number
+        return number
+
+    def _canonical(self, node: Node) -> Node:
+        operands = tuple(map(self.find, node.operands))
+        if len(operands) == 2 and properties_of(node.head.name).commutative:
+            operands = (min(operands), max(operands))
+        return Node(node.head, operands)
+
+    def _repair(self, number: int) -> None:
+        parents = self.classes[number].parents
+        self.classes[number].parents = {}
+        for node, owner in parents.items():
+            self._known.pop(node, None)
+            law = self[owner].nodes.pop(node, "")
+            canonical, owner = self._canonical(node), self.find(owner)
+            known = self._known.get(canonical)
+            if known is not None:
+                self.union(owner, known)
+            owner = self.find(owner)
+            self._known[canonical] = owner
+            self.classes[owner].nodes.setdefault(canonical, law)
+            for operand in dict.fromkeys(canonical.operands):
+                self[operand].parents[canonical] = owner
+
+    # Types and values ----------------------------------------------------------------------------
+
+    def _intern(self, ty: relax.TensorType) -> relax.TensorType:
+        return self._types.setdefault(type_key(ty), ty)
+
+    def _infer(self, head: Head, operands: tuple[int, ...]) -> relax.TensorType | None:
+        key = (head, *(id(self[o].type) for o in operands))
+        if key not in self._results:
+            self._results[key] = self._normalized(head.apply([*map(self.variable, operands)]))
+        return self._results[key]
+
+    def _normalized(self, call: relax.Call) -> relax.TensorType | None:
+        try:
+            ty = self._builder.normalize(call).ty
+        except (tvm.error.InternalError, ValueError, TypeError):
+            return None
+        is_known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+        return self._intern(ty) if is_known else None
+
+    def _evaluate(
+        self, head: Head, ty: relax.TensorType, operands: Sequence[EClass]
+    ) -> np.ndarray | None:
+        if any(o.value is None for o in operands):
+            return None
+        consts = [relax.const(o.value, str(o.type.dtype)) for o in operands]
+        call = self._builder.normalize(head.apply(consts))
+        extents = [int(v) if hasattr(v, "value") else FOLDED + 1 for v in ty.shape.values]
+        return evaluate(call) if np.prod(extents, dtype=np.int64) <= FOLDED else None

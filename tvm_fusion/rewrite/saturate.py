@@ -1,0 +1,145 @@
+"""Saturation: laws are applied to an e-graph until nothing is new, or a limit is reached."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .egraph import EGraph
+from .law import Law, Match
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a search stops, with the best form so far.
+
+    Attributes
+    ----------
+    nodes : int
+        Of an e-graph.
+    rounds : int
+        In each of which every law sees every class.
+    matches : int
+        Of one law in one round; what is left over waits for the next.
+    seconds : float
+        Of one region: for emergencies, since results then depend on the machine's speed.
+    forms : int
+        That the planner is asked about.
+    """
+
+    nodes: int = 2000
+    rounds: int = 8
+    matches: int = 400
+    seconds: float = 20.0
+    forms: int = 6
+
+
+@dataclass
+class Use:
+    """How often a law was tried, and what came of it.
+
+    Attributes
+    ----------
+    tried, fired : int
+        Matches; those that told the e-graph something.
+    refused : Counter
+        Sentences of refusals, counted.
+    chosen : int
+        Forms that were chosen with it.
+    gain_us : float
+        Microseconds that these save by the planner's cost.
+    """
+
+    tried: int = 0
+    fired: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    chosen: int = 0
+    gain_us: float = 0.0
+
+
+def saturate(
+    graph: EGraph, laws: Sequence[Law], limits: Limits, uses: dict[str, Use]
+) -> str | None:
+    """Grow an e-graph.
+
+    Parameters
+    ----------
+    graph : EGraph
+        Grows.
+    laws : sequence of Law
+        Applied in this order, those of both directions forwards and backwards.
+    limits : Limits
+        Where to stop.
+    uses : dict of str to Use
+        Counts, by the law's name.
+
+    Returns
+    -------
+    str or None
+        Which limit was reached; None if there is nothing new to find.
+    """
+    directed = [d for law in laws for d in (law, law.backwards()) if d is not None]
+    until = time.monotonic() + limits.seconds
+    seen: set[tuple] = set()
+    for _ in range(limits.rounds):
+        graph.rebuild()
+        found = _matches(graph, directed, limits.matches, seen)
+        changed = False
+        for number, match in found:
+            if graph.size >= limits.nodes:
+                graph.rebuild()
+                return "nodes"
+            if time.monotonic() > until:
+                graph.rebuild()
+                return "seconds"
+            changed |= _apply(directed[number], match, graph, uses)
+        if not changed:
+            graph.rebuild()
+            return None
+    graph.rebuild()
+    return "rounds"
+
+
+def _matches(
+    graph: EGraph, laws: Sequence[Law], most: int, seen: set[tuple]
+) -> list[tuple[int, Match]]:
+    by_name: dict[str, dict[int, None]] = defaultdict(dict)
+    for number, known in graph.classes.items():
+        if not known.is_constant:
+            for node in known.nodes:
+                by_name[node.head.name][number] = None
+    found = []
+    for index, law in enumerate(laws):
+        new = 0
+        for number in by_name.get(law.root, ()):
+            for match in law.find(graph, number):
+                key = (index, number, *match.bound.values())
+                if key not in seen:
+                    seen.add(key)
+                    found.append((index, match))
+                    new += 1
+            if new >= most:
+                break
+    return found
+
+
+def _apply(law: Law, match: Match, graph: EGraph, uses: dict[str, Use]) -> bool:
+    use = uses.setdefault(law.name, Use())
+    use.tried += 1
+    refusal = law.check(match)
+    if refusal is not None:
+        use.refused[refusal.sentence] += 1
+        return False
+    before = graph.size
+    written = law.rewrite(match)
+    if written is None:
+        use.refused["Its operators do not take these operands."] += 1
+        return False
+    if graph[written].type is not graph[match.root].type:
+        use.refused["The result has another shape or type."] += 1
+        return graph.size != before
+    changed = graph.union(match.root, written) or graph.size != before
+    use.fired += changed
+    return changed

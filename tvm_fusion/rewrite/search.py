@@ -1,0 +1,186 @@
+"""The search for cheaper equivalent graphs, region by region, with the planner's own cost."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import PassContext
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.target import Target
+
+from ..foreign import is_ours
+from ..fusion.decisions import Decision, record
+from ..fusion.estimate import Estimator, RegionCost
+from .egraph import EGraph
+from .emit import Emitter, function_of
+from .extract import extract
+from .head import Heads
+from .law import Law
+from .regions import Region, regions
+from .saturate import Limits, Use, saturate
+from .terms import Term, subterms
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Attributes
+    ----------
+    before, after : tuple of Term
+        Outputs of the region; the same object if nothing is cheaper.
+    cost_before, cost_after : RegionCost
+        By the planner.
+    laws : tuple of str
+        That wrote the new form.
+    limit : str or None
+        Which limit ended the search.
+    """
+
+    before: tuple[Term, ...]
+    after: tuple[Term, ...]
+    cost_before: RegionCost
+    cost_after: RegionCost
+    laws: tuple[str, ...] = ()
+    limit: str | None = None
+
+
+class Searcher:
+    """Searches regions; equal ones once.
+
+    Parameters
+    ----------
+    laws : sequence of Law
+        That may be used.
+    target : Target
+        What the planner makes kernels for.
+    limits : Limits
+        Where to stop.
+    """
+
+    def __init__(self, laws: Sequence[Law], target: Target, limits: Limits | None = None) -> None:
+        self.heads = Heads()
+        self.uses: dict[str, Use] = {}
+        self._laws = laws
+        self._limits = limits or Limits()
+        self._estimator = Estimator(target)
+        self._known: dict[Hashable, Found] = {}
+
+    def search(self, region: Region) -> Found:
+        """Find the cheapest form of a region."""
+        before = region.terms(self.heads)
+        key = region.key(before)
+        if key not in self._known:
+            self._known[key] = self._search(region, before)
+        found = self._known[key]
+        for name in found.laws:
+            use = self.uses[name]
+            use.chosen += 1
+            use.gain_us += (found.cost_before.us - found.cost_after.us) / len(found.laws)
+        return found
+
+    def _search(self, region: Region, before: tuple[Term, ...]) -> Found:
+        graph = EGraph(self.heads)
+        roots = graph.add_terms(before)
+        limit = saturate(graph, self._laws, self._limits, self.uses)
+        cost = self._estimate(before, region)
+        best = Found(before, before, cost, cost, limit=limit)
+        for form in extract(graph, roots, self._limits.forms):
+            estimated = self._estimate(form.terms, region)
+            if estimated < best.cost_after:
+                laws = dict.fromkeys(t.law for t in subterms(form.terms) if t.law)
+                best = replace(
+                    best, after=form.terms, cost_after=estimated, laws=tuple(sorted(laws))
+                )
+        return best
+
+    def _estimate(self, terms: tuple[Term, ...], region: Region) -> RegionCost:
+        func, constants = function_of(terms, region, self.heads)
+        return self._estimator.estimate(func, constants)
+
+
+@tvm.transform.module_pass(opt_level=0, name="SearchEquivalents")
+class SearchEquivalents:
+    """Replace regions by equal ones that the planner finds cheaper.
+
+    Parameters
+    ----------
+    laws : sequence of Law, optional
+        All that hold without a flag, by default.
+    limits : Limits, optional
+        Where a search stops.
+    """
+
+    def __init__(self, laws: Sequence[Law] | None = None, limits: Limits | None = None) -> None:
+        self._laws = laws
+        self._limits = limits
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Search in every function that is ours; each changed region is recorded."""
+        from .laws import allowed
+
+        laws = allowed() if self._laws is None else self._laws
+        searcher = Searcher(laws, Target.current(allow_none=False), self._limits)
+        result = mod
+        for gvar, func in mod.functions.items():
+            if not is_ours(func):
+                continue
+            found = {}
+            for block in func.body.blocks:
+                if isinstance(block, relax.DataflowBlock):
+                    for region in regions(block):
+                        best = searcher.search(region)
+                        if best.after is not best.before:
+                            found[region] = best
+                            _record(region, best)
+            if found:
+                result = mod.clone() if result is mod else result
+                new = _Rewriter(mod, found, searcher).visit_expr(func)
+                result[gvar] = relax.analysis.remove_all_unused(new)
+        return result
+
+
+def _record(region: Region, found: Found) -> None:
+    before, after = found.cost_before, found.cost_after
+    forms = (", ".join(map(str, terms)) for terms in (found.before, found.after))
+    record(
+        Decision(
+            region.outputs[-1].name,
+            "",
+            "accepted",
+            "rewritten",
+            f"{' = '.join(forms)} by {', '.join(found.laws) or 'what is equal'}:"
+            f" {before.us:.1f} to {after.us:.1f} us.",
+            bytes_saved=before.bytes - after.bytes,
+        )
+    )
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    """Writes new forms where the old outputs are bound."""
+
+    def __init__(self, mod: tvm.IRModule, found: dict[Region, Found], searcher: Searcher) -> None:
+        super().__init__(mod)
+        self._emitters: dict[int, tuple[Emitter, Term]] = {}
+        for region, best in found.items():
+            heads = region.heads(searcher.heads)
+            leaves = dict(zip(heads, region.leaves, strict=True))
+            emitter = Emitter(self.builder_, leaves, searcher.heads.values, self.visit_expr)
+            for var, term in zip(region.outputs, best.after, strict=True):
+                self._emitters[hash(var)] = emitter, term
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        known = self._emitters.get(hash(binding.var))
+        if known is None:
+            super().visit_var_binding_(binding)
+            return
+        emitter, term = known
+        value = emitter.emit(term)
+        if isinstance(value, relax.DataflowVar) and isinstance(binding.var, relax.DataflowVar):
+            self.set_var_remap(binding.var, value)
+            return
+        self.builder_.emit_normalized(relax.VarBinding(binding.var, value))
