@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..law import Law
+from ..law import Law, OnIntegers
 from . import arithmetic
 
 LAWS: tuple[Law, ...] = (*arithmetic.LAWS,)
 
 
 def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple[Law, ...]:
-    """List the laws that hold always, and those that flags allow.
+    """List the laws that hold always, and those that flags allow; others on integers only.
 
     Parameters
     ----------
@@ -20,6 +20,12 @@ def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple
     without : collection of str
         Names of laws that are switched off.
     """
-    return tuple(
-        law for law in LAWS if (not law.needs or law.needs in flags) and law.name not in without
-    )
+    found = []
+    for law in LAWS:
+        if law.name in without:
+            continue
+        if not law.needs or law.needs in flags:
+            found.append(law)
+        elif law.is_modular:
+            found.append(OnIntegers(law))
+    return tuple(found)
