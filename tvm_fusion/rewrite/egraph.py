@@ -163,6 +163,11 @@ class EGraph:
             self._new(node, EClass(ty, True, array, bounds_of_value(array)), "")
         return self.find(self._known[node])
 
+    def full(self, value: object, ty: relax.TensorType) -> int | None:
+        """Add a tensor of a type, all elements of which are one number."""
+        fill = self.constant(value, str(ty.dtype))
+        return self.call(lambda x: relax.op.full(ty.shape, x), fill) if ty.ndim else fill
+
     def union(self, first: int, second: int) -> bool:
         """Make two classes one; whether they were two."""
         first, second = self.find(first), self.find(second)

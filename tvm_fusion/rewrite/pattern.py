@@ -157,6 +157,11 @@ def tensors(names: str) -> tuple[Tensor, ...]:
     return tuple(Tensor(name) for name in names.split())
 
 
+def number(value: float) -> Number:
+    """Write a number that stands alone."""
+    return Number(float(value))
+
+
 def constants(names: str) -> tuple[Tensor, ...]:
     """Name tensors that are known at compile time."""
     return tuple(Tensor(name, is_constant=True) for name in names.split())

@@ -117,6 +117,9 @@ class Sides:
         side = self.case.right or law.after
         if side is None:
             raise AssertionError(f"{law.name} has no pattern as its right side: give right=")
+        if isinstance(side, Number):
+            ty = self.left(law).type
+            return self.term(relax.op.full(ty.shape, relax.const(side.value, str(ty.dtype))))
         return self.write(side)
 
     def term(self, expr: ir.Expr) -> Term:
@@ -197,7 +200,7 @@ def near_misses(law: Law) -> Iterator[tuple[Pattern, dict[str, str]]]:
             names.append(part.name)
         elif isinstance(part, Number):
             yield _replaced(law.before, i, Number(part.value + 3)), {}
-        elif isinstance(part, Apply) and i and not part.attrs:
+        elif isinstance(part, Apply) and not part.attrs:
             wrong = ("relax.tan", "relax.mod", "relax.where")[len(part.operands) - 1]
             yield _replaced(law.before, i, Apply(wrong, part.operands)), {}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..law import Law, OnIntegers
-from . import arithmetic
+from . import products, quotients, sums
 
-LAWS: tuple[Law, ...] = (*arithmetic.LAWS,)
+LAWS: tuple[Law, ...] = (*sums.LAWS, *products.LAWS, *quotients.LAWS)
 
 
 def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple[Law, ...]:
