@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 import law_rows_arithmetic
+import law_rows_choices
+import law_rows_functions
 import pytest
 import tvm
 from law_cases import Case, N, Sides, holds, near_misses, refuses
@@ -20,7 +22,11 @@ from tvm_fusion.rewrite.pattern import tensors
 from tvm_fusion.rewrite.saturate import Limits, Use, saturate
 from tvm_fusion.rewrite.terms import Term
 
-CASES: tuple[Case, ...] = (*law_rows_arithmetic.CASES,)
+CASES: tuple[Case, ...] = (
+    *law_rows_arithmetic.CASES,
+    *law_rows_functions.CASES,
+    *law_rows_choices.CASES,
+)
 BY_NAME = {law.name: law for law in LAWS}
 HOLDS = [case for case in CASES if not case.refused]
 REFUSED = [case for case in CASES if case.refused]

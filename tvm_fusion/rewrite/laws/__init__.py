@@ -5,9 +5,39 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..law import Law, OnIntegers
-from . import products, quotients, sums
+from . import (
+    casts,
+    concats,
+    exponentials,
+    lattice,
+    logic,
+    order,
+    powers,
+    products,
+    quotients,
+    roots,
+    select,
+    signs,
+    slices,
+    sums,
+)
 
-LAWS: tuple[Law, ...] = (*sums.LAWS, *products.LAWS, *quotients.LAWS)
+LAWS: tuple[Law, ...] = (
+    *sums.LAWS,
+    *products.LAWS,
+    *quotients.LAWS,
+    *exponentials.LAWS,
+    *roots.LAWS,
+    *powers.LAWS,
+    *signs.LAWS,
+    *lattice.LAWS,
+    *order.LAWS,
+    *casts.LAWS,
+    *select.LAWS,
+    *logic.LAWS,
+    *slices.LAWS,
+    *concats.LAWS,
+)
 
 
 def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple[Law, ...]:
