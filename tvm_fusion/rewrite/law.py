@@ -94,6 +94,10 @@ class Law:
         """Say why the law does not hold here; None if it does."""
         return None
 
+    def exempt(self, match: Match) -> bool:
+        """Whether it holds here without its flag: as over integers, which wrap around."""
+        return False
+
     def rewrite(self, match: Match) -> int | None:
         """Add the right side; None where an operator does not take its operands."""
         if self.after is None:
@@ -107,15 +111,21 @@ class Law:
             yield Match(graph, number, bound)
 
     @property
-    def root(self) -> str:
-        """Name of the left side's operator: no other one needs to be looked at."""
+    def roots(self) -> tuple[str, ...]:
+        """Names of the left side's operator: no other one needs to be looked at."""
         if not isinstance(self.before, Apply):
             raise TypeError(f"the left side of {self.name} is no operator")
-        return self.before.name
+        return self.before.names
 
     def backwards(self) -> Law | None:
         """Give the law from right to left, if it is one."""
         return _Backwards(self) if self.both else None
+
+    def without_flag(self) -> Law | None:
+        """Give what is left of the law where its flag is off; None if that is nothing."""
+        if not self.needs:
+            return self
+        return None if type(self).exempt is Law.exempt else _Exempt(self)
 
     def __repr__(self) -> str:
         return f"{self.name}: {(self.__doc__ or '').strip()}"
@@ -128,3 +138,19 @@ class _Backwards(Law):
         self.name, self.needs = law.name, law.needs
         self.before, self.after = law.after, law.before
         self.check = law.check  # type: ignore[method-assign]
+
+
+class _Exempt(Law):
+    """A law where it needs no flag."""
+
+    def __init__(self, law: Law) -> None:
+        self.name, self.both = law.name, law.both
+        self.before, self.after = law.before, law.after
+        self.find, self.rewrite = law.find, law.rewrite  # type: ignore[method-assign]
+        self._law = law
+        self.__doc__ = law.__doc__
+
+    def check(self, match: Match) -> Refusal | None:
+        if not self._law.exempt(match):
+            return Refusal("needs_flag", f"It takes --allow {self._law.needs}.")
+        return self._law.check(match)

@@ -85,19 +85,29 @@ class Apply(Pattern):
     Attributes
     ----------
     name : str
-        Relax name.
+        Relax name; empty for one of several, which ``attrs`` then names.
     operands : tuple of Pattern
         Tensors.
     attrs : str
         Names the operator with its attributes; the same name stands for the same attributes. Empty:
         the operator has none.
+    among : tuple of str
+        Relax names, one of which it is, where ``name`` is empty.
     """
 
     name: str
     operands: tuple[Pattern, ...]
     attrs: str = ""
+    among: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Relax names that it may have."""
+        return (self.name,) if self.name else self.among
 
     def __str__(self) -> str:
+        if not self.name:
+            return f"{self.attrs}({', '.join(map(str, self.operands))})"
         symbol = _SYMBOLS.get(self.name)
         if symbol is None:
             named = [self.attrs] if self.attrs else []
@@ -157,6 +167,16 @@ def function(name: str, attrs: str = "") -> Callable[..., Pattern]:
     return lambda *operands: apply(name, *operands, attrs=attrs)
 
 
+def one_of(attrs: str, *names: str) -> Callable[..., Pattern]:
+    """Return a function that writes one of several operators, whichever ``attrs`` stands for."""
+
+    def write(*operands: Operand) -> Pattern:
+        made = (o if isinstance(o, Pattern) else Number(o) for o in operands)
+        return Apply("", tuple(made), attrs, names)
+
+    return write
+
+
 # Matching ----------------------------------------------------------------------------------------
 
 
@@ -191,7 +211,7 @@ def matches(pattern: Pattern, number: int, graph: EGraph, bound: Bindings) -> It
             yield bound
     elif isinstance(pattern, Apply):
         for node in tuple(graph[number].nodes):
-            if node.head.name == pattern.name:
+            if node.head.name in pattern.names:
                 yield from _node_matches(pattern, node, graph, bound)
 
 
@@ -253,7 +273,7 @@ def write(pattern: Pattern, graph: EGraph, bound: Bindings, dtype: str, law: str
             return None
         operands.append(operand)
     head = bound.get(pattern.attrs)
-    if isinstance(head, Head) and head.name == pattern.name:
+    if isinstance(head, Head) and pattern.name in (head.name, ""):
         return graph.add(head, operands, law)
     return graph.call(_operator(pattern.name), *operands, law=law)
 

@@ -113,7 +113,7 @@ def _matches(
     found = []
     for index, law in enumerate(laws):
         new = 0
-        for number in by_name.get(law.root, ()):
+        for number in dict.fromkeys(n for name in law.roots for n in by_name.get(name, ())):
             for match in law.find(graph, number):
                 key = (index, number, *match.bound.values())
                 if key not in seen:
