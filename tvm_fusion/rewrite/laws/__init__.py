@@ -5,13 +5,33 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..law import Law
-from . import arithmetic
+from . import (
+    arithmetic,
+    means,
+    moves,
+    nested,
+    orders,
+    products,
+    reductions,
+    scaled_products,
+    special_products,
+)
 
-LAWS: tuple[Law, ...] = (*arithmetic.LAWS,)
+LAWS: tuple[Law, ...] = (
+    *arithmetic.LAWS,
+    *reductions.LAWS,
+    *means.LAWS,
+    *orders.LAWS,
+    *nested.LAWS,
+    *products.LAWS,
+    *scaled_products.LAWS,
+    *special_products.LAWS,
+    *moves.LAWS,
+)
 
 
 def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple[Law, ...]:
-    """List the laws that hold always, and those that flags allow.
+    """List the laws that hold always, or where they do, and those that flags allow.
 
     Parameters
     ----------
@@ -20,6 +40,6 @@ def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple
     without : collection of str
         Names of laws that are switched off.
     """
-    return tuple(
-        law for law in LAWS if (not law.needs or law.needs in flags) and law.name not in without
-    )
+    kept = (law for law in LAWS if law.name not in without)
+    given = (law if law.needs in flags else law.without_flag() for law in kept)
+    return tuple(law for law in given if law is not None)

@@ -1,0 +1,176 @@
+"""The largest and the smallest element outlive monotone maps, exactly: rounding is monotone."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from ...schedule.template import Refusal
+from ..axes import ORDERS, renamed
+from ..extents import is_float, is_integer
+from ..law import Law, Match
+from ..pattern import function, one_of, tensors
+from .reductions import PullOut, differ
+
+a, b, s = tensors("a b s")
+reduce = one_of("reduce", *ORDERS)
+largest = one_of("reduce", "relax.max")
+smallest = one_of("reduce", "relax.min")
+maximum = function("relax.maximum")
+minimum = function("relax.minimum")
+
+_INCREASING = tuple(
+    f"relax.{name}"
+    for name in (
+        *("exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "tanh", "sigmoid", "erf"),
+        *("atan", "sinh", "asinh", "floor", "ceil", "round", "trunc", "clip", "nn.relu", "astype"),
+    )
+)
+increasing = one_of("f", *_INCREASING)
+
+_NONNEGATIVE = frozenset(
+    f"relax.{name}" for name in ("exp", "sqrt", "sigmoid", "abs", "square", "nn.relu")
+)
+
+
+class _Ordered(PullOut):
+    """Of floating point numbers: integers may wrap around, which is not monotone."""
+
+    def check(self, match: Match) -> Refusal | None:
+        if not is_float(match.type("a")):
+            return Refusal("integer", "Integers may wrap around.")
+        return super().check(match)
+
+
+class OrderOfOffset(_Ordered):
+    """reduce(a + s) = reduce(a) + s."""
+
+    name = "order_of_offset"
+    before = reduce(a + s)
+    after = reduce(a) + s
+    outer = "add"
+
+
+class OrderOfDifference(_Ordered):
+    """reduce(a - s) = reduce(a) - s."""
+
+    name = "order_of_difference"
+    before = reduce(a - s)
+    after = reduce(a) - s
+    outer = "subtract"
+
+
+class OrderOfScaled(_Ordered):
+    """reduce(a * s) = reduce(a) * s."""
+
+    name = "order_of_scaled"
+    before = reduce(a * s)
+    after = reduce(a) * s
+    outer = "multiply"
+
+    def check(self, match: Match) -> Refusal | None:
+        if not _is_nonnegative(match, "s"):
+            return Refusal("unknown_sign", "The factor may be negative.")
+        return super().check(match)
+
+
+class OrderOfDivided(_Ordered):
+    """reduce(a / s) = reduce(a) / s."""
+
+    name = "order_of_divided"
+    before = reduce(a / s)
+    after = reduce(a) / s
+    outer = "divide"
+
+    def check(self, match: Match) -> Refusal | None:
+        if not _is_nonnegative(match, "s"):
+            return Refusal("unknown_sign", "The divisor may be negative.")
+        return super().check(match)
+
+
+class OrderOfIncreasing(Law):
+    """reduce(f(a)) = f(reduce(a))."""
+
+    name = "order_of_increasing"
+    before = reduce(increasing(a))
+    after = increasing(reduce(a))
+
+    def check(self, match: Match) -> Refusal | None:
+        if match.head("f").name == "relax.astype":
+            wide = match.graph[match.root].type
+            if not is_float(wide) or not (is_float(match.type("a")) or is_integer(match.type("a"))):
+                return Refusal("narrowing", "The cast is not monotone.")
+        return None
+
+
+class MaxOfNegative(Law):
+    """reduce(-a) = -min(a, axes)."""
+
+    name = "max_of_negative"
+    before = largest(-a)
+    after = -function("relax.min", "axes")(a)
+    other = "relax.min"
+
+    def check(self, match: Match) -> Refusal | None:
+        if is_float(match.type("a")):
+            return None
+        return Refusal("integer", "The smallest integer is its own negative.")
+
+    def rewrite(self, match: Match) -> int | None:
+        head, number = match.head("reduce"), match.number("a")
+        found = renamed(match, head, self.other, number, self.name)
+        return None if found is None else match.graph.call(relax.op.negative, found, law=self.name)
+
+
+class MinOfNegative(MaxOfNegative):
+    """reduce(-a) = -max(a, axes)."""
+
+    name = "min_of_negative"
+    before = smallest(-a)
+    after = -function("relax.max", "axes")(a)
+    other = "relax.max"
+
+
+class MaximumOfMax(Law):
+    """maximum(reduce(a), reduce(b)) = reduce(maximum(a, b))."""
+
+    name = "maximum_of_max"
+    before = maximum(largest(a), largest(b))
+    after = largest(maximum(a, b))
+    both = True
+
+    def check(self, match: Match) -> Refusal | None:
+        return differ(match)
+
+
+class MinimumOfMin(Law):
+    """minimum(reduce(a), reduce(b)) = reduce(minimum(a, b))."""
+
+    name = "minimum_of_min"
+    before = minimum(smallest(a), smallest(b))
+    after = smallest(minimum(a, b))
+    both = True
+
+    def check(self, match: Match) -> Refusal | None:
+        return differ(match)
+
+
+def _is_nonnegative(match: Match, name: str) -> bool:
+    """Whether no element is negative: by its value, or by the operator that computes it."""
+    value = match.value(name)
+    if value is not None:
+        return bool((value >= 0).all())
+    nodes = match.graph[match.number(name)].nodes
+    return any(node.head.name in _NONNEGATIVE for node in nodes)
+
+
+LAWS: tuple[Law, ...] = (
+    OrderOfOffset(),
+    OrderOfDifference(),
+    OrderOfScaled(),
+    OrderOfDivided(),
+    OrderOfIncreasing(),
+    MaxOfNegative(),
+    MinOfNegative(),
+    MaximumOfMax(),
+    MinimumOfMin(),
+)
