@@ -11,8 +11,8 @@ from .extents import aligned, is_one, without_axes
 from .head import Head
 from .law import Match
 
-LINEAR = ("relax.sum", "relax.mean")
-ORDERS = ("relax.max", "relax.min")
+LINEAR = ("sum", "mean")
+ORDERS = ("max", "min")
 
 
 def reduced_axes(head: Head, rank: int) -> list[int]:
@@ -35,7 +35,7 @@ def permutation(head: Head, rank: int) -> list[int]:
 def reduce(
     match: Match, name: str, number: int, axes: Sequence[int], keepdims: bool, law: str
 ) -> int | None:
-    """Add the reduction ``relax.<name>`` of a class."""
+    """Add the reduction of a class."""
     make = getattr(relax.op, name.removeprefix("relax."))
     return match.graph.call(lambda x: make(x, list(axes), keepdims), number, law=law)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 from tvm import ir, relax
-from tvm.ir import structural_equal
+from tvm_ffi import structural_equal
 
 from ..frontend.normalize.evaluate import numpy_dtype
 from .egraph import EGraph

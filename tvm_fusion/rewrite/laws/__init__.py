@@ -7,6 +7,7 @@ from collections.abc import Collection
 from ..law import Law
 from . import (
     arithmetic,
+    convolution,
     means,
     moves,
     nested,
@@ -26,6 +27,7 @@ LAWS: tuple[Law, ...] = (
     *products.LAWS,
     *scaled_products.LAWS,
     *special_products.LAWS,
+    *convolution.LAWS,
     *moves.LAWS,
 )
 

@@ -11,7 +11,7 @@ from ..law import Law, Match
 from ..pattern import function, one_of, tensors
 
 (a,) = tensors("a")
-_VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
+_VIEWS = ("reshape", "squeeze", "expand_dims", "flatten")
 first_view, view = one_of("first", *_VIEWS), one_of("second", *_VIEWS)
 reshape = function("relax.reshape", "result")
 permute = function("relax.permute_dims", "second")
@@ -36,7 +36,7 @@ class ReshapeToItself(Law):
     """second(a) = a."""
 
     name = "reshape_to_itself"
-    before = one_of("second", *_VIEWS, "relax.broadcast_to", "relax.astype")(a)
+    before = one_of("second", *_VIEWS, "broadcast_to", "astype")(a)
     after = a
 
     def check(self, match: Match) -> Refusal | None:

@@ -10,7 +10,6 @@ from ..axes import keeps_axes, permutation, reduce, reduced_axes
 from ..extents import (
     all_same,
     extents,
-    is_integer,
     nbytes,
     reshaped,
     same,
@@ -34,10 +33,7 @@ class Linear(Law):
     """What holds of matrix products because they are linear in each operand."""
 
     needs = "reassociate"  # other intermediate results may overflow, or cancel
-
-    def exempt(self, match: Match) -> bool:
-        """Let integers pass."""
-        return is_integer(match.graph[match.root].type)
+    is_modular = True
 
     def mixed(self, match: Match, *names: str) -> Refusal | None:
         """Refuse products that are wider than their operands, where these would be added."""

@@ -13,8 +13,8 @@ from ..pattern import constants, function, one_of, tensors
 a, b, s = tensors("a b s")
 (n,) = constants("n")
 reduce = one_of("reduce", *LINEAR)
-total = one_of("reduce", "relax.sum")
-mean = one_of("reduce", "relax.mean")
+total = function("relax.sum", "axes")
+mean = function("relax.mean", "axes")
 left_shift = function("relax.left_shift")
 
 INTEGER = Refusal("integer", "Integers are divided with a remainder.")
@@ -31,12 +31,13 @@ class PullOut(Law):
     """A reduction of an operator, one operand of which does not vary along the reduced axes."""
 
     outer: str
+    reduction = "reduce"  # what the pattern names it
 
     def check(self, match: Match) -> Refusal | None:
-        return invariant(match, match.head("reduce"), "a", "s")
+        return invariant(match, match.head(self.reduction), "a", "s")
 
     def rewrite(self, match: Match) -> int | None:
-        head = match.head("reduce")
+        head = match.head(self.reduction)
         rank = max(match.type("a").ndim, match.type("s").ndim)
         left = inside(match, head, "a", rank, self.name)
         right = outside(match, head, "s", rank, self.name)
@@ -96,34 +97,32 @@ class ReduceOfNegative(Law):
 
 
 class SumOfShifted(PullOut):
-    """reduce(left_shift(a, s)) = left_shift(reduce(a), s)."""
+    """sum(left_shift(a, s), axes) = left_shift(sum(a, axes), s)."""
 
     name = "sum_of_shifted"
     before = total(left_shift(a, s))
     after = left_shift(total(a), s)
     outer = "left_shift"  # exact modulo 2**n
+    reduction = "axes"
 
 
 class SumOfOffset(Law):
-    """reduce(a + s) = reduce(a) + s * n."""
+    """sum(a + s, axes) = sum(a, axes) + s * n."""
 
     name = "sum_of_offset"
     before = total(a + s)
     after = total(a) + s * n
     needs = "reassociate"  # a and s may cancel
-
-    def exempt(self, match: Match) -> bool:
-        """Let integers pass."""
-        return is_integer(match.type("a"))
+    is_modular = True
 
     def check(self, match: Match) -> Refusal | None:
-        refusal = invariant(match, match.head("reduce"), "a", "s")
+        refusal = invariant(match, match.head("axes"), "a", "s")
         if refusal is None and self._terms(match) is None:
             return Refusal("symbolic_extent", "How many elements are added is not known.")
         return refusal
 
     def rewrite(self, match: Match) -> int | None:
-        head, graph, name = match.head("reduce"), match.graph, self.name
+        head, graph, name = match.head("axes"), match.graph, self.name
         rank = max(match.type("a").ndim, match.type("s").ndim)
         left = inside(match, head, "a", rank, name)
         right = outside(match, head, "s", rank, name)
@@ -138,18 +137,19 @@ class SumOfOffset(Law):
         """Count the elements of each sum."""
         ty = match.type("a")
         rank = max(ty.ndim, match.type("s").ndim)
-        axes = reduced_axes(match.head("reduce"), rank)
+        axes = reduced_axes(match.head("axes"), rank)
         found = count(ty, [axis - (rank - ty.ndim) for axis in axes])
         return found if found is not None and (is_integer(ty) or normal(found, ty)) else None
 
 
 class MeanOfOffset(PullOut):
-    """reduce(a + s) = reduce(a) + s."""
+    """mean(a + s, axes) = mean(a, axes) + s."""
 
     name = "mean_of_offset"
     before = mean(a + s)
     after = mean(a) + s
     outer = "add"
+    reduction = "axes"
     needs = "reassociate"
 
     def check(self, match: Match) -> Refusal | None:
@@ -161,14 +161,11 @@ class _Termwise(Law):
 
     both = True
     needs = "reassociate"  # elements may cancel, those of one sum or those at one place
+    is_modular = True
 
     def check(self, match: Match) -> Refusal | None:
         is_mean = match.head("reduce").name == "relax.mean"
         return INTEGER if is_mean and is_integer(match.type("a")) else differ(match)
-
-    def exempt(self, match: Match) -> bool:
-        """Let integers pass."""
-        return is_integer(match.type("a"))
 
 
 class AddReduced(_Termwise):
