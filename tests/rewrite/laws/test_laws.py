@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import law_rows_arithmetic
+import law_rows_products
 import law_rows_reductions
 import pytest
 import tvm
@@ -21,7 +22,11 @@ from tvm_fusion.rewrite.pattern import tensors
 from tvm_fusion.rewrite.saturate import Limits, Use, saturate
 from tvm_fusion.rewrite.terms import Term
 
-CASES: tuple[Case, ...] = (*law_rows_arithmetic.CASES, *law_rows_reductions.CASES)
+CASES: tuple[Case, ...] = (
+    *law_rows_arithmetic.CASES,
+    *law_rows_reductions.CASES,
+    *law_rows_products.CASES,
+)
 BY_NAME = {law.name: law for law in LAWS}
 HOLDS = [case for case in CASES if not case.refused]
 REFUSED = [case for case in CASES if case.refused]

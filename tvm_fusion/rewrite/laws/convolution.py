@@ -17,6 +17,7 @@ conv = one_of("conv", *_FORWARD, *_TRANSPOSED)
 channels = function("relax.reshape", "channels")
 
 _MIXED = Refusal("mixed_types", "The result is wider than the operands.")
+_LARGER = Refusal("larger_factor", "The factor has axes that the tensor lacks.")
 _DIFFERENT = Refusal("different_shapes", "The operands have different shapes.")
 
 
@@ -64,9 +65,9 @@ class ScaleOutputChannels(_ScaledChannels):
     after = conv(a, b * channels(s))
 
     def _shape(self, match: Match) -> list[Extent] | Refusal:
-        head, result = match.head("conv"), match.graph[match.root].type
+        head = match.head("conv")
         _, kernel, output = layouts(head)
-        return _along(match, output, result, kernel.find("O"), _is_grouped_transpose(head))
+        return _along(match, output, kernel.find("O"), _is_grouped_transpose(head))
 
 
 class ScaleInputChannels(_ScaledChannels):
@@ -77,7 +78,9 @@ class ScaleInputChannels(_ScaledChannels):
     after = conv(a, b * channels(s))
 
     def _shape(self, match: Match) -> list[Extent] | Refusal:
-        head, ty = match.head("conv"), match.type("a")
+        head = match.head("conv")
+        if not spreads(match.type("s"), match.type("a")):
+            return _LARGER
         data, kernel, _ = layouts(head)
         groups = _groups(head)
         axis, is_split = kernel.find("I"), False
@@ -86,7 +89,7 @@ class ScaleInputChannels(_ScaledChannels):
             sizes = extents(match.type("b"))
             one_each = axis >= 0 and is_one(sizes[axis]) and sizes[kernel.find("O")] == groups
             axis, is_split = kernel.find("O"), not one_each
-        return _along(match, data, ty, axis, is_split)
+        return _along(match, data, axis, is_split)
 
 
 class AddConvolutions(_Linear):
@@ -137,17 +140,15 @@ def _is_grouped_transpose(head: Head) -> bool:
     return head.name.endswith("_transpose") and _groups(head) > 1
 
 
-def _along(
-    match: Match, layout: str, ty: relax.TensorType, axis: int, is_split: bool
-) -> list[Extent] | Refusal:
+def _along(match: Match, layout: str, axis: int, is_split: bool) -> list[Extent] | Refusal:
     """Give a factor per channel of a tensor the shape that has it along an axis of the weights."""
     names = layout, layouts(match.head("conv"))[1]
     # Blocked layouts such as OIHW4o have the channels along two axes.
     if axis < 0 or not all(name.isalpha() and name.isupper() for name in names):
         return Refusal("layout", "The layout has channels along several axes.")
-    if not spreads(match.type("s"), ty):
-        return Refusal("larger_factor", "The factor has axes that the tensor lacks.")
-    sizes, channel = aligned(match.type("s"), ty.ndim), layout.index("C")
+    if match.type("s").ndim > len(layout):
+        return _LARGER
+    sizes, channel = aligned(match.type("s"), len(layout)), layout.index("C")
     if not all(is_one(e) for i, e in enumerate(sizes) if i != channel):
         return Refusal("varies", "The factor varies within a channel.")
     if is_split and not is_one(sizes[channel]):

@@ -42,7 +42,7 @@ class _Scaled(Linear):
 
 
 class ScaleRows(_Scaled):
-    """(a * s) @ b = a @ b * s."""
+    """a * s @ b = a @ b * s."""
 
     name = "scale_rows"
     before = (a * s) @ b
@@ -86,7 +86,7 @@ class DivideColumns(ScaleColumns):
 
 
 class ScaleTerms(Linear):
-    """(a * s) @ b = a @ (b * reshape(s, diagonal))."""
+    """a * s @ b = a @ (b * reshape(s, diagonal))."""
 
     name = "scale_terms"
     before = (a * s) @ b
@@ -119,7 +119,7 @@ class ScaleTerms(Linear):
 
 
 class ScaleTermsOfWeights(ScaleTerms):
-    """a @ (b * s) = (a * reshape(s, diagonal)) @ b."""
+    """a @ (b * s) = a * reshape(s, diagonal) @ b."""
 
     name = "scale_terms_of_weights"
     before = a @ (b * s)
