@@ -53,13 +53,13 @@ class AddRows(Linear):
 
     def check(self, match: Match) -> Refusal | None:
         first, second = match.type("a"), match.type("b")
+        ranks = min(first.ndim, second.ndim), match.type("c").ndim
+        # A bias is a row: it meets a matrix that is no batch.
+        if not (min(ranks) >= 2 or ranks == (1, 2)):
+            return _VECTOR
         if not same(extents(first)[-1], extents(second)[-1]):
             return Refusal("different_shapes", "One summand is broadcast along what is multiplied.")
-        if self.mixed(match, "a", "b", "c") is not None:
-            return self.mixed(match, "a", "b", "c")
-        # A bias is a row: it meets a matrix that is no batch.
-        ranks = min(first.ndim, second.ndim), match.type("c").ndim
-        return None if ranks[0] >= 2 or ranks == (1, 2) else _VECTOR
+        return self.mixed(match, "a", "b", "c")
 
 
 class AddColumns(Linear):
