@@ -194,12 +194,6 @@ ROWS = (
                 lambda e, x: _siblings(e, x, None, (_BIAS[0], None, None)),
                 lambda x: [x @ _A + _BIAS[0], x @ _B, x @ _C],
             ),
-            example(
-                "siblings_of_inputs",
-                [tensor("x", 33, 65), tensor("a", 65, 48), tensor("b", 65, 48)],
-                lambda e, x, a, b: [op.matmul(x, a), op.matmul(x, b)],
-                lambda x, a, b: [x @ a, x @ b],
-            ),
         ),
     ),
     Row(

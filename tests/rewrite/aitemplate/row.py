@@ -32,13 +32,16 @@ class Example:
         How many are left where the pass has done its work.
     bytes : int
         Most intermediate bytes that then remain.
+    functions : int or None
+        How many different kernels these are; None: as many as there are.
     missing : mapping of str to str
-        By target, why more kernels stay.
+        By target, why more kernels or bytes stay.
     """
 
     case: Case
     kernels: int
     bytes: int
+    functions: int | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -83,6 +86,7 @@ def example(
     *,
     kernels: int = 1,
     bytes: int = 0,
+    functions: int | None = None,
     tolerance: float = 1e-5,
     missing: Mapping[str, str] | str = "",
 ) -> Example:
@@ -98,7 +102,7 @@ def example(
         From ``emit`` and the inputs to an output or a list of outputs.
     reference : callable
         The same over float64 arrays.
-    kernels, bytes, tolerance, missing
+    kernels, bytes, functions, tolerance, missing
         See the classes; a reason alone is that of both targets.
     """
 
@@ -108,7 +112,7 @@ def example(
 
     case = Case(name, build, reference, {"n": N} if callable(params) else {}, tolerance)
     reasons = dict.fromkeys(TARGETS, missing) if isinstance(missing, str) else dict(missing)
-    return Example(case, kernels, bytes, {t: r for t, r in reasons.items() if r})
+    return Example(case, kernels, bytes, functions, {t: r for t, r in reasons.items() if r})
 
 
 def weight(*shape: int, dtype: str = "float32") -> np.ndarray:
