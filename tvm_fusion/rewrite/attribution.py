@@ -137,12 +137,8 @@ class Accountant:
             found = graph.lookup(after)
             if found == [graph.find(root) for root in roots]:
                 terms = list(subterms([*before, *after]))
-                numbers = graph.lookup(terms)
-                classes = {
-                    self._numbering(t): n
-                    for t, n in zip(terms, numbers, strict=True)
-                    if n is not None
-                }
+                numbers = zip(terms, graph.lookup(terms), strict=True)
+                classes = {self._numbering(t): n for t, n in numbers if n is not None}
                 return classes, [name for name, use in uses.items() if use.fired]
             if limit != "rounds":
                 break

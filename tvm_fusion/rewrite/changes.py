@@ -35,7 +35,8 @@ class Change:
     Attributes
     ----------
     function, variable : str
-        Where: what was bound to the variable is computed in another way now.
+        Where: what was bound to the variable is computed in another way now. Empty where the rule
+        does not say.
     rules : tuple of str
         Names of the rules that made it; empty where equal operators or constants were merged.
     before, after : str

@@ -25,6 +25,7 @@ class Numbering:
         self._kept: list[Term] = []  # whose addresses must not be given again
 
     def __call__(self, term: Term) -> int:
+        """Give a term's number."""
         if id(term) not in self._done:
             for part in subterms([term]):
                 if id(part) not in self._done:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from ..config import unknown_name
 from ..errors import UserError
 from .law import Law
-from .laws import LAWS
+from .laws import LAWS, allowed
 
 #: Rules that are passes, and what they write.
 PASSES = {
@@ -28,11 +28,18 @@ def laws(allow: Collection[str] = (), without: Collection[str] = ()) -> tuple[La
     without : collection of str
         Names of rules that are switched off.
     """
-    return tuple(
-        law
-        for law in (*LAWS, *_registered)
-        if (not law.needs or law.needs in allow) and law.name not in without
-    )
+    own = (w for w in _registered if (not w.needs or w.needs in allow) and w.name not in without)
+    return (*allowed(allow, without), *own)
+
+
+def unused(allow: Collection[str] = (), without: Collection[str] = ()) -> dict[str, str]:
+    """Say which rules may not be used, by name, and why."""
+    found = {name: "switched off" for name in without}
+    used = {law.name for law in laws(allow, without)}
+    for law in (*LAWS, *_registered):
+        if law.name not in used:
+            found.setdefault(law.name, f"takes --allow {law.needs}")
+    return found
 
 
 def names() -> tuple[str, ...]:
