@@ -41,6 +41,18 @@ def test_explain_without_stock(cli, dense_file):
     assert "stock TVM" not in cli("explain", dense_file, "--dim", "batch=4", "--no-stock").out
 
 
+def test_explain_what_was_rewritten(cli, dense_file):
+    arguments = ("explain", dense_file, "--dim", "batch=4", "--no-stock", "--rewrites")
+    found = object_of(cli(*arguments, "--allow", "reassociate", "--json"))["rewriting"]
+    assert set(found) == {"changes", "rules", "unused"}
+    assert "factor_multiply" not in found["unused"]
+    off = object_of(cli(*arguments, "--without-rule", "factor_one", "--json"))["rewriting"]
+    assert off["unused"]["factor_one"] == "switched off"
+    text = cli(*arguments, "--rewrite", "none").out
+    assert "Nothing was rewritten." in text
+    assert "Groups" not in text
+
+
 def test_explain_an_unknown_operator(cli, dense_file):
     result = cli("explain", dense_file, "--dim", "batch=4", "--op", "relux")
     assert "no operator is called 'relux'" in result.sentence

@@ -181,7 +181,7 @@ def _attributes(head: Head) -> str:
     attrs = describe(head.call).attrs
     parts = [part for part in others if part]
     parts += [
-        f"{name}={value}"
+        f"{name}={list(value) if isinstance(value, tuple) else value}"
         for name, value in attrs.items()
         if value not in (None, False, (), "", "void")
     ]

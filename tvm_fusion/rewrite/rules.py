@@ -71,7 +71,7 @@ def register(law: Law) -> None:
     name = getattr(law, "name", None)
     if not isinstance(law, Law) or not isinstance(name, str) or not name:
         raise UserError(
-            f"{law!r} cannot be registered",
+            f"{type(law).__name__} cannot be registered",
             "an instance of a subclass of Law with a name",
             "set the attribute 'name' of the class, and register an instance of it",
         )
