@@ -203,6 +203,32 @@ def test_laws_of_ones_own():
     assert "exp_of_sum" not in rules.names()
 
 
+class SortLast(Law):
+    """exp(sort(a, order)) = sort(exp(a), order)."""
+
+    name = "sort_last"
+    before = exp(function("relax.sort", "order")(a))
+    after = function("relax.sort", "order")(exp(a))
+
+
+def test_operators_that_only_these_laws_know():
+    @I.ir_module
+    class Mod:
+        @R.function
+        def main(x: R.Tensor((64, 128), "float32")) -> R.Tensor((64, 128), "float32"):
+            with R.dataflow():
+                s = R.sort(R.tanh(x))
+                y = R.exp(s)
+                R.output(y)
+            return y
+
+    _, noted = rewritten(Mod, [ExpOfSum()])
+    assert noted.changes == []
+    _, noted = rewritten(Mod, [SortLast()])
+    assert [change.rules for change in noted.changes] == [("sort_last",)]
+    assert noted.changes[0].gain.kernels == 1
+
+
 class Nameless(Law):
     """a = a."""
 

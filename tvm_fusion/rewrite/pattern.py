@@ -157,6 +157,14 @@ def function(name: str, attrs: str = "") -> Callable[..., Pattern]:
     return lambda *operands: apply(name, *operands, attrs=attrs)
 
 
+def operators_in(pattern: Pattern) -> Iterator[str]:
+    """Yield the names of a pattern's operators."""
+    if isinstance(pattern, Apply):
+        yield pattern.name
+        for operand in pattern.operands:
+            yield from operators_in(operand)
+
+
 # Matching ----------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from .emit import Emitter, function_of
 from .extract import extract
 from .head import Heads
 from .law import Law
+from .pattern import operators_in
 from .regions import Region, regions
 from .saturate import Limits, Use, saturate
 from .terms import Term, subterms
@@ -66,6 +67,7 @@ class Searcher:
     def __init__(self, laws: Sequence[Law], target: Target, limits: Limits | None = None) -> None:
         self.heads = Heads()
         self.uses: dict[str, Use] = {}
+        self.operators = frozenset(name for law in laws for name in operators_in(law.before))
         self._laws = laws
         self._limits = limits or Limits()
         self._estimator = Estimator(target)
@@ -146,7 +148,7 @@ def rewrite_regions(mod: tvm.IRModule, searcher: Searcher) -> tvm.IRModule:
         found = {}
         for block in func.body.blocks:
             if isinstance(block, relax.DataflowBlock):
-                for region in regions(block):
+                for region in regions(block, searcher.operators):
                     best = searcher.search(region)
                     if best.after is not best.before:
                         found[region] = best
