@@ -81,7 +81,9 @@ def test_rules_that_are_not_tried_and_why():
     words = " ".join(str(found).split())
     assert "Nothing was rewritten." in words
     assert "Not tried, switched off: factor_one" in words
-    assert "Not tried, takes --allow reassociate:" in words
+    refused = found.rewriting.uses["factor_multiply"].refused
+    assert set(refused) == {"Floating point needs --allow reassociate."}
+    assert "4 x Floating point needs --allow reassociate." in words
 
 
 def test_without_rewriting():

@@ -12,7 +12,7 @@ from ..schedule.template import Refusal
 from .egraph import EGraph
 from .flags import FLAGS as FLAGS
 from .head import Head
-from .pattern import Apply, Bindings, Pattern, matches, write
+from .pattern import Apply, Bindings, Number, Pattern, matches, write
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Law:
         Whether the left side is written for the right one, too.
     needs : str
         The flag of :data:`FLAGS` that allows it; empty: it always holds.
+    is_modular : bool
+        Whether it is exact modulo a power of two: then integers need no flag.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Law:
     after: Pattern | None = None
     both: bool = False
     needs: str = ""
+    is_modular: bool = False
 
     def check(self, match: Match) -> Refusal | None:
         """Say why the law does not hold here; None if it does."""
@@ -93,7 +96,10 @@ class Law:
         """Add the right side; None where an operator does not take its operands."""
         if self.after is None:
             raise NotImplementedError(f"{self.name} has no right side")
-        dtype = str(match.graph[match.root].type.dtype)
+        ty = match.graph[match.root].type
+        if isinstance(self.after, Number):
+            return match.graph.full(self.after.value, ty)
+        dtype = str(ty.dtype)
         return write(self.after, match.graph, match.bound, dtype, self.name)
 
     def find(self, graph: EGraph, number: int) -> Iterator[Match]:
@@ -102,11 +108,11 @@ class Law:
             yield Match(graph, number, bound)
 
     @property
-    def root(self) -> str:
-        """Name of the left side's operator: no other one needs to be looked at."""
+    def roots(self) -> tuple[str, ...]:
+        """Names of the left side's operator: no other one needs to be looked at."""
         if not isinstance(self.before, Apply):
             raise TypeError(f"the left side of {self.name} is no operator")
-        return self.before.name
+        return self.before.names
 
     def backwards(self) -> Law | None:
         """Give the law from right to left, if it is one."""
@@ -120,6 +126,32 @@ class _Backwards(Law):
     def __init__(self, law: Law) -> None:
         if law.after is None:
             raise TypeError(f"{law.name} has no right side")
-        self.name, self.needs = law.name, law.needs
+        self.name, self.needs, self.is_modular = law.name, law.needs, law.is_modular
         self.before, self.after = law.after, law.before
         self.check = law.check  # type: ignore[method-assign]
+
+
+class OnIntegers(Law):
+    """A law whose flag only floating point needs, on integers.
+
+    Parameters
+    ----------
+    law : Law
+        Exact modulo a power of two.
+    """
+
+    def __init__(self, law: Law) -> None:
+        self.name, self.before, self.after, self.both = law.name, law.before, law.after, law.both
+        self._law, self._flag = law, law.needs
+        self.rewrite, self.find = law.rewrite, law.find  # type: ignore[method-assign]
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse floating point."""
+        if "float" in str(match.graph[match.root].type.dtype):
+            return Refusal("flag", f"Floating point needs --allow {self._flag}.")
+        return self._law.check(match)
+
+    def backwards(self) -> Law | None:
+        """Give the law from right to left, on integers too."""
+        found = self._law.backwards()
+        return None if found is None else OnIntegers(found)

@@ -28,8 +28,7 @@ def laws(allow: Collection[str] = (), without: Collection[str] = ()) -> tuple[La
     without : collection of str
         Names of rules that are switched off.
     """
-    own = (w for w in _registered if (not w.needs or w.needs in allow) and w.name not in without)
-    return (*allowed(allow, without), *own)
+    return allowed(allow, without, (*LAWS, *_registered))
 
 
 def unused(allow: Collection[str] = (), without: Collection[str] = ()) -> dict[str, str]:
