@@ -10,14 +10,9 @@ from tvm import relax
 
 from ..schedule.template import Refusal
 from .egraph import EGraph
+from .flags import FLAGS as FLAGS
 from .head import Head
 from .pattern import Apply, Bindings, Number, Pattern, matches, write
-
-#: Laws outside floating point's promise, by the name that a user allows them with.
-FLAGS = {
-    "reassociate": "intermediate results may overflow, or cancel, where the original's do not",
-    "approximate": "results may differ by more than the dtype's tolerance",
-}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ..law import Law
 from . import (
@@ -58,7 +58,9 @@ LAWS: tuple[Law, ...] = (
 )
 
 
-def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple[Law, ...]:
+def allowed(
+    flags: Collection[str] = (), without: Collection[str] = (), laws: Sequence[Law] = LAWS
+) -> tuple[Law, ...]:
     """List the laws that hold always, or where they do, and those that flags allow.
 
     Parameters
@@ -67,7 +69,9 @@ def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple
         Of :data:`tvm_fusion.rewrite.law.FLAGS`.
     without : collection of str
         Names of laws that are switched off.
+    laws : sequence of Law
+        That there are.
     """
-    kept = (law for law in LAWS if law.name not in without)
+    kept = (law for law in laws if law.name not in without)
     given = (law if law.needs in flags else law.without_flag() for law in kept)
     return tuple(law for law in given if law is not None)
