@@ -8,6 +8,7 @@ from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
 from .rewrite.byte_products import ByteProducts
 from .rewrite.join_matmuls import JoinMatmuls
+from .rewrite.recompose.recompose import Recompose
 from .rewrite.simplify import Rewrite
 from .schedule.kernels import ScheduleKernels
 
@@ -19,6 +20,7 @@ __all__ = [
     "LowerToVM",
     "NormalizeImport",
     "PlanLayout",
+    "Recompose",
     "Rewrite",
     "ScheduleKernels",
     "ToHalfPrecision",

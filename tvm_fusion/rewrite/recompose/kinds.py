@@ -1,0 +1,38 @@
+"""The kinds of recomposition, in the order in which they are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .gelu import Gelu, GeluTanh
+from .kind import Kind
+from .log_softmax import LogSoftmax
+from .silu import Silu
+from .softmax import Softmax
+
+KINDS: tuple[Kind, ...] = (
+    LogSoftmax(),
+    Softmax(),
+    Gelu(),
+    GeluTanh(),
+    Silu(),
+)
+
+
+def kinds(without: Collection[str] = ()) -> tuple[Kind, ...]:
+    """List the kinds that are not switched off.
+
+    Parameters
+    ----------
+    without : collection of str
+        Names of kinds.
+
+    Raises
+    ------
+    ValueError
+        For a name that no kind has.
+    """
+    unknown = set(without) - {kind.name for kind in KINDS}
+    if unknown:
+        raise ValueError(f"no kind of recomposition is named {', '.join(sorted(unknown))}")
+    return tuple(kind for kind in KINDS if kind.name not in without)

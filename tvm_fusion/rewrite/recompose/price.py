@@ -1,0 +1,125 @@
+"""What the planner says about an operator and about its written-out form."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.target import Target
+
+from ...fusion.estimate import Estimator, RegionCost
+from ..emit import Emitter, function_of
+from ..head import Heads, is_tensor, operands
+from ..regions import Region
+from .kind import Found, Kind, Writer
+from .view import View
+
+_SLACK = 0.25  # of the time, for arithmetic that legalization chooses, such as a division
+
+
+@dataclass(frozen=True)
+class Price:
+    """Costs of both forms.
+
+    Attributes
+    ----------
+    before, after : RegionCost
+        Written out; as one operator.
+    is_claimed : bool
+        Whether templates take the operator, not only the fallback.
+    """
+
+    before: RegionCost
+    after: RegionCost
+    is_claimed: bool
+
+    @property
+    def is_dearer(self) -> bool:
+        """Whether the operator costs more than its written-out form: kernels and bytes first."""
+        before, after = self.before, self.after
+        if after.kernels > before.kernels or after.bytes > before.bytes:
+            return True
+        return after.us > before.us * (1 + _SLACK)
+
+
+class Pricer:
+    """Asks the planner, once for equal forms.
+
+    Parameters
+    ----------
+    target : Target
+        What kernels would be for.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._estimator = Estimator(target)
+        self._heads = Heads()
+        self._known: dict[Hashable, Price] = {}
+
+    def price(self, kind: Kind, view: View, root: relax.Var, found: Found) -> Price | None:
+        """Compare an operator with its written-out form; None where that is no tensor function."""
+        region = _region(view, root, found)
+        if region is None:
+            return None
+        terms = region.terms(self._heads)
+        key = kind.name, region.key(terms)
+        if key not in self._known:
+            claims, operators = self._estimator.claims(*function_of(terms, region, self._heads))
+            before = self._estimator.cost(claims, operators)
+            claims, operators = self._estimator.claims(*self._composed(region, terms, root, found))
+            after = self._estimator.cost(claims, operators)
+            is_claimed = not any(claim.template.is_fallback for claim in claims)
+            self._known[key] = Price(before, after, is_claimed)
+        return self._known[key]
+
+    def _composed(
+        self, region: Region, terms: tuple[Any, ...], root: relax.Var, found: Found
+    ) -> tuple[relax.Function, list[int]]:
+        """Write the region with the operator in the root's place."""
+        params: dict[Any, relax.Var] = {}
+        current: dict[int, Any] = {}
+        fixed: list[int] = []
+        for head, leaf in zip(region.heads(self._heads), region.leaves, strict=True):
+            if head not in self._heads.values:
+                if isinstance(leaf, GenericConst):
+                    fixed.append(len(params))
+                params[head] = relax.Var(f"x{len(params)}", leaf.ty)
+            current[hash(leaf)] = params.get(head, leaf)
+        builder = relax.BlockBuilder()
+        with builder.function("main", list(params.values())):
+            with builder.dataflow():
+                emitter = Emitter(builder, params, self._heads.values)
+                writer = Writer(builder)
+                outputs = []
+                for var, term in zip(region.outputs, terms, strict=True):
+                    if hash(var) == hash(root):
+                        value = found.build(writer, *(current[hash(o)] for o in found.leaves))
+                    else:
+                        value = emitter.emit(term)
+                    outputs.append(builder.emit_output(value))
+            builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        return builder.get()["main"], fixed
+
+
+def _region(view: View, root: relax.Var, found: Found) -> Region | None:
+    bindings = view.between(root, found.leaves)
+    inside = {hash(b.var) for b in bindings}
+    outputs: list[relax.Var] = []
+    leaves: dict[int, Any] = {hash(leaf): leaf for leaf in found.leaves}
+    for binding in bindings:
+        call = binding.value
+        if not isinstance(call, relax.Call) or not is_tensor(binding.var):
+            return None
+        read = operands(call)
+        if any(isinstance(a, relax.Var) and not is_tensor(a) for a in call.args):
+            return None
+        for operand in read:
+            if hash(operand) not in inside:
+                leaves.setdefault(hash(operand), operand)
+        readers = view.readers(binding.var)
+        if hash(binding.var) == hash(root) or any(r not in inside for r in readers):
+            outputs.append(binding.var)
+    return Region(tuple(bindings), tuple(outputs), tuple(leaves.values()))
