@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from .gelu import Gelu, GeluTanh
+from .group_norm import GroupNorm, InstanceNorm
 from .kind import Kind
+from .layer_norm import LayerNorm, RMSNorm
 from .log_softmax import LogSoftmax
 from .silu import Silu
 from .softmax import Softmax
@@ -16,6 +18,10 @@ KINDS: tuple[Kind, ...] = (
     Gelu(),
     GeluTanh(),
     Silu(),
+    GroupNorm(),  # before layer norm, which its parted channels are one of
+    InstanceNorm(),
+    LayerNorm(),
+    RMSNorm(),
 )
 
 
