@@ -138,6 +138,7 @@ def _grouped(view: View, root: relax.Var) -> _Grouped | Miss | None:
     channels = extent(shape[_CHANNEL]) if len(shape) > 2 else None
     if channels is None:
         return None
+    axes: tuple[int, ...]
     for back in anchored(view, root, "reshape"):
         if not same_shape(known_shape(back) or [], shape):
             continue
