@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from .gelu import Gelu, GeluTanh
+from .group_norm import GroupNorm, InstanceNorm
+from .hard_swish import HardSwish
 from .kind import Kind
+from .layer_norm import LayerNorm, RMSNorm
 from .log_softmax import LogSoftmax
+from .mish import Mish
 from .silu import Silu
 from .softmax import Softmax
 
@@ -15,7 +19,13 @@ KINDS: tuple[Kind, ...] = (
     Softmax(),
     Gelu(),
     GeluTanh(),
+    Mish(),
+    HardSwish(),
     Silu(),
+    GroupNorm(),  # before layer norm, which its parted channels are one of
+    InstanceNorm(),
+    LayerNorm(),
+    RMSNorm(),
 )
 
 

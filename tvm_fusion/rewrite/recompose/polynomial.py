@@ -90,13 +90,6 @@ class Expansion:
         Of the function.
     mark : Mark
         Says which expressions are atoms with a name.
-
-    Attributes
-    ----------
-    atoms : dict of str to ir.Expr
-        An expression of each name.
-    dtypes : set of str
-        Of everything floating that was looked at: the widest is what the arithmetic is done in.
     """
 
     def __init__(self, view: View, mark: Mark) -> None:
@@ -105,8 +98,6 @@ class Expansion:
         self._marks: dict[int, str | None] = {}
         self._reach: dict[int, bool] = {}
         self._budget = _NODES
-        self.atoms: dict[str, Any] = {}
-        self.dtypes: set[str] = set()
 
     def of(self, expr: Any) -> Polynomial | None:
         """Expand an expression; None if it is not floating point or its shape is not known."""
@@ -148,22 +139,19 @@ class Expansion:
         return self._atom(expr, where, name)
 
     def _atom(self, expr: Any, where: Where, name: str | None = None) -> Polynomial:
-        self.dtypes.add(dtype_of(expr))
         reduction = self._view.reduction(expr)
         if reduction is not None:
             where = tuple(
                 w for w, axis in zip(where, reduction.kept, strict=True) if axis is not None
             )
         name = str(hash(expr)) if name is None else name
-        self.atoms.setdefault(name, expr)
+        self._view.atoms.setdefault(name, expr)
         return {((Atom(name, where), Fraction(1)),): 1.0}
 
     def _operator(self, expr: Any, where: Where) -> Polynomial:
         call = self._view.value(expr)
         name = op_name(call)
         operands = arithmetic(self._view, expr) or []
-        if name in ("add", "subtract", "multiply", "divide"):
-            self.dtypes.add(dtype_of(expr))
         parts = [self._expand(o, self._part(call, o, where)) for o in operands]
         if name in ("add", "subtract"):
             return _sum(parts[0], parts[1], 1.0 if name == "add" else -1.0)

@@ -12,10 +12,10 @@ from tvm.target import Target
 
 from ...fusion.estimate import Estimator, RegionCost
 from ..emit import Emitter, function_of
-from ..head import Heads, is_tensor, operands
+from ..head import Head, Heads, is_tensor, operands
 from ..regions import Region
 from .kind import Found, Kind, Writer
-from .view import View
+from .view import View, dtype_of, known_shape
 
 _SLACK = 0.25  # of the time, for arithmetic that legalization chooses, such as a division
 
@@ -43,6 +43,18 @@ class Price:
         if after.kernels > before.kernels or after.bytes > before.bytes:
             return True
         return after.us > before.us * (1 + _SLACK)
+
+
+class _Written(Region):
+    """A region whose constants are told apart by shape: of equal ones, one is priced."""
+
+    def heads(self, heads: Heads) -> list[Head]:
+        return [
+            heads.value(leaf.value.numpy(), dtype_of(leaf))
+            if isinstance(leaf, GenericConst) and not known_shape(leaf)
+            else heads.leaf("constant" if isinstance(leaf, GenericConst) else "input", i)
+            for i, leaf in enumerate(self.leaves)
+        ]
 
 
 class Pricer:
@@ -104,7 +116,7 @@ class Pricer:
         return builder.get()["main"], fixed
 
 
-def _region(view: View, root: relax.Var, found: Found) -> Region | None:
+def _region(view: View, root: relax.Var, found: Found) -> _Written | None:
     bindings = view.between(root, found.leaves)
     inside = {hash(b.var) for b in bindings}
     outputs: list[relax.Var] = []
@@ -122,4 +134,4 @@ def _region(view: View, root: relax.Var, found: Found) -> Region | None:
         readers = view.readers(binding.var)
         if hash(binding.var) == hash(root) or any(r not in inside for r in readers):
             outputs.append(binding.var)
-    return Region(tuple(bindings), tuple(outputs), tuple(leaves.values()))
+    return _Written(tuple(bindings), tuple(outputs), tuple(leaves.values()))

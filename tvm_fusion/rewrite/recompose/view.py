@@ -61,11 +61,19 @@ class View:
     ----------
     func : relax.Function
         Not rewritten while the view is in use.
+
+    Attributes
+    ----------
+    bindings : list of relax.VarBinding
+        In dataflow blocks, in order.
+    atoms : dict of str to ir.Expr
+        What the atoms of polynomials that have no name of their own are.
     """
 
     def __init__(self, func: relax.Function) -> None:
         self.func = func
         self.bindings: list[relax.VarBinding] = []
+        self.atoms: dict[str, Any] = {}
         self._values: dict[int, Any] = {}
         self._readers: dict[int, list[int]] = defaultdict(list)
         self._numbers: dict[int, float | None] = {}
