@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from .attention import Attention
 from .gelu import Gelu, GeluTanh
 from .group_norm import GroupNorm, InstanceNorm
 from .hard_swish import HardSwish
@@ -26,6 +27,7 @@ KINDS: tuple[Kind, ...] = (
     InstanceNorm(),
     LayerNorm(),
     RMSNorm(),
+    Attention(),  # after softmax, which it is made of
 )
 
 
