@@ -14,7 +14,7 @@ from .indices import Axis, Indices, Reading, move, place, read
 from .kind import Found, Kind, Miss, Writer
 from .mask import Mask, read_mask, simplified
 from .scores import Step, Weights, read_scores, read_weights
-from .view import View, dtype_of, known_shape
+from .view import View, dtype_of, extent, known_shape
 
 
 class Attention(Kind):
@@ -102,7 +102,7 @@ class _Attention:
         return (
             f"q {q}, k {k}, v {v}, scale {self.scale:g}, mask {' and '.join(masks) or 'none'},"
             f" {'causal' if is_causal else 'not causal'},"
-            f" {self.indices.size(self.groups)} heads of queries to one of keys{guard}"
+            f" {_plain(self.indices.size(self.groups))} heads to one of keys{guard}"
         )
 
     def build(self, write: Writer, q: Any, k: Any, v: Any, *masks: Any) -> Any:
@@ -248,3 +248,8 @@ class _Reader:
 def _masked(view: View, step: Step, axes: Sequence[Axis], indices: Indices) -> Mask | bool | None:
     """Read the mask of a step; True for a cast, which has none."""
     return True if step.kind == "cast" else read_mask(view, step, axes, indices)
+
+
+def _plain(size: Any) -> Any:
+    known = extent(size)
+    return size if known is None else known
