@@ -25,9 +25,10 @@ _CANDIDATES = 8
 
 #: An expression with a name, or what tells expressions of that name.
 Marked = Any | Callable[[Any], bool]
-#: Axes of the tensor that a mark's axes run along, None for one of extent 1; a reduction's are
-#: those that it leaves.
+#: Axes of the tensor that a mark's axes run along: None for one of extent 1, :data:`ANY` where it
+#: does not change. A reduction's are those that it leaves.
 Axes = tuple[int | None, ...]
+ANY = -1
 
 
 def atom(name: str) -> Atom:
@@ -73,14 +74,21 @@ def over(
         for part, exponent in factors:
             if part.name == "x" or part.name in marks:
                 own = None if part.name == "x" else marks[part.name][1]
-                if part.where != tuple(
-                    place if own is None else (None if a is None else place[a] for a in own)
+                if not _is_placed(
+                    part.where, tuple(range(len(place))) if own is None else own, place
                 ):
                     return None
                 part = atom(part.name)
             exponents[part] = exponent
         result[monomial(exponents)] = coefficient
     return result
+
+
+def _is_placed(where: tuple[int | None, ...], axes: Axes, place: list[int | None]) -> bool:
+    return len(where) == len(axes) and all(
+        axis == ANY or found == (None if axis is None else place[axis])
+        for found, axis in zip(where, axes, strict=True)
+    )
 
 
 def _marking(

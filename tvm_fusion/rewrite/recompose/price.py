@@ -18,7 +18,10 @@ from ..terms import Term
 from .kind import Found, Kind, Writer
 from .view import View, dtype_of, known_shape
 
-_SLACK = 0.25  # of the time, for arithmetic that legalization chooses, such as a division
+_MORE_BYTES = 0.01  # for a scale of ones that the operator asks for
+# Of the time, where kernels and bytes are the same: for arithmetic that legalization chooses, such
+# as a division, or that is counted for every element though it is done once a row.
+_SLACK = 0.25
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,10 @@ class Price:
     def is_dearer(self) -> bool:
         """Whether the operator costs more than its written-out form: kernels and bytes first."""
         before, after = self.before, self.after
-        if after.kernels > before.kernels or after.bytes > before.bytes:
-            return True
-        return after.us > before.us * (1 + _SLACK)
+        is_less = after.kernels < before.kernels or after.bytes < before.bytes
+        if after.kernels > before.kernels or after.bytes > before.bytes * (1 + _MORE_BYTES):
+            return not is_less or after.us > before.us
+        return not is_less and after.us > before.us * (1 + _SLACK)
 
 
 class _Written(Region):

@@ -11,6 +11,8 @@ from typing import Any
 from tvm import relax
 
 from .match import (
+    ANY,
+    Axes,
     X,
     anchored,
     atom,
@@ -25,9 +27,10 @@ from .match import (
     tolerance,
 )
 from .polynomial import ONE, Atom, Expansion, Polynomial, monomial
-from .view import Reduction, View, known_shape, op_name, same_shape
+from .view import Reduction, View, extent, known_shape, op_name, same_shape
 
 M, V, _T = atom("mean"), atom("spread"), atom("total")
+_CLAMPS = ("maximum", "nn.relu")
 _TRIES = 2  # roots that are looked at from one variable
 _CENTRED = terms((1, {X: 2}), (-2, {X: 1, M: 1}), (1, {M: 2}))
 _RAW = terms((1, {X: 2}))
@@ -47,8 +50,8 @@ class Spread:
         Whether it is the mean of the squared deviations from the mean, or that of the squares.
     axes : tuple of int
         Of ``x``, over which means are taken.
-    along : tuple of (int or None)
-        Axes of ``x`` that those of ``var`` run along.
+    along : Axes
+        Of ``x``, that those of ``var`` run along.
     factor, epsilon : float
         Numbers.
     """
@@ -57,7 +60,7 @@ class Spread:
     x: Any
     is_centred: bool
     axes: tuple[int, ...]
-    along: tuple[int | None, ...]
+    along: Axes
     factor: float
     epsilon: float
 
@@ -72,7 +75,7 @@ def spreads(view: View, root: Any) -> Iterator[Spread | str]:
     """Yield what is under the roots that arithmetic leads to; a reason where it is no spread."""
     found = anchored(view, root, "sqrt", "rsqrt", "power")
     for var in itertools.islice(found, _TRIES):
-        yield read_spread(view, view.value(var).args[0])
+        yield read_spread(view, _uninverted(view, view.value(var).args[0]))
 
 
 def read_spread(view: View, var: Any) -> Spread | str:
@@ -106,18 +109,27 @@ def read_spread(view: View, var: Any) -> Spread | str:
     x, is_centred = of
     if coefficient <= 0 or epsilon < 0:
         return "what the root is of may be negative"
-    along: list[int | None] = [None] * len(known_shape(var) or [])
+    along = [None if extent(e) == 1 else ANY for e in known_shape(var) or []]
     for own, axis in zip(where, kept(reduction), strict=True):
         if own is not None:
             along[own] = axis
+    if is_close(coefficient, 1.0, tolerance(var)):
+        coefficient = 1.0
     return Spread(
         var, x, is_centred, reduction.axes, tuple(along), coefficient, epsilon / coefficient
     )
 
 
+def _uninverted(view: View, expr: Any) -> Any:
+    """Give ``v`` for ``1 / v``."""
+    call = view.call(expr, "divide")
+    return call.args[1] if call is not None and view.number(call.args[0]) == 1 else expr
+
+
 def _reduction_name(view: View, expr: Any) -> str | None:
     found = view.reduction(expr)
-    return str(hash(expr)) if found and found.kind in ("mean", "sum", "variance") else None
+    is_named = found is not None and found.kind in ("mean", "sum", "variance")
+    return str(hash(expr)) if is_named or view.call(expr, *_CLAMPS) is not None else None
 
 
 def _clamped(view: View, expansion: Expansion, found: Polynomial) -> Polynomial | None:
