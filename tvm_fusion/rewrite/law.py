@@ -10,14 +10,9 @@ from tvm import relax
 
 from ..schedule.template import Refusal
 from .egraph import EGraph
+from .flags import FLAGS as FLAGS
 from .head import Head
-from .pattern import Apply, Bindings, Pattern, matches, write
-
-#: Laws outside floating point's promise, by the name that a user allows them with.
-FLAGS = {
-    "reassociate": "intermediate results may overflow, or cancel, where the original's do not",
-    "approximate": "results may differ by more than the dtype's tolerance",
-}
+from .pattern import Apply, Bindings, Number, Pattern, matches, write
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,10 @@ class Law:
         """Add the right side; None where an operator does not take its operands."""
         if self.after is None:
             raise NotImplementedError(f"{self.name} has no right side")
-        dtype = str(match.graph[match.root].type.dtype)
+        ty = match.graph[match.root].type
+        if isinstance(self.after, Number):
+            return match.graph.full(self.after.value, ty)
+        dtype = str(ty.dtype)
         return write(self.after, match.graph, match.bound, dtype, self.name)
 
     def find(self, graph: EGraph, number: int) -> Iterator[Match]:

@@ -157,6 +157,11 @@ def tensors(names: str) -> tuple[Tensor, ...]:
     return tuple(Tensor(name) for name in names.split())
 
 
+def number(value: float) -> Number:
+    """Write a number that stands alone."""
+    return Number(float(value))
+
+
 def constants(names: str) -> tuple[Tensor, ...]:
     """Name tensors that are known at compile time."""
     return tuple(Tensor(name, is_constant=True) for name in names.split())
@@ -177,6 +182,14 @@ def one_of(attrs: str, *names: str) -> Callable[..., Pattern]:
     """Return a function that writes any of some operators, the same one wherever ``attrs`` is."""
     first, *others = (f"relax.{name}" for name in names)
     return lambda *operands: replace(apply(first, *operands, attrs=attrs), choices=tuple(others))
+
+
+def operators_in(pattern: Pattern) -> Iterator[str]:
+    """Yield the names of a pattern's operators."""
+    if isinstance(pattern, Apply):
+        yield from pattern.names
+        for operand in pattern.operands:
+            yield from operators_in(operand)
 
 
 # Matching ----------------------------------------------------------------------------------------

@@ -31,14 +31,18 @@ _KNOWN = frozenset(
 )
 
 
-def is_algebraic(expr: object) -> bool:
-    """Whether laws know a binding's value: a call of an operator with one tensor as its result."""
+def is_algebraic(expr: object, also: frozenset[str] = frozenset()) -> bool:
+    """Whether laws know a binding's value: a call of an operator with one tensor as its result.
+
+    ``also`` has names of operators that are known to the laws at hand.
+    """
     if not isinstance(expr, relax.Call) or not isinstance(expr.op, ir.Op):
         return False
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return False
-    known = properties_of(expr.op.name) != Properties() or expr.op.name in _KNOWN
+    name = expr.op.name
+    known = properties_of(name) != Properties() or name in _KNOWN or name in also
     return known and all(
         isinstance(o, relax.Var | GenericConst) and isinstance(o.ty.shape, relax.ShapeExpr)
         for o in operands(expr)
@@ -100,7 +104,7 @@ def _is_telling(array: np.ndarray) -> bool:
     return array.ndim == 2 and np.array_equal(array, np.eye(*array.shape))
 
 
-def regions(block: relax.DataflowBlock) -> Iterator[Region]:
+def regions(block: relax.DataflowBlock, also: frozenset[str] = frozenset()) -> Iterator[Region]:
     """Cut a dataflow block into regions.
 
     An operator belongs to a region by how many operators without properties are on a path to it,
@@ -110,6 +114,8 @@ def regions(block: relax.DataflowBlock) -> Iterator[Region]:
     ----------
     block : relax.DataflowBlock
         Of operators, not legalised.
+    also : frozenset of str
+        Operators that laws know and :data:`_KNOWN` does not have.
 
     Yields
     ------
@@ -122,7 +128,7 @@ def regions(block: relax.DataflowBlock) -> Iterator[Region]:
     for binding in block.bindings:
         reads = [hash(v) for v in relax.analysis.free_vars(binding.value)]
         depth = max((depths.get(v, 0) for v in reads), default=0)
-        is_kept = isinstance(binding, relax.VarBinding) and is_algebraic(binding.value)
+        is_kept = isinstance(binding, relax.VarBinding) and is_algebraic(binding.value, also)
         depths[hash(binding.var)] = depth if is_kept else depth + 1
         if is_kept:
             position[hash(binding.var)] = len(kept)

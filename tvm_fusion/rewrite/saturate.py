@@ -141,6 +141,6 @@ def _apply(law: Law, match: Match, graph: EGraph, uses: dict[str, Use]) -> bool:
     if graph[written].type is not graph[match.root].type:
         use.refused["The result has another shape or type."] += 1
         return graph.size != before
-    changed = graph.union(match.root, written) or graph.size != before
+    changed = graph.equate(match.root, written) or graph.size != before
     use.fired += changed
     return changed

@@ -117,6 +117,9 @@ class Sides:
         side = self.case.right or law.after
         if side is None:
             raise AssertionError(f"{law.name} has no pattern as its right side: give right=")
+        if isinstance(side, Number):
+            ty = self.left(law).type
+            return self.term(relax.op.full(ty.shape, relax.const(side.value, str(ty.dtype))))
         return self.write(side)
 
     def term(self, expr: ir.Expr) -> Term:
@@ -196,10 +199,16 @@ def near_misses(law: Law) -> Iterator[tuple[Pattern, dict[str, str]]]:
                 yield _replaced(law.before, i, other), {other.name: part.name}
             names.append(part.name)
         elif isinstance(part, Number):
-            yield _replaced(law.before, i, Number(part.value + 3)), {}
-        elif isinstance(part, Apply) and i and not part.attrs:
-            wrong = ("relax.tan", "relax.mod", "relax.where")[len(part.operands) - 1]
-            yield _replaced(law.before, i, Apply(wrong, part.operands)), {}
+            other = 1 - part.value if part.value in (0, 1) else part.value + 3
+            yield _replaced(law.before, i, Number(other)), {}
+        elif isinstance(part, Apply):
+            for name in _OTHERS.get(len(part.operands), ()):
+                if name not in part.names:
+                    yield _replaced(law.before, i, Apply(name, part.operands)), {}
+
+
+# Some are not defined for a dtype, but one always is.
+_OTHERS = {1: ("relax.tan", "relax.logical_not", "relax.bitwise_not"), 2: ("relax.mod",)}
 
 
 def _parts(pattern: Pattern) -> Iterator[Pattern]:

@@ -120,10 +120,9 @@ def _run(
             continue
         given = [done[o] for o in part.operands]
         if part.head.name in _FIXED:  # in the dtypes of the form itself
-            given = [
-                g.astype(numpy_dtype(str(o.type.dtype)))
-                for g, o in zip(given, part.operands, strict=True)
-            ]
+            own = [numpy_dtype(str(o.type.dtype)) for o in part.operands]
+            with np.errstate(all="ignore"):
+                given = [g.astype(dtype) for g, dtype in zip(given, own, strict=True)]
         call = part.head.apply([relax.const(g, _name(g)) for g in given])
         with np.errstate(all="ignore"):
             call = _BUILDER.normalize(call)

@@ -1,14 +1,117 @@
-"""Rows of the laws of arithmetic."""
+"""Rows of the laws of sums, products and quotients."""
 
 from __future__ import annotations
 
-from law_cases import Case, holds
+import numpy as np
+from law_cases import Case, holds, refuses
+from tvm import relax
 
-CASES: tuple[Case, ...] = (
-    holds("neutral_multiply", a="n 5", dtypes="float32 float16 int32"),
-    holds("associate_add", a="n 5", b="5", c="n 1"),
-    holds("associate_multiply", a="n 5", b="n 5", c="5"),
-    holds("factor_multiply", a="n 5", b="n 5", c="5"),
-    holds("factor_multiply", a="n 5", b="n 5", c="n 5", backwards=True),
-    holds("factor_one", a="n 5", b="n 5", dtypes="float32 float16 int32"),
+ALL = "float32 float16 int32"
+A, AB = {"a": "n 5"}, {"a": "n 5", "b": "n 5"}
+ABC = {**AB, "c": "n 5"}
+ROW = np.asarray([0.5, -2.0, 3.0, 0.25, 1.5])
+ZEROS = np.zeros((3, 5), "float32")
+
+SUMS = (
+    holds("neutral_add", **A, dtypes=ALL),
+    holds("neutral_subtract", **A, dtypes=ALL),
+    refuses("neutral_add", "type", a="5", left=lambda a: relax.op.add(a, relax.const(ZEROS))),
+    holds("subtract_itself", **A, dtypes=ALL),
+    holds("subtract_as_add", a="n 5", b="5", dtypes=ALL),
+    holds("subtract_as_add", **AB, dtypes=ALL, backwards=True),
+    holds("double_negative", **A, dtypes=ALL),
+    holds("negate_difference", a="n 5", b="5", dtypes=ALL),
+    holds("negate_sum", a="n 5", b="5", dtypes=ALL),
+    holds("negate_sum", **AB, dtypes=ALL, backwards=True),
+    holds("add_twice", **A, dtypes=ALL),
+    holds("cancel_added", a="n 5", b="5", dtypes=ALL),
+    refuses("cancel_added", "type", a="5", b="n 5"),
+    holds("cancel_subtracted", a="n 5", b="5", dtypes=ALL),
+    refuses("cancel_subtracted", "type", a="5", b="n 5"),
+    holds("cancel_difference", a="5", b="n 5", dtypes=ALL),
+    refuses("cancel_difference", "type", a="n 5", b="5"),
+    holds("cancel_sum", a="5", b="n 5", dtypes=ALL),
+    refuses("cancel_sum", "type", a="n 5", b="5"),
+    holds("associate_add", a="n 5", b="5", c="n 1", dtypes=ALL),
+    holds("gather_added", **A, k=0.1, l=ROW, dtypes="float32 float16"),
+    holds("gather_added", **A, k=3, l=-7, dtypes="int32"),
+    refuses("gather_added", "overflow", **A, k=3e38, l=2e38),
+    refuses("gather_added", "unknown_value", **A, k="n 5 const", l=1.5),
 )
+PRODUCTS = (
+    holds("neutral_multiply", **A, dtypes=ALL),
+    holds("absorb_multiply", **A, dtypes=ALL),
+    holds("multiply_by_minus_one", **A, dtypes=ALL),
+    holds("negate_product", a="n 5", b="5", dtypes=ALL),
+    holds("negate_product", **AB, dtypes=ALL, backwards=True),
+    holds("associate_multiply", a="n 5", b="n 5", c="5", dtypes=ALL),
+    holds("gather_multiplied", **A, k=0.1, l=ROW),
+    holds("gather_multiplied", **A, k=0.0, l=ROW),
+    holds("gather_multiplied", **A, k=3, l=-7, dtypes="int32"),
+    refuses("gather_multiplied", "overflow", **A, k=1e30, l=-1e30),
+    refuses("gather_multiplied", "underflow", **A, k=1e-30, l=1e-10),
+    refuses("gather_multiplied", "unknown_value", **A, k="n 5 const", l=1.5),
+    holds("factor_multiply", a="n 5", b="n 5", c="5", dtypes=ALL),
+    holds("factor_multiply", **ABC, backwards=True, dtypes=ALL),
+    holds("factor_multiply_difference", a="n 5", b="n 5", c="5", dtypes=ALL),
+    holds("factor_multiply_difference", **ABC, backwards=True, dtypes=ALL),
+    holds("factor_one", a="n 5", b="5", dtypes=ALL),
+    holds("factor_one_minus", a="n 5", b="5", dtypes=ALL),
+    holds("factor_minus_one", a="n 5", b="5", dtypes=ALL),
+    holds("gather_factors", **A, k=0.1, l=ROW),
+    holds("gather_factors", **A, k=-3, l=4, dtypes="int32"),
+    refuses("gather_factors", "overflow", **A, k=2e38, l=2e38),
+    holds("distribute_constants", **A, k=0.1, l=ROW / 4),
+    refuses("distribute_constants", "large_factor", **A, k=0.1, l=ROW),
+    refuses("distribute_constants", "integers", **A, k=3, l=1, dtypes="int32"),
+    refuses("distribute_constants", "underflow", **A, k=1e-30, l=1e-30),
+)
+QUOTIENTS = (
+    holds("neutral_divide", **A),
+    holds("divide_itself", **A),
+    refuses("divide_itself", "integers", **A, dtypes="int32"),
+    holds("divide_by_constant", **A, k=ROW),
+    refuses("divide_by_constant", "underflow", **A, k=3e38),
+    refuses("divide_by_constant", "overflow", **A, k=0.0),
+    refuses("divide_by_constant", "integers", **A, k=4, dtypes="int32"),
+    refuses("divide_by_constant", "unknown_value", **A, k="5 const"),
+    holds("gather_dividend", **A, k=0.1, l=ROW),
+    refuses("gather_dividend", "overflow", **A, k=1e30, l=-1e30),
+    refuses("gather_dividend", "integers", **A, k=4, l=3, dtypes="int32"),
+    holds("gather_divisor", **A, k=0.1, l=ROW),
+    refuses("gather_divisor", "underflow", **A, k=1e-30, l=1e30),
+    refuses("gather_divisor", "integers", **A, k=4, l=3, dtypes="int32"),
+    holds("negate_dividend", **AB),
+    holds("negate_dividend", **AB, backwards=True),
+    refuses("negate_dividend", "integers", **AB, dtypes="int32"),
+    holds("negate_divisor", **AB),
+    holds("multiply_by_reciprocal", a="n 5", b="5"),
+    refuses("multiply_by_reciprocal", "integers", **AB, dtypes="int32"),
+    holds("divide_by_reciprocal", a="n 5", b="n 1"),
+    holds("invert_quotient", a="n 5", b="5"),
+    holds("reciprocal_of_product", **AB),
+    holds("reciprocal_of_product", **AB, backwards=True),
+    holds("associate_divide", **ABC),
+    holds("associate_divide", **ABC, backwards=True),
+    refuses("associate_divide", "integers", **ABC, dtypes="int32"),
+    holds("divide_twice", a="n 5", b="n 1", c="5"),
+    holds("divide_twice", **ABC, backwards=True),
+    holds("divide_by_quotient", **ABC),
+    holds("cancel_factor", a="n 5", b="5"),
+    refuses("cancel_factor", "integers", **AB, dtypes="int32"),
+    refuses("cancel_factor", "type", a="5", b="n 5"),
+    holds("cancel_divisor", a="n 5", b="5"),
+    refuses("cancel_divisor", "integers", **AB, dtypes="int32"),
+    holds("cancel_dividend", a="5", b="n 5"),
+    refuses("cancel_dividend", "type", a="n 5", b="5"),
+    holds("cancel_dividend_twice", a="5", b="n 5"),
+    holds("cancel_into_reciprocal", a="5", b="n 5"),
+    holds("cancel_common_factor", a="n 5", b="5", c="n 5"),
+    holds("cancel_common_divisor", a="n 5", b="n 5", c="5"),
+    holds("factor_divide", a="n 5", b="n 5", c="n 1"),
+    holds("factor_divide", **ABC, backwards=True),
+    refuses("factor_divide", "integers", **ABC, dtypes="int32"),
+    holds("factor_divide_difference", a="n 5", b="n 5", c="n 1"),
+    holds("factor_divide_difference", **ABC, backwards=True),
+)
+CASES: tuple[Case, ...] = (*SUMS, *PRODUCTS, *QUOTIENTS)

@@ -6,6 +6,7 @@ network; numpy compiles nothing. Floating point operators compute in float64 and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -167,6 +168,25 @@ def _astype(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     return array
 
 
+@_register("clip")
+def _clip(_call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    array, low, high = operands
+    return np.minimum(np.maximum(_wide(array), low), high)
+
+
+@_register("nn.relu")
+def _relu(_call: Any, operands: Sequence[Any]) -> np.ndarray:
+    return np.maximum(operands[0], 0)
+
+
+@_register("left_shift", "right_shift")
+def _shift(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    array, bits = operands
+    if np.any(bits < 0) or np.any(bits >= array.dtype.itemsize * 8):  # C leaves these open
+        return None
+    return (np.left_shift if call.op.name == "relax.left_shift" else np.right_shift)(array, bits)
+
+
 @_register("where")
 def _where(_call: Any, operands: Sequence[Any]) -> np.ndarray:
     return np.where(*operands)
@@ -250,6 +270,9 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,
     "logical_xor": np.logical_xor,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
     "left_shift": np.left_shift,
 }
 # Integers divide in several ways, and integer powers overflow.
@@ -257,6 +280,9 @@ _BINARY_FLOAT: dict[str, Callable[..., Any]] = {"divide": np.divide, "power": np
 _UNARY: dict[str, Callable[..., Any]] = {
     "negative": np.negative,
     "abs": np.abs,
+    "sign": np.sign,
+    "square": np.square,
+    "bitwise_not": np.bitwise_not,
     "logical_not": np.logical_not,
     "isnan": np.isnan,
     "isfinite": np.isfinite,
@@ -269,10 +295,17 @@ _UNARY_FLOAT: dict[str, Callable[..., Any]] = {
     "log": np.log,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asin": np.arcsin,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "tanh": np.tanh,
     "floor": np.floor,
     "ceil": np.ceil,
-    "square": np.square,
+    "trunc": np.trunc,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
 }
 

@@ -8,7 +8,7 @@ from ...schedule.template import Refusal
 from ..extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
 from ..law import Law, Match
 from ..pattern import function, tensors
-from .products import Linear, matrices
+from .matmuls import Linear, matrices
 
 a, b, s = tensors("a b s")
 diagonal = function("relax.reshape", "diagonal")

@@ -38,28 +38,28 @@ class _Ordered(PullOut):
         return super().check(match)
 
 
-class OrderOfOffset(_Ordered):
+class ExtremumOfOffset(_Ordered):
     """reduce(a + s) = reduce(a) + s."""
 
-    name = "order_of_offset"
+    name = "extremum_of_offset"
     before = reduce(a + s)
     after = reduce(a) + s
     outer = "add"
 
 
-class OrderOfDifference(_Ordered):
+class ExtremumOfDifference(_Ordered):
     """reduce(a - s) = reduce(a) - s."""
 
-    name = "order_of_difference"
+    name = "extremum_of_difference"
     before = reduce(a - s)
     after = reduce(a) - s
     outer = "subtract"
 
 
-class OrderOfScaled(_Ordered):
+class ExtremumOfScaled(_Ordered):
     """reduce(a * s) = reduce(a) * s."""
 
-    name = "order_of_scaled"
+    name = "extremum_of_scaled"
     before = reduce(a * s)
     after = reduce(a) * s
     outer = "multiply"
@@ -70,10 +70,10 @@ class OrderOfScaled(_Ordered):
         return super().check(match)
 
 
-class OrderOfDivided(_Ordered):
+class ExtremumOfDivided(_Ordered):
     """reduce(a / s) = reduce(a) / s."""
 
-    name = "order_of_divided"
+    name = "extremum_of_divided"
     before = reduce(a / s)
     after = reduce(a) / s
     outer = "divide"
@@ -84,10 +84,10 @@ class OrderOfDivided(_Ordered):
         return super().check(match)
 
 
-class OrderOfIncreasing(Law):
+class ExtremumOfIncreasing(Law):
     """reduce(f(a)) = f(reduce(a))."""
 
-    name = "order_of_increasing"
+    name = "extremum_of_increasing"
     before = reduce(increasing(a))
     after = increasing(reduce(a))
 
@@ -161,11 +161,11 @@ def _is_nonnegative(match: Match, name: str) -> bool:
 
 
 LAWS: tuple[Law, ...] = (
-    OrderOfOffset(),
-    OrderOfDifference(),
-    OrderOfScaled(),
-    OrderOfDivided(),
-    OrderOfIncreasing(),
+    ExtremumOfOffset(),
+    ExtremumOfDifference(),
+    ExtremumOfScaled(),
+    ExtremumOfDivided(),
+    ExtremumOfIncreasing(),
     MaxOfNegative(),
     MinOfNegative(),
     MaximumOfMax(),
