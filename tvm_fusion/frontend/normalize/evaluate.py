@@ -33,19 +33,35 @@ def evaluate(call: relax.Call) -> np.ndarray | None:
         The result in the call's shape and dtype; None where an operand is not constant, the shape
         is symbolic, or the operator or this use of it is not known here.
     """
+    result = evaluate_exactly(call, [_operand(arg) for arg in call.args])
+    return None if result is None else result.astype(result_dtype(call), copy=False)
+
+
+def evaluate_exactly(call: relax.Call, operands: Sequence[Any]) -> np.ndarray | None:
+    """Compute an operator of given operands, and leave the result as numpy has it.
+
+    Parameters
+    ----------
+    call : tvm.relax.Call
+        A normalized call.
+    operands : sequence
+        An array, a list of arrays, a list of ints or a number for each of its arguments; None for
+        what is not known.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        The result in the call's shape: floating point in float64, not rounded to the call's dtype.
+        None as :func:`evaluate`.
+    """
     function = _OPERATORS.get(getattr(call.op, "name", ""))
     shape = result_shape(call)
-    if function is None or shape is None:
-        return None
-    operands = [_operand(arg) for arg in call.args]
-    if any(operand is None for operand in operands):
+    if function is None or shape is None or any(operand is None for operand in operands):
         return None
     with np.errstate(all="ignore"):
         result = function(call, operands)
-    if result is None:
-        return None
     # In this order: ascontiguousarray gives a scalar an axis.
-    return np.ascontiguousarray(result.astype(result_dtype(call), copy=False)).reshape(shape)
+    return None if result is None else np.ascontiguousarray(result).reshape(shape)
 
 
 def result_shape(call: relax.Call) -> tuple[int, ...] | None:
