@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from tvm import relax
 
 
-def convolve(call: relax.Call, data: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def convolve(call: relax.Call, operands: Sequence[np.ndarray]) -> np.ndarray:
     """Compute a convolution, transposed or not, in any plain layout, in float64."""
     attrs = call.attrs
-    data, weights = data.astype(np.float64), weights.astype(np.float64)
+    data, weights = (operand.astype(np.float64) for operand in operands)
     rank, groups = data.ndim - 2, int(attrs.groups)
     names = "DHW"[-rank:] if rank > 1 else "W"
     data = _to(data, str(attrs.data_layout), f"NC{names}")

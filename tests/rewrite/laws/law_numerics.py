@@ -62,12 +62,9 @@ class Program:
             if call is None:
                 result = self._leaf(part, leaves)
             else:
-                tensors = [done[o] for o in part.operands]
-                found = (
-                    convolve(call, *tensors)
-                    if ".conv" in part.head.name
-                    else evaluate_exactly(call, _arguments(call, tensors))
-                )
+                given = _arguments(call, [done[o] for o in part.operands])
+                is_convolution = ".conv" in part.head.name
+                found = convolve(call, given) if is_convolution else evaluate_exactly(call, given)
                 assert found is not None, f"evaluate.py does not know {part.head.name}"
                 result = found
             is_rounding = call is not None and part.head.name in _ROUNDING
@@ -86,10 +83,6 @@ class Program:
         if part.head in leaves:
             return leaves[part.head]
         return self._heads.values[part.head].value.numpy()
-
-
-def _variable(term: Term) -> relax.Var:
-    return relax.Var("x", term.type)
 
 
 def _arguments(call: relax.Call, tensors: list[np.ndarray]) -> list[Any]:

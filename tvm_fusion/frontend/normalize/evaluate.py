@@ -172,6 +172,24 @@ def _take(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     return np.take(array, indices, axis=None if axis is None else int(axis))
 
 
+@_register("index_tensor", "gather_elements")
+def _gather(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    array, indices = operands
+    if call.op.name == "relax.gather_elements":
+        axis = int(call.attrs.axis)
+        return (
+            np.take_along_axis(array, indices, axis) if _inside([indices], [axis], array) else None
+        )
+    return array[tuple(indices)] if _inside(indices, range(array.ndim), array) else None
+
+
+def _inside(indices: Sequence[Any], axes: Sequence[int], array: np.ndarray) -> bool:
+    return all(
+        i.dtype.kind in "iu" and (i >= 0).all() and (i < array.shape[axis]).all()
+        for i, axis in zip(indices, axes, strict=False)
+    )
+
+
 @_register("astype")
 def _astype(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     array, dtype = operands[0], result_dtype(call)
@@ -211,6 +229,11 @@ def _where(_call: Any, operands: Sequence[Any]) -> np.ndarray:
 @_register("full")
 def _full(_call: Any, operands: Sequence[Any]) -> np.ndarray:
     return np.broadcast_to(operands[1], operands[0])
+
+
+@_register("full_like")
+def _full_like(call: Any, operands: Sequence[Any]) -> np.ndarray:
+    return np.broadcast_to(operands[1], result_shape(call) or ())
 
 
 @_register("zeros", "zeros_like")
