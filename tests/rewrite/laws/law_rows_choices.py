@@ -15,7 +15,7 @@ ABC = {"a": "n 5", "b": "5", "c": "n 5"}
 P = {"p": "n 5:bool"}
 
 
-def _lattice(join, meet, dtypes):
+def _lattice(join, meet, dtypes, limits):
     """Write rows for both operators of a lattice."""
     found = []
     for name in (join, meet):
@@ -24,16 +24,16 @@ def _lattice(join, meet, dtypes):
             holds(f"absorb_{name}", **AB, dtypes=dtypes),
             refuses(f"absorb_{name}", "type", a="5", b="n 5", dtypes=dtypes.split()[-1]),
             holds(f"distribute_{name}", **ABC, dtypes=dtypes),
-            holds(f"distribute_{name}", **ABC, dtypes=dtypes, backwards=True),
+            holds(f"distribute_constants_{name}", **A, k=limits[0], l=limits[1], dtypes=dtypes),
             holds(f"associate_{name}", **ABC, dtypes=dtypes),
         ]
     return found
 
 
 LATTICES = (
-    *_lattice("maximum", "minimum", ALL),
-    *_lattice("logical_or", "logical_and", "bool"),
-    *_lattice("bitwise_or", "bitwise_and", "int32 uint8"),
+    *_lattice("maximum", "minimum", ALL, (3, np.arange(5) - 2)),
+    *_lattice("logical_or", "logical_and", "bool", (True, np.arange(5) < 2)),
+    *_lattice("bitwise_or", "bitwise_and", "int32 uint8", (5, np.arange(5))),
 )
 MAX, MIN = {"choose": op.maximum}, {"choose": op.minimum}
 ORDER = (

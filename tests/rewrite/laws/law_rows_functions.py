@@ -16,6 +16,12 @@ EXPONENTIALS = (
     holds("multiply_exponentials", **BROADCAST),
     refuses("multiply_exponentials", "no_match", **AB, left=lambda a, b: op.add(a, op.exp(b))),
     holds("split_exponential", **BROADCAST),
+    holds(
+        "split_exponential",
+        **BROADCAST,
+        left=lambda a, b: op.exp(op.add(op.tanh(a), op.sigmoid(b))),
+        right=lambda a, b: op.multiply(op.exp(op.tanh(a)), op.exp(op.sigmoid(b))),
+    ),
     holds("divide_exponentials", **BROADCAST),
     holds("invert_exponential", **A),
     holds("root_of_exponential", **A),

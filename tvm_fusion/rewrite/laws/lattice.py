@@ -6,9 +6,10 @@ Both are associative, each distributes over the other and absorbs it. Nothing is
 from __future__ import annotations
 
 from ..law import Law
-from ..pattern import Pattern, function, tensors
+from ..pattern import Pattern, constants, function, tensors
 
 a, b, c = tensors("a b c")
+k, l = constants("k l")  # noqa: E741
 
 
 def lattice(join: str, meet: str) -> tuple[Law, ...]:
@@ -25,16 +26,18 @@ def lattice(join: str, meet: str) -> tuple[Law, ...]:
         found += [
             _law(f"idempotent_{over}", f(a, a), a),
             _law(f"absorb_{over}", f(a, g(a, b)), a),
-            _law(f"distribute_{over}", g(f(a, b), f(a, c)), f(a, g(b, c)), both=True),
+            # From right to left only where constants meet: elsewhere it never ends.
+            _law(f"distribute_{over}", g(f(a, b), f(a, c)), f(a, g(b, c))),
+            _law(f"distribute_constants_{over}", f(g(a, k), l), g(f(a, l), f(k, l))),
             _law(f"associate_{over}", f(a, f(b, c)), f(f(a, b), c)),
         ]
     return tuple(found)
 
 
-def _law(name: str, before: Pattern, after: Pattern, both: bool = False) -> Law:
+def _law(name: str, before: Pattern, after: Pattern) -> Law:
     title = "".join(word.capitalize() for word in name.split("_"))
     body = {"__doc__": f"{before} = {after}.", "__module__": __name__}
-    return type(title, (Law,), body | dict(name=name, before=before, after=after, both=both))()
+    return type(title, (Law,), body | dict(name=name, before=before, after=after))()
 
 
 LAWS: tuple[Law, ...] = (
