@@ -6,12 +6,14 @@ from .frontend.normalize import NormalizeImport
 from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
+from .rewrite.batch_matmuls import BatchMatmuls
 from .rewrite.byte_products import ByteProducts
 from .rewrite.join_matmuls import JoinMatmuls
 from .rewrite.simplify import Rewrite
 from .schedule.kernels import ScheduleKernels
 
 __all__ = [
+    "BatchMatmuls",
     "ByteProducts",
     "FuseOperators",
     "JoinMatmuls",

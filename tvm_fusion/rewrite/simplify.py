@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 
 from ..foreign import on_ours
+from .batch_matmuls import BatchMatmuls
 from .byte_products import ByteProducts
 from .join_matmuls import JoinMatmuls
 
@@ -17,7 +18,7 @@ class Rewrite:
 
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
     computed that no output needs; products of quantised tensors as products of bytes; matrix
-    products of one left operand joined.
+    products of one left operand joined, and those side by side batched.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -28,5 +29,6 @@ class Rewrite:
             relax.transform.EliminateCommonSubexpr(),
             relax.transform.DeadCodeElimination(),
             ByteProducts(),
+            BatchMatmuls(),
             JoinMatmuls(),
         )(mod)
