@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .egraph import EGraph, Node
@@ -34,11 +34,12 @@ class Form:
 class _Entry:
     """An expression of one class, with the costs of its distinct subterms."""
 
-    __slots__ = ("cost", "parts", "term", "text")
+    __slots__ = ("cost", "parts", "term", "written")
 
     def __init__(self, term: Term, parts: dict[Term, float]) -> None:
         self.term, self.parts = term, parts
         self.cost = sum(parts.values())
+        self.written = sum(1 for part in parts if part.law)  # by laws
 
 
 def extract(graph: EGraph, roots: Sequence[int], most: int) -> list[Form]:
@@ -80,6 +81,7 @@ class _Extractor:
         self._graph = graph
         self._terms: dict[tuple, Term] = {}
         self._tried: set[tuple] = set()
+        self._class_of: dict[Term, int] = {}
         self._weights: dict[Node, float] = {}
         self.best: dict[int, list[_Entry]] = {number: [] for number in graph.classes}
 
@@ -109,9 +111,24 @@ class _Extractor:
         for node, law in known.nodes.items():
             for entry in self._entries(number, node, law, worst):
                 found.setdefault(entry.term, entry)
-        kept = sorted(found.values(), key=lambda e: e.cost)[:BEAM]
+        kept = self._cheapest(found.values())
         self.best[number] = kept
         return [entry.term for entry in kept] != [entry.term for entry in before]
+
+    def _cheapest(self, entries: Iterable[_Entry]) -> list[_Entry]:
+        """Keep a few, and of synonyms one: what costs the same and goes through equal tensors."""
+        kept: list[_Entry] = []
+        last: set[frozenset[int]] = set()
+        for entry in sorted(entries, key=lambda e: (e.cost, e.written)):
+            if not kept or not math.isclose(entry.cost, kept[-1].cost, rel_tol=1e-12):
+                last = set()
+            classes = frozenset(self._class_of[part] for part, cost in entry.parts.items() if cost)
+            if classes not in last:
+                last.add(classes)
+                kept.append(entry)
+            if len(kept) == BEAM:
+                break
+        return kept
 
     def _constant(self, number: int) -> list[_Entry]:
         """Take one way to write a constant, which costs nothing: a leaf if there is one."""
@@ -136,6 +153,7 @@ class _Extractor:
             ty = self._graph.classes[number].type
             term = Term(node.head, tuple(entry.term for entry in chosen), ty, law)
             term = self._terms.setdefault((node.head, *key[1:]), term)
+            self._class_of[term] = number
             if term not in parts:  # a cycle through the class itself
                 parts[term] = own
                 yield _Entry(term, parts)

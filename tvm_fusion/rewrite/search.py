@@ -25,6 +25,9 @@ from .pattern import operators_in
 from .regions import Region, regions
 from .saturate import Limits, Use, saturate
 from .terms import Structures, Term, subterms
+from .weights import total
+
+HEAVIER = 2  # forms with more work than the region's that the planner is asked about
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,12 @@ class Searcher:
         found = Found(before, before, limit=limit)
         key_of = self._structures.of
         own = key_of(before)
-        forms = {key_of(f.terms): f.terms for f in extract(graph, roots, self._limits.forms)}
+        most, heavier = total(before) * (1 + 1e-9), 0
+        forms = {}
+        for form in extract(graph, roots, self._limits.forms):
+            heavier += form.cost > most
+            if heavier <= HEAVIER:
+                forms[key_of(form.terms)] = form.terms
         forms.pop(own, None)
         if not forms:
             return found

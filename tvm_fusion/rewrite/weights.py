@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tvm import relax
 
 from ..ecg.work import at
 from .head import Head
+from .terms import Term, subterms
 
 KERNEL = 50_000  # operations that take as long as what a reduction or a product keeps from fusing
 OPERATOR = 100  # of any operator, so that the shorter of two equally cheap expressions is taken
@@ -66,3 +67,17 @@ def weight(head: Head, result: relax.TensorType, operands: Sequence[relax.Tensor
 def elements(ty: relax.TensorType) -> int:
     """Count a tensor's elements."""
     return math.prod(at(extent) for extent in ty.shape.values)
+
+
+def total(terms: Iterable[Term]) -> float:
+    """Weigh expressions: all distinct subterms that are no expressions of constants."""
+    found, constants = 0.0, set()
+    for term in subterms(terms):
+        is_leaf = term.head.call is None
+        if all(o in constants for o in term.operands) and (
+            not is_leaf or term.head.key[0] != "input"
+        ):
+            constants.add(term)
+        elif not is_leaf:
+            found += weight(term.head, term.type, [o.type for o in term.operands])
+    return found
