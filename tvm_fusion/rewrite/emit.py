@@ -41,6 +41,11 @@ class Emitter:
         self._done: dict[int, ir.Expr] = {}
         self._kept: list[Term] = []  # whose numbers must not be given again
 
+    def place(self, term: Term, known: ir.Expr) -> None:
+        """Say what stands for a term that is not to be written."""
+        self._kept.append(term)
+        self._done[id(term)] = known
+
     def emit(self, term: Term) -> ir.Expr:
         """Write a term after its operands; returns its variable or constant."""
         for part in subterms([term]):
@@ -67,7 +72,8 @@ def function_of(
     Returns
     -------
     func : relax.Function
-        Large constants are parameters.
+        Large constants are parameters, and so is what is computed from constants alone: folding
+        does that.
     constants : list of int
         Their positions.
     """
@@ -79,11 +85,31 @@ def function_of(
         if isinstance(leaf, GenericConst):
             fixed.append(len(params))
         params[head] = relax.Var(f"x{i}", leaf.ty)
+    folded = _folded(terms, heads)
+    variables = [relax.Var(f"folded{i}", term.type) for i, term in enumerate(folded)]
+    fixed.extend(range(len(params), len(params) + len(folded)))
     builder = relax.BlockBuilder()
-    with builder.function("main", list(params.values())):
+    with builder.function("main", [*params.values(), *variables]):
         with builder.dataflow():
             emitter = Emitter(builder, params, heads.values)
+            for term, variable in zip(folded, variables, strict=True):
+                emitter.place(term, variable)
             written = [emitter.emit(term) for term in terms]
             outputs = [builder.emit_output(value) for value in written]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return builder.get()["main"], fixed
+
+
+def _folded(terms: tuple[Term, ...], heads: Heads) -> list[Term]:
+    """List the operators on constants that others read, or that are results."""
+    known: dict[Term, bool] = {}
+    found: dict[Term, None] = {}
+    for term in subterms(terms):
+        if term.head.call is None:
+            known[term] = term.head in heads.values or term.head.key[0] == "constant"
+        else:
+            known[term] = all(known[o] for o in term.operands)
+            if not known[term]:
+                found.update((o, None) for o in term.operands)
+    found.update((term, None) for term in terms)
+    return [term for term in found if known[term] and term.head.call is not None]
