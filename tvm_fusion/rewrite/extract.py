@@ -201,5 +201,5 @@ def _operators(form: Form) -> Hashable:
     found: Counter[Hashable] = Counter()
     for term in subterms(form.terms):
         if term.head.call is not None:
-            found[term.head, *(type_key(o.type) for o in term.operands)] += 1
+            found[(term.head, *(type_key(o.type) for o in term.operands))] += 1
     return frozenset(found.items())

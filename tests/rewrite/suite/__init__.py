@@ -1,6 +1,16 @@
-"""Sixty expressions whose cheapest form is known: what a search is measured with."""
+"""Expressions whose cheapest form is known: what a search is measured with."""
 
 from . import factors, functions, products, published, reductions, sharing
-from .expression import EXPRESSIONS, Expression
+from .expression import EXPRESSIONS, Expression, whole
 
-__all__ = ["EXPRESSIONS", "Expression"]
+__all__ = [
+    "EXPRESSIONS",
+    "Expression",
+    "factors",
+    "functions",
+    "products",
+    "published",
+    "reductions",
+    "sharing",
+    "whole",
+]

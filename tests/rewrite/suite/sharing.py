@@ -1,4 +1,4 @@
-"""Several outputs: what they share counts once, so the cheapest forms of each are not the answer."""
+"""Several outputs: what they share counts once, so the cheapest form of each is no answer."""
 
 from __future__ import annotations
 from tvm.relax import op
