@@ -79,11 +79,11 @@ class _Extractor:
         self._nodes: dict[Term, int] = {}
 
     def share(self) -> tuple[list[int], Form]:
-        """Find classes that are worth computing once."""
-        shared: list[int] = []
+        """Find classes that are worth computing once; the roots are computed anyway."""
+        shared = [i for i in dict.fromkeys(self._roots) if i in self._costs.shared]
         best = self.form(shared)
         # What sharing more than one class saves is at most what each saves alone, nearly always.
-        queue = [(-gain, i) for i, gain in self._gains() if gain > 0]
+        queue = [(-gain, i) for i, gain in self._gains() if gain > 0 and i not in shared]
         heapq.heapify(queue)
         for _ in range(TRIALS):
             if not queue:

@@ -130,13 +130,13 @@ def module(params: Sequence[relax.Var], outputs: Sequence[relax.Expr]) -> tvm.IR
 
 
 def whole(mod: tvm.IRModule) -> Region:
-    """Take all operators of a module as a region."""
-    (block,) = mod["main"].body.blocks
+    """Take all operators of a module as a region, its results in their order."""
+    (block,), result = mod["main"].body.blocks, mod["main"].body.body
     inside = {hash(b.var) for b in block.bindings}
     leaves = {hash(o): o for b in block.bindings for o in operands(b.value)}
     return Region(
         tuple(block.bindings),
-        tuple(b.var for b in block.bindings if not isinstance(b.var, relax.DataflowVar)),
+        tuple(result.fields) if isinstance(result, relax.Tuple) else (result,),
         tuple(leaf for key, leaf in leaves.items() if key not in inside),
     )
 
