@@ -80,10 +80,11 @@ class _Extractor:
 
     def share(self) -> tuple[list[int], Form]:
         """Find classes that are worth computing once; the roots are computed anyway."""
-        shared = [i for i in dict.fromkeys(self._roots) if i in self._costs.shared]
+        shared = [i for i in dict.fromkeys(self._roots) if self._plain[i] > 0]
         best = self.form(shared)
         # What sharing more than one class saves is at most what each saves alone, nearly always.
         queue = [(-gain, i) for i, gain in self._gains() if gain > 0 and i not in shared]
+        useless: list[int] = []
         heapq.heapify(queue)
         for _ in range(TRIALS):
             if not queue:
@@ -92,10 +93,14 @@ class _Extractor:
             form = self.form([*shared, i])
             gain = best.cost - form.cost
             if gain <= 0:
-                continue
-            if queue and gain < -queue[0][0] and gain < -bound:
+                useless.append(i)
+            elif queue and -bound > gain < -queue[0][0]:
                 heapq.heappush(queue, (-gain, i))
             else:
+                shared, best = [*shared, i], form
+        for i in useless:  # some are of use only together with what came after them
+            form = self.form([*shared, i])
+            if form.cost < best.cost:
                 shared, best = [*shared, i], form
         return shared, best
 
