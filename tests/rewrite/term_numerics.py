@@ -19,7 +19,7 @@ from tvm_fusion.rewrite.terms import Term, subterms
 
 REPLICAS = 4
 SLACK = 16  # the largest error accepted, in what the replicas are apart
-_LIMIT = 2.0**126  # beyond, float32 may overflow
+LIMIT = 2.0**126  # beyond, float32 may overflow
 
 Change = Callable[[np.ndarray], np.ndarray]
 
@@ -34,7 +34,9 @@ def run(
             array = given.get(term.head)
             done[term] = heads.values[term.head].value.numpy() if array is None else array
         else:
-            done[term] = change(apply(term.head, [done[o] for o in term.operands], dtype_of(term)))
+            done[term] = change(
+                apply(term.head, [done[o] for o in term.operands], str(term.type.dtype))
+            )
     return done
 
 
@@ -49,14 +51,39 @@ def in_single(array: np.ndarray) -> np.ndarray:
 
 
 def moved(rng: np.random.Generator) -> Change:
-    """Move by what rounding to float32 might."""
+    """Move by what rounding to float32 might, where denormals may be taken for zeros."""
 
     def change(array: np.ndarray) -> np.ndarray:
         if array.dtype != np.float64:
             return array
-        return array * (1 + rng.uniform(-(2.0**-24), 2.0**-24, array.shape))
+        relative = rng.uniform(-(2.0**-24), 2.0**-24, array.shape)
+        return array * (1 + relative) + rng.uniform(-(2.0**-126), 2.0**-126, array.shape)
 
     return change
+
+
+def deviations(
+    terms: Sequence[Term], heads: Heads, given: Mapping[Head, np.ndarray], seed: int = 0
+) -> dict[Term, np.ndarray]:
+    """Tell how far rounding may take each element of all subterms; infinitely where anything."""
+    rng = np.random.default_rng(seed)
+    given = {head: wide(array) for head, array in given.items()}
+    exact = run(terms, heads, given, exactly)
+    replicas = [run(terms, heads, given, moved(rng)) for _ in range(REPLICAS)]
+    found = {}
+    for term, reference in exact.items():
+        if reference.dtype.kind != "f":
+            found[term] = np.zeros(reference.shape)
+            continue
+        with np.errstate(all="ignore"):
+            spread = np.max([np.abs(r[term] - reference) for r in replicas], axis=0)
+        spread = np.where(np.isfinite(spread), spread, np.inf)
+        where = finite(term, exact)
+        # Few replicas agree by chance: what is apart elsewhere is apart here.
+        around = spread[where & np.isfinite(spread)].max(initial=0.0)
+        scale = np.abs(reference[where]).max(initial=0.0)
+        found[term] = np.maximum(spread, around / 16) + 2.0**-25 * scale + 2.0**-120
+    return found
 
 
 def worst_error(
@@ -75,29 +102,21 @@ def worst_error(
     compared : int
         Elements at which the original and its intermediate results are finite.
     """
-    rng = np.random.default_rng(seed)
-    wide = {head: _wide(array) for head, array in given.items()}
-    exact = run(before, heads, wide, exactly)
-    replicas = [run(before, heads, wide, moved(rng)) for _ in range(REPLICAS)]
+    exact = run(before, heads, {head: wide(array) for head, array in given.items()}, exactly)
+    apart = deviations(before, heads, given, seed)
     new = run(after, heads, given, in_single)
     worst, compared = 0.0, 0
     for old, form in zip(before, after, strict=True):
-        reference = exact[old]
-        valid = _finite(old, exact)
+        reference, result = exact[old], new[form]
+        valid = finite(old, exact)
         compared += int(valid.sum())
         if reference.dtype.kind != "f":
-            if not np.array_equal(new[form][valid], reference[valid]):
-                return math.inf, compared
+            worst = max(worst, 0.0 if np.array_equal(result[valid], reference[valid]) else np.inf)
             continue
         with np.errstate(all="ignore"):
-            spread = np.max([np.abs(r[old] - reference) for r in replicas], axis=0)
-            spread = np.where(np.isfinite(spread), spread, np.inf)
-            scale = np.abs(reference[valid]).max(initial=0.0)
-            # Few replicas agree by chance: what is apart elsewhere is apart here.
-            around = spread[valid & np.isfinite(spread)].max(initial=0.0)
-            bound = SLACK * np.maximum(spread, around / 16) + 2.0**-22 * scale + 2.0**-120
-            error = np.abs(new[form].astype(np.float64) - reference) / bound
-        error = np.where(np.isnan(error), np.where(np.isinf(bound), 0.0, np.inf), error)
+            error = np.abs(result.astype(np.float64) - reference) / (SLACK * apart[old])
+        error[np.isinf(apart[old])] = 0.0
+        error[np.isnan(error)] = np.inf
         worst = max(worst, float(error[valid].max(initial=0.0)))
     return worst, compared
 
@@ -115,23 +134,19 @@ def apply(head: Head, operands: Sequence[np.ndarray], dtype: str) -> np.ndarray:
     return result if result.dtype.kind == "f" and wanted.kind == "f" else result.astype(wanted)
 
 
-def dtype_of(term: Term) -> str:
-    """Give the dtype of a term."""
-    return str(term.type.dtype)
-
-
-def _wide(array: np.ndarray) -> np.ndarray:
+def wide(array: np.ndarray) -> np.ndarray:
+    """Take floating point for float64."""
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def _finite(root: Term, values: Mapping[Term, np.ndarray]) -> np.ndarray:
-    """Where everything that an element is computed from is finite."""
+def finite(root: Term, values: Mapping[Term, np.ndarray]) -> np.ndarray:
+    """Tell where everything that an element is computed from is finite, and no float32 overflows."""
     found = np.ones(values[root].shape, bool)
     for term in subterms([root]):
         value = values[term]
         if value.dtype.kind != "f":
             continue
-        fine = np.isfinite(value) & (np.abs(value) < _LIMIT)
+        fine = np.isfinite(value) & (np.abs(value) < LIMIT)
         if fine.all():
             continue
         if np.broadcast_shapes(fine.shape, found.shape) == found.shape:
