@@ -115,8 +115,7 @@ def worst_error(
             continue
         with np.errstate(all="ignore"):
             error = np.abs(result.astype(np.float64) - reference) / (SLACK * apart[old])
-        error[np.isinf(apart[old])] = 0.0
-        error[np.isnan(error)] = np.inf
+        error = np.where(np.isinf(apart[old]), 0.0, np.where(np.isnan(error), np.inf, error))
         worst = max(worst, float(error[valid].max(initial=0.0)))
     return worst, compared
 
