@@ -7,13 +7,16 @@ from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
 from .rewrite.byte_products import ByteProducts
+from .rewrite.greedy import GreedyEquivalents
 from .rewrite.join_matmuls import JoinMatmuls
+from .rewrite.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
 from .schedule.kernels import ScheduleKernels
 
 __all__ = [
     "ByteProducts",
     "FuseOperators",
+    "GreedyEquivalents",
     "JoinMatmuls",
     "Legalize",
     "LowerToVM",
@@ -21,5 +24,6 @@ __all__ = [
     "PlanLayout",
     "Rewrite",
     "ScheduleKernels",
+    "SearchEquivalents",
     "ToHalfPrecision",
 ]

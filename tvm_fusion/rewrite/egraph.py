@@ -119,6 +119,19 @@ class EGraph:
             numbers[id(term)] = number
         return [self.find(numbers[id(term)]) for term in terms]
 
+    def lookup(self, terms: Sequence[Term]) -> list[int | None]:
+        """Find the classes of expressions, adding nothing; None for one that is not there."""
+        numbers: dict[int, int | None] = {}
+        for term in subterms(terms):
+            operands = [numbers[id(o)] for o in term.operands]
+            known = [o for o in operands if o is not None]
+            if len(known) < len(operands):
+                numbers[id(term)] = None
+                continue
+            number = self._known.get(self._canonical(Node(term.head, tuple(known))))
+            numbers[id(term)] = None if number is None else self.find(number)
+        return [numbers[id(term)] for term in terms]
+
     def add(self, head: Head, operands: Sequence[int], law: str = "") -> int | None:
         """Add a node; None where the operator does not take operands of these types."""
         node = self._canonical(Node(head, tuple(operands)))

@@ -9,72 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import tvm
+from tvm.ir.transform import PassContext
+from tvm.target import Target
+
+from ..ecg.work import at
 from .egraph import EGraph
 from .head import Heads
 from .law import Law
-from .pattern import function, tensors
-from .terms import Term
+from .published import PUBLISHED
+from .regions import Region
+from .saturate import Use
+from .search import Found, Searcher, rewrite_regions
+from .terms import Term, subterms
+from .weights import MOVES, REDUCTIONS, elements
 
 STEPS = 64
-
-a, b, c = tensors("a b c")
-absolute, sqrt, square = (function(f"relax.{name}") for name in ("abs", "sqrt", "square"))
-total = function("relax.sum", "axes")
-
-
-class Reciprocals(Law):
-    """1 / a * (1 / (a * b)) = square(1 / a) * (1 / b)."""
-
-    name = "published_reciprocals"
-    before = (1 / a) * (1 / (a * b))
-    after = square(1 / a) * (1 / b)
-    needs = "reassociate"
-
-
-class Roots(Law):
-    """a * sqrt(b) * (sqrt(b) * c) = a * b * c."""
-
-    name = "published_roots"
-    before = (a * sqrt(b)) * (sqrt(b) * c)
-    after = a * b * c
-    needs = "reassociate"
-
-
-class AbsoluteValues(Law):
-    """abs(a) * b * abs(c) = abs(a * c) * b."""
-
-    name = "published_absolute_values"
-    before = absolute(a) * b * absolute(c)
-    after = absolute(a * c) * b
-    needs = "reassociate"
-
-
-class SumsOfRows(Law):
-    """a * sum(b, axes) * (sum(b, axes) * c) = a * square(sum(b, axes)) * c."""
-
-    name = "published_sums_of_rows"
-    before = (a * total(b)) * (total(b) * c)
-    after = a * square(total(b)) * c
-    needs = "reassociate"
-
-
-class SquareOfASum(Law):
-    """square(a + b) - (a + b) * c = (a + b) * (a + b - c)."""
-
-    name = "published_square_of_a_sum"
-    before = square(a + b) - (a + b) * c
-    after = (a + b) * (a + b - c)
-    needs = "reassociate"
-
-
-#: Rules of DNNFusion's table 4 that take more than one of our laws; the others are among these.
-PUBLISHED: tuple[Law, ...] = (
-    Reciprocals(),
-    Roots(),
-    AbsoluteValues(),
-    SumsOfRows(),
-    SquareOfASum(),
-)
 
 
 def greedy(
@@ -92,7 +42,7 @@ def greedy(
     heads : Heads
         Of the terms.
     laws : sequence of Law
-        Applied forwards and backwards, one at a time, at one place at a time.
+        Applied forwards and backwards, one at a time.
     operations : callable
         Counts the operations of terms.
 
@@ -101,26 +51,33 @@ def greedy(
     tuple of Term
         From which no single step saves operations.
     """
+    return _descend(terms, heads, laws, operations)[0]
+
+
+def _descend(
+    terms: tuple[Term, ...],
+    heads: Heads,
+    laws: Sequence[Law],
+    operations: Callable[[tuple[Term, ...]], float],
+) -> tuple[tuple[Term, ...], list[str]]:
+    """Rewrite step by step; returns the laws of the steps, too."""
     directed = [d for law in laws for d in (law, law.backwards()) if d is not None]
     graph = EGraph(heads)  # of which no classes are made one: it only keeps equal terms together
-    cost = operations(terms)
+    cost, taken = operations(terms), []
     for _ in range(STEPS):
-        best = min(
-            (
-                (operations(after), i, after)
-                for i, after in enumerate(_steps(terms, graph, directed))
-            ),
-            default=(cost, 0, terms),
-        )
-        if best[0] >= cost:
+        found = list(_steps(terms, graph, directed))
+        costs = [operations(after) for after, _ in found]
+        if not found or min(costs) >= cost:
             break
-        cost, _, terms = best
-    return terms
+        cost = min(costs)
+        terms, law = found[costs.index(cost)]
+        taken.append(law)
+    return terms, taken
 
 
 def _steps(
     terms: tuple[Term, ...], graph: EGraph, laws: Sequence[Law]
-) -> Iterator[tuple[Term, ...]]:
+) -> Iterator[tuple[tuple[Term, ...], str]]:
     """Write what every single application of a law makes of terms."""
     graph.rebuild()
     roots = graph.add_terms(terms)
@@ -137,7 +94,7 @@ def _steps(
         written, place = graph.find(written), graph.find(match.root)
         if written != place:
             new = {place: _term(graph, written, {})}
-            yield tuple(_term(graph, root, new) for root in roots)
+            yield tuple(_term(graph, root, new) for root in roots), law.name
 
 
 def _term(graph: EGraph, number: int, known: dict[int, Term]) -> Term:
@@ -149,3 +106,74 @@ def _term(graph: EGraph, number: int, known: dict[int, Term]) -> Term:
         operands = tuple(_term(graph, o, known) for o in node.operands)
         known[number] = Term(node.head, operands, graph.classes[number].type, nodes[node])
     return known[number]
+
+
+def flops(terms: tuple[Term, ...]) -> float:
+    """Count operations as DNNFusion does: one an element, whatever the operator.
+
+    Movements count nothing, nor does what is known at compile time.
+    """
+    total, fixed = 0.0, set()
+    for term in subterms(terms):
+        if term.head.call is None:
+            is_fixed = term.head.key[0] != "input"
+        else:
+            is_fixed = all(id(o) in fixed for o in term.operands)
+        if is_fixed:
+            fixed.add(id(term))
+        elif term.head.call is not None:
+            total += _flops(term)
+    return total
+
+
+def _flops(term: Term) -> float:
+    name = term.head.name.removeprefix("relax.")
+    if name in MOVES:
+        return 0
+    if name in REDUCTIONS:
+        return elements(term.operands[0].type)
+    if name == "matmul":
+        return 2 * elements(term.type) * at(term.operands[0].type.shape.values[-1])
+    if name.startswith("nn.conv"):
+        filters = term.operands[1].type
+        return 2 * elements(term.type) * elements(filters) / max(1, at(filters.shape.values[0]))
+    return elements(term.type)
+
+
+class GreedySearcher(Searcher):
+    """Searches regions as published; the planner only says what came of it."""
+
+    def _search(self, region: Region, before: tuple[Term, ...]) -> Found:
+        flags = {law.needs for law in self._laws}
+        published = (law for law in PUBLISHED if law.needs in flags)
+        after, taken = _descend(before, self.heads, (*published, *self._laws), flops)
+        for name in taken:
+            use = self.uses.setdefault(name, Use())
+            use.tried += 1
+            use.fired += 1
+        cost = self._estimate(self._structures.of(before), before, region)
+        if not taken:
+            return Found(before, before, cost, cost)
+        estimated = self._estimate(self._structures.of(after), after, region)
+        return Found(before, after, cost, estimated, tuple(sorted(set(taken))))
+
+
+@tvm.transform.module_pass(opt_level=0, name="GreedyEquivalents")
+class GreedyEquivalents:
+    """Rewrite regions by the rule that saves most operations, again and again.
+
+    Parameters
+    ----------
+    laws : sequence of Law, optional
+        All that hold without a flag, by default.
+    """
+
+    def __init__(self, laws: Sequence[Law] | None = None) -> None:
+        self._laws = laws
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Rewrite every function that is ours; each changed region is recorded."""
+        from .rules import laws
+
+        chosen = laws() if self._laws is None else self._laws
+        return rewrite_regions(mod, GreedySearcher(chosen, Target.current(allow_none=False)))

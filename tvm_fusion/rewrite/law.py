@@ -10,14 +10,9 @@ from tvm import relax
 
 from ..schedule.template import Refusal
 from .egraph import EGraph
+from .flags import FLAGS as FLAGS
 from .head import Head
 from .pattern import Apply, Bindings, Number, Pattern, matches, write
-
-#: Laws outside floating point's promise, by the name that a user allows them with.
-FLAGS = {
-    "reassociate": "intermediate results may overflow, or cancel, where the original's do not",
-    "approximate": "results may differ by more than the dtype's tolerance",
-}
 
 
 @dataclass(frozen=True)
@@ -97,6 +92,10 @@ class Law:
         """Say why the law does not hold here; None if it does."""
         return None
 
+    def exempt(self, match: Match) -> bool:
+        """Whether it holds here without its flag."""
+        return self.is_modular and "float" not in str(match.graph[match.root].type.dtype)
+
     def rewrite(self, match: Match) -> int | None:
         """Add the right side; None where an operator does not take its operands."""
         if self.after is None:
@@ -123,6 +122,13 @@ class Law:
         """Give the law from right to left, if it is one."""
         return _Backwards(self) if self.both else None
 
+    def without_flag(self) -> Law | None:
+        """Give what is left of the law where its flag is off; None if nothing is."""
+        if not self.needs:
+            return self
+        has_exempt = self.is_modular or type(self).exempt is not Law.exempt
+        return WithoutFlag(self) if has_exempt else None
+
     def __repr__(self) -> str:
         return f"{self.name}: {(self.__doc__ or '').strip()}"
 
@@ -133,16 +139,16 @@ class _Backwards(Law):
             raise TypeError(f"{law.name} has no right side")
         self.name, self.needs, self.is_modular = law.name, law.needs, law.is_modular
         self.before, self.after = law.after, law.before
-        self.check = law.check  # type: ignore[method-assign]
+        self.check, self.exempt = law.check, law.exempt  # type: ignore[method-assign]
 
 
-class OnIntegers(Law):
-    """A law whose flag only floating point needs, on integers.
+class WithoutFlag(Law):
+    """What is left of a law that needs a flag, where the flag is off.
 
     Parameters
     ----------
     law : Law
-        Exact modulo a power of two.
+        Of which some matches are exempt: those on integers, for many.
     """
 
     def __init__(self, law: Law) -> None:
@@ -151,12 +157,12 @@ class OnIntegers(Law):
         self.rewrite, self.find = law.rewrite, law.find  # type: ignore[method-assign]
 
     def check(self, match: Match) -> Refusal | None:
-        """Refuse floating point."""
-        if "float" in str(match.graph[match.root].type.dtype):
-            return Refusal("flag", f"Floating point needs --allow {self._flag}.")
+        """Refuse what is not exempt."""
+        if not self._law.exempt(match):
+            return Refusal("flag", f"Here it needs --allow {self._flag}.")
         return self._law.check(match)
 
     def backwards(self) -> Law | None:
-        """Give the law from right to left, on integers too."""
+        """Give the law from right to left, without the flag too."""
         found = self._law.backwards()
-        return None if found is None else OnIntegers(found)
+        return None if found is None else WithoutFlag(found)

@@ -184,6 +184,14 @@ def one_of(attrs: str, *names: str) -> Callable[..., Pattern]:
     return lambda *operands: replace(apply(first, *operands, attrs=attrs), choices=tuple(others))
 
 
+def operators_in(pattern: Pattern) -> Iterator[str]:
+    """Yield the names of a pattern's operators."""
+    if isinstance(pattern, Apply):
+        yield from pattern.names
+        for operand in pattern.operands:
+            yield from operators_in(operand)
+
+
 # Matching ----------------------------------------------------------------------------------------
 
 

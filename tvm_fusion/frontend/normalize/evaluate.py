@@ -234,6 +234,27 @@ def _reduce(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     return np.asarray(getattr(np, name)(_wide(array), axis=axes, keepdims=call.attrs.keepdims))
 
 
+@_register("prod")
+def _prod(call: Any, operands: Sequence[Any]) -> np.ndarray:
+    axes = call.attrs.axis
+    axis = None if axes is None else tuple(int(a) for a in axes)
+    return np.asarray(np.prod(_wide(operands[0]), axis=axis, keepdims=call.attrs.keepdims))
+
+
+#: Multiplications of a product of constants that are worth a compilation's time.
+_MOST_MULTIPLICATIONS = 1 << 33
+
+
+@_register("matmul")
+def _matmul(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    shape, terms = result_shape(call), operands[0].shape[-1]
+    if shape is None or np.prod(shape, dtype=np.int64) * terms > _MOST_MULTIPLICATIONS:
+        return None
+    if not _is_float(operands[0]):  # narrow ones would wrap around before they are added up
+        return np.matmul(*(o.astype(result_dtype(call)) for o in operands))
+    return np.matmul(*map(_wide, operands))
+
+
 _BINARY: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -252,6 +273,7 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "bitwise_and": np.bitwise_and,
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
+    "left_shift": np.left_shift,
 }
 # Integers divide in several ways, and integer powers overflow.
 _BINARY_FLOAT: dict[str, Callable[..., Any]] = {"divide": np.divide, "power": np.power}

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from ..law import Law, OnIntegers
+from ..law import Law
 from . import (
     casts,
     concats,
+    convolution,
     exponentials,
+    extrema,
     lattice,
     logic,
+    matmuls,
+    means,
+    moves,
+    nested,
     order,
     powers,
     products,
     quotients,
+    reductions,
     roots,
+    scaled_products,
     select,
     signs,
     slices,
+    special_products,
     sums,
 )
 
@@ -37,11 +46,22 @@ LAWS: tuple[Law, ...] = (
     *logic.LAWS,
     *slices.LAWS,
     *concats.LAWS,
+    *reductions.LAWS,
+    *means.LAWS,
+    *extrema.LAWS,
+    *nested.LAWS,
+    *matmuls.LAWS,
+    *scaled_products.LAWS,
+    *special_products.LAWS,
+    *convolution.LAWS,
+    *moves.LAWS,
 )
 
 
-def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple[Law, ...]:
-    """List the laws that hold always, and those that flags allow; others on integers only.
+def allowed(
+    flags: Collection[str] = (), without: Collection[str] = (), laws: Sequence[Law] = LAWS
+) -> tuple[Law, ...]:
+    """List the laws that hold always, or where they do, and those that flags allow.
 
     Parameters
     ----------
@@ -49,13 +69,9 @@ def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple
         Of :data:`tvm_fusion.rewrite.law.FLAGS`.
     without : collection of str
         Names of laws that are switched off.
+    laws : sequence of Law
+        That there are.
     """
-    found = []
-    for law in LAWS:
-        if law.name in without:
-            continue
-        if not law.needs or law.needs in flags:
-            found.append(law)
-        elif law.is_modular:
-            found.append(OnIntegers(law))
-    return tuple(found)
+    kept = (law for law in laws if law.name not in without)
+    given = (law if law.needs in flags else law.without_flag() for law in kept)
+    return tuple(law for law in given if law is not None)
