@@ -57,7 +57,8 @@ class NodeCosts:
         self.first = np.searchsorted(owners, np.arange(len(self.numbers)))
         self.weights = np.array(weights)
         # An operand that is not there costs nothing: the row behind the last class's.
-        self._operands = np.full((max(map(len, rows)), len(rows)), len(self.numbers))
+        width = max([1, *map(len, rows)])
+        self._operands = np.full((width, len(rows)), len(self.numbers))
         for i, operands in enumerate(rows):
             self._operands[: len(operands), i] = operands
         self.shared = [

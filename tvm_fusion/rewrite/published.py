@@ -1,4 +1,4 @@
-"""Rules that DNNFusion publishes (Niu et al., PLDI 2021, table 4) and that take several of our laws.
+"""Rules of DNNFusion (Niu et al., PLDI 2021, table 4) that take more than one of our laws.
 
 The search does not need them, but finds what they say; the greedy one, to be compared with, does.
 """
