@@ -139,7 +139,7 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 
 def finite(root: Term, values: Mapping[Term, np.ndarray]) -> np.ndarray:
-    """Tell where everything that an element is computed from is finite, and no float32 overflows."""
+    """Tell where all that an element is computed from is finite, and no float32 overflows."""
     found = np.ones(values[root].shape, bool)
     for term in subterms([root]):
         value = values[term]
@@ -203,10 +203,6 @@ def _wrapping(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _attrs, *args: function(*args)
 
 
-def _power_of_two(x: np.ndarray, k: np.ndarray) -> np.ndarray:
-    return np.left_shift(x, k)
-
-
 _NUMPY = {
     **{
         name: getattr(np, name)
@@ -240,6 +236,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     ),
     "expand_dims": lambda attrs, x: np.expand_dims(x, tuple(int(a) for a in attrs.axis)),
     "squeeze": lambda attrs, x: np.squeeze(x, _axes(attrs)),
+    "full": lambda _attrs, shape, value: np.broadcast_to(value, shape),
+    "zeros": lambda _attrs, shape: np.zeros(shape),
+    "ones": lambda _attrs, shape: np.ones(shape),
     "concat": lambda attrs, parts: np.concatenate(parts, int(attrs.axis)),
     "strided_slice": _slice,
     "flip": lambda attrs, x: np.flip(x, int(attrs.axis)),

@@ -6,8 +6,6 @@ one kernel, which reads each tensor once.
 
 from __future__ import annotations
 
-from tvm.relax import op
-
 from .expression import expression, number
 
 M = (96, 320)
@@ -65,59 +63,16 @@ def horner(x, a, b, c, d):
     return ((d + c * x) + b * square) + a * cube, ((a * x + b) * x + c) * x + d
 
 
-@expression(a=M, b=M, s=ROW, t=COLUMN)
-def small_factors_together(a, b, s, t):
-    """Both summands have s * t, of which only the sum of a and b takes all elements twice."""
-    return (a * s) * t + (b * s) * t, ((a + b) * s) * t
-
-
 @expression(a=M, s=COLUMN, t=COLUMN)
 def small_operands_first(a, s, t):
     """The product of two columns is a column: one product of all elements instead of two."""
     return (a * s) * t, a * (s * t)
 
 
-@expression(a=M, b=M, s=ROW, t=ROW)
-def small_operands_apart(a, b, s, t):
-    """As before, with the rows at both ends of a product."""
-    return ((s * a) * b) * t, (a * b) * (s * t)
-
-
-@expression(x=M)
-def eighth_power(x):
-    """Three squarings (the shortest addition chain for 8)."""
-    eighth = x
-    for _ in range(7):
-        eighth = eighth * x
-    two = x * x
-    four = two * two
-    return eighth, four * four
-
-
-@expression(x=M)
-def fifth_power_of_factors(x):
-    """The shortest addition chain for 5: x^2, x^4, x^5."""
-    two = x * x
-    four = two * two
-    return x * (x * (x * (x * x))), four * x
-
-
-@expression(a=M, b=M)
-def what_cancels(a, b):
-    """Nothing is left of a: the result is b, whatever the order of the additions was."""
-    return (a + b) + (b - a), b + b
-
-
 @expression(a=M, b=M, c=M)
 def a_sum_less_a_sum(a, b, c):
     """a and c are added and taken away again."""
     return ((a + b) + c) * b - (a + c) * b, b * b
-
-
-@expression(a=M, b=M, c=M)
-def negated_factor(a, b, c):
-    """The sign of a product goes into the subtraction: two operators of three tensors."""
-    return (-a) * b + c, c - a * b
 
 
 @expression(a=M, b=M, c=M)
@@ -138,22 +93,3 @@ def scattered_numbers(x, y):
     """Three numbers make one."""
     before = (x * number(2.0)) * (y * number(3.0)) * number(0.5)
     return before, x * y * number(3.0)
-
-
-@expression(x=M)
-def numbers_as_factors(x):
-    """Three multiples of one tensor are a multiple of it."""
-    return x * number(3.0) + x * number(2.0) + x, x * number(6.0)
-
-
-@expression(x=M, y=M)
-def halved_and_doubled(x, y):
-    """A division by a number is a product, and the products make one."""
-    return (x / number(4.0)) * y * number(2.0), x * y * number(0.5)
-
-
-@expression(a=M, b=M, x=M)
-def select_between_multiples(a, b, x):
-    """Only one of the products is needed: the choice comes first."""
-    c = op.greater(x, number(0.0))
-    return op.where(c, a * x, b * x), op.where(c, a, b) * x

@@ -13,18 +13,6 @@ M = (96, 320)
 BOTH = positive(*M)
 
 
-@expression(a=M, b=M, c=BOTH)
-def quotients_of_one_divisor(a, b, c):
-    """One division instead of two."""
-    return a / c + b / c, (a + b) / c
-
-
-@expression(a=M, b=BOTH, c=BOTH)
-def quotient_of_quotient(a, b, c):
-    """One division and one product."""
-    return (a / b) / c, a / (b * c)
-
-
 @expression(a=M, b=BOTH, c=BOTH, d=M)
 def quotients_that_cancel(a, b, c, d):
     """b is a divisor, and a factor again: one division and one product are left."""
@@ -37,28 +25,10 @@ def quotient_of_products(a, b, c, d):
     return (a / b) * (c / d), (a * c) / (b * d)
 
 
-@expression(a=M, b=BOTH, c=M, d=BOTH)
-def roots_apart(a, b, c, d):
-    """One root instead of two."""
-    return (a * op.sqrt(b)) * (c * op.sqrt(d)), (a * c) * op.sqrt(b * d)
-
-
-@expression(x=M, y=M)
-def root_of_square(x, y):
-    """The root of a square is the absolute value, and that of a product one of a product."""
-    return op.sqrt(x * x) * op.abs(y), op.abs(x * y)
-
-
 @expression(a=M, b=M, d=M)
 def exponentials_apart(a, b, d):
     """One exponential instead of two."""
     return (op.exp(a) * d) * op.exp(b), op.exp(a + b) * d
-
-
-@expression(a=M, b=M)
-def exponentials_divided(a, b):
-    """One exponential and no division."""
-    return op.exp(a) / op.exp(b), op.exp(a - b)
 
 
 @expression(a=BOTH, b=BOTH, c=M)
@@ -73,29 +43,10 @@ def logarithm_of_exponential(x, y):
     return op.log(op.exp(x) * y), x + op.log(y)
 
 
-@expression(x=M, y=M)
-def square_of_root(x, y):
-    """The exponential of half a sum, squared, is that of the sum."""
-    half = op.exp((x + y) * number(0.5))
-    return half * half, op.exp(x + y)
-
-
-@expression(a=M, b=M, c=M)
-def larger_of_sums(a, b, c):
-    """One addition instead of two."""
-    return op.maximum(a + c, b + c), op.maximum(a, b) + c
-
-
 @expression(a=M, b=M, c=M, d=M)
 def larger_of_sums_apart(a, b, c, d):
     """As before, with another tensor between the two sums."""
     return op.maximum(op.maximum(a + c, d), b + c), op.maximum(op.maximum(a, b) + c, d)
-
-
-@expression(a=M, b=M)
-def larger_of_exponentials(a, b):
-    """One exponential instead of two."""
-    return op.maximum(op.exp(a), op.exp(b)), op.exp(op.maximum(a, b))
 
 
 @expression(a=M, b=M, c=M)
@@ -103,12 +54,6 @@ def lattice(a, b, c):
     """Minimum distributes over maximum: two operators of three tensors."""
     before = op.minimum(op.maximum(a, b), op.maximum(c, a))
     return before, op.maximum(a, op.minimum(b, c))
-
-
-@expression(a=M, b=M)
-def absorbed(a, b):
-    """max(a, min(a, b)) is a."""
-    return op.maximum(a, op.minimum(b, a)) * b, a * b
 
 
 @expression(x=M)
@@ -123,13 +68,6 @@ def rectified_between(x, y):
     """Rectifying the maximum of rectified tensors is rectifying once."""
     before = op.nn.relu(op.maximum(op.nn.relu(x), op.nn.relu(y)))
     return before, op.nn.relu(op.maximum(x, y))
-
-
-@expression(a=M, b=M, x=M)
-def select_between_exponentials(a, b, x):
-    """One exponential instead of two."""
-    c = op.greater(x, number(0.0))
-    return op.where(c, op.exp(a), op.exp(b)), op.exp(op.where(c, a, b))
 
 
 @expression(a=M, b=M, c=M, m=Leaf(M, "bool"))

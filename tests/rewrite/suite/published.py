@@ -39,12 +39,6 @@ def sums_of_rows(a, b, c):
     return (a * s) * (s * c), (a * c) * (s * s)
 
 
-@expression(a=M, b=M)
-def a_product_and_its_factor(a, b):
-    """The same operations, but a is read by one of them only."""
-    return a + a * b, a * (b + number(1.0))
-
-
 @expression(a=M, b=M, c=M)
 def square_of_a_sum(a, b, c):
     """The square is a product with the common factor."""

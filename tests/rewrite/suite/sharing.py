@@ -1,8 +1,10 @@
 """Several outputs: what they share counts once, so the cheapest form of each is no answer."""
 
 from __future__ import annotations
+
 from tvm.relax import op
-from .expression import expression, number
+
+from .expression import expression
 
 M = (96, 320)
 X = (96, 64)
@@ -30,12 +32,6 @@ def common_part_of_three_products(a, b, c, d):
     return (before, (common * c, common * d, common * (c * d)))
 
 
-@expression(a=M, b=M, c=M)
-def products_that_are_needed_anyway(a, b, c):
-    """The factored sum is the cheapest alone; but both products are outputs."""
-    return (((a + b) * c, a * c, b * c), (a * c + b * c, a * c, b * c))
-
-
 @expression(a=M, b=M, c=M, d=M)
 def a_sum_that_is_needed_anyway(a, b, c, d):
     """With b + c an output, distributed products become one product with it."""
@@ -59,13 +55,6 @@ def one_chain_in_two_orders(a, b, v, u):
         (op.matmul(a, op.matmul(b, v)) + u, op.exp(op.matmul(a, b))),
         (op.matmul(op.matmul(a, b), v) + u, op.exp(op.matmul(a, b))),
     )
-
-
-@expression(a=M, b=M)
-def exponential_of_negated(a, b):
-    """One exponential: that of the negated sum is its reciprocal, four operations, not sixteen."""
-    e = op.exp(a + b)
-    return ((e, op.exp(-(b + a))), (e, number(1.0) / e))
 
 
 @expression(x=M)
