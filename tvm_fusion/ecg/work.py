@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -118,9 +118,24 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
     return int(sym.Analyzer().simplify(numeric))
 
 
-def operations(expr: ir.Expr) -> int:
-    """Count the arithmetic of an expression as :func:`flops` does."""
-    return _cost(expr)[0]
+def operations(*exprs: ir.Expr, bindings: Sequence[tuple[ir.Var, ir.Expr]] = ()) -> int:
+    """Count the arithmetic of expressions as :func:`flops` does.
+
+    Parameters
+    ----------
+    *exprs : ir.Expr
+        Expressions.
+    bindings : sequence of (Var, ir.Expr)
+        Names that they use, in an order in which each uses only earlier ones; each counts once.
+    """
+    elements: set[int] = set()
+    total = 0
+    for var, value in bindings:
+        count, _, reads = _cost(value, elements)
+        total += count
+        if reads:
+            elements.add(hash(var))
+    return total + sum(_cost(expr, elements)[0] for expr in exprs)
 
 
 def is_cheap(func: tirx.PrimFunc) -> bool:
@@ -229,11 +244,14 @@ def _survey(func: tirx.PrimFunc) -> _Survey:
     return survey
 
 
-def _cost(expr: Any) -> tuple[int, bool, bool]:
-    """Operations of an expression, whether it has a dear one, and whether it reads a tensor."""
-    if isinstance(expr, ir.TensorLoad):
+def _cost(expr: Any, elements: Collection[int] = ()) -> tuple[int, bool, bool]:
+    """Operations of an expression, whether it has a dear one, and whether it reads a tensor.
+
+    ``elements`` are the hashes of variables that stand for expressions that do.
+    """
+    if isinstance(expr, ir.TensorLoad) or (isinstance(expr, ir.Var) and hash(expr) in elements):
         return 0, False, True
-    parts = [_cost(part) for part in _operands(expr)]
+    parts = [_cost(part, elements) for part in _operands(expr)]
     reads = any(part[2] for part in parts)
     dear = any(part[1] for part in parts)
     operations = sum(part[0] for part in parts)

@@ -143,7 +143,8 @@ class EGraph:
         children = [self[o] for o in node.operands]
         is_constant = _is_static(ty) and all(c.is_constant for c in children)
         value = self._evaluate(head, ty, children) if is_constant else None
-        number = self._new(node, EClass(ty, is_constant, value, self._bounds(node, ty)), law)
+        bounds = self._bounds(node, ty) if value is None else bounds_of_value(value)
+        number = self._new(node, EClass(ty, is_constant, value, bounds), law)
         if value is not None:
             self.union(number, self.constant(value, str(ty.dtype)))
         return self.find(number)

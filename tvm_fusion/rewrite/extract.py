@@ -1,18 +1,26 @@
-"""Extraction: the cheapest expressions of an e-graph, each shared subexpression counted once."""
+"""Extraction: the cheapest expressions of an e-graph, each shared subexpression counted once.
+
+Without sharing, the cheapest node of every class gives the cheapest expression. With it, a dearer
+one may be better, if what it needs is computed anyway. So it is assumed of classes, one by one,
+that they are computed: they are free for all that can use them, and cost what they cost once.
+"""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterable, Iterator, Sequence
+import heapq
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from .egraph import EGraph, Node
-from .terms import Term
-from .weights import weight
+import numpy as np
 
-BEAM = 6  # expressions that are kept of each class
-ROUNDS = 40  # deepest expression, nearly
+from .egraph import EGraph
+from .head import type_key
+from .node_costs import NodeCosts
+from .terms import Term, subterms
+
+TRIALS = 120  # of classes that may be worth sharing
+_WIDTH = 1 << 19  # numbers that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -31,22 +39,8 @@ class Form:
     cost: float
 
 
-class _Entry:
-    """An expression of one class, with the costs of its distinct subterms."""
-
-    __slots__ = ("cost", "parts", "term", "written")
-
-    def __init__(self, term: Term, parts: dict[Term, float]) -> None:
-        self.term, self.parts = term, parts
-        self.cost = sum(parts.values())
-        self.written = sum(1 for part in parts if part.law)  # by laws
-
-
 def extract(graph: EGraph, roots: Sequence[int], most: int) -> list[Form]:
     """Find the cheapest forms of some classes.
-
-    Costs add up over distinct subterms, which makes the cheapest form of an expression depend on
-    what else is computed: a few expressions are kept of every class, not one.
 
     Parameters
     ----------
@@ -60,112 +54,157 @@ def extract(graph: EGraph, roots: Sequence[int], most: int) -> list[Form]:
     Returns
     -------
     list of Form
-        Distinct ones, cheapest first.
+        Cheapest first; of forms with the same operators on the same types only the first, as they
+        differ in the order of operations only.
     """
-    extractor = _Extractor(graph)
-    extractor.run()
-    found: list[tuple[dict[Term, float], tuple[Term, ...]]] = [({}, ())]
-    for root in roots:
-        entries = extractor.best[graph.find(root)]
-        joined = [
-            ({**parts, **entry.parts}, (*terms, entry.term))
-            for (parts, terms), entry in itertools.product(found, entries)
-        ]
-        joined.sort(key=lambda item: sum(item[0].values()))
-        found = joined[: max(most, BEAM)]
-    return [Form(terms, sum(parts.values())) for parts, terms in found[:most]]
+    extractor = _Extractor(graph, [graph.find(root) for root in roots])
+    shared, best = extractor.share()
+    found = [best]
+    if most > 1:
+        found += extractor.variants(shared, best)
+    distinct: dict[Hashable, Form] = {}
+    for form in sorted(found, key=lambda f: f.cost):
+        distinct.setdefault(_operators(form), form)
+    return list(distinct.values())[:most]
 
 
 class _Extractor:
-    def __init__(self, graph: EGraph) -> None:
+    def __init__(self, graph: EGraph, roots: Sequence[int]) -> None:
         self._graph = graph
+        self._costs = NodeCosts(graph, roots)
+        self._roots = [self._costs.position[root] for root in roots]
+        self._plain = self._costs.costs([()])[:, 0]
         self._terms: dict[tuple, Term] = {}
-        self._tried: set[tuple] = set()
-        self._class_of: dict[Term, int] = {}
-        self._weights: dict[Node, float] = {}
-        self.best: dict[int, list[_Entry]] = {number: [] for number in graph.classes}
+        self._weights: dict[Term, float] = {}
+        self._nodes: dict[Term, int] = {}
 
-    def run(self) -> None:
-        """Improve the entries of classes until none gets better."""
-        graph = self._graph
-        stale = dict.fromkeys(graph.classes)
-        for _ in range(ROUNDS):
-            changed: dict[int, None] = {}
-            for number in stale:
-                if self._improve(number):
-                    changed[number] = None
-            if not changed:
-                return
-            stale = dict.fromkeys(
-                graph.find(owner) for n in changed for owner in graph.classes[n].parents.values()
-            )
-
-    def _improve(self, number: int) -> bool:
-        known = self._graph.classes[number]
-        before = self.best[number]
-        if known.is_constant:
-            self.best[number] = before or self._constant(number)
-            return not before and bool(self.best[number])
-        found = {entry.term: entry for entry in before}
-        worst = max((e.cost for e in before), default=math.inf) if len(before) == BEAM else math.inf
-        for node, law in known.nodes.items():
-            for entry in self._entries(number, node, law, worst):
-                found.setdefault(entry.term, entry)
-        kept = self._cheapest(found.values())
-        self.best[number] = kept
-        return [entry.term for entry in kept] != [entry.term for entry in before]
-
-    def _cheapest(self, entries: Iterable[_Entry]) -> list[_Entry]:
-        """Keep a few, and of synonyms one: what costs the same and goes through equal tensors."""
-        kept: list[_Entry] = []
-        last: set[frozenset[int]] = set()
-        for entry in sorted(entries, key=lambda e: (e.cost, e.written)):
-            if not kept or not math.isclose(entry.cost, kept[-1].cost, rel_tol=1e-12):
-                last = set()
-            classes = frozenset(self._class_of[part] for part, cost in entry.parts.items() if cost)
-            if classes not in last:
-                last.add(classes)
-                kept.append(entry)
-            if len(kept) == BEAM:
+    def share(self) -> tuple[list[int], Form]:
+        """Find classes that are worth computing once; the roots are computed anyway."""
+        shared = [i for i in dict.fromkeys(self._roots) if self._plain[i] > 0]
+        best = self.form(shared)
+        # What sharing more than one class saves is at most what each saves alone, nearly always.
+        queue = [(-gain, i) for i, gain in self._gains() if gain > 0 and i not in shared]
+        useless: list[int] = []
+        heapq.heapify(queue)
+        for _ in range(TRIALS):
+            if not queue:
                 break
-        return kept
+            bound, i = heapq.heappop(queue)
+            form = self.form([*shared, i])
+            gain = best.cost - form.cost
+            if gain <= 0:
+                useless.append(i)
+            elif queue and -bound > gain < -queue[0][0]:
+                heapq.heappush(queue, (-gain, i))
+            else:
+                shared, best = [*shared, i], form
+        for i in useless:  # some are of use only together with what came after them
+            form = self.form([*shared, i])
+            if form.cost < best.cost:
+                shared, best = [*shared, i], form
+        return shared, best
 
-    def _constant(self, number: int) -> list[_Entry]:
-        """Take one way to write a constant, which costs nothing: a leaf if there is one."""
-        nodes = self._graph.classes[number].nodes.items()
-        for node, law in sorted(nodes, key=lambda item: len(item[0].operands)):
-            for entry in self._entries(number, node, law, math.inf):
-                return [entry]
-        return []
+    def variants(self, shared: Sequence[int], best: Form) -> list[Form]:
+        """Find the best forms without one of the nodes of the best one, each."""
+        chosen = {self._nodes[t] for t in subterms(best.terms) if t.head.call is not None}
+        found = [self.form(shared, banned=node) for node in sorted(chosen)]
+        return [form for form in found if np.isfinite(form.cost)]
 
-    def _entries(self, number: int, node: Node, law: str, most: float) -> Iterator[_Entry]:
-        """Yield the expressions of a node that are not known yet and may be cheap enough."""
-        choices = [self.best[self._graph.find(o)] for o in node.operands]
-        own = self._weight(number, node)
-        for chosen in itertools.islice(itertools.product(*choices), BEAM * BEAM):
-            key = (node, *(id(entry.term) for entry in chosen))
-            if key in self._tried or own + max((e.cost for e in chosen), default=0.0) > most:
-                continue
-            self._tried.add(key)
-            parts: dict[Term, float] = {}
-            for entry in chosen:
-                parts.update(entry.parts)
-            ty = self._graph.classes[number].type
-            term = Term(node.head, tuple(entry.term for entry in chosen), ty, law)
-            term = self._terms.setdefault((node.head, *key[1:]), term)
-            self._class_of[term] = number
-            if term not in parts:  # a cycle through the class itself
-                parts[term] = own
-                yield _Entry(term, parts)
+    def form(self, shared: Sequence[int], banned: int = -1) -> Form:
+        """Write the cheapest form if some classes are free for all others."""
+        free = [(), tuple(shared), *(tuple(o for o in shared if o != i) for i in shared)]
+        known = None if banned >= 0 else self._plain
+        costs = self._costs.costs(free, known, banned)
+        if not np.isfinite(costs[self._roots, 0]).all():
+            return Form((), np.inf)
+        choices = [self._costs.choices(column, banned) for column in costs.T]
+        writer = _Writer(self, choices, shared)
+        terms = tuple(writer.write(root) for root in self._roots)
+        return Form(terms, sum(self._weights[t] for t in subterms(terms)))
 
-    def _weight(self, number: int, node: Node) -> float:
-        if node not in self._weights:
-            graph = self._graph
-            self._weights[node] = (
-                0.0
-                if graph.classes[number].is_constant
-                else weight(
-                    node.head, graph.classes[number].type, [graph[o].type for o in node.operands]
-                )
-            )
-        return self._weights[node]
+    def term(self, node: int, owner: int, operands: tuple[Term, ...]) -> Term:
+        """Write a node of a class; equal terms are one object."""
+        key = (node, *map(id, operands))
+        if key not in self._terms:
+            known = self._graph.classes[self._costs.numbers[owner]]
+            written = self._costs.nodes[node]
+            law = known.nodes[written]
+            term = Term(written.head, operands, known.type, law)
+            self._terms[key] = term
+            self._weights[term] = float(self._costs.weights[node])
+            self._nodes[term] = node
+        return self._terms[key]
+
+    def operands(self, node: int) -> list[int]:
+        """List the classes that a node reads."""
+        find, position = self._graph.find, self._costs.position
+        return [position[find(o)] for o in self._costs.nodes[node].operands]
+
+    def _gains(self) -> list[tuple[int, float]]:
+        """Find what the roots save, repetitions included, if one class is computed once."""
+        found = []
+        width = max(1, _WIDTH // len(self._costs.nodes))
+        plain = self._plain[self._roots].sum()
+        for start in range(0, len(self._costs.shared), width):
+            part = self._costs.shared[start : start + width]
+            costs = self._costs.costs([(i,) for i in part], self._plain)
+            gains = plain - costs[self._roots].sum(axis=0) - self._plain[part]
+            found += list(zip(part, gains.tolist(), strict=True))
+        return found
+
+
+class _Cycle(Exception):
+    """A shared class needs itself, by way of another one."""
+
+
+class _Writer:
+    """Follows the cheapest nodes, from the roots to the leaves.
+
+    ``choices`` are those without free classes, those with all shared ones free, then those by which
+    each shared class is computed itself: with the others free.
+    """
+
+    def __init__(
+        self, extractor: _Extractor, choices: Sequence[np.ndarray], shared: Sequence[int]
+    ) -> None:
+        self._extractor = extractor
+        self._choices = choices
+        self._column = {i: column for column, i in enumerate(shared, 2)}
+        self._written: dict[tuple[int, int], Term] = {}
+        self._open: set[int] = set()
+
+    def write(self, i: int, column: int = 1) -> Term:
+        """Write a class by the choices of a column."""
+        own = self._column.get(i)
+        if own is None or column == 0:
+            return self._follow(i, column)
+        if (i, own) in self._written:
+            return self._written[i, own]
+        if i in self._open:
+            raise _Cycle
+        self._open.add(i)
+        try:
+            term = self._follow(i, own)
+        except _Cycle:
+            term = self._follow(i, 0)
+        finally:
+            self._open.discard(i)
+        self._written[i, own] = term
+        return term
+
+    def _follow(self, i: int, column: int) -> Term:
+        known = self._written.get((i, column))
+        if known is None:
+            node = int(self._choices[column][i])
+            operands = tuple(self.write(o, column) for o in self._extractor.operands(node))
+            known = self._written[i, column] = self._extractor.term(node, i, operands)
+        return known
+
+
+def _operators(form: Form) -> Hashable:
+    """Tell forms apart that take more than the order of operations to be the same."""
+    found: Counter[Hashable] = Counter()
+    for term in subterms(form.terms):
+        if term.head.call is not None:
+            found[(term.head, *(type_key(o.type) for o in term.operands))] += 1
+    return frozenset(found.items())

@@ -1,12 +1,13 @@
 """The published search: the rule that saves most operations, again and again.
 
 DNNFusion (Niu et al., PLDI 2021, section 4.2) takes, inside a partition, the rule with the largest
-reduction in FLOPs, and repeats that until no rule reduces them. Kept to be compared with.
+reduction in FLOPs, and repeats that until no rule reduces them. Kept to be compared with; it may
+use the published rules, which take several of our laws at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tvm
 from tvm.ir.transform import PassContext
@@ -14,9 +15,9 @@ from tvm.target import Target
 
 from ..ecg.work import at
 from .egraph import EGraph
-from .extract import extract
 from .head import Heads
-from .law import Law, Match
+from .law import Law
+from .published import PUBLISHED
 from .regions import Region
 from .saturate import Use
 from .search import Found, Searcher, rewrite_regions
@@ -60,9 +61,11 @@ def _descend(
     operations: Callable[[tuple[Term, ...]], float],
 ) -> tuple[tuple[Term, ...], list[str]]:
     """Rewrite step by step; returns the laws of the steps, too."""
+    directed = [d for law in laws for d in (law, law.backwards()) if d is not None]
+    graph = EGraph(heads)  # of which no classes are made one: it only keeps equal terms together
     cost, taken = operations(terms), []
     for _ in range(STEPS):
-        found = _steps(terms, heads, laws)
+        found = list(_steps(terms, graph, directed))
         costs = [operations(after) for after, _ in found]
         if not found or min(costs) >= cost:
             break
@@ -73,35 +76,36 @@ def _descend(
 
 
 def _steps(
-    terms: tuple[Term, ...], heads: Heads, laws: Sequence[Law]
-) -> list[tuple[tuple[Term, ...], str]]:
+    terms: tuple[Term, ...], graph: EGraph, laws: Sequence[Law]
+) -> Iterator[tuple[tuple[Term, ...], str]]:
     """Write what every single application of a law makes of terms."""
-    found = []
-    directed = [d for law in laws for d in (law, law.backwards()) if d is not None]
-    original = EGraph(heads)
-    original.add_terms(terms)
-    for law in directed:
-        for number in tuple(original.classes):
-            for place, seen in enumerate(law.find(original, number)):
-                if law.check(seen) is not None:
-                    continue
-                graph = EGraph(heads)
-                roots = graph.add_terms(terms)
-                match = list(law.find(graph, number))[place]
-                if _written(law, match, graph):
-                    found.append((extract(graph, roots, 1)[0].terms, law.name))
-    return found
-
-
-def _written(law: Law, match: Match, graph: EGraph) -> bool:
-    written = law.rewrite(match)
-    if written is None or graph[written].type is not graph[match.root].type:
-        return False
-    # The right side takes the place of the left one, which nothing may choose any more.
-    graph[match.root].nodes.clear()
-    changed = graph.union(match.root, written)
     graph.rebuild()
-    return changed
+    roots = graph.add_terms(terms)
+    known: dict[int, Term] = {}
+    for root in roots:
+        _term(graph, root, known)
+    matches = [(law, m) for law in laws for number in known for m in law.find(graph, number)]
+    for law, match in matches:
+        if law.check(match) is not None:
+            continue
+        written = law.rewrite(match)
+        if written is None or graph[written].type is not graph[match.root].type:
+            continue
+        written, place = graph.find(written), graph.find(match.root)
+        if written != place:
+            new = {place: _term(graph, written, {})}
+            yield tuple(_term(graph, root, new) for root in roots), law.name
+
+
+def _term(graph: EGraph, number: int, known: dict[int, Term]) -> Term:
+    """Read the term of a class; a small constant's is its value."""
+    number = graph.find(number)
+    if number not in known:
+        nodes = graph.classes[number].nodes
+        node = next((n for n in nodes if n.head.call is None), next(iter(nodes)))
+        operands = tuple(_term(graph, o, known) for o in node.operands)
+        known[number] = Term(node.head, operands, graph.classes[number].type, nodes[node])
+    return known[number]
 
 
 def flops(terms: tuple[Term, ...]) -> float:
@@ -140,7 +144,9 @@ class GreedySearcher(Searcher):
     """Searches regions as published; the planner only says what came of it."""
 
     def _search(self, region: Region, before: tuple[Term, ...]) -> Found:
-        after, taken = _descend(before, self.heads, self._laws, flops)
+        flags = {law.needs for law in self._laws}
+        published = (law for law in PUBLISHED if law.needs in flags)
+        after, taken = _descend(before, self.heads, (*published, *self._laws), flops)
         for name in taken:
             use = self.uses.setdefault(name, Use())
             use.tried += 1

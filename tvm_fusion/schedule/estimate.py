@@ -39,7 +39,7 @@ def terms(stage: Stage) -> int:
 def operations(*exprs: ir.Expr) -> int:
     """Count the arithmetic of one element, in units of one addition; what is shared counts once."""
     bindings, rest = shared_subexpressions(exprs)
-    return sum(count(value) for _, value in bindings) + sum(map(count, rest))
+    return count(*rest, bindings=bindings)
 
 
 def flops(stages: tuple[Stage, ...]) -> int:

@@ -40,6 +40,20 @@ EXPONENTIALS = (
     refuses("logarithm_of_power", "may_be_negative", **A, k=2.0),
     holds("add_logarithms", **BROADCAST),
     holds("subtract_logarithms", **BROADCAST),
+    holds(
+        "logarithm_of_product",
+        **BROADCAST,
+        left=lambda a, b: op.log(op.multiply(op.exp(a), b)),
+        right=lambda a, b: op.add(op.log(op.exp(a)), op.log(b)),
+    ),
+    refuses("logarithm_of_product", "may_be_negative", **BROADCAST),
+    holds(
+        "logarithm_of_quotient",
+        **BROADCAST,
+        left=lambda a, b: op.log(op.divide(a, op.abs(b))),
+        right=lambda a, b: op.subtract(op.log(a), op.log(op.abs(b))),
+    ),
+    refuses("logarithm_of_quotient", "may_be_negative", **BROADCAST),
     holds("logarithm_of_exponential", **A),
     holds("exponential_of_logarithm", **A),
 )

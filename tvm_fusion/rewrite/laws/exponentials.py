@@ -105,6 +105,33 @@ class SubtractLogarithms(OnFloats):
     needs = "reassociate"
 
 
+class LogarithmOfProduct(OnFloats):
+    """log(a * b) = log(a) + log(b)."""
+
+    name = "logarithm_of_product"
+    before = log(a * b)
+    after = log(a) + log(b)
+    needs = "reassociate"  # two large logarithms may cancel
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse factors of unknown sign: two negative ones have a product with a logarithm."""
+        return all_of(floating(match), nonnegative(match, "a"))
+
+
+class LogarithmOfQuotient(OnFloats):
+    """log(a / b) = log(a) - log(b)."""
+
+    name = "logarithm_of_quotient"
+    before = log(a / b)
+    after = log(a) - log(b)
+    needs = "reassociate"
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse operands of unknown sign, as above."""
+        unknown = nonnegative(match, "a") and nonnegative(match, "b")
+        return all_of(floating(match), unknown)
+
+
 class LogarithmOfRoot(OnFloats):
     """log(sqrt(a)) = log(a) * 0.5."""
 
@@ -162,5 +189,7 @@ LAWS: tuple[Law, ...] = (
     LogarithmOfPower(),
     AddLogarithms(),
     SubtractLogarithms(),
+    LogarithmOfProduct(),
+    LogarithmOfQuotient(),
     SplitExponential(),
 )

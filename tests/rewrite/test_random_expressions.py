@@ -1,0 +1,53 @@
+"""Property-based: random expressions keep their values under all laws."""
+
+import os
+
+import pytest
+from graph_numerics import unequal_nodes
+from hypothesis import HealthCheck, given, settings
+from random_expressions import samples
+from term_numerics import worst_error
+
+from tvm_fusion.rewrite.egraph import EGraph
+from tvm_fusion.rewrite.extract import extract
+from tvm_fusion.rewrite.head import Heads
+from tvm_fusion.rewrite.laws import allowed
+from tvm_fusion.rewrite.saturate import Limits, saturate
+
+EXAMPLES = int(os.environ.get("TVM_FUSION_EXAMPLES", "200"))
+LIMITS = Limits(nodes=250, rounds=4, matches=60)
+FORMS = 4
+
+without_deadline = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=EXAMPLES == 200,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@without_deadline
+@given(samples())
+def test_forms_have_the_values_of_the_original(sample):
+    heads = Heads()
+    before = sample.region.terms(heads)
+    graph = EGraph(heads)
+    roots = graph.add_terms(before)
+    saturate(graph, allowed(), LIMITS, {})
+    arrays = sample.given(heads)
+    for form in extract(graph, roots, FORMS):
+        error, _ = worst_error(before, form.terms, heads, arrays, sample.seed)
+        assert error <= 1, f"{' ; '.join(map(str, before))} = {' ; '.join(map(str, form.terms))}"
+
+
+@pytest.mark.parametrize("flags", [(), ("reassociate",)])
+@settings(without_deadline, max_examples=EXAMPLES // 2)
+@given(sample=samples())
+def test_nodes_of_a_class_are_equal(flags, sample):
+    heads = Heads()
+    before = sample.region.terms(heads)
+    graph = EGraph(heads)
+    graph.add_terms(before)
+    saturate(graph, allowed(flags), LIMITS, {})
+    wrong = unequal_nodes(graph, before, sample.given(heads), sample.seed)
+    assert not wrong, f"{' ; '.join(map(str, before))}: {wrong}"
