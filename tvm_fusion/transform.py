@@ -9,6 +9,7 @@ from .layout.views import PlanLayout
 from .rewrite.byte_products import ByteProducts
 from .rewrite.greedy import GreedyEquivalents
 from .rewrite.join_matmuls import JoinMatmuls
+from .rewrite.recompose.recompose import Recompose
 from .rewrite.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
 from .schedule.kernels import ScheduleKernels
@@ -22,6 +23,7 @@ __all__ = [
     "LowerToVM",
     "NormalizeImport",
     "PlanLayout",
+    "Recompose",
     "Rewrite",
     "ScheduleKernels",
     "SearchEquivalents",

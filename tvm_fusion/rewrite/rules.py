@@ -1,4 +1,4 @@
-"""Rules by name: the laws, those that a user registers, and passes that are one rule each."""
+"""Rules by name: laws, those that users register, recompositions, passes that are one rule."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..config import unknown_name
 from ..errors import UserError
 from .law import Law
 from .laws import LAWS, allowed
+from .recompose.kinds import KINDS
 
 #: Rules that are passes, and what they write.
 PASSES = {
@@ -43,7 +44,8 @@ def unused(allow: Collection[str] = (), without: Collection[str] = ()) -> dict[s
 
 def names() -> tuple[str, ...]:
     """List the names of all rules."""
-    return tuple(dict.fromkeys([*(law.name for law in (*LAWS, *_registered)), *PASSES]))
+    found = [*(law.name for law in (*LAWS, *_registered)), *(kind.name for kind in KINDS), *PASSES]
+    return tuple(dict.fromkeys(found))
 
 
 def check_names(given: Collection[str]) -> None:

@@ -24,7 +24,8 @@ class Limits:
     matches : int
         Of one law in one round; what is left over waits for the next.
     seconds : float
-        Of one region: for emergencies, since results then depend on the machine's speed.
+        Of one region, of processor time: for emergencies, since results then depend on the
+        machine's speed.
     forms : int
         That the planner is asked about.
     """
@@ -81,7 +82,7 @@ def saturate(
         Which limit was reached; None if there is nothing new to find.
     """
     directed = [d for law in laws for d in (law, law.backwards()) if d is not None]
-    until = time.monotonic() + limits.seconds
+    until = time.process_time() + limits.seconds
     seen: set[tuple] = set()
     for _ in range(limits.rounds):
         graph.rebuild()
@@ -91,7 +92,7 @@ def saturate(
             if graph.size >= limits.nodes:
                 graph.rebuild()
                 return "nodes"
-            if time.monotonic() > until:
+            if time.process_time() > until:
                 graph.rebuild()
                 return "seconds"
             changed |= _apply(directed[number], match, graph, uses)

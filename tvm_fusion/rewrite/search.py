@@ -114,16 +114,17 @@ class Searcher:
         forms.pop(own, None)
         if not forms:
             return found
-        cost = best = self._estimate(own, before, region)
-        for key, terms in forms.items():
-            estimated = self._estimate(key, terms, region)
+        cost = best = self._estimate(before, region)
+        for terms in forms.values():
+            estimated = self._estimate(terms, region)
             if estimated < best:
                 best = estimated
                 laws = {t.law for t in subterms(terms) if t.law}
                 found = replace(found, after=terms, laws=tuple(sorted(laws)))
         return replace(found, cost_before=cost, cost_after=best)
 
-    def _estimate(self, key: Hashable, terms: tuple[Term, ...], region: Region) -> RegionCost:
+    def _estimate(self, terms: tuple[Term, ...], region: Region) -> RegionCost:
+        key = self._structures.of(terms)
         if key not in self._costs:
             func, constants = function_of(terms, region, self.heads)
             self._costs[key] = self._estimator.estimate(func, constants)

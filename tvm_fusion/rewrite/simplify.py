@@ -18,6 +18,7 @@ from .byte_products import ByteProducts
 from .flags import Search
 from .greedy import GreedyEquivalents
 from .join_matmuls import JoinMatmuls
+from .recompose.recompose import Recompose
 from .search import SearchEquivalents
 
 
@@ -27,7 +28,8 @@ class Rewrite:
 
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
     computed that no output needs; then what is algebra: products of quantised tensors as products
-    of bytes, equal forms that are cheaper, matrix products of one left operand joined.
+    of bytes, operators in the place of what exporters wrote out, equal forms that are cheaper,
+    matrix products of one left operand joined.
 
     Parameters
     ----------
@@ -68,7 +70,7 @@ class Rewrite:
             record(Decision("Rewrite", "", "refused", "no_target", sentence))
             found = mod
         else:
-            found = on_ours(self._search())(mod)
+            found = on_ours(Recompose(without), self._search())(mod)
         if not _same(found, mod):
             found = on_ours(FoldConstants(), *_tidy())(found)
         return found if "join_matmuls" in without else on_ours(JoinMatmuls())(found)

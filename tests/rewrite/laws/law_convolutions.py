@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from tvm import relax
 
-from tvm_fusion.frontend.normalize.evaluate import result_dtype
 
-
-def convolve(call: relax.Call) -> np.ndarray:
-    """Compute a convolution of constants, transposed or not, in any plain layout, in float64."""
+def convolve(call: relax.Call, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """Compute a convolution, transposed or not, in any plain layout, in float64."""
     attrs = call.attrs
-    data, weights = (arg.value.numpy().astype(np.float64) for arg in call.args)
+    data, weights = (operand.astype(np.float64) for operand in operands)
     rank, groups = data.ndim - 2, int(attrs.groups)
     names = "DHW"[-rank:] if rank > 1 else "W"
     data = _to(data, str(attrs.data_layout), f"NC{names}")
@@ -25,8 +24,7 @@ def convolve(call: relax.Call) -> np.ndarray:
         result = _scattered(data, weights, strides, before, after, groups)
     else:
         result = _gathered(data, weights, strides, before, after, groups)
-    result = _to(result, f"NC{names}", str(attrs.out_layout or attrs.data_layout))
-    return result.astype(result_dtype(call))
+    return _to(result, f"NC{names}", str(attrs.out_layout or attrs.data_layout))
 
 
 def _gathered(data, weights, strides, before, after, groups):

@@ -9,53 +9,126 @@ The tolerance is what rounding the original's operands and results once each cou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 from law_cases import parse
 from law_convolutions import convolve
-from tvm import relax
+from tvm import relax, tirx
 
-from tvm_fusion.frontend.normalize.evaluate import evaluate, numpy_dtype
-from tvm_fusion.rewrite.head import Head, Heads
+from tvm_fusion.frontend.normalize.evaluate import evaluate_exactly, numpy_dtype
+from tvm_fusion.rewrite.head import Head, Heads, is_tensor
 from tvm_fusion.rewrite.terms import Term, subterms
 
 FACTOR = 8
 TRIALS = 6
-_FIXED = ("relax.astype", "relax.full", "relax.zeros", "relax.ones")  # write their own dtype
-_BUILDER = relax.BlockBuilder()
+_ROUNDING = ("relax.astype",)  # whose very purpose is another dtype
 
 
-def compare(
-    left: Term, right: Term, heads: Heads, leaves: Mapping[Head, np.ndarray], seed: int
-) -> int:
+class Program:
+    """A form that can be computed.
+
+    Parameters
+    ----------
+    term : Term
+        The form.
+    heads : Heads
+        Of it.
+    """
+
+    def __init__(self, term: Term, heads: Heads) -> None:
+        self._heads = heads
+        self._parts = tuple(subterms([term]))
+        builder = relax.BlockBuilder()
+        self._calls = {
+            part: builder.normalize(
+                part.head.apply([relax.Var("x", o.type) for o in part.operands])
+            )
+            for part in self._parts
+            if part.head.call is not None
+        }
+
+    def run(
+        self,
+        leaves: Mapping[Head, np.ndarray],
+        is_wide: bool = False,
+        rounding: tuple[np.random.Generator, float] | None = None,
+    ) -> list[np.ndarray]:
+        """Compute all subterms; ``is_wide`` in float64, ``rounding`` with random errors."""
+        done: dict[Term, np.ndarray] = {}
+        for part in self._parts:
+            call = self._calls.get(part)
+            if call is None:
+                result = self._leaf(part, leaves)
+            else:
+                given = _arguments(call, [done[o] for o in part.operands])
+                is_convolution = ".conv" in part.head.name
+                found = convolve(call, given) if is_convolution else evaluate_exactly(call, given)
+                assert found is not None, f"evaluate.py does not know {part.head.name}"
+                result = found
+            is_rounding = call is not None and part.head.name in _ROUNDING
+            if not is_wide or is_rounding:
+                with np.errstate(all="ignore"):
+                    result = result.astype(numpy_dtype(str(part.type.dtype)), copy=False)
+            if is_wide and result.dtype.kind in "fV":
+                result = result.astype(np.float64)
+                if rounding is not None:
+                    rng, epsilon = rounding
+                    result = np.asarray(result * (1 + epsilon * rng.uniform(-1, 1, result.shape)))
+            done[part] = result
+        return [done[part] for part in self._parts]
+
+    def _leaf(self, part: Term, leaves: Mapping[Head, np.ndarray]) -> np.ndarray:
+        if part.head in leaves:
+            return leaves[part.head]
+        return self._heads.values[part.head].value.numpy()
+
+
+def _arguments(call: relax.Call, tensors: list[np.ndarray]) -> list[Any]:
+    """Put arrays where a call has tensors."""
+    given = iter(tensors)
+
+    def place(arg: Any) -> Any:
+        if is_tensor(arg):
+            return next(given)
+        if isinstance(arg, relax.Tuple):
+            return [place(part) for part in arg.fields]
+        if isinstance(arg, relax.ShapeExpr):
+            return [int(v) for v in arg.values]
+        return arg.value if isinstance(arg, tirx.IntImm | tirx.FloatImm) else None
+
+    return [place(arg) for arg in call.args]
+
+
+def compare(left: Program, right: Program, leaves: Mapping[Head, np.ndarray], seed: int) -> int:
     """Compare two forms on given inputs; returns how many elements could be compared."""
     rng = np.random.default_rng(seed)
-    narrow = _run(left, heads, leaves)
-    old, new = narrow[left], _run(right, heads, leaves)[right]
+    narrow = left.run(leaves)
+    old, new = narrow[-1], right.run(leaves)[-1]
     assert old.dtype == new.dtype
     assert old.shape == new.shape
-    valid = _valid(narrow.values(), old.shape)
+    valid = _valid(narrow, old.shape)
     if old.dtype.kind not in "fV":
         np.testing.assert_array_equal(new[valid], old[valid])
         return int(valid.sum())
-    exact = _run(left, heads, leaves, wide=True)[left]
-    epsilon = _epsilon(old.dtype)
+    exact = left.run(leaves, is_wide=True)[-1]
+    epsilon = float(ml_dtypes.finfo(old.dtype).eps) / 2
     spread = np.zeros(exact.shape)
     for _ in range(TRIALS):
-        moved = _run(left, heads, leaves, wide=True, rounding=(rng, epsilon))[left]
+        moved = left.run(leaves, is_wide=True, rounding=(rng, epsilon))[-1]
         with np.errstate(all="ignore"):
             spread = np.fmax(spread, np.abs(moved - exact))
     valid &= np.isfinite(exact)
-    tiny = float(np.finfo(np.float32).tiny if old.dtype.kind == "V" else np.finfo(old.dtype).tiny)
-    tolerance = FACTOR * (spread + epsilon * np.abs(exact)) + 2 * tiny
+    tiny = float(ml_dtypes.finfo(old.dtype).tiny)
     with np.errstate(all="ignore"):
+        tolerance = FACTOR * (spread + epsilon * np.abs(exact)) + 2 * tiny
         error = np.abs(new.astype(np.float64) - exact)
-    wrong = valid & ~(error <= tolerance)
+        wrong = valid & ~(error <= tolerance)
     if wrong.any():
-        at = np.argwhere(wrong)[0]
-        i = tuple(int(k) for k in at)
+        i = tuple(int(k) for k in np.argwhere(wrong)[0])
         raise AssertionError(
-            f"{left} is {exact[i]:g}, {right} is {new[i]:g} at {i}; allowed is {tolerance[i]:g};"
+            f"{exact[i]:g} became {new[i]:g} at {i}; allowed is {tolerance[i]:g};"
             f" {int(wrong.sum())} of {int(valid.sum())} are wrong"
         )
     return int(valid.sum())
@@ -90,7 +163,7 @@ def _draw(
     if span is not None:
         return rng.uniform(float(span[0]), float(span[1]), shape).astype(kind)
     if is_large:
-        info = np.finfo(np.float32 if kind.kind == "V" else kind)
+        info = ml_dtypes.finfo(kind)
         bounds = np.log2(float(info.tiny)) - 8, np.log2(float(info.max))
         values = np.exp2(rng.uniform(*bounds, shape)) * rng.choice([-1.0, 1.0], shape)
         special = [0.0, -0.0, 1.0, -1.0, float(info.tiny), float(info.max), -float(info.max)]
@@ -101,57 +174,10 @@ def _draw(
     return np.where(is_special, rng.choice(special, shape), values).astype(kind)
 
 
-def _run(
-    term: Term,
-    heads: Heads,
-    leaves: Mapping[Head, np.ndarray],
-    wide: bool = False,
-    rounding: tuple[np.random.Generator, float] | None = None,
-) -> dict[Term, np.ndarray]:
-    """Compute all subterms; ``wide`` in float64, ``rounding`` with random relative errors."""
-    done: dict[Term, np.ndarray] = {}
-    by_leaf: dict[Head, np.ndarray] = {}
-    for part in subterms([term]):
-        if part.head.call is None:
-            if part.head not in by_leaf:
-                value = leaves[part.head] if part.head in leaves else _constant(part, heads)
-                by_leaf[part.head] = _changed(value, wide, rounding)
-            done[part] = by_leaf[part.head]
-            continue
-        given = [done[o] for o in part.operands]
-        if part.head.name in _FIXED:  # in the dtypes of the form itself
-            own = [numpy_dtype(str(o.type.dtype)) for o in part.operands]
-            with np.errstate(all="ignore"):
-                given = [g.astype(dtype) for g, dtype in zip(given, own, strict=True)]
-        call = part.head.apply([relax.const(g, _name(g)) for g in given])
-        with np.errstate(all="ignore"):
-            call = _BUILDER.normalize(call)
-            result = convolve(call) if ".conv" in part.head.name else evaluate(call)
-        assert result is not None, f"evaluate.py does not know {part.head.name}"
-        done[part] = _changed(result, wide, rounding)
-    return done
-
-
-def _constant(leaf: Term, heads: Heads) -> np.ndarray:
-    return heads.values[leaf.head].value.numpy()
-
-
-def _changed(
-    value: np.ndarray, wide: bool, rounding: tuple[np.random.Generator, float] | None
-) -> np.ndarray:
-    if not wide or value.dtype.kind not in "fV":
-        return value
-    value = value.astype(np.float64)
-    if rounding is None:
-        return value
-    rng, epsilon = rounding
-    return value * (1 + epsilon * rng.uniform(-1, 1, value.shape))
-
-
-def _valid(intermediates: object, shape: tuple[int, ...]) -> np.ndarray:
+def _valid(intermediates: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Where all values that an element is computed from are finite."""
     valid = np.ones(shape, dtype=bool)
-    for value in intermediates:  # type: ignore[attr-defined]
+    for value in intermediates:
         if value.dtype.kind not in "fV":
             continue
         finite = np.isfinite(value.astype(np.float64))
@@ -160,11 +186,3 @@ def _valid(intermediates: object, shape: tuple[int, ...]) -> np.ndarray:
         except ValueError:  # of another shape: any of its elements may count
             valid &= finite.all()
     return valid
-
-
-def _epsilon(dtype: np.dtype) -> float:
-    return 2.0**-8 if dtype.kind == "V" else float(np.finfo(dtype).eps) / 2
-
-
-def _name(array: np.ndarray) -> str:
-    return str(array.dtype)

@@ -13,7 +13,7 @@ import law_rows_reductions
 import pytest
 import tvm
 from law_cases import Case, N, Sides, holds, near_misses, refuses
-from law_numerics import compare, inputs
+from law_numerics import Program, compare, inputs
 
 from tvm_fusion.rewrite.egraph import EGraph
 from tvm_fusion.rewrite.extract import extract
@@ -22,7 +22,6 @@ from tvm_fusion.rewrite.laws import LAWS
 from tvm_fusion.rewrite.laws.products import FactorMultiply
 from tvm_fusion.rewrite.pattern import tensors
 from tvm_fusion.rewrite.saturate import Limits, Use, saturate
-from tvm_fusion.rewrite.terms import Term
 
 CASES: tuple[Case, ...] = (
     *law_rows_arithmetic.CASES,
@@ -131,12 +130,13 @@ def check_numbers(law: Law, case: Case, dtype: str) -> None:
         if written is None or graph[written].type is not graph[root].type:
             continue
         graph.rebuild()
-        right: Term = extract(graph, [graph.find(written)], 1)[0].terms[0]
+        right = extract(graph, [graph.find(written)], 1)[0].terms[0]
+        programs = Program(left, sides.heads), Program(right, sides.heads)
         is_always = not law.needs or law.exempt(match)
         for is_large in (False, True) if is_always else (False,):
             for seed in range(SEEDS):
                 leaves = inputs(sides.specs, sides.heads, dtype, N, is_large, seed)
-                compared += compare(left, right, sides.heads, leaves, seed)
+                compared += compare(*programs, leaves, seed)
     assert compared, f"nothing of {case.label} could be compared"
 
 

@@ -33,19 +33,35 @@ def evaluate(call: relax.Call) -> np.ndarray | None:
         The result in the call's shape and dtype; None where an operand is not constant, the shape
         is symbolic, or the operator or this use of it is not known here.
     """
+    result = evaluate_exactly(call, [_operand(arg) for arg in call.args])
+    return None if result is None else result.astype(result_dtype(call), copy=False)
+
+
+def evaluate_exactly(call: relax.Call, operands: Sequence[Any]) -> np.ndarray | None:
+    """Compute an operator of given operands, and leave the result as numpy has it.
+
+    Parameters
+    ----------
+    call : tvm.relax.Call
+        A normalized call.
+    operands : sequence
+        An array, a list of arrays, a list of ints or a number for each of its arguments; None for
+        what is not known.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        The result in the call's shape: floating point in float64, not rounded to the call's dtype.
+        None as :func:`evaluate`.
+    """
     function = _OPERATORS.get(getattr(call.op, "name", ""))
     shape = result_shape(call)
-    if function is None or shape is None:
-        return None
-    operands = [_operand(arg) for arg in call.args]
-    if any(operand is None for operand in operands):
+    if function is None or shape is None or any(operand is None for operand in operands):
         return None
     with np.errstate(all="ignore"):
         result = function(call, operands)
-    if result is None:
-        return None
     # In this order: ascontiguousarray gives a scalar an axis.
-    return np.ascontiguousarray(result.astype(result_dtype(call), copy=False)).reshape(shape)
+    return None if result is None else np.ascontiguousarray(result).reshape(shape)
 
 
 def result_shape(call: relax.Call) -> tuple[int, ...] | None:
@@ -156,6 +172,24 @@ def _take(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     return np.take(array, indices, axis=None if axis is None else int(axis))
 
 
+@_register("index_tensor", "gather_elements")
+def _gather(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    array, indices = operands
+    if call.op.name == "relax.gather_elements":
+        axis = int(call.attrs.axis)
+        return (
+            np.take_along_axis(array, indices, axis) if _inside([indices], [axis], array) else None
+        )
+    return array[tuple(indices)] if _inside(indices, range(array.ndim), array) else None
+
+
+def _inside(indices: Sequence[Any], axes: Sequence[int], array: np.ndarray) -> bool:
+    return all(
+        i.dtype.kind in "iu" and (i >= 0).all() and (i < array.shape[axis]).all()
+        for i, axis in zip(indices, axes, strict=False)
+    )
+
+
 @_register("astype")
 def _astype(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     array, dtype = operands[0], result_dtype(call)
@@ -195,6 +229,11 @@ def _where(_call: Any, operands: Sequence[Any]) -> np.ndarray:
 @_register("full")
 def _full(_call: Any, operands: Sequence[Any]) -> np.ndarray:
     return np.broadcast_to(operands[1], operands[0])
+
+
+@_register("full_like")
+def _full_like(call: Any, operands: Sequence[Any]) -> np.ndarray:
+    return np.broadcast_to(operands[1], result_shape(call) or ())
 
 
 @_register("zeros", "zeros_like")
