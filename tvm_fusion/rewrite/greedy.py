@@ -145,10 +145,10 @@ class GreedySearcher(Searcher):
             use = self.uses.setdefault(name, Use())
             use.tried += 1
             use.fired += 1
-        cost = self._estimate(self._structures.of(before), before, region)
+        cost = self._estimate(before, region)
         if not taken:
             return Found(before, before, cost, cost)
-        estimated = self._estimate(self._structures.of(after), after, region)
+        estimated = self._estimate(after, region)
         return Found(before, after, cost, estimated, tuple(sorted(set(taken))))
 
 
