@@ -6,6 +6,7 @@ from .frontend.normalize import NormalizeImport
 from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
+from .rewrite.batch_matmuls import BatchMatmuls
 from .rewrite.byte_products import ByteProducts
 from .rewrite.greedy import GreedyEquivalents
 from .rewrite.join_matmuls import JoinMatmuls
@@ -15,6 +16,7 @@ from .rewrite.simplify import Rewrite
 from .schedule.kernels import ScheduleKernels
 
 __all__ = [
+    "BatchMatmuls",
     "ByteProducts",
     "FuseOperators",
     "GreedyEquivalents",

@@ -14,6 +14,7 @@ from .recompose.kinds import KINDS
 #: Rules that are passes, and what they write.
 PASSES = {
     "byte_products": "products of quantised tensors multiply bytes",
+    "batch_matmuls": "[x A | y B] = [x, y] [A, B], a product of batches",
     "join_matmuls": "x A, x B = x [A | B]",
 }
 _registered: list[Law] = []

@@ -14,6 +14,7 @@ from ..foreign import on_ours
 from ..frontend.normalize.fold_constants import FoldConstants
 from ..fusion.decisions import Decision, record
 from . import rules
+from .batch_matmuls import BatchMatmuls
 from .byte_products import ByteProducts
 from .flags import Search
 from .greedy import GreedyEquivalents
@@ -29,7 +30,7 @@ class Rewrite:
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
     computed that no output needs; then what is algebra: products of quantised tensors as products
     of bytes, operators in the place of what exporters wrote out, equal forms that are cheaper,
-    matrix products of one left operand joined.
+    matrix products of one left operand joined, and those side by side batched.
 
     Parameters
     ----------
@@ -73,7 +74,8 @@ class Rewrite:
             found = on_ours(Recompose(without), self._search())(mod)
         if not _same(found, mod):
             found = on_ours(FoldConstants(), *_tidy())(found)
-        return found if "join_matmuls" in without else on_ours(JoinMatmuls())(found)
+        joins = {"batch_matmuls": BatchMatmuls(), "join_matmuls": JoinMatmuls()}
+        return on_ours(*(rule for name, rule in joins.items() if name not in without))(found)
 
     def _search(self) -> Pass:
         laws = rules.laws(self._options.flags, self._options.without)

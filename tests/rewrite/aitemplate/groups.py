@@ -10,8 +10,11 @@ from .row import Row, example, layer_norm, relu, sigmoid, tensor, weight
 
 _GAMMA, _BETA = weight(65), weight(65)
 _MORE = weight(65), weight(65)
+_NARROW = weight(31), weight(31)
 _SCALE, _SHIFT = weight(12), weight(12)
 _WEIGHTS = [weight(65, 65) / 8 for _ in range(4)]
+
+_ONLY_EQUAL = "the planner tries strangers of equal structure and shape alone."
 
 
 def _const(x):
@@ -72,7 +75,7 @@ ROWS = (
     Row(
         "Norms of different operands in one launch",
         ("fuse_group_ops", "group_layernorm", "group_layernorm_sigmoid_mul"),
-        "?",
+        "planner: equal blocks that need nothing of each other share a kernel, if that costs less",
         (
             example(
                 "group_of_equal_norms",
@@ -89,10 +92,11 @@ ROWS = (
                 lambda *inputs: [v * sigmoid(layer_norm(v, *_MORE)) for v in inputs],
             ),
             example(
-                "group_of_norms_of_other_rows",
-                [tensor("x", 33, 65), tensor("y", 17, 65)],
-                lambda e, x, y: [_norm(e, x), _norm(e, y, *_MORE)],
-                lambda x, y: [layer_norm(x, _GAMMA, _BETA), layer_norm(y, *_MORE)],
+                "group_of_norms_of_other_widths",
+                [tensor("x", 33, 65), tensor("y", 33, 31)],
+                lambda e, x, y: [_norm(e, x), _norm(e, y, *_NARROW)],
+                lambda x, y: [layer_norm(x, _GAMMA, _BETA), layer_norm(y, *_NARROW)],
+                missing=_ONLY_EQUAL,
             ),
             example(
                 "group_of_norms_of_one_operand",
@@ -149,8 +153,13 @@ ROWS = (
         "groups by structure: equal ones call one function",
         (
             example(
-                "layers", lambda n: [tensor("x", n, 65)], _layers, _layers_reference,
-                kernels=4, bytes=3 * 33 * 65 * 4, functions=1,
+                "layers",
+                lambda n: [tensor("x", n, 65)],
+                _layers,
+                _layers_reference,
+                kernels=4,
+                bytes=3 * 33 * 65 * 4,
+                functions=1,
             ),
         ),
     ),

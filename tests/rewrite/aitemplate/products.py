@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from .row import Row, example, relu, sigmoid, tensor, weight
+from .row import CPU, Row, example, relu, sigmoid, tensor, weight
 
 _A, _B, _C = weight(65, 48), weight(65, 48), weight(65, 32)
 _LEFT, _RIGHT = weight(33, 17), weight(32, 17)
@@ -15,6 +15,26 @@ _GROUPS = [weight(13, 17) for _ in range(4)]
 _GROUP_BIAS = [weight(17) for _ in range(4)]
 _FLAT = weight(24, 65)
 _TINY, _COLUMN, _ODD = weight(3, 5), weight(65, 1), weight(33, 7)
+
+_ACROSS = (
+    "the cost decides: read across its columns, the operand takes longer than a copy and a product."
+)
+_COPIED = (
+    "the product's kernel copies the operands side by side before it sums; AITemplate leaves one "
+    "grouped product that writes both results in place."
+)
+_NO_GROUP = (
+    "the contraction template makes one sum per kernel, several only of one left operand or as "
+    "batches of one tensor; a grouped product needs a template whose blocks take operands each."
+)
+_NO_DUAL = (
+    "the right operands are inputs: joining would copy them, and the contraction template makes "
+    "one sum per kernel. With constant matrices it is one kernel, as above."
+)
+_NO_CHAIN = (
+    "the attention template takes two products with a softmax between, and nothing else chains "
+    "products: with other maps between, the inner result goes through memory, already mapped."
+)
 
 
 def _const(x):
@@ -68,6 +88,7 @@ ROWS = (
                 lambda n: [tensor("x", n, 33), tensor("w", 65, 33)],
                 lambda e, x, w: op.matmul(x, e(op.permute_dims(w))),
                 lambda x, w: x @ w.T,
+                missing={CPU: _ACROSS},
             ),
             example(
                 "permuted_left",
@@ -82,6 +103,7 @@ ROWS = (
                     e(op.permute_dims(x, [0, 2, 1])), e(op.permute_dims(w, [0, 2, 1]))
                 ),
                 lambda x, w: x.transpose(0, 2, 1) @ w.transpose(0, 2, 1),
+                missing={CPU: _ACROSS},
             ),
             example(
                 "permute_102",
@@ -145,6 +167,7 @@ ROWS = (
                     ),
                 ),
                 lambda q, k: q @ np.repeat(k, 3, 0).transpose(0, 2, 1),
+                missing={CPU: _ACROSS},
             ),
         ),
     ),
@@ -163,9 +186,7 @@ ROWS = (
                 "siblings_bias_relu",
                 [tensor("x", 33, 65)],
                 lambda e, x: _siblings(e, x, op.nn.relu, _BIAS),
-                lambda x: [
-                    relu(x @ w + b) for w, b in zip((_A, _B, _C), _BIAS, strict=True)
-                ],
+                lambda x: [relu(x @ w + b) for w, b in zip((_A, _B, _C), _BIAS, strict=True)],
             ),
             example(
                 "siblings_of_odd_widths",
@@ -199,7 +220,8 @@ ROWS = (
     Row(
         "Products of one operand, concatenated",
         ("fuse_parallel_gemms",),
-        "JoinMatmuls; split and concatenation cancel as indices",
+        "JoinMatmuls where they share an operand, BatchMatmuls where they do not; split and "
+        "concatenation cancel as indices",
         (
             example(
                 "siblings_concatenated",
@@ -211,28 +233,24 @@ ROWS = (
                 "siblings_bias_concatenated",
                 [tensor("x", 33, 65)],
                 lambda e, x: op.concat(_siblings(e, x, op.nn.relu, _BIAS), axis=1),
-                lambda x: relu(
-                    x @ np.concatenate([_A, _B, _C], 1) + np.concatenate(_BIAS)
-                ),
+                lambda x: relu(x @ np.concatenate([_A, _B, _C], 1) + np.concatenate(_BIAS)),
             ),
             example(
                 "products_concatenated",
                 [tensor("x", 33, 13), tensor("y", 33, 13)],
                 lambda e, x, y: op.concat(
-                    [
-                        e(op.matmul(v, _const(w)))
-                        for v, w in zip((x, y), _GROUPS, strict=False)
-                    ],
+                    [e(op.matmul(v, _const(w))) for v, w in zip((x, y), _GROUPS, strict=False)],
                     axis=1,
                 ),
                 lambda x, y: np.concatenate([x @ _GROUPS[0], y @ _GROUPS[1]], 1),
+                missing={CPU: _COPIED},
             ),
         ),
     ),
     Row(
         "Pieces through products of their own, concatenated",
         ("fuse_parallel_gemms",),
-        "?",
+        "BatchMatmuls: products of batches, whose permutes and reshapes are indices",
         (
             example(
                 "split_products_concat",
@@ -251,13 +269,14 @@ ROWS = (
     Row(
         "Products of different operands in one launch",
         ("fuse_group_ops",),
-        "?",
+        "none: products of different operands stay apart; maps and norms are grouped (see below)",
         (
             example(
                 "group_of_equal_products",
                 [tensor("x", 33, 65), tensor("y", 33, 65)],
                 lambda e, x, y: [op.matmul(x, _const(_A)), op.matmul(y, _const(_B))],
                 lambda x, y: [x @ _A, y @ _B],
+                missing=_NO_GROUP,
             ),
             example(
                 "group_of_products",
@@ -267,6 +286,7 @@ ROWS = (
                     op.nn.relu(e(op.matmul(y, _const(_LEFT)))),
                 ],
                 lambda x, y: [relu(x @ _A), relu(y @ _LEFT)],
+                missing=_NO_GROUP,
             ),
         ),
     ),
@@ -360,27 +380,39 @@ ROWS = (
                     e(op.add(e(op.exp(e(op.matmul(x, b)))), relax.const(1.0, "float32"))),
                 ),
                 lambda x, a, b: (x @ a) / (np.exp(x @ b) + 1),
+                missing=_NO_DUAL,
             ),
         ),
     ),
     Row(
         "Products back to back",
         ("fuse_b2b_bmm", "classic_b2b_bmm", "fmha_style_b2b_bmm"),
-        "?",
+        "the attention template, where a softmax is between the products",
         (
             example(
                 "back_to_back",
                 [tensor("q", 3, 33, 16), tensor("k", 3, 16, 33), tensor("v", 3, 33, 16)],
                 lambda e, q, k, v: op.matmul(
-                    e(op.multiply(e(op.sigmoid(e(op.matmul(q, k)))), relax.const(0.125, "float32"))), v
+                    e(
+                        op.multiply(
+                            e(op.sigmoid(e(op.matmul(q, k)))), relax.const(0.125, "float32")
+                        )
+                    ),
+                    v,
                 ),
                 lambda q, k, v: (sigmoid(q @ k) * 0.125) @ v,
+                missing=_NO_CHAIN,
             ),
             example(
                 "back_to_back_softmax",
                 [tensor("q", 3, 33, 16), tensor("k", 3, 16, 33), tensor("v", 3, 33, 16)],
                 lambda e, q, k, v: op.matmul(
-                    e(op.nn.softmax(e(op.multiply(e(op.matmul(q, k)), relax.const(0.25, "float32"))))), v
+                    e(
+                        op.nn.softmax(
+                            e(op.multiply(e(op.matmul(q, k)), relax.const(0.25, "float32")))
+                        )
+                    ),
+                    v,
                 ),
                 lambda q, k, v: _softmax(q @ k * 0.25) @ v,
             ),

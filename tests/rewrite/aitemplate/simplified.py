@@ -8,7 +8,7 @@ from tvm.relax import op
 
 from .row import Row, example, relu, tensor, weight
 
-_W, _V = weight(65, 33), weight(65, 33)
+_W = weight(65, 33)
 _C, _D = weight(33, 65), weight(65)
 
 
@@ -29,6 +29,11 @@ def _nothing(e, x):
     return e(op.flip(e(op.flip(x, 1)), 1))
 
 
+def _neutral(e, x):
+    x = e(op.multiply(e(op.add(x, _const(0.0))), _const(1.0)))
+    return e(op.divide(e(op.subtract(x, _const(0.0))), _const(1.0)))
+
+
 def _dead(e, x):
     e(op.matmul(e(op.exp(x)), _const(_W)))
     parts = e(op.split(x, 5, axis=1))
@@ -42,7 +47,12 @@ ROWS = (
         "planner: an elementwise group computes at the last one's index; reshapes that are left "
         "alone are views",
         (
-            example("nothing_then_relu", [tensor("x", 33, 65)], lambda e, x: op.nn.relu(_nothing(e, x)), relu),
+            example(
+                "nothing_then_relu",
+                [tensor("x", 33, 65)],
+                lambda e, x: op.nn.relu(_nothing(e, x)),
+                relu,
+            ),
             example(
                 "nothing_then_product",
                 [tensor("x", 33, 65)],
@@ -67,29 +77,28 @@ ROWS = (
         "Operators that nobody reads",
         ("remove_unused_ops",),
         "TVM's DeadCodeElimination, and kernels that write only what is read",
-        (example("dead_product_and_pieces", [tensor("x", 33, 65)], _dead, lambda x: relu(x[:, 39:52])),),
+        (
+            example(
+                "dead_product_and_pieces", [tensor("x", 33, 65)], _dead, lambda x: relu(x[:, 39:52])
+            ),
+        ),
     ),
     Row(
         "Neutral elementwise operators",
         ("remove_elementwise_no_ops",),
-        "laws neutral_*",
+        "laws neutral_*; within a group, an operation of a kernel that is there anyway",
         (
             example(
                 "neutral_alone",
                 [tensor("x", 33, 65)],
-                lambda e, x: op.reshape(
-                    e(op.divide(e(op.subtract(e(op.multiply(e(op.add(x, _const(0.0))), _const(1.0))), _const(0.0))), _const(1.0))),
-                    (65, 33),
-                ),
+                lambda e, x: op.reshape(_neutral(e, x), (65, 33)),
                 lambda x: x.reshape(65, 33),
                 kernels=0,
             ),
             example(
                 "neutral_between_products",
                 [tensor("x", 33, 65)],
-                lambda e, x: op.matmul(
-                    e(op.multiply(e(op.add(x, _const(0.0))), _const(1.0))), _const(_W)
-                ),
+                lambda e, x: op.matmul(_neutral(e, x), _const(_W)),
                 lambda x: x @ _W,
             ),
         ),
@@ -117,7 +126,9 @@ ROWS = (
             example(
                 "views",
                 [tensor("x", 33, 65)],
-                lambda e, x: op.squeeze(e(op.expand_dims(e(op.flatten(e(op.reshape(x, (11, 195))))), 0))),
+                lambda e, x: op.squeeze(
+                    e(op.expand_dims(e(op.flatten(e(op.reshape(x, (11, 195))))), 0))
+                ),
                 lambda x: x.reshape(-1),
                 kernels=0,
             ),
@@ -142,9 +153,7 @@ ROWS = (
                 lambda e, x, y, z: op.concat(
                     [e(op.reshape(e(op.concat([x, y], axis=1)), (33, 4, 3))), z], axis=1
                 ),
-                lambda x, y, z: np.concatenate(
-                    [np.concatenate([x, y], 1).reshape(33, 4, 3), z], 1
-                ),
+                lambda x, y, z: np.concatenate([np.concatenate([x, y], 1).reshape(33, 4, 3), z], 1),
             ),
             example(
                 "concat_of_maps_then_view",
@@ -180,7 +189,7 @@ ROWS = (
     Row(
         "Permutes that undo each other",
         ("eliminate_permutations",),
-        "planner: permutes are indices",
+        "RemoveIdentities; within a group, permutes are indices",
         (
             example(
                 "permute_twice",

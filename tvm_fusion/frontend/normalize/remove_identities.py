@@ -38,7 +38,9 @@ def _identity(value: Any, scope: Scope) -> Any:
         if axes == sorted(axes):
             return value.args[0]
         before = scope.call(value.args[0], name)
-        first = None if before is None else _axes(before)
+        if before is None:
+            return None
+        first = _axes(before)
         if first is not None and [first[axis] for axis in axes] == sorted(axes):
             return before.args[0]
     elif name in _BY_TYPE and structural_equal(value.args[0].ty, value.ty):

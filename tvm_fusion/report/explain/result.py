@@ -229,9 +229,9 @@ class Explanation:
             ``caveats``; ``stock_kernels``, ``stock_calls``, ``stock_intermediate_bytes`` (None
             without stock), ``stock_from``; ``assumed_dim``; ``groups``, ``refused``, ``views``,
             ``opaque``, ``fallbacks``: lists of objects; ``rewriting``: None, or as
-            :meth:`tvm_fusion.report.explain.Rewriting.to_json` says. An edge has ``producer`` and ``consumer``
-            (variables), their ``operators``, ``titles`` and ``classes``, ``bytes``, ``code``,
-            ``sentence``.
+            :meth:`tvm_fusion.report.explain.Rewriting.to_json` says. An edge has ``producer`` and
+            ``consumer`` (variables), their ``operators``, ``titles`` and ``classes``, ``bytes``,
+            ``code``, ``sentence``.
         """
         stock = self.stock
         return {
