@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.ir.transform import Sequential
 
 from tvm_fusion import transform
 from tvm_fusion.config import FusionConfig
@@ -40,9 +41,9 @@ def figures(mod: tvm.IRModule, way: Search, target: str = "cpu") -> dict[str, An
     config = FusionConfig(rewrite=way)
     tvm_target = parse(target).tvm_target()
     with tvm_target:
-        mod = transform.NormalizeImport()(mod)
+        mod = Sequential([transform.NormalizeImport()])(mod)
         seconds, rewritten = timed(mod, config)
-        legal = transform.Legalize()(rewritten)
+        legal = Sequential([transform.Legalize()])(rewritten)
         plans = plan_module(legal, tvm_target).values()
     claims = [claim for plan in plans for claim in plan.claims]
     return {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from tvm.ir.transform import Sequential
+
 from tvm_fusion import transform
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.device import parse
@@ -52,7 +54,7 @@ def growth(layers: int, rounds: int) -> dict[str, Any]:
     for frontend in FRONTENDS:
         mod = import_model(as_onnx(exported) if frontend == "onnx" else exported).mod
         with parse("cpu").tvm_target():
-            normal = transform.NormalizeImport()(mod)
+            normal = Sequential([transform.NormalizeImport()])(mod)
             seconds = [timed(normal, FusionConfig())[0] for _ in range(rounds)]
         found[frontend] = {"operators": operators(mod), "seconds": statistics.median(seconds)}
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def measure(name: str) -> dict[str, Any]:
     """
     model = zoo.load(name)
     with tempfile.TemporaryDirectory(prefix="rewriting-") as folder:
-        executables = {
+        executables: dict[str, Any] = {
             way: tvm_fusion.load(tvm_fusion.compile(model, rewrite=way).export(Path(folder) / way))
             for way in WAYS
         }
@@ -73,7 +74,7 @@ def measure(name: str) -> dict[str, Any]:
             if not error <= TOLERANCE:
                 raise RuntimeError(f"{name} rewritten by {way} differs by {error:.1e}")
         inputs = zoo.inputs(name)
-        seconds = alternate([lambda e=e: e.run(inputs) for e in executables.values()])
+        seconds = alternate([partial(e.run, inputs) for e in executables.values()])
     return {
         way: {"ms": 1e3 * each, "error": found.get(way, 0.0)}
         for way, each in zip(executables, seconds, strict=True)

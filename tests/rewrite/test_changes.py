@@ -162,9 +162,30 @@ def test_an_operator_that_is_read_twice_is_written_once():
     ((region,),) = [list(regions(block)) for block in Mod["main"].body.blocks]
     (term,) = region.terms(heads)
     (leaf,) = [t for t in subterms([term]) if t.head.key[0] == "input"]
-    before, after = readable(term, leaf, heads, Numbering())
+    numbering = Numbering()
+    classes = {numbering(t): numbering(t) for t in subterms([term])}
+    before, after = readable(term, leaf, heads, numbering, classes)
     assert before == "b / sum(b, axis=[1], keepdims=True) + 2.5 with b = exp(a)"
     assert after == "a"
+
+
+def test_a_change_below_another_is_told_once():
+    @I.ir_module
+    class Mod:
+        @R.function
+        def main(x: R.Tensor((64, 128), "float32"), y: R.Tensor((64, 128), "float32")):
+            with R.dataflow():
+                p = R.multiply(R.exp(x), R.exp(y))
+                q = R.multiply(R.add(p, p), R.const(1.0))
+                both = R.add(q, p)
+                R.output(p, both)
+            return (p, both)
+
+    _, noted = rewritten(Mod, [ExpOfSum(), *named("neutral_multiply")])
+    (change,) = noted.changes
+    assert change.before == "exp(a) * exp(b); (a + a) * 1"
+    assert change.after == "exp(a + b); a + a"
+    assert change.rules == ("exp_of_sum", "neutral_multiply")
 
 
 def test_refusals_are_counted_with_their_reason():

@@ -81,7 +81,7 @@ class Accountant:
         if classes is None:
             own = {self._numbering(t): self._numbering(t) for t in subterms([*before, *after])}
             pieces = differences(before, after, self._numbering, own)
-            return self._written(pieces, tuple(named), is_replayed=False)
+            return self._written(pieces, own, tuple(named), is_replayed=False)
         pieces = differences(before, after, self._numbering, classes)
         needed: dict[str, None] = {}
         is_replayed = True
@@ -89,12 +89,16 @@ class Accountant:
             fewest = self._fewest((old,), (new,), [w for w in self._laws if w.name in fired])
             is_replayed &= fewest is not None
             needed.update(dict.fromkeys(fired if fewest is None else fewest))
-        return self._written(pieces, tuple(sorted(needed)), is_replayed)
+        return self._written(pieces, classes, tuple(sorted(needed)), is_replayed)
 
     def _written(
-        self, pieces: list[tuple[Term, Term]], laws: tuple[str, ...], is_replayed: bool
+        self,
+        pieces: list[tuple[Term, Term]],
+        classes: dict[int, int],
+        laws: tuple[str, ...],
+        is_replayed: bool,
     ) -> Account:
-        texts = [readable(old, new, self._heads, self._numbering) for old, new in pieces]
+        texts = [readable(old, new, self._heads, self._numbering, classes) for old, new in pieces]
         before, after = ("; ".join(column) for column in zip(*texts, strict=True))
         return Account(laws, before, after, pieces[0][0], is_replayed)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from string import ascii_lowercase
 
 import numpy as np
@@ -73,14 +73,49 @@ def differences(
                 and len(old.operands) == len(operands)
                 and all(classes[numbering(a)] == classes[numbering(b)] for a, b in pairs)
             ):
-                for a, b in pairs:
-                    visit(a, b)
-                return
-        found[key] = (old, new)
+                break
+        else:
+            found[key] = (old, new)
+            common = _common(old, new, numbering, classes)
+            above, below = (_cut(root, common, numbering, classes) for root in (old, new))
+            pairs = [(term, below[number]) for number, term in above.items() if number in below]
+        for a, b in pairs:
+            visit(a, b)
 
     for old, new in zip(before, after, strict=True):
         visit(old, new)
     return list(found.values())
+
+
+def _common(
+    old: Term, new: Term, numbering: Numbering, classes: Mapping[int, int]
+) -> frozenset[int]:
+    """Find the classes that stand in both forms, below their roots."""
+    one, other = (
+        {classes[numbering(part)] for part in subterms([root]) if part is not root}
+        for root in (old, new)
+    )
+    return frozenset(one & other)
+
+
+def _cut(
+    root: Term, common: frozenset[int], numbering: Numbering, classes: Mapping[int, int]
+) -> dict[int, Term]:
+    """Give the first terms below a root that are of common classes, by class."""
+    found: dict[int, Term] = {}
+    seen: set[int] = set()
+    stack = list(root.operands)
+    while stack:
+        term = stack.pop()
+        number = numbering(term)
+        if number in seen:
+            continue
+        seen.add(number)
+        if classes[number] in common:
+            found.setdefault(classes[number], term)
+        else:
+            stack.extend(term.operands)
+    return found
 
 
 def _orders(term: Term) -> list[tuple[Term, ...]]:
@@ -89,21 +124,29 @@ def _orders(term: Term) -> list[tuple[Term, ...]]:
     return [term.operands, term.operands[::-1]] if swaps else [term.operands]
 
 
-def readable(old: Term, new: Term, heads: Heads, numbering: Numbering) -> tuple[str, str]:
+def readable(
+    old: Term, new: Term, heads: Heads, numbering: Numbering, classes: Mapping[int, int]
+) -> tuple[str, str]:
     """Write two forms of a value; what they have in common are letters.
 
     Small letters stand for tensors, capitals for constants; numbers are constants, too.
     """
-    inside = {numbering(t) for t in subterms([old])} & {numbering(t) for t in subterms([new])}
-    writer = _Writer(heads, numbering, inside)
+    common = _common(old, new, numbering, classes)
+
+    def number(term: Term) -> int:
+        """Give a term of a common class a number below 0; the root may be of one, too."""
+        known = classes[numbering(term)]
+        return -1 - known if known in common and term not in (old, new) else numbering(term)
+
+    writer = _Writer(heads, number)
     return writer.write(old), writer.write(new, in_order=True)
 
 
 class _Writer:
     """Writes terms as patterns, which know their operators' symbols and precedence."""
 
-    def __init__(self, heads: Heads, numbering: Numbering, common: set[int]) -> None:
-        self._heads, self._numbering, self._common = heads, numbering, common
+    def __init__(self, heads: Heads, numbering: Callable[[Term], int]) -> None:
+        self._heads, self._numbering = heads, numbering
         self._names: dict[int, Pattern] = {}
         self._letters = {False: _letters(ascii_lowercase), True: _letters(ascii_lowercase.upper())}
 
@@ -136,7 +179,7 @@ class _Writer:
 
         def visit(part: Term) -> None:
             number = self._numbering(part)
-            if number not in order and self._name(part, is_root=part is term) is None:
+            if number not in order and self._name(part) is None:
                 for operand in part.operands:
                     visit(operand)
                 order[number] = part
@@ -144,11 +187,11 @@ class _Writer:
         visit(term)
         yield from reversed(order.values())
 
-    def _name(self, term: Term, is_root: bool = False) -> Pattern | None:
+    def _name(self, term: Term) -> Pattern | None:
         number = self._numbering(term)
         if number not in self._names:
             is_leaf = term.head.call is None
-            if not is_leaf and (is_root or number not in self._common):
+            if not is_leaf and number >= 0:
                 return None
             self._names[number] = self._leaf(term) if is_leaf else self._letter(False)
         return self._names[number]

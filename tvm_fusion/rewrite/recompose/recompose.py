@@ -12,6 +12,8 @@ from tvm.target import Target
 
 from ...foreign import is_lowered, is_ours
 from ...fusion.decisions import Decision, record
+from ..changes import Change, Gain, note, note_uses
+from ..saturate import Use
 from .kind import Found, Kind, Miss, Writer
 from .kinds import kinds
 from .price import Price, Pricer
@@ -77,6 +79,7 @@ def recompose(
     if not names & kind.anchors or not names & kind.roots:
         return func
     taken: dict[int, Found] = {}
+    use = Use()
     dead: set[int] = set()
     misses: dict[int, Miss] = {}
     for binding in view.backwards():
@@ -86,20 +89,29 @@ def recompose(
         found = kind.match(view, root)
         if isinstance(found, Miss):
             misses.setdefault(hash(found.at), found)
+            use.tried += 1
         if not isinstance(found, Found):
             continue
+        use.tried += 1
         price = pricer.price(kind, view, root, found)
         if price is None or not price.is_claimed or price.is_dearer:
-            record(_refused(kind, root, price))
+            refused = _refused(kind, root, price)
+            record(refused)
+            use.refused[refused.sentence] += 1
             continue
         if not price.is_same:
             taken[hash(root)] = found
+            use.fired += 1
+            note(_change(func, kind, root, price))
         _bury(view, root, found, dead)
         record(_accepted(kind, root, price, found))
     for at, miss in misses.items():
         if at not in dead:
             sentence = f"This is no {kind.name}: {miss.reason}."
+            use.refused[sentence] += 1
             record(Decision(miss.at.name, kind.name, "refused", "no_such_operator", sentence))
+    if use.tried:
+        note_uses({kind.name: use})
     if not taken:
         return func
     return relax.analysis.remove_all_unused(_Rewriter(mod, taken).visit_expr(func))
@@ -111,6 +123,25 @@ def _bury(view: View, root: relax.Var, found: Found, dead: set[int]) -> None:
         readers = view.readers(binding.var)
         if hash(binding.var) == hash(root) or all(reader in dead for reader in readers):
             dead.add(hash(binding.var))
+
+
+def _change(func: relax.Function, kind: Kind, root: relax.Var, price: Price) -> Change:
+    before, after = price.before, price.after
+    gain = Gain(
+        before.us - after.us,
+        before.kernels - after.kernels,
+        before.bytes - after.bytes,
+        before.flops - after.flops,
+    )
+    name = str(func.attrs.get("global_symbol", "")) if func.attrs else ""
+    return Change(name, root.name, (kind.name,), *equation(kind), gain)
+
+
+def equation(kind: Kind) -> tuple[str, str]:
+    """Give both sides of a kind's equation, which is the first thing of its docstring."""
+    text = " ".join((kind.__doc__ or "").split("``")[1].split())
+    before, _, after = text.rpartition(" = ")
+    return before, after
 
 
 def _accepted(kind: Kind, root: relax.Var, price: Price, found: Found) -> Decision:

@@ -1,0 +1,64 @@
+"""Recompositions are told like laws."""
+
+import pytest
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from tvm_fusion import transform
+from tvm_fusion.device import parse
+from tvm_fusion.rewrite.changes import noting
+from tvm_fusion.rewrite.recompose.kinds import KINDS
+from tvm_fusion.rewrite.recompose.recompose import equation
+
+
+@I.ir_module
+class Softmax:
+    @R.function
+    def main(x: R.Tensor((64, 128), "float32")) -> R.Tensor((64, 128), "float32"):
+        with R.dataflow():
+            m = R.max(x, axis=[-1], keepdims=True)
+            e = R.exp(R.subtract(x, m))
+            s = R.sum(e, axis=[-1], keepdims=True)
+            y = R.divide(e, s)
+            R.output(y)
+        return y
+
+
+def test_what_is_recomposed():
+    with parse("cpu").tvm_target(), noting() as noted:
+        transform.Rewrite()(Softmax)
+    change = noted.changes[0]
+    assert (change.function, change.variable, change.rules) == ("main", "y", ("softmax",))
+    assert (change.before, change.after) == equation(KINDS[1])
+    assert change.gain is not None
+    assert noted.uses["softmax"].fired == noted.uses["softmax"].chosen == 1
+
+
+def test_what_is_switched_off():
+    with parse("cpu").tvm_target(), noting() as noted:
+        after = transform.Rewrite(without=["softmax"])(Softmax)
+    assert "softmax" not in noted.uses
+    assert "R.nn.softmax(" not in after["main"].script()
+
+
+def test_why_something_is_no_softmax():
+    x = relax.Var("x", relax.TensorType((64, 128), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            e = builder.emit(relax.op.exp(x))
+            s = builder.emit(relax.op.sum(e, axis=[0, 1], keepdims=True))
+            y = builder.emit_output(relax.op.divide(e, s))
+        builder.emit_func_output(y)
+    with parse("cpu").tvm_target(), noting() as noted:
+        transform.Rewrite()(builder.get())
+    use = noted.uses["softmax"]
+    assert (use.tried, use.fired) == (1, 0)
+    (sentence,) = use.refused
+    assert "softmax" in sentence
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_kind_has_an_equation(kind):
+    assert all(equation(kind))
