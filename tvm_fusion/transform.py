@@ -8,7 +8,10 @@ from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
 from .rewrite.batch_matmuls import BatchMatmuls
 from .rewrite.byte_products import ByteProducts
+from .rewrite.greedy import GreedyEquivalents
 from .rewrite.join_matmuls import JoinMatmuls
+from .rewrite.recompose.recompose import Recompose
+from .rewrite.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
 from .schedule.kernels import ScheduleKernels
 
@@ -16,12 +19,15 @@ __all__ = [
     "BatchMatmuls",
     "ByteProducts",
     "FuseOperators",
+    "GreedyEquivalents",
     "JoinMatmuls",
     "Legalize",
     "LowerToVM",
     "NormalizeImport",
     "PlanLayout",
+    "Recompose",
     "Rewrite",
     "ScheduleKernels",
+    "SearchEquivalents",
     "ToHalfPrecision",
 ]

@@ -77,6 +77,12 @@ class Estimator:
         RegionCost
             Of its plan.
         """
+        return self.cost(*self.claims(func, constants))
+
+    def claims(
+        self, func: relax.Function, constants: Sequence[int] = ()
+    ) -> tuple[list[Claim], int]:
+        """Plan a function as :meth:`estimate` does; returns the claims and how many operators."""
         if constants:
             func = func.with_attr(CONSTANTS, list(constants))
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
@@ -90,6 +96,10 @@ class Estimator:
                     planned = plan(Graph(mod, lowered, block), self._templates, self._book)
                     claims += planned.claims
                     operators += len(planned.graph.operators)
+        return claims, operators
+
+    def cost(self, claims: Sequence[Claim], operators: int) -> RegionCost:
+        """Add up what a plan costs."""
         return RegionCost(
             round(self._cost.total(claims), 6),
             sum(claim.flops for claim in claims),

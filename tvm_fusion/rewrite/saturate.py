@@ -113,7 +113,7 @@ def _matches(
     found = []
     for index, law in enumerate(laws):
         new = 0
-        for number in by_name.get(law.root, ()):
+        for number in dict.fromkeys(n for name in law.roots for n in by_name.get(name, ())):
             for match in law.find(graph, number):
                 key = (index, number, *match.bound.values())
                 if key not in seen:
@@ -140,6 +140,6 @@ def _apply(law: Law, match: Match, graph: EGraph, uses: dict[str, Use]) -> bool:
     if graph[written].type is not graph[match.root].type:
         use.refused["The result has another shape or type."] += 1
         return graph.size != before
-    changed = graph.union(match.root, written) or graph.size != before
+    changed = graph.equate(match.root, written) or graph.size != before
     use.fired += changed
     return changed

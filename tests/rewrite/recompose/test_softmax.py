@@ -1,0 +1,207 @@
+"""Softmax and log-softmax: ways of writing them, and what is neither."""
+
+import pytest
+from written import N, check, check_stays, const, op, tensor
+
+X = tensor(5, 37)
+
+
+def shifted(x, axis=1, keepdims=True):
+    largest = op.max(x, axis, keepdims=keepdims)
+    return op.exp(op.subtract(x, largest if keepdims else op.expand_dims(largest, axis)))
+
+
+def total(e, axis=1):
+    return op.sum(e, axis, keepdims=True)
+
+
+def quotient(x):
+    e = shifted(x)
+    return op.divide(e, total(e))
+
+
+def plain(x):
+    e = op.exp(x)
+    return op.divide(e, total(e))
+
+
+def by_reciprocal(x):
+    e = shifted(x)
+    return op.multiply(op.divide(const(1.0), total(e)), e)
+
+
+def by_power(x):
+    e = shifted(x)
+    return op.multiply(e, op.power(total(e), const(-1.0)))
+
+
+def without_keepdims(x):
+    e = shifted(x, keepdims=False)
+    return op.divide(e, op.reshape(op.sum(e, [1]), (5, 1)))
+
+
+def negative_axis(x):
+    e = shifted(x, axis=-1)
+    return op.divide(e, op.sum(e, [-1], keepdims=True))
+
+
+def shifted_by_sum(x):
+    e = op.exp(op.add(op.negative(op.max(x, 1, keepdims=True)), x))
+    return op.divide(e, op.broadcast_to(total(e), (5, 37)))
+
+
+VARIANTS = [
+    quotient, plain, by_reciprocal, by_power, without_keepdims, negative_axis, shifted_by_sum,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("write", VARIANTS)
+def test_softmax(write):
+    (decision,) = check(write, lambda x: op.nn.softmax(x, 1), X)
+    assert (decision.consumer, decision.code) == ("softmax", "recomposed")
+
+
+def test_first_axis():
+    def write(x):
+        e = shifted(x, axis=0)
+        return op.divide(e, total(e, 0))
+
+    check(write, lambda x: op.nn.softmax(x, 0), X)
+
+
+def test_symbolic_rows_and_length():
+    check(quotient, lambda x: op.nn.softmax(x, 1), tensor(N, N))
+
+
+def test_scale_inside_the_shift():
+    def write(x):
+        scaled = op.multiply(op.subtract(x, op.max(x, 1, keepdims=True)), const(0.125))
+        return op.divide(op.exp(scaled), total(op.exp(scaled)))
+
+    check(write, lambda x: op.nn.softmax(op.multiply(x, const(0.125)), 1), X)
+
+
+def test_shift_by_something_else_stays_inside():
+    def write(x, c):
+        e = op.exp(op.subtract(x, c))
+        return op.divide(e, total(e))
+
+    check(write, lambda x, c: op.nn.softmax(op.subtract(x, c), 1), X, X)
+
+
+def test_half_type_with_float32_inside():
+    def write(x):
+        e = shifted(op.astype(x, "float32"))
+        return op.astype(op.divide(e, total(e)), "float16")
+
+    def expected(x):
+        return op.astype(op.nn.softmax(op.astype(x, "float32"), 1), "float16")
+
+    check(write, expected, tensor(5, 37, dtype="float16"))
+
+
+def test_guard_for_rows_without_a_finite_element_stays():
+    def guarded(softmax):
+        return op.where(op.isnan(softmax), const(0.0), softmax)
+
+    check(lambda x: guarded(quotient(x)), lambda x: guarded(op.nn.softmax(x, 1)), X)
+
+
+def test_exponential_that_is_read_elsewhere_is_still_computed():
+    def write(x):
+        e = shifted(x)
+        return e, op.divide(e, total(e))
+
+    def expected(x):
+        return shifted(x), op.nn.softmax(x, 1)
+
+    check(write, expected, X)
+
+
+def of_both_axes(x):
+    e = op.exp(x)
+    return op.divide(e, op.sum(e, keepdims=True))
+
+
+def of_other_tensor(x):
+    return op.divide(op.exp(x), total(op.exp(op.negative(x))))
+
+
+def with_other_base(x):
+    e = op.power(const(2.0), x)
+    return op.divide(e, total(e))
+
+
+def with_epsilon(x):
+    e = op.exp(x)
+    return op.divide(e, op.add(total(e), const(1e-3)))
+
+
+def with_maximum(x):
+    e = op.exp(x)
+    return op.divide(e, op.max(e, 1, keepdims=True))
+
+
+NEAR_MISSES = [of_both_axes, of_other_tensor, with_other_base, with_epsilon]
+
+
+@pytest.mark.parametrize("write", [*NEAR_MISSES, with_maximum])
+def test_near_misses_stay(write):
+    check_stays(write, X)
+
+
+def test_sum_that_is_broadcast_along_the_other_axis_stays():
+    def write(x):
+        e = op.exp(x)
+        return op.divide(e, op.sum(e, 1))  # keepdims off: divides columns by sums of rows
+
+    (decision,) = check_stays(write, tensor(7, 7))
+    assert decision.code == "no_such_operator"
+    assert "along the same axis" in decision.sentence
+
+
+def of_difference(x):
+    d = op.subtract(x, op.max(x, 1, keepdims=True))
+    return op.subtract(d, op.log(total(op.exp(d))))
+
+
+def of_plain_difference(x):
+    return op.subtract(x, op.log(total(op.exp(x))))
+
+
+def of_log_sum_exp(x):
+    largest = op.max(x, 1, keepdims=True)
+    log = op.log(total(op.exp(op.subtract(x, largest))))
+    return op.subtract(x, op.add(log, largest))
+
+
+def of_quotient(x):
+    return op.log(quotient(x))
+
+
+def of_operator(x):
+    return op.log(op.nn.softmax(x, -1))
+
+
+@pytest.mark.parametrize(
+    "write", [of_difference, of_plain_difference, of_log_sum_exp, of_quotient, of_operator]
+)
+def test_log_softmax(write):
+    check(write, lambda x: op.nn.log_softmax(x, 1), X)
+
+
+def difference_of_other_tensor(x):
+    return op.subtract(x, op.log(total(op.exp(op.negative(x)))))
+
+
+def of_both_logs(x):
+    return op.subtract(op.log(op.abs(x)), op.log(total(op.exp(x))))
+
+
+def sum_instead(x):
+    return op.add(x, op.log(total(op.exp(x))))
+
+
+@pytest.mark.parametrize("write", [difference_of_other_tensor, sum_instead, of_both_logs])
+def test_near_misses_of_log_softmax_stay(write):
+    check_stays(write, X)

@@ -1,0 +1,83 @@
+"""Modules of one function, and what recomposition makes of them."""
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import assert_structural_equal
+
+from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.fusion.estimate import RegionCost
+from tvm_fusion.rewrite.recompose.kinds import kinds
+from tvm_fusion.rewrite.recompose.price import Price
+from tvm_fusion.rewrite.recompose.recompose import recompose
+
+op = relax.op
+N = tirx.Var("n", "int64")
+
+
+def tensor(*shape, dtype="float32"):
+    return relax.TensorType(shape, dtype)
+
+
+def const(value, dtype="float32"):
+    return relax.const(value, dtype)
+
+
+def module(body, *types):
+    """A module with one function of one dataflow block; the body gives one result or several."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", t) for i, t in enumerate(types)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            results = body(*params)
+            is_one = not isinstance(results, tuple)
+            outputs = [builder.emit_output(r) for r in ((results,) if is_one else results)]
+        builder.emit_func_output(outputs[0] if is_one else relax.Tuple(outputs))
+    return builder.get()
+
+
+def cleaned(mod):
+    """Equal expressions are one before recomposition, as they are in the pipeline."""
+    passes = [
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.EliminateCommonSubexpr(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    return tvm.ir.transform.Sequential(passes)(mod)
+
+
+class Agreeable:
+    """A planner who takes everything, and at once."""
+
+    def price(self, kind, view, root, found):
+        free = RegionCost(0.0, 0, 1, 0, 1)
+        return Price(free, free, True)
+
+
+def recomposed(mod, without=()):
+    """The module with everything replaced that is found, and what was decided."""
+    mod = cleaned(mod)
+    func = mod["main"]
+    with recording() as log:
+        for kind in kinds(without):
+            func = recompose(mod, func, kind, Agreeable())
+    mod.update_func(mod.get_global_var("main"), func)
+    relax.analysis.well_formed(mod)  # raises
+    return mod, log
+
+
+def check(before, after, *types):
+    """One function becomes the other, and stays it."""
+    found, log = recomposed(module(before, *types))
+    assert_structural_equal(found, cleaned(module(after, *types)))
+    again, _ = recomposed(found)
+    assert_structural_equal(again, found)
+    return log
+
+
+def check_stays(body, *types, without=()):
+    """Nothing is found."""
+    mod = module(body, *types)
+    found, log = recomposed(mod, without)
+    assert_structural_equal(found, cleaned(mod))
+    assert not [d for d in log if d.verdict == "accepted"]
+    return log

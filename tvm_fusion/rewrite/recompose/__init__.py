@@ -1,0 +1,1 @@
+"""Operators found again in what exporters wrote out: by structure, never by name."""

@@ -1,0 +1,36 @@
+"""The kinds of recomposition, in the order in which they are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .attention import Attention
+from .gelu import Gelu, GeluTanh
+from .group_norm import GroupNorm, InstanceNorm
+from .hard_swish import HardSwish
+from .kind import Kind
+from .layer_norm import LayerNorm, RMSNorm
+from .log_softmax import LogSoftmax
+from .mish import Mish
+from .silu import Silu
+from .softmax import Softmax
+
+KINDS: tuple[Kind, ...] = (
+    LogSoftmax(),
+    Softmax(),
+    Gelu(),
+    GeluTanh(),
+    Mish(),
+    HardSwish(),
+    Silu(),
+    GroupNorm(),  # before layer norm, which its parted channels are one of
+    InstanceNorm(),
+    LayerNorm(),
+    RMSNorm(),
+    Attention(),  # after softmax, which it is made of
+)
+
+
+def kinds(without: Collection[str] = ()) -> tuple[Kind, ...]:
+    """List the kinds that are not switched off by name."""
+    return tuple(kind for kind in KINDS if kind.name not in without)

@@ -1,0 +1,174 @@
+"""What the planner says about an operator and about its written-out form."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.target import Target
+
+from ...fusion.estimate import Estimator, RegionCost
+from ..emit import Emitter, function_of
+from ..head import Head, Heads, is_tensor, operands
+from ..regions import Region
+from ..terms import Structures, Term
+from .kind import Found, Kind, Writer
+from .view import View, dtype_of, known_shape
+
+_MORE_BYTES = 0.01  # for a scale of ones that the operator asks for
+# Of the time, where kernels and bytes are the same: for arithmetic that legalization chooses, such
+# as a division, or that is counted for every element though it is done once a row.
+_SLACK = 0.25
+
+
+@dataclass(frozen=True)
+class Price:
+    """Costs of both forms.
+
+    Attributes
+    ----------
+    before, after : RegionCost
+        Written out; as one operator.
+    is_claimed : bool
+        Whether templates take the operator, not only the fallback; the kind's own one if it has
+        one.
+    is_same : bool
+        Whether both forms are one.
+    """
+
+    before: RegionCost
+    after: RegionCost
+    is_claimed: bool
+    is_same: bool = False
+
+    @property
+    def is_dearer(self) -> bool:
+        """Whether the operator costs more than its written-out form: kernels and bytes first."""
+        before, after = self.before, self.after
+        is_less = after.kernels < before.kernels or after.bytes < before.bytes
+        if after.kernels > before.kernels or after.bytes > before.bytes * (1 + _MORE_BYTES):
+            return not is_less or after.us > before.us
+        return not is_less and after.us > before.us * (1 + _SLACK)
+
+
+class _Written(Region):
+    """A region whose constants are told apart by shape: of equal ones, one is priced."""
+
+    def heads(self, heads: Heads) -> list[Head]:
+        return [
+            heads.value(leaf.value.numpy(), dtype_of(leaf))
+            if isinstance(leaf, GenericConst) and not known_shape(leaf)
+            else heads.leaf("constant" if isinstance(leaf, GenericConst) else "input", i)
+            for i, leaf in enumerate(self.leaves)
+        ]
+
+
+class Pricer:
+    """Asks the planner, once for equal forms.
+
+    Parameters
+    ----------
+    target : Target
+        What kernels would be for.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._estimator = Estimator(target)
+        self._heads = Heads()
+        self._structures = Structures()
+        self._known: dict[Hashable, Price] = {}
+
+    def price(self, kind: Kind, view: View, root: relax.Var, found: Found) -> Price | None:
+        """Compare an operator with its written-out form; None where that is no tensor function."""
+        region = _region(view, root, found)
+        if region is None:
+            return None
+        terms = region.terms(self._heads)
+        composed, fixed = self._composed(region, terms, root, found)
+        own = self._structures.of(terms)
+        other = self._key(composed, region)
+        key = kind.name, own, other
+        if key not in self._known:
+            claims, operators = self._estimator.claims(*function_of(terms, region, self._heads))
+            before = self._estimator.cost(claims, operators)
+            claims, operators = self._estimator.claims(composed, fixed)
+            after = self._estimator.cost(claims, operators)
+            names = [claim.template.name for claim in claims]
+            is_claimed = not any(claim.template.is_fallback for claim in claims)
+            is_claimed = is_claimed and (not kind.template or kind.template in names)
+            self._known[key] = Price(before, after, is_claimed, own == other)
+        return self._known[key]
+
+    def _key(self, func: relax.Function, region: Region) -> Hashable:
+        """Give the key that a region which computes what a function does would have."""
+        heads = iter([h for h in region.heads(self._heads) if h not in self._heads.values])
+        known = {hash(p): Term(head, (), p.ty) for p, head in zip(func.params, heads, strict=True)}
+
+        def term(expr: Any) -> Term:
+            if hash(expr) not in known:
+                array = expr.value.numpy()
+                known[hash(expr)] = Term(self._heads.value(array, dtype_of(expr)), (), expr.ty)
+            return known[hash(expr)]
+
+        for binding in func.body.blocks[0].bindings:
+            value = binding.value
+            if isinstance(value, relax.Call):
+                args = tuple(term(o) for o in operands(value))
+                known[hash(binding.var)] = Term(self._heads.of(value), args, value.ty)
+            else:
+                known[hash(binding.var)] = term(value)
+        result = func.body.body
+        results = result.fields if isinstance(result, relax.Tuple) else [result]
+        return self._structures.of(term(r) for r in results)
+
+    def _composed(
+        self, region: Region, terms: tuple[Any, ...], root: relax.Var, found: Found
+    ) -> tuple[relax.Function, list[int]]:
+        """Write the region with the operator in the root's place."""
+        params: dict[Any, relax.Var] = {}
+        current: dict[int, Any] = {}
+        fixed: list[int] = []
+        for head, leaf in zip(region.heads(self._heads), region.leaves, strict=True):
+            if head not in self._heads.values:
+                if isinstance(leaf, GenericConst):
+                    fixed.append(len(params))
+                params[head] = relax.Var(f"x{len(params)}", leaf.ty)
+            current[hash(leaf)] = params.get(head, leaf)
+        builder = relax.BlockBuilder()
+        with builder.function("main", list(params.values())):
+            with builder.dataflow():
+                emitter = Emitter(builder, params, self._heads.values)
+                writer = Writer(builder)
+                outputs = []
+                for var, term in zip(region.outputs, terms, strict=True):
+                    if hash(var) == hash(root):
+                        value = found.build(writer, *(current[hash(o)] for o in found.leaves))
+                    else:
+                        value = emitter.emit(term)
+                    outputs.append(builder.emit_output(value))
+            builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        return builder.get()["main"], fixed
+
+
+def _region(view: View, root: relax.Var, found: Found) -> _Written | None:
+    bindings = view.between(root, found.leaves)
+    inside = {hash(b.var) for b in bindings}
+    outputs: list[relax.Var] = []
+    leaves: dict[int, Any] = {hash(leaf): leaf for leaf in found.leaves}
+    for binding in bindings:
+        call = binding.value
+        if not isinstance(call, relax.Call) or not is_tensor(binding.var):
+            return None
+        read = operands(call)
+        if any(isinstance(a, relax.Var) and not is_tensor(a) for a in call.args):
+            return None
+        for operand in read:
+            if hash(operand) not in inside:
+                leaves.setdefault(hash(operand), operand)
+        readers = view.readers(binding.var)
+        if hash(binding.var) == hash(root) or any(r not in inside for r in readers):
+            outputs.append(binding.var)
+    return _Written(tuple(bindings), tuple(outputs), tuple(leaves.values()))

@@ -1,0 +1,166 @@
+"""The pass that puts operators back where exporters wrote them out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import PassContext
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.target import Target
+
+from ...foreign import is_lowered, is_ours
+from ...fusion.decisions import Decision, record
+from .kind import Found, Kind, Miss, Writer
+from .kinds import kinds
+from .price import Price, Pricer
+from .view import View, op_name
+
+
+@tvm.transform.module_pass(opt_level=0, name="Recompose")
+class Recompose:
+    """Replace written-out softmax, norms and activations by the operators that they are.
+
+    ``exp(x - max(x)) / sum(exp(x - max(x))) = softmax(x)``, and so on: see each kind's equation. An
+    operator is taken where templates of the target claim it and the planner does not find it dearer
+    than its written-out form; otherwise that stays. Either is recorded.
+
+    Parameters
+    ----------
+    without : collection of str
+        Names of kinds that are switched off.
+    """
+
+    def __init__(self, without: Collection[str] = ()) -> None:
+        self._kinds = kinds(without)
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Rewrite every function that is ours."""
+        pricer = Pricer(Target.current(allow_none=False))
+        result = mod
+        for gvar, func in mod.functions.items():
+            if not is_ours(func) or is_lowered(func):
+                continue
+            new = func
+            for kind in self._kinds:
+                new = recompose(mod, new, kind, pricer)
+            if new is not func:
+                result = mod.clone() if result is mod else result
+                result.update_func(gvar, new)
+        return result
+
+
+def recompose(
+    mod: tvm.IRModule, func: relax.Function, kind: Kind, pricer: Pricer
+) -> relax.Function:
+    """Replace what is written out of one kind.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The function's module.
+    func : relax.Function
+        To rewrite.
+    kind : Kind
+        What to look for.
+    pricer : Pricer
+        Asked about everything that is found.
+
+    Returns
+    -------
+    relax.Function
+        The same object if nothing was replaced.
+    """
+    view = View(func)
+    names = {op_name(binding.value) for binding in view.bindings}
+    if not names & kind.anchors or not names & kind.roots:
+        return func
+    taken: dict[int, Found] = {}
+    dead: set[int] = set()
+    misses: dict[int, Miss] = {}
+    for binding in view.backwards():
+        root = binding.var
+        if op_name(binding.value) not in kind.roots or hash(root) in dead:
+            continue
+        found = kind.match(view, root)
+        if isinstance(found, Miss):
+            misses.setdefault(hash(found.at), found)
+        if not isinstance(found, Found):
+            continue
+        price = pricer.price(kind, view, root, found)
+        if price is None or not price.is_claimed or price.is_dearer:
+            record(_refused(kind, root, price))
+            continue
+        if not price.is_same:
+            taken[hash(root)] = found
+        _bury(view, root, found, dead)
+        record(_accepted(kind, root, price, found))
+    for at, miss in misses.items():
+        if at not in dead:
+            sentence = f"This is no {kind.name}: {miss.reason}."
+            record(Decision(miss.at.name, kind.name, "refused", "no_such_operator", sentence))
+    if not taken:
+        return func
+    return relax.analysis.remove_all_unused(_Rewriter(mod, taken).visit_expr(func))
+
+
+def _bury(view: View, root: relax.Var, found: Found, dead: set[int]) -> None:
+    """Note what is read by nothing but the root and what is dead already: it is no root itself."""
+    for binding in reversed(view.between(root, found.leaves)):
+        readers = view.readers(binding.var)
+        if hash(binding.var) == hash(root) or all(reader in dead for reader in readers):
+            dead.add(hash(binding.var))
+
+
+def _accepted(kind: Kind, root: relax.Var, price: Price, found: Found) -> Decision:
+    before, after = price.before, price.after
+    what = f" ({found.what})" if found.what else ""
+    code = "recognised" if price.is_same else "recomposed"
+    return Decision(
+        root.name,
+        kind.name,
+        "accepted",
+        code,
+        f"{before.operators} operators are one {kind.name}{what}:"
+        f" {before.us:.1f} to {after.us:.1f} us.",
+        bytes_saved=before.bytes - after.bytes,
+    )
+
+
+def _refused(kind: Kind, root: relax.Var, price: Price | None) -> Decision:
+    if price is None:
+        code, sentence = "not_planned", "a shape that is computed is read in between"
+    elif not price.is_claimed:
+        code, sentence = "no_template", "no template of the target makes kernels of it"
+    else:
+        before, after = price.before, price.after
+        code = "dearer"
+        sentence = (
+            f"{after.us:.1f} us in {after.kernels} kernels instead of"
+            f" {before.us:.1f} us in {before.kernels}"
+        )
+    sentence = f"The operators stay, though they are one {kind.name}: {sentence}."
+    return Decision(root.name, kind.name, "refused", code, sentence)
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    """Writes operators where their roots are bound."""
+
+    def __init__(self, mod: tvm.IRModule, taken: dict[int, Found]) -> None:
+        super().__init__(mod)
+        self._taken = taken
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        found = self._taken.get(hash(binding.var))
+        if found is None:
+            super().visit_var_binding_(binding)
+            return
+        value = found.build(Writer(self.builder_), *map(self.visit_expr, found.leaves))
+        if isinstance(value, relax.DataflowVar) and isinstance(binding.var, relax.DataflowVar):
+            self.set_var_remap(binding.var, value)
+            return
+        bound = self.builder_.lookup_binding(value)  # no alias where a call can stand
+        value = value if bound is None else bound
+        self.builder_.emit_normalized(relax.VarBinding(binding.var, value))

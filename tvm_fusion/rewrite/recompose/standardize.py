@@ -1,0 +1,146 @@
+"""Rows divided by their spread, then scaled and shifted: what all norms are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from .kind import Miss, Writer
+from .match import X, is_close, tolerance
+from .polynomial import ONE, Atom, Monomial, Polynomial, Where, monomial
+from .statistics import M, Spread, V, spreads
+from .view import View, extent, known_shape
+
+_HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A factor times a tensor that is repeated along some axes of the whole, or a number.
+
+    Attributes
+    ----------
+    factor : float
+        The number.
+    expr : ir.Expr or None
+        The tensor.
+    where : Where
+        Axes of the whole that the tensor's run along.
+    """
+
+    factor: float
+    expr: Any = None
+    where: Where = ()
+
+    def lies_in(self, axes: tuple[int, ...]) -> bool:
+        """Whether it changes along no other axes than these, and along them in order."""
+        own = [axis for axis in self.where if axis is not None]
+        return own == sorted(own) and set(own) <= set(axes)
+
+    def write(
+        self, write: Writer, current: Any, axes: tuple[int, ...], shape: list[Any], dtype: str
+    ) -> Any:
+        """Write it with the axes of the whole that it lies in, which have some extents."""
+        if self.expr is None:
+            return write.filled(shape, self.factor, dtype)
+        own = [e if axis in self.where else 1 for axis, e in zip(axes, shape, strict=True)]
+        value = write.reshape(write.cast(current, dtype), own)
+        return write.scale(write.broadcast(value, shape), self.factor)
+
+
+@dataclass(frozen=True)
+class Standardized:
+    """``(x - mean(x)) / sqrt(variance(x) + epsilon) * scale + shift``, or without the means.
+
+    Attributes
+    ----------
+    spread : Spread
+        Of ``x``.
+    axes : tuple of int
+        Of the root, over which means are taken.
+    scale, shift : Vector or None
+        None for 1 and for 0.
+    """
+
+    spread: Spread
+    axes: tuple[int, ...]
+    scale: Vector | None
+    shift: Vector | None
+
+
+def standardized(view: View, root: Any, is_centred: bool) -> Standardized | Miss | None:
+    """Find rows that are divided by their spread; a miss where some nearly are."""
+    miss: Miss | None = None
+    for spread in spreads(view, root):
+        if isinstance(spread, str) or spread.is_centred is not is_centred:
+            continue
+        found = spread.expand(view, root)
+        axes = _axes_in(root, spread)
+        if found is None or axes is None:
+            reason = "rows are not divided by their own spread"
+        else:
+            affine = _affine(view, found, spread, tolerance(root))
+            if not isinstance(affine, str):
+                return Standardized(spread, axes, *affine)
+            reason = affine
+        miss = miss or Miss(spread.var, reason)
+    return miss
+
+
+def _affine(
+    view: View, found: Polynomial, spread: Spread, within: float
+) -> tuple[Vector | None, Vector | None] | str:
+    """Read a polynomial as scale and shift, or say why it is something else."""
+    by_part: dict[Atom, Polynomial] = {X: {}, M: {}}
+    shift: Polynomial = {}
+    for factors, coefficient in found.items():
+        rest = dict(factors)
+        exponents = [rest.pop(part, 0) for part in (V, X, M)]
+        if exponents == [0, 0, 0]:
+            shift[monomial(rest)] = coefficient
+        elif exponents in ([-_HALF, 1, 0], [-_HALF, 0, 1]):
+            by_part[X if exponents[1] else M][monomial(rest)] = coefficient
+        else:
+            return "rows are not divided by the root of their spread"
+    if len(by_part[X]) != 1:
+        return "rows are not multiplied with one scale"
+    ((gain, factor),) = by_part[X].items()
+    means = {gain: -factor} if spread.is_centred else {}
+    if by_part[M].keys() != means.keys() or not all(
+        is_close(by_part[M][m], c, within) for m, c in means.items()
+    ):
+        return "what is subtracted is not the mean" if spread.is_centred else "a mean is subtracted"
+    factor *= spread.factor**-0.5
+    if is_close(factor, 1.0, within):
+        factor = 1.0
+    scale = vector(view, gain, factor)
+    if len(shift) > 1 or scale is None:
+        return "scale or shift are made of several tensors"
+    offset = None
+    for term, coefficient in shift.items():
+        offset = vector(view, term, coefficient)
+        if offset is None:
+            return "scale or shift are made of several tensors"
+    return (None if scale == Vector(1.0) else scale), offset
+
+
+def vector(view: View, term: Monomial, factor: float) -> Vector | None:
+    """Read a term as a number, or as a tensor times a number."""
+    if term == ONE:
+        return Vector(factor)
+    if len(term) != 1 or term[0][1] != 1:
+        return None
+    part = term[0][0]
+    return Vector(factor, view.atoms[part.name], part.where)
+
+
+def _axes_in(root: Any, spread: Spread) -> tuple[int, ...] | None:
+    """Say which axes of the root the means are over."""
+    own, whole = known_shape(spread.x) or [], known_shape(root) or []
+    if len(own) == len(whole):
+        return spread.axes
+    axes = iter(i for i, e in enumerate(whole) if extent(e) != 1)
+    place = [None if extent(e) == 1 else next(axes) for e in own]
+    found = tuple(p for p in (place[a] for a in spread.axes) if p is not None)
+    return found if len(found) == len(spread.axes) else None

@@ -1,0 +1,254 @@
+"""What a function computes, seen backwards from any of its variables."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, relax, tirx
+from tvm.ir import GenericConst
+
+from ..head import operands
+
+ROUNDING = ("float16", "bfloat16", "float32", "float64")  # a cast between them only rounds
+
+_SAME_SHAPE = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "broadcast_to"})
+_FILLED = frozenset({"full", "full_like", "broadcast_to", "reshape", "expand_dims", "squeeze"})
+_FILLS = {"zeros": 0.0, "zeros_like": 0.0, "ones": 1.0, "ones_like": 1.0}
+_LARGE = 1 << 16  # elements of a constant that is not looked through for being one number
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction over some axes.
+
+    Attributes
+    ----------
+    kind : str
+        ``sum``, ``mean``, ``max``, ``min``, ``prod``, ``variance`` or ``std``.
+    source : ir.Expr
+        What is reduced.
+    axes : tuple of int
+        In order, counted from the front.
+    kept : tuple of int or None
+        Per axis of the result the axis of the source; None where the source's axis is reduced.
+    """
+
+    kind: str
+    source: ir.Expr
+    axes: tuple[int, ...]
+    kept: tuple[int | None, ...]
+
+    @property
+    def size(self) -> int | None:
+        """Number of elements that one result is made of; None where it is symbolic."""
+        extents = [extent(self.source.ty.shape.values[axis]) for axis in self.axes]
+        return None if None in extents else math.prod(e for e in extents if e is not None)
+
+
+_REDUCTIONS = ("sum", "mean", "max", "min", "prod", "variance", "std")
+
+
+class View:
+    """Definitions, readers and constants of a function.
+
+    Parameters
+    ----------
+    func : relax.Function
+        Not rewritten while the view is in use.
+
+    Attributes
+    ----------
+    bindings : list of relax.VarBinding
+        In dataflow blocks, in order.
+    atoms : dict of str to ir.Expr
+        What the atoms of polynomials that have no name of their own are.
+    """
+
+    def __init__(self, func: relax.Function) -> None:
+        self.func = func
+        self.bindings: list[relax.VarBinding] = []
+        self.atoms: dict[str, Any] = {}
+        self._values: dict[int, Any] = {}
+        self._readers: dict[int, list[int]] = defaultdict(list)
+        self._numbers: dict[int, float | None] = {}
+        self._kept: list[Any] = []  # whose hashes are keys above
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                if isinstance(binding, relax.VarBinding):
+                    self._values[hash(binding.var)] = binding.value
+                    if isinstance(block, relax.DataflowBlock):
+                        self.bindings.append(binding)
+                for var in relax.analysis.free_vars(_read_by(binding)):
+                    self._readers[hash(var)].append(hash(binding.var))
+        for var in relax.analysis.free_vars(func.body.body):
+            self._readers[hash(var)].append(0)
+
+    def value(self, expr: Any) -> Any:
+        """Give what a variable is bound to, aliases followed; anything else as it is."""
+        while isinstance(expr, relax.Var) and hash(expr) in self._values:
+            expr = self._values[hash(expr)]
+        return expr
+
+    def readers(self, var: relax.Var) -> list[int]:
+        """List the hashes of the variables that are computed from one; 0 for the result."""
+        return self._readers[hash(var)]
+
+    def call(self, expr: Any, *names: str) -> relax.Call | None:
+        """Give the call behind an expression if it is one of some operators; of any by default.
+
+        Parameters
+        ----------
+        expr : ir.Expr
+            A variable, most often.
+        *names : str
+            Without ``relax.``, such as ``nn.softmax``.
+        """
+        value = self.value(expr)
+        name = op_name(value)
+        return value if name and (not names or name in names) else None
+
+    def number(self, expr: Any) -> float | None:
+        """Give the number that all elements of a constant are, however it is written."""
+        key = hash(expr)
+        if key not in self._numbers:
+            self._kept.append(expr)
+            self._numbers[key] = self._number(self.value(expr))
+        return self._numbers[key]
+
+    def _number(self, value: Any) -> float | None:
+        if isinstance(value, tirx.IntImm | tirx.FloatImm):
+            return float(value.value)
+        if isinstance(value, GenericConst):
+            return _uniform(value)
+        name = op_name(value)
+        if name in _FILLS:
+            return _FILLS[name]
+        if name == "astype" and _is_rounding(value):
+            return self.number(value.args[0])
+        if name in _FILLED:
+            return self.number(value.args[1 if name.startswith("full") else 0])
+        return None
+
+    def reduction(self, expr: Any) -> Reduction | None:
+        """Read a reduction."""
+        call = self.call(expr, *_REDUCTIONS)
+        if call is None or known_shape(call.args[0]) is None:
+            return None
+        rank = len(call.args[0].ty.shape.values)
+        given = call.attrs.axis
+        axes = tuple(range(rank)) if given is None else tuple(sorted(int(a) % rank for a in given))
+        kept = [None if axis in axes else axis for axis in range(rank)]
+        if not call.attrs.keepdims:
+            kept = [axis for axis in kept if axis is not None]
+        return Reduction(op_name(call), call.args[0], axes, tuple(kept))
+
+    def is_cast(self, expr: Any) -> bool:
+        """Whether an expression is another one with its elements rounded, or not even that."""
+        call = self.call(expr, "astype")
+        return call is not None and _is_rounding(call)
+
+    def is_moved(self, expr: Any) -> bool:
+        """Whether an expression is another one with axes of extent 1 added, dropped, repeated."""
+        call = self.call(expr, *_SAME_SHAPE)
+        if call is None or known_shape(call.args[0]) is None or known_shape(call) is None:
+            return False
+        if op_name(call) == "broadcast_to":
+            return True
+        before, after = (longer(e.ty.shape.values) for e in (call.args[0], call))
+        return len(before) == len(after) and all(map(same_extent, before, after))
+
+    def peel(self, expr: Any) -> Any:
+        """Strip casts, and reshapes that only add or drop axes of extent 1."""
+        while self.is_cast(expr) or self.is_moved(expr):
+            expr = self.value(expr).args[0]
+        return expr
+
+    def backwards(self) -> Iterator[relax.VarBinding]:
+        """Yield the bindings of operators in dataflow blocks, the last first."""
+        for binding in reversed(self.bindings):
+            if op_name(binding.value) and known_shape(binding.var) is not None:
+                yield binding
+
+    def between(self, root: relax.Var, leaves: Sequence[Any]) -> list[relax.VarBinding]:
+        """List the bindings that a variable is computed with from some leaves, in order."""
+        seen = {hash(leaf) for leaf in leaves}
+        inside: set[int] = set()
+        stack: list[Any] = [root]
+        while stack:
+            expr = stack.pop()
+            if hash(expr) in seen or hash(expr) not in self._values:
+                continue
+            seen.add(hash(expr))
+            inside.add(hash(expr))
+            value = self._values[hash(expr)]
+            stack.extend(operands(value) if isinstance(value, relax.Call) else [value])
+        return [b for b in self.bindings if hash(b.var) in inside]
+
+
+def op_name(expr: Any) -> str:
+    """Give the name of a call's operator without ``relax.``; empty for anything else."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
+        return str(expr.op.name).removeprefix("relax.")
+    return ""
+
+
+def dtype_of(expr: Any) -> str:
+    """Give the dtype of a tensor's elements."""
+    return str(expr.ty.dtype.dtype)
+
+
+def known_shape(expr: Any) -> list[Any] | None:
+    """List the extents of a tensor, symbolic ones included; None where even its rank is open."""
+    ty = getattr(expr, "ty", None)
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    return list(ty.shape.values)
+
+
+def extent(value: Any) -> int | None:
+    """Give an extent; None if it is symbolic."""
+    return int(value.value) if isinstance(value, tirx.IntImm) else None
+
+
+def longer(extents: Sequence[Any]) -> list[Any]:
+    """Drop extents of 1."""
+    return [e for e in extents if extent(e) != 1]
+
+
+def same_extent(a: Any, b: Any) -> bool:
+    """Whether two extents are the same."""
+    if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm):
+        return int(a.value) == int(b.value)
+    return bool(tvm_ffi.structural_equal(a, b))
+
+
+def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are the same."""
+    return len(a) == len(b) and all(map(same_extent, a, b))
+
+
+def _is_rounding(cast: relax.Call) -> bool:
+    return dtype_of(cast) in ROUNDING and dtype_of(cast.args[0]) in ROUNDING
+
+
+def _uniform(constant: GenericConst) -> float | None:
+    if not 0 < math.prod(int(d) for d in constant.value.shape) <= _LARGE:
+        return None
+    array = constant.value.numpy()
+    if array.dtype.kind not in "fiuV":
+        return None
+    flat = np.asarray(array).reshape(-1)
+    first = flat[0]
+    if flat[-1] != first or not (flat == first).all():
+        return None
+    return float(first)
+
+
+def _read_by(binding: Any) -> Any:
+    return binding.value if isinstance(binding, relax.VarBinding) else binding.input
