@@ -3,8 +3,8 @@
 After DNNFusion (PLDI 2021, listing 1): a seed is the One-to-One operator with the smallest
 intermediate result; it grows over its producers and consumers as the mapping table allows. Added to
 the paper: templates propose what growth cannot find; anchors that no seed reached get their turn;
-blocks stay convex; siblings that read one tensor may share a kernel; a group is legal only if a
-template claims it.
+blocks stay convex; siblings that read one tensor may share a kernel, and so may equal blocks that
+have nothing to do with each other; a group is legal only if a template claims it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tvm_ffi import structural_equal
 from ..frontend.normalize.engine import Scope, op_name, rewrite
 from ..frontend.weights import derived
 from ..fusion.decisions import Decision, record
+from .changes import Change, note
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,12 @@ def _batched(value: Any, scope: Scope) -> Any:
             return None
         source = scope.emit(relax.op.concat([p.left for p in products], axis=dims - 1))
     _tell(products, "accepted", "batched", f"{len(products)} products side by side: one.")
+    lefts, letters = ascii_lowercase[-3:] + ascii_lowercase[:-3], ascii_uppercase
+    pairs = [f"{x} {a}" for x, a in zip(lefts, letters, strict=True)][: len(products)]
+    both = (", ".join(part[: len(products)]) for part in (lefts, letters))
+    after = " ".join(f"[{part}]" for part in both)
+    name = ", ".join(p.left.name for p in products)
+    note(Change("", name, ("batch_matmuls",), f"[{' | '.join(pairs)}]", after))
     return _product_of_batches(products, source, scope)
 
 

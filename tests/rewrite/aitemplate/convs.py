@@ -183,6 +183,7 @@ ROWS = (
                     e(op.nn.conv3d(x, _const(_CUBE), padding=1)), _const(_b(_FOUR, 3))
                 ),
                 lambda x: convolve(x, _CUBE) + _b(_FOUR, 3),
+                missing=_COPIED,
             ),
             example(
                 "upsampling_add",

@@ -39,9 +39,14 @@ def lines(example: Example) -> list[str]:
     cells = [f"`{example.name}`", _figures(example.kernels, example.bytes)]
     for target in TARGETS:
         spec = parse(target)
-        stock = count_stock(example.case.build(), spec.tvm_target(), dims=example.case.dims)
-        ours = compile_case(example.case, target).count
-        cells += [_counted(stock), _counted(ours)]
+        try:
+            stock = _counted(
+                count_stock(example.case.build(), spec.tvm_target(), dims=example.case.dims)
+            )
+        # guard: TVM's own schedules fail for some graphs; the page says so, and ours are counted
+        except Exception:
+            stock = "fails"
+        cells += [stock, _counted(compile_case(example.case, target).count)]
     return cells
 
 

@@ -71,6 +71,10 @@ def _split_products_reference(x, biases=None):
     return np.concatenate(found, 1)
 
 
+def _product(e, x):
+    return e(op.matmul(x, _const(_A)))
+
+
 def _heads(e, x):
     """Return (33, 24) @ (24, 65) as (5 heads, 33, 13)."""
     y = e(op.matmul(x, _const(_FLAT)))
@@ -81,7 +85,8 @@ ROWS = (
     Row(
         "Permutes before and behind products",
         ("fuse_permute_bmm_and_gemm", "fuse_bmm_permute", "fuse_mm_reshape_permute", "perm*_bmm"),
-        "planner + contraction template: permutes are indices of operands and results",
+        "planner + contraction template: permutes are indices of operands and results; laws of "
+        "products of permuted operands",
         (
             example(
                 "permuted_right",
@@ -103,7 +108,6 @@ ROWS = (
                     e(op.permute_dims(x, [0, 2, 1])), e(op.permute_dims(w, [0, 2, 1]))
                 ),
                 lambda x, w: x.transpose(0, 2, 1) @ w.transpose(0, 2, 1),
-                missing={CPU: _ACROSS},
             ),
             example(
                 "permute_102",
@@ -168,6 +172,35 @@ ROWS = (
                 ),
                 lambda q, k: q @ np.repeat(k, 3, 0).transpose(0, 2, 1),
                 missing={CPU: _ACROSS},
+            ),
+        ),
+    ),
+    Row(
+        "Products with what follows",
+        ("fuse_mm_elementwise", "gemm_rcr_bias_*", "bmm_*_add"),
+        "planner + contraction template: any maps behind the sum",
+        (
+            example(
+                "product_bias_add_add_relu",
+                lambda n: [tensor("x", n, 65), tensor("r", n, 48), tensor("s", n, 48)],
+                lambda e, x, r, s: op.nn.relu(
+                    e(op.add(e(op.add(e(op.add(_product(e, x), _const(_BIAS[0]))), r)), s))
+                ),
+                lambda x, r, s: relu(x @ _A + _BIAS[0] + r + s),
+            ),
+            example(
+                "product_bias_sigmoid_mul_tanh",
+                [tensor("x", 33, 65), tensor("r", 33, 48)],
+                lambda e, x, r: op.tanh(
+                    e(op.multiply(e(op.sigmoid(e(op.add(_product(e, x), _const(_BIAS[0]))))), r))
+                ),
+                lambda x, r: np.tanh(sigmoid(x @ _A + _BIAS[0]) * r),
+            ),
+            example(
+                "batches_add",
+                [tensor("x", 3, 33, 17), tensor("y", 3, 17, 65), tensor("r", 3, 33, 65)],
+                lambda e, x, y, r: op.add(e(op.matmul(x, y)), r),
+                lambda x, y, r: x @ y + r,
             ),
         ),
     ),

@@ -86,7 +86,7 @@ ROWS = (
     Row(
         "Neutral elementwise operators",
         ("remove_elementwise_no_ops",),
-        "laws neutral_*; within a group, an operation of a kernel that is there anyway",
+        "laws of neutral elements, neutral_*",
         (
             example(
                 "neutral_alone",
@@ -189,7 +189,7 @@ ROWS = (
     Row(
         "Permutes that undo each other",
         ("eliminate_permutations",),
-        "RemoveIdentities; within a group, permutes are indices",
+        "laws permute_twice and permute_to_itself; within a group, permutes are indices",
         (
             example(
                 "permute_twice",

@@ -33,6 +33,7 @@ def test_kernels_and_bytes(name, target):
         assert len(found.count.launches) == example.functions
 
 
+@pytest.mark.slow
 @each
 def test_results(name):
     example = EXAMPLES[name]
