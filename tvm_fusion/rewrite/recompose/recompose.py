@@ -96,6 +96,8 @@ def recompose(
         price = pricer.price(kind, view, root, found)
         if price is None or not price.is_claimed or price.is_dearer:
             record(_refused(kind, root, price))
+            if price is not None and not price.is_claimed:
+                _bury(view, root, found, dead)  # nor is a part of it
             continue
         taken[hash(root)] = found
         _bury(view, root, found, dead)
