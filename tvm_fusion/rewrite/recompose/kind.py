@@ -29,10 +29,13 @@ class Found:
     build : Build
         Gives the expression to put in the place of the root, of the root's type. Takes a
         :class:`Writer`, then what stands for the leaves.
+    what : str
+        The operator in particular, for a record.
     """
 
     leaves: tuple[Any, ...]
     build: Build
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,14 @@ class Kind(ABC):
     anchors : frozenset of str
         Operators of which one is among those written out: without any in a function, it is not
         looked at.
+    template : str
+        The template that has to claim it; empty: any one.
     """
 
     name: ClassVar[str]
     roots: ClassVar[frozenset[str]]
     anchors: ClassVar[frozenset[str]]
+    template: ClassVar[str] = ""
 
     @abstractmethod
     def match(self, view: View, root: relax.Var) -> Found | Miss | None:
@@ -108,6 +114,10 @@ class Writer:
             if folded is not None:
                 return relax.const(folded, dtype_of(call))
         return self._builder.emit(call)
+
+    def keep(self, expr: ir.Expr) -> ir.Expr:
+        """Bind a call to a new variable, constant or not."""
+        return self._builder.emit(expr)
 
     def cast(self, expr: ir.Expr, dtype: str) -> ir.Expr:
         """Bring a tensor to a dtype."""

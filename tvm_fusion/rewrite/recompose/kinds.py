@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from .attention import Attention
 from .gelu import Gelu, GeluTanh
 from .group_norm import GroupNorm, InstanceNorm
 from .hard_swish import HardSwish
@@ -26,23 +27,10 @@ KINDS: tuple[Kind, ...] = (
     InstanceNorm(),
     LayerNorm(),
     RMSNorm(),
+    Attention(),  # after softmax, which it is made of
 )
 
 
 def kinds(without: Collection[str] = ()) -> tuple[Kind, ...]:
-    """List the kinds that are not switched off.
-
-    Parameters
-    ----------
-    without : collection of str
-        Names of kinds.
-
-    Raises
-    ------
-    ValueError
-        For a name that no kind has.
-    """
-    unknown = set(without) - {kind.name for kind in KINDS}
-    if unknown:
-        raise ValueError(f"no kind of recomposition is named {', '.join(sorted(unknown))}")
+    """List the kinds that are not switched off by name."""
     return tuple(kind for kind in KINDS if kind.name not in without)

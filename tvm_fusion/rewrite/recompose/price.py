@@ -14,6 +14,7 @@ from ...fusion.estimate import Estimator, RegionCost
 from ..emit import Emitter, function_of
 from ..head import Head, Heads, is_tensor, operands
 from ..regions import Region
+from ..terms import Structures, Term
 from .kind import Found, Kind, Writer
 from .view import View, dtype_of, known_shape
 
@@ -32,12 +33,16 @@ class Price:
     before, after : RegionCost
         Written out; as one operator.
     is_claimed : bool
-        Whether templates take the operator, not only the fallback.
+        Whether templates take the operator, not only the fallback; the kind's own one if it has
+        one.
+    is_same : bool
+        Whether both forms are one.
     """
 
     before: RegionCost
     after: RegionCost
     is_claimed: bool
+    is_same: bool = False
 
     @property
     def is_dearer(self) -> bool:
@@ -73,6 +78,7 @@ class Pricer:
     def __init__(self, target: Target) -> None:
         self._estimator = Estimator(target)
         self._heads = Heads()
+        self._structures = Structures()
         self._known: dict[Hashable, Price] = {}
 
     def price(self, kind: Kind, view: View, root: relax.Var, found: Found) -> Price | None:
@@ -81,15 +87,42 @@ class Pricer:
         if region is None:
             return None
         terms = region.terms(self._heads)
-        key = kind.name, region.key(terms)
+        composed, fixed = self._composed(region, terms, root, found)
+        own = self._structures.of(terms)
+        other = self._key(composed, region)
+        key = kind.name, own, other
         if key not in self._known:
             claims, operators = self._estimator.claims(*function_of(terms, region, self._heads))
             before = self._estimator.cost(claims, operators)
-            claims, operators = self._estimator.claims(*self._composed(region, terms, root, found))
+            claims, operators = self._estimator.claims(composed, fixed)
             after = self._estimator.cost(claims, operators)
+            names = [claim.template.name for claim in claims]
             is_claimed = not any(claim.template.is_fallback for claim in claims)
-            self._known[key] = Price(before, after, is_claimed)
+            is_claimed = is_claimed and (not kind.template or kind.template in names)
+            self._known[key] = Price(before, after, is_claimed, own == other)
         return self._known[key]
+
+    def _key(self, func: relax.Function, region: Region) -> Hashable:
+        """Give the key that a region which computes what a function does would have."""
+        heads = iter([h for h in region.heads(self._heads) if h not in self._heads.values])
+        known = {hash(p): Term(head, (), p.ty) for p, head in zip(func.params, heads, strict=True)}
+
+        def term(expr: Any) -> Term:
+            if hash(expr) not in known:
+                array = expr.value.numpy()
+                known[hash(expr)] = Term(self._heads.value(array, dtype_of(expr)), (), expr.ty)
+            return known[hash(expr)]
+
+        for binding in func.body.blocks[0].bindings:
+            value = binding.value
+            if isinstance(value, relax.Call):
+                args = tuple(term(o) for o in operands(value))
+                known[hash(binding.var)] = Term(self._heads.of(value), args, value.ty)
+            else:
+                known[hash(binding.var)] = term(value)
+        result = func.body.body
+        results = result.fields if isinstance(result, relax.Tuple) else [result]
+        return self._structures.of(term(r) for r in results)
 
     def _composed(
         self, region: Region, terms: tuple[Any, ...], root: relax.Var, found: Found

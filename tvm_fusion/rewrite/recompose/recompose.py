@@ -30,11 +30,6 @@ class Recompose:
     ----------
     without : collection of str
         Names of kinds that are switched off.
-
-    Raises
-    ------
-    ValueError
-        For a name that no kind has.
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
@@ -99,9 +94,10 @@ def recompose(
             if price is not None and not price.is_claimed:
                 _bury(view, root, found, dead)  # nor is a part of it
             continue
-        taken[hash(root)] = found
+        if not price.is_same:
+            taken[hash(root)] = found
         _bury(view, root, found, dead)
-        record(_accepted(kind, root, price))
+        record(_accepted(kind, root, price, found))
     for at, miss in misses.items():
         if at not in dead:
             sentence = f"This is no {kind.name}: {miss.reason}."
@@ -119,14 +115,17 @@ def _bury(view: View, root: relax.Var, found: Found, dead: set[int]) -> None:
             dead.add(hash(binding.var))
 
 
-def _accepted(kind: Kind, root: relax.Var, price: Price) -> Decision:
+def _accepted(kind: Kind, root: relax.Var, price: Price, found: Found) -> Decision:
     before, after = price.before, price.after
+    what = f" ({found.what})" if found.what else ""
+    code = "recognised" if price.is_same else "recomposed"
     return Decision(
         root.name,
         kind.name,
         "accepted",
-        "recomposed",
-        f"{before.operators} operators are one {kind.name}: {before.us:.1f} to {after.us:.1f} us.",
+        code,
+        f"{before.operators} operators are one {kind.name}{what}:"
+        f" {before.us:.1f} to {after.us:.1f} us.",
         bytes_saved=before.bytes - after.bytes,
     )
 

@@ -1,0 +1,255 @@
+"""Attention: two products with softmax between, however it is spelled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from tvm import relax
+
+from .indices import Axis, Indices, Reading, move, place, read
+from .kind import Found, Kind, Miss, Writer
+from .mask import Mask, read_mask, simplified
+from .scores import Step, Weights, read_scores, read_weights
+from .view import View, dtype_of, extent, known_shape
+
+
+class Attention(Kind):
+    """``softmax(scale * q @ k' + mask) @ v = attention(q, k, v)``.
+
+    Relax has an operator for it, which knows neither guards nor masks by position and becomes the
+    same products again. So attention is written in one way, whatever the spelling was: the scale,
+    one number, on the queries; every movement on the operands; masks as small as they are, causal
+    ones as comparisons of positions; queries of all heads that share keys in one product, instead
+    of repeated keys.
+    """
+
+    name = "attention"
+    roots = frozenset({"matmul"})
+    anchors = frozenset({"nn.softmax"})
+    template = "attention"
+
+    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+        """Find softmax behind one operand of a product, and a product behind softmax."""
+        call = view.value(root)
+        for side in (0, 1):
+            weights = read_weights(view, call.args[side])
+            if weights is None:
+                continue
+            scores = read_scores(view, weights.softmax.args[0])
+            if scores is None:
+                return None
+            product, steps = scores
+            reader = _Reader(view, root, side, weights, product, steps)
+            found = reader.read()
+            if isinstance(found, str):
+                return Miss(root, found)
+            return None if found is None else Found(found.leaves, found.build, str(found))
+        return None
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """Attention over indices.
+
+    Attributes
+    ----------
+    indices : Indices
+        All of them.
+    q, k, v : Reading
+        The operands.
+    batch, groups, rows, keys, depth, columns : Axis
+        Indices of heads and batches; of heads that share keys; of queries, keys, their elements,
+        and the values' elements.
+    scale : float
+        Of the scores.
+    steps : tuple of (Step, Mask or None)
+        On the scores, without movements.
+    """
+
+    root: relax.Var
+    indices: Indices
+    q: Reading
+    k: Reading
+    v: Reading
+    batch: Axis
+    groups: Axis
+    rows: Axis
+    keys: Axis
+    depth: Axis
+    columns: Axis
+    scale: float
+    steps: tuple[tuple[Step, Mask | None], ...]
+    weights: Weights
+    result: tuple[Axis, ...]
+    dtypes: tuple[Any, Any]
+
+    @property
+    def leaves(self) -> tuple[Any, ...]:
+        """What is read: queries, keys, values, and the masks that are tensors."""
+        masks = [m.source for _, m in self.steps if m is not None and m.source is not None]
+        return (self.q.source, self.k.source, self.v.source, *masks)
+
+    def __str__(self) -> str:
+        """Describe it for a record."""
+        masks = [m.describe(s) for s, m in self.steps if m is not None]
+        is_causal = any(m is not None and m.is_causal for _, m in self.steps)
+        q, k, v = (getattr(r.source, "name", "constant") for r in (self.q, self.k, self.v))
+        guard = "" if self.weights.guard is None else f", {self.weights.guard:g} in dead rows"
+        return (
+            f"q {q}, k {k}, v {v}, scale {self.scale:g}, mask {' and '.join(masks) or 'none'},"
+            f" {'causal' if is_causal else 'not causal'},"
+            f" {_plain(self.indices.size(self.groups))} heads to one of keys{guard}"
+        )
+
+    def build(self, write: Writer, q: Any, k: Any, v: Any, *masks: Any) -> Any:
+        """Write it."""
+        indices, heads = self.indices, [(i,) for i in self.batch]
+        rows = self.groups + self.rows
+        left = place(write, q, self.q.own, [*heads, rows, self.depth], indices)
+        right = place(write, k, self.k.own, [*heads, self.depth, self.keys], indices)
+        values = place(write, v, self.v.own, [*heads, self.keys, self.columns], indices)
+        if abs(self.scale) <= 1:
+            left = write.scale(left, self.scale)
+        scores = write.emit(relax.op.matmul(left, right, self.dtypes[0]))
+        if abs(self.scale) > 1:  # the queries times that may overflow
+            scores = write.scale(scores, self.scale)
+        given = iter(masks)
+        for step, mask in self.steps:
+            if mask is None:
+                scores = write.cast(scores, dtype_of(step.call))
+                continue
+            other = next(given) if mask.source is not None else None
+            scores = mask.apply(write, step, scores, other, [*heads, rows, self.keys], indices)
+        weights = write.emit(relax.op.nn.softmax(scores, -1))
+        if self.weights.guard is not None:
+            instead = relax.const(self.weights.guard, dtype_of(weights))
+            is_dead = write.emit(relax.op.isnan(weights))
+            weights = write.emit(relax.op.where(is_dead, instead, weights))
+        for step in self.weights.steps:
+            if step.kind == "cast":
+                weights = write.cast(weights, dtype_of(step.call))
+        found = write.emit(relax.op.matmul(weights, values, self.dtypes[1]))
+        own = [*heads, rows, self.columns]
+        moved = place(write, found, own, [indices.resolve(a) for a in self.result], indices)
+        return write.reshape(moved, known_shape(self.root) or [])
+
+
+class _Reader:
+    """Gives every axis its indices."""
+
+    def __init__(
+        self,
+        view: View,
+        root: relax.Var,
+        side: int,
+        weights: Weights,
+        product: relax.Var,
+        steps: Sequence[Step],
+    ) -> None:
+        self._view = view
+        self._root = root
+        self._side = side
+        self._weights = weights
+        self._product = product
+        self._steps = steps
+        self._indices = Indices()
+
+    def read(self) -> _Attention | str | None:
+        """Read both products and what is between; a reason where it is no attention."""
+        view, indices, last = self._view, self._indices, self._view.value(self._root)
+        first = view.value(self._product)
+        left, right = (read(view, a, indices, is_scaled=True) for a in first.args)
+        values = read(view, last.args[1 - self._side], indices)
+        if left is None or right is None or values is None:
+            return None
+        axes = self._multiply(left.axes, right.axes)
+        if axes is None:
+            return None
+        depth, sides = left.axes[-1], (left.axes[-2], right.axes[-1])
+        steps: list[tuple[Step, list[Axis]]] = []
+        scale = left.factor * right.factor
+        for step in self._steps:
+            if step.kind == "move":
+                axes = move(step.call, axes, indices)
+                if axes is None:
+                    return None
+            elif step.kind == "scale" and all(s.kind == "cast" for s, _ in steps):
+                scale *= step.number
+            else:
+                steps.append((step, list(axes)))
+        keys = axes[int(self._weights.softmax.attrs.axis)]
+        weighed = self._weighed(axes)
+        if weighed is None or min(len(weighed), len(values.axes)) < 2:
+            return None
+        contracted = weighed[-1 - self._side]
+        if not keys or indices.resolve(contracted) != indices.resolve(keys):
+            return "softmax runs over another axis than the product behind it sums over"
+        result = self._multiply(*(weighed, values.axes)[:: -1 if self._side else 1])
+        masks = [_masked(view, step, at, indices) for step, at in steps]
+        if result is None or None in masks or not math.isfinite(scale):
+            return None
+        sides = tuple(map(indices.resolve, sides))
+        if indices.resolve(keys) not in sides:
+            return "softmax does not run over the keys"
+        if self._weights.scaled:
+            return "softmax is scaled before it meets the values"
+        place_of_keys = sides.index(indices.resolve(keys))
+        k, q = (left, right) if place_of_keys == 0 else (right, left)
+        heads = [i for a in axes for i in indices.resolve(a) if i not in sides[0] + sides[1]]
+        rows, keys = sides[1 - place_of_keys], sides[place_of_keys]
+        columns = values.axes[-2 if self._side else -1]
+        depth, columns = indices.resolve(depth), indices.resolve(columns)
+        own = [{i for a in r.own for i in indices.resolve(a)} for r in (q, k, values)]
+        wanted = [(*rows, *depth), (*keys, *depth), (*keys, *columns)]
+        for have, needs in zip(own, wanted, strict=True):
+            if not have.issuperset(needs) or not have.issubset([*heads, *needs]):
+                return None
+        groups = [i for i in heads if i not in own[1] | own[2]]
+        if heads[len(heads) - len(groups) :] != groups:
+            groups = []  # heads that share keys are not neighbours
+        found = [
+            (s, None if m is True else simplified(view, m, s, rows, keys, indices))
+            for (s, _), m in zip(steps, masks, strict=True)
+        ]
+        return _Attention(
+            *(self._root, indices, q, k, values),
+            *(tuple(i for i in heads if i not in groups), tuple(groups)),
+            *(rows, keys, depth, columns, scale, tuple(found)),
+            *(self._weights, tuple(result)),
+            (first.attrs.out_dtype or None, last.attrs.out_dtype or None),
+        )
+
+    def _weighed(self, axes: Sequence[Axis]) -> Sequence[Axis] | None:
+        """Follow indices from softmax to the second product."""
+        for step in self._weights.steps:
+            if step.kind == "move":
+                moved = move(step.call, axes, self._indices)
+                if moved is None:
+                    return None
+                axes = moved
+        return axes
+
+    def _multiply(self, left: Sequence[Axis], right: Sequence[Axis]) -> list[Axis] | None:
+        """Give the result of a product its indices."""
+        if min(len(left), len(right)) < 2 or not self._indices.join(left[-1], right[-2]):
+            return None
+        batch: list[Axis] = []
+        for one, other in zip_longest(left[-3::-1], right[-3::-1], fillvalue=()):
+            if one and other and not self._indices.join(one, other):
+                return None
+            batch.append(one or other)
+        return [*batch[::-1], left[-2], right[-1]]
+
+
+def _masked(view: View, step: Step, axes: Sequence[Axis], indices: Indices) -> Mask | bool | None:
+    """Read the mask of a step; True for a cast, which has none."""
+    return True if step.kind == "cast" else read_mask(view, step, axes, indices)
+
+
+def _plain(size: Any) -> Any:
+    known = extent(size)
+    return size if known is None else known
