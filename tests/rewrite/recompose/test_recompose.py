@@ -119,10 +119,6 @@ def test_names_are_unique_and_each_can_be_switched_off():
     assert not log
 
 
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="no kind of recomposition is named swoosh"):
-        transform.Recompose(without=["swoosh"])
-
 
 def test_every_kind_has_its_equation():
     for kind in KINDS:
