@@ -18,11 +18,11 @@ from .softmax import Softmax
 KINDS: tuple[Kind, ...] = (
     LogSoftmax(),
     Softmax(),
-    Gelu(),
-    GeluTanh(),
-    Mish(),
+    Mish(),  # activations: those with the least common shape first, so that misses tell something
     HardSwish(),
     Silu(),
+    Gelu(),
+    GeluTanh(),
     GroupNorm(),  # before layer norm, which its parted channels are one of
     InstanceNorm(),
     LayerNorm(),

@@ -98,6 +98,8 @@ def recompose(
             refused = _refused(kind, root, price)
             record(refused)
             use.refused[refused.sentence] += 1
+            if price is not None and not price.is_claimed:
+                _bury(view, root, found, dead)  # nor is a part of it
             continue
         if not price.is_same:
             taken[hash(root)] = found
