@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from tvm_fusion import DimRange, FusionConfig
 from tvm_fusion.config import parse_dim, parse_dims
 from tvm_fusion.errors import UserError
+from tvm_fusion.rewrite.flags import FLAGS
 
 NAMES = st.text(min_size=1)
 
@@ -59,3 +62,29 @@ def test_options_are_checked():
 
 def test_a_dump_folder_may_be_a_string():
     assert FusionConfig(dump="here").dump == Path("here")
+
+
+def test_rewriting_is_checked():
+    with pytest.raises(UserError, match="rewrite 'fast'; expected one of search, greedy, none"):
+        FusionConfig(rewrite="fast")
+    with pytest.raises(UserError, match="no flag 'reasociate'; expected one of reassociate"):
+        FusionConfig(allow=["reasociate"])
+    with pytest.raises(UserError, match="allow is 'reassociate'; expected several names"):
+        FusionConfig(allow="reassociate")
+    with pytest.raises(UserError, match="without is 3; expected several names"):
+        FusionConfig(without=3)
+
+
+def test_fast_math_is_every_flag():
+    assert FusionConfig().flags == ()
+    assert FusionConfig(allow=["approximate"]).flags == ("approximate",)
+    assert FusionConfig(fast_math=True).flags == tuple(FLAGS)
+
+
+def test_equal_configs_are_equal():
+    assert FusionConfig(allow=["approximate"]) == FusionConfig(allow=("approximate",))
+
+
+def test_the_config_needs_no_tvm():
+    code = "import sys, tvm_fusion.config; sys.exit('tvm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -88,6 +88,31 @@ def test_idempotent(target, lower):
     tvm.ir.assert_structural_equal(passes(once), once)
 
 
+@I.ir_module
+class Algebraic:
+    @R.function
+    def main(x: R.Tensor((7, 33), "float32"), y: R.Tensor((7, 33), "float32")) -> R.Tensor(
+        (7, 33), "float32"
+    ):
+        with R.dataflow():
+            once = R.multiply(x, R.const(1.0))
+            p = R.nn.softmax(R.add(once, y))
+            q = R.reshape(R.multiply(R.const(1.0), p), R.shape([33, 7]))
+            r = R.add(R.reshape(q, R.shape([7, 33])), R.multiply(p, y))
+            R.output(r)
+        return r
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_rewriting_is_done_the_first_time(target, lower):
+    with target:
+        rewritten = transform.Rewrite()(Algebraic)
+    assert rewritten["main"].script().count("R.multiply(") == 1
+    passes = relax.get_pipeline("tvm_fusion", target=target, lower=lower)
+    once = passes(Algebraic)
+    tvm.ir.assert_structural_equal(passes(once), once)
+
+
 def test_does_not_change_its_argument(target):
     before = tvm_ffi.structural_hash(Model)
     relax.get_pipeline("tvm_fusion", target=target)(Model)

@@ -63,8 +63,8 @@ def compile(  # the public name, as in tvm.compile
         from .frontend.weights import WeightNames, tracking
         from .pipeline import stages
 
+        passes = stages(config)
         imported = import_model(model, config)
-        passes = stages(config.dump)
         if config.dump is not None:
             passes.insert(0, Dump(config.dump / "0_frontend.py"))
         context = tvm.transform.PassContext(

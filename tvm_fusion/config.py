@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from .errors import UserError
+from .rewrite.flags import FLAGS, SEARCHES, Search
 from .signature import DimRange
 
 Precision = Literal["fp32", "fp16", "bf16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+_LISTED = 12  # names in a sentence
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,16 @@ class FusionConfig:
         Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
     cuda_graph : bool
         Capture launches of static shapes into CUDA graphs.
+    rewrite : {"search", "greedy", "none"}
+        How equal forms of the graph are found: by a search with the planner's cost, by DNNFusion's
+        rule that saves most operations, or not at all.
+    allow : collection of str
+        Laws outside floating point's promise that may be used: names of
+        :data:`tvm_fusion.rewrite.flags.FLAGS`.
+    fast_math : bool
+        Allow all of them.
+    without : collection of str
+        Rules that may not be used, by name: laws, recompositions, ``join_matmuls``.
     dump : str or Path, optional
         Folder to write one re-loadable TVMScript file into after every stage.
     """
@@ -36,6 +49,10 @@ class FusionConfig:
     half_io: bool = False
     dims: Mapping[str, int | DimRange] = field(default_factory=dict)
     cuda_graph: bool = False
+    rewrite: Search = "search"
+    allow: Collection[str] = ()
+    fast_math: bool = False
+    without: Collection[str] = ()
     dump: Path | None = None
 
     def __post_init__(self) -> None:
@@ -44,8 +61,36 @@ class FusionConfig:
         for name, value in self.dims.items():
             if not isinstance(value, int | DimRange):
                 raise UserError(f"dims[{name!r}] is {value!r}", "an int or a DimRange(low, high)")
+        if self.rewrite not in SEARCHES:
+            raise UserError(f"rewrite {self.rewrite!r}", f"one of {', '.join(SEARCHES)}")
+        object.__setattr__(self, "allow", _names("allow", self.allow))
+        object.__setattr__(self, "without", _names("without", self.without))
+        for flag in self.allow:
+            if flag not in FLAGS:
+                raise unknown_name("flag", flag, FLAGS)
         if self.dump is not None:
             object.__setattr__(self, "dump", Path(self.dump))
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags of laws that may be used."""
+        return tuple(FLAGS) if self.fast_math else tuple(self.allow)
+
+
+def _names(option: str, given: object) -> tuple[str, ...]:
+    """Read several names; one string would otherwise be as many names as it has letters."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UserError(f"{option} is {given!r}", "several names, as in ('a', 'b')")
+    return tuple(dict.fromkeys(map(str, given)))
+
+
+def unknown_name(kind: str, name: str, known: Collection[str]) -> UserError:
+    """Say that a name is none of those that there are, and which are near."""
+    near = difflib.get_close_matches(name, known, 3, 0.5) or sorted(known)
+    more = ["..."] if len(near) > _LISTED else []
+    return UserError(
+        f"there is no {kind} {name!r}", f"one of {', '.join([*near[:_LISTED], *more])}"
+    )
 
 
 def parse_dims(texts: Iterable[str]) -> dict[str, int | DimRange]:

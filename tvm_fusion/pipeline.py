@@ -7,8 +7,6 @@ relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")`` for a whole build.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import tvm
 from tvm import tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
@@ -22,6 +20,7 @@ from ._tvm_cse import without_cse
 from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
 from ._tvm_stack import RegistersOnStack
+from .config import FusionConfig
 from .deploy.dump import Dump
 from .foreign import has_blocks
 
@@ -34,14 +33,23 @@ STAGES: tuple[tuple[str, type], ...] = (
 )
 
 
-def stages(dump: Path | None = None) -> list[Pass]:
-    """List the passes of all stages, with a dump after each where a folder is given."""
+def stages(config: FusionConfig | None = None) -> list[Pass]:
+    """List the passes of all stages, with a dump after each where the config names a folder."""
+    config = config or FusionConfig()
     passes: list[Pass] = []
-    for number, (name, stage) in enumerate(STAGES, start=1):
-        passes.append(stage())
-        if dump is not None:
-            passes.append(Dump(dump / f"{number}_{name}.py"))
+    for number, (name, _) in enumerate(STAGES, start=1):
+        passes.append(stage(name, config))
+        if config.dump is not None:
+            passes.append(Dump(config.dump / f"{number}_{name}.py"))
     return passes
+
+
+def stage(name: str, config: FusionConfig) -> Pass:
+    """Make the pass of one stage, with its options."""
+    make = dict(STAGES)[name]
+    if make is transform.Rewrite:
+        return make(config.rewrite, config.flags, config.without)
+    return make()
 
 
 def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:

@@ -6,15 +6,20 @@ from .frontend.normalize import NormalizeImport
 from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
 from .layout.views import PlanLayout
+from .rewrite.batch_matmuls import BatchMatmuls
 from .rewrite.byte_products import ByteProducts
+from .rewrite.greedy import GreedyEquivalents
 from .rewrite.join_matmuls import JoinMatmuls
 from .rewrite.recompose.recompose import Recompose
+from .rewrite.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
 from .schedule.kernels import ScheduleKernels
 
 __all__ = [
+    "BatchMatmuls",
     "ByteProducts",
     "FuseOperators",
+    "GreedyEquivalents",
     "JoinMatmuls",
     "Legalize",
     "LowerToVM",
@@ -23,5 +28,6 @@ __all__ = [
     "Recompose",
     "Rewrite",
     "ScheduleKernels",
+    "SearchEquivalents",
     "ToHalfPrecision",
 ]

@@ -39,6 +39,7 @@ def main() -> int:
 def _measure(threads: int) -> dict[str, Any]:
     names = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = {**dict.fromkeys(names, str(threads)), "TVM_BIND_THREADS": "0"}
+    settings["OPENBLAS_THREAD_TIMEOUT"] = "4"  # its threads sleep while ours have their turn
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.kernels.measure", str(threads)],
         env={**os.environ, **settings},

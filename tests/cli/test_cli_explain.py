@@ -19,7 +19,7 @@ def test_explain(cli, dense_file):
     assert {
         "model", "target", "about", "kernels", "calls", "intermediate_bytes", "caveats",
         "stock_kernels", "stock_calls", "stock_intermediate_bytes", "stock_from", "assumed_dim",
-        "groups", "refused", "views", "opaque", "fallbacks",
+        "groups", "refused", "views", "opaque", "fallbacks", "rewriting",
     } == set(found)  # fmt: skip
     assert 1 <= found["kernels"] <= found["stock_kernels"]
     assert found["intermediate_bytes"] <= found["stock_intermediate_bytes"]
@@ -39,6 +39,18 @@ def test_explain_without_stock(cli, dense_file):
     found = object_of(cli("explain", dense_file, "--dim", "batch=4", "--no-stock", "--json"))
     assert found["stock_kernels"] is None
     assert "stock TVM" not in cli("explain", dense_file, "--dim", "batch=4", "--no-stock").out
+
+
+def test_explain_what_was_rewritten(cli, dense_file):
+    arguments = ("explain", dense_file, "--dim", "batch=4", "--no-stock", "--rewrites")
+    found = object_of(cli(*arguments, "--allow", "reassociate", "--json"))["rewriting"]
+    assert set(found) == {"changes", "rules", "unused"}
+    assert "factor_multiply" not in found["unused"]
+    off = object_of(cli(*arguments, "--without-rule", "factor_one", "--json"))["rewriting"]
+    assert off["unused"]["factor_one"] == "switched off"
+    text = cli(*arguments, "--rewrite", "none").out
+    assert "Nothing was rewritten." in text
+    assert "Groups" not in text
 
 
 def test_explain_an_unknown_operator(cli, dense_file):

@@ -90,6 +90,12 @@ def test_a_model_that_cannot_be_compiled(cli, dense_file, tmp_path, make, words)
         (["--dim", "batch=1", "--target", "cpu:386sx"], "unknown CPU '386sx'; expected a name"),
         (["--dim", "batch=1", "--dump", "/proc/none"], "cannot write to '/proc/none'"),
         (["--precision", "fp8"], "invalid choice: 'fp8'.*; see `tvm-fusion compile --help`"),
+        (["--dim", "batch=1", "--allow", "reasociate"], "no flag 'reasociate'; expected one"),
+        (
+            ["--dim", "batch=1", "--without-rule", "factor_mul"],
+            "no rule 'factor_mul'; expected",
+        ),
+        (["--rewrite", "all"], "invalid choice: 'all'.*; see `tvm-fusion compile --help`"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate; see `tvm-fusion --help`"),
     ],
 )

@@ -49,7 +49,7 @@ def dumped(request, tmp_path_factory):
     config = FusionConfig(dims={dim: DimRange(1, 4)}, dump=str(folder))
     mod = import_model(model, config).mod
     with parse("cpu").tvm_target():
-        mod = tvm.ir.transform.Sequential(stages(config.dump))(mod)
+        mod = tvm.ir.transform.Sequential(stages(config))(mod)
     return config.dump, mod
 
 

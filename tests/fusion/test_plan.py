@@ -283,3 +283,44 @@ def test_reshapes_that_tvm_cannot_analyse_are_no_views():
     reshape = graph_of(mod).operators[-1]
     with pytest.raises(tvm.error.InternalError, match="CanProveDivisible"):  # gone: no guard needed
         relax.analysis.has_reshape_pattern(reshape.func)
+
+
+def normed(b, *inputs):
+    return tuple(b.emit(relax.op.nn.softmax(x)) for x in inputs)
+
+
+def test_equal_strangers_share_a_kernel():
+    assert titles(planned(built(normed, *[(6, 8)] * 3), Anchored(3))) == [
+        " + ".join(["softmax"] * 3)
+    ]
+
+
+def test_strangers_of_other_shapes_do_not():
+    mod = built(normed, (6, 8), (6, 9), (6, 8))
+    assert titles(planned(mod, Anchored(3))) == ["softmax + softmax", "softmax"]
+
+
+def test_equal_blocks_that_need_each_other_do_not():
+    def body(b, x, y):
+        z = b.emit(relax.op.nn.softmax(b.emit(relax.op.nn.softmax(x))))
+        return b.emit(relax.op.add(z, y))
+
+    plan_ = planned(built(body, (6, 8), (6, 8)), Anchored(1))
+    assert titles(plan_) == ["softmax", "softmax + add"]
+
+
+def test_no_more_than_eight_strangers_share_a_kernel():
+    found = planned(built(normed, *[(6, 8)] * 11), Anchored(11)).groups
+    assert [len(group) for group in found] == [8, 3]
+
+
+def test_strangers_ask_the_cost():
+    class Dear(CostModel):
+        def compare(self, *alternatives):
+            return tuple(
+                Estimate(sum(100.0 ** len(c.group.members) for c in claims), "roofline")
+                for claims in alternatives
+            )
+
+    mod = built(normed, (6, 8), (6, 8))
+    assert titles(planned(mod, Anchored(3), cost=Dear(SPEC.device))) == ["softmax", "softmax"]

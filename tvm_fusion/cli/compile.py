@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
+from .model import add_rewrite_arguments, rewrite_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dump", type=Path, metavar="DIR", help="write TVMScript after every stage"
     )
+    add_rewrite_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -66,6 +68,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         dims=parse_dims(options.dim),
         cuda_graph=options.cuda_graph,
         dump=options.dump,
+        **rewrite_options(options),
     )
     with quiet_log():
         compile(options.model, options.target, config).export(folder)

@@ -19,6 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only the groups and edges of these operators: a variable, nn.softmax, softmax",
     )
     parser.add_argument(
+        "--rewrites",
+        action="store_true",
+        help="instead: what the rewriting stage changed, by which rules, and what that saves",
+    )
+    parser.add_argument(
         "--no-stock", action="store_true", help="do not count what stock TVM makes of the model"
     )
 
@@ -36,7 +41,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     with quiet_log():
         explanation = explain(
-            options.model, options.target, config_of(options), stock=not options.no_stock
+            options.model,
+            options.target,
+            config_of(options),
+            stock=not options.no_stock,
+            rewrites=options.rewrites,
         )
     if options.op is not None:
         explanation = explanation.of(options.op)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
+from ..rewrite.flags import FLAGS, SEARCHES
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +28,49 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N|LOW..HIGH",
         help="bind a dimension, or keep it symbolic within a range",
     )
+    add_rewrite_arguments(parser)
+
+
+def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the rewriting stage."""
+    parser.add_argument(
+        "--rewrite",
+        choices=SEARCHES,
+        default="search",
+        help="how equal, cheaper forms are found: by the planner's cost (the default), by "
+        "DNNFusion's rule that saves most operations, not at all",
+    )
+    parser.add_argument(
+        "--allow",
+        default="",
+        metavar="FLAG,...",
+        help=f"use laws outside floating point's promise: {', '.join(FLAGS)}",
+    )
+    parser.add_argument("--fast-math", action="store_true", help="allow all of them")
+    parser.add_argument(
+        "--without-rule",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="switch a rule off; `explain --rewrites` has the names",
+    )
+
+
+def rewrite_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Give the fields of the config that :func:`add_rewrite_arguments` read."""
+    return {
+        "rewrite": options.rewrite,
+        "allow": [flag.strip() for flag in options.allow.split(",") if flag.strip()],
+        "fast_math": options.fast_math,
+        "without": options.without_rule,
+    }
 
 
 def config_of(options: argparse.Namespace) -> FusionConfig:
     """Make the config of what :func:`add_model_arguments` read."""
     return FusionConfig(
-        precision=options.precision, half_io=options.half_io, dims=parse_dims(options.dim)
+        precision=options.precision,
+        half_io=options.half_io,
+        dims=parse_dims(options.dim),
+        **rewrite_options(options),
     )

@@ -9,7 +9,7 @@ template claims it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..ecg.graph import Graph, Operator, Value
@@ -22,7 +22,7 @@ from .merge import Merger
 from .partition import Block, Partition
 from .propose import accepted_proposals
 from .recompute import recompute
-from .views import trimmed
+from .views import is_view, trimmed
 
 _SIBLINGS = 8  # consumers of one tensor that are tried with each other: pairs grow quadratically
 
@@ -152,7 +152,10 @@ class _Planner:
     # Leftover pairs ------------------------------------------------------------------------------
 
     def pair(self) -> None:
-        """Join what is left: along edges, then siblings, then cheap producers into all readers."""
+        """Join what is left: along edges, then siblings, then cheap producers into all readers.
+
+        Where nothing of that is left, equal blocks that have nothing to do with each other.
+        """
         changed = True
         refused: set[tuple[Block, Block]] = set()
         while changed:
@@ -177,6 +180,32 @@ class _Planner:
             for value in self._crossing():
                 if value.consumers and recompute(value, self._partition, self._book):
                     changed = True
+            if not changed:
+                changed = self._group(refused)
+
+    def _group(self, refused: set[tuple[Block, Block]]) -> bool:
+        """Join equal blocks that need nothing of each other: one launch does the work of several.
+
+        AITemplate's group GEMM and group layer norm. Neighbours of a kind are tried, in order.
+        """
+        alike: dict[Hashable, list[Block]] = {}
+        for block in self._partition.blocks:
+            if not block.is_opaque and not all(map(is_view, block.members)):
+                alike.setdefault(block.claim.group.key, []).append(block)
+        changed = False
+        for blocks in alike.values():
+            grown, size = blocks[0], 1
+            for block in blocks[1:]:
+                merged: Block | Refusal | None = None
+                if size < _SIBLINGS and (grown, block) not in refused:
+                    merged = self._merger.horizontal((grown, block))
+                    refused.add((grown, block))
+                if isinstance(merged, Block):
+                    self._partition.replace(merged)
+                    grown, size, changed = merged, size + 1, True
+                else:
+                    grown, size = block, 1
+        return changed
 
     def _crossing(self) -> list[Value]:
         """Tensors that go from one block to another, largest first."""

@@ -76,7 +76,7 @@ class PlannedModel:
             return apply_plans(mod, dict(plans))
 
         with self.spec.tvm_target(), self.context():
-            return Sequential([on_ours(apply), *_stages()[1]])(self.mod)
+            return Sequential([on_ours(apply), *_stages(self.config)[1]])(self.mod)
 
     def lowered(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Lower a scheduled module for the virtual machine."""
@@ -110,6 +110,7 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
         For a model, target or option that cannot be compiled.
     """
     spec, config = parse(target), config or FusionConfig()
+    passes, _ = _stages(config)
     imported = import_model(model, config)
     if not imported.signatures:
         raise UserError(f"{imported.source} has no function from tensors to tensors")
@@ -127,15 +128,16 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
 
     with tvm_target:
         to_dataflow = on_ours(relax.transform.ConvertToDataflow(min_size=1))
-        mod = Sequential([*_stages()[0], to_dataflow])(imported.mod)
+        mod = Sequential([*passes, to_dataflow])(imported.mod)
         Sequential([on_ours(only_plan)])(mod)
     return PlannedModel(spec, config, imported, mod, plans, functions)
 
 
-def _stages() -> tuple[list[Pass], list[Pass]]:
+def _stages(config: FusionConfig) -> tuple[list[Pass], list[Pass]]:
     """List the passes before and behind fusion."""
-    from ..pipeline import STAGES
+    from ..pipeline import STAGES, stage
 
-    position = [name for name, _ in STAGES].index("fusion")
-    before, behind = STAGES[:position], STAGES[position + 1 :]
-    return [stage() for _, stage in before], [stage() for _, stage in behind]
+    names = [name for name, _ in STAGES]
+    position = names.index("fusion")
+    before, behind = names[:position], names[position + 1 :]
+    return [stage(name, config) for name in before], [stage(name, config) for name in behind]

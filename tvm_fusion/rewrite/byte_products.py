@@ -14,6 +14,7 @@ from tvm.ir import GenericConst
 from ..frontend.normalize.engine import Scope, op_name, rewrite
 from ..frontend.weights import derived
 from ..fusion.decisions import Decision, record
+from .changes import Change, note
 
 BYTES = ("int8", "uint8")
 MOST_TERMS = (1 << 31) // (255 * 255)  # of which no int32 overflows
@@ -87,6 +88,7 @@ def _integers(product: relax.Call, scope: Scope) -> Any:
     if left.data.same_as(product.args[0]) and narrow.same_as(product.args[1]):
         return None
     _record("accepted", "bytes", "Both operands are bytes: widened as they are multiplied.")
+    note(Change("", "", ("byte_products",), "(x - z) W", "x W - z (1' W)"))
     return _without_zero(left, weights, narrow, scope)
 
 
@@ -115,6 +117,8 @@ def _dequantised(product: relax.Call, scope: Scope) -> Any:
         _record("refused", "wide_weights", "Less its zero point its right operand is no bytes.")
         return None
     _record("accepted", "bytes", "Multiplied before they are dequantised.")
+    both_scaled = ("s(x - z) t(W - u)", "s t ((x - z) (W - u))")
+    note(Change("", "", ("byte_products",), *both_scaled))
     total = scope.emit(
         _without_zero(_Left(x, _scalar(zero, "int32", scope)), weights, narrow, scope)
     )

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ..ecg.properties import properties_of
 from ..frontend.normalize.evaluate import evaluate, numpy_dtype
+from .bounds import ANY, Bounds, bounds_of, bounds_of_value
 from .head import Head, Heads, type_key
 from .terms import Term, subterms
 
@@ -41,6 +42,8 @@ class EClass:
         Whether it is known at compile time.
     value : numpy.ndarray or None
         A small constant itself.
+    bounds : Bounds
+        Between which its elements lie, wherever they are finite.
     nodes : dict of Node to str
         Each with the law that wrote it; empty for what the region has.
     parents : dict of Node to int
@@ -50,6 +53,7 @@ class EClass:
     type: relax.TensorType
     is_constant: bool
     value: np.ndarray | None
+    bounds: Bounds = ANY
     nodes: dict[Node, str] = field(default_factory=dict)
     parents: dict[Node, int] = field(default_factory=dict)
 
@@ -95,12 +99,9 @@ class EGraph:
         return self.classes[self.find(number)]
 
     def uniform(self, number: int) -> float | None:
-        """Give the number that all elements of a small constant are; None for anything else."""
-        value = self[number].value
-        if value is None or not value.size:
-            return None
-        first = value.reshape(-1)[0]
-        return float(first) if (value == first).all() else None
+        """Give the number that all elements are; None where they differ, or are not known."""
+        low, high = self[number].bounds
+        return low if low == high else None
 
     # Growing -------------------------------------------------------------------------------------
 
@@ -118,6 +119,19 @@ class EGraph:
             numbers[id(term)] = number
         return [self.find(numbers[id(term)]) for term in terms]
 
+    def lookup(self, terms: Sequence[Term]) -> list[int | None]:
+        """Find the classes of expressions, adding nothing; None for one that is not there."""
+        numbers: dict[int, int | None] = {}
+        for term in subterms(terms):
+            operands = [numbers[id(o)] for o in term.operands]
+            known = [o for o in operands if o is not None]
+            if len(known) < len(operands):
+                numbers[id(term)] = None
+                continue
+            number = self._known.get(self._canonical(Node(term.head, tuple(known))))
+            numbers[id(term)] = None if number is None else self.find(number)
+        return [numbers[id(term)] for term in terms]
+
     def add(self, head: Head, operands: Sequence[int], law: str = "") -> int | None:
         """Add a node; None where the operator does not take operands of these types."""
         node = self._canonical(Node(head, tuple(operands)))
@@ -127,9 +141,9 @@ class EGraph:
         if ty is None:
             return None
         children = [self[o] for o in node.operands]
-        is_constant = all(c.is_constant for c in children)
+        is_constant = _is_static(ty) and all(c.is_constant for c in children)
         value = self._evaluate(head, ty, children) if is_constant else None
-        number = self._new(node, EClass(ty, is_constant, value), law)
+        number = self._new(node, EClass(ty, is_constant, value, self._bounds(node, ty)), law)
         if value is not None:
             self.union(number, self.constant(value, str(ty.dtype)))
         return self.find(number)
@@ -158,8 +172,14 @@ class EGraph:
         head = self.heads.value(array, dtype)
         node = Node(head, ())
         if node not in self._known:
-            self._new(node, EClass(self._intern(self.heads.values[head].ty), True, array), "")
+            ty = self._intern(self.heads.values[head].ty)
+            self._new(node, EClass(ty, True, array, bounds_of_value(array)), "")
         return self.find(self._known[node])
+
+    def full(self, value: object, ty: relax.TensorType) -> int | None:
+        """Add a tensor of a type, all elements of which are one number."""
+        fill = self.constant(value, str(ty.dtype))
+        return self.call(lambda x: relax.op.full(ty.shape, x), fill) if ty.ndim else fill
 
     def union(self, first: int, second: int) -> bool:
         """Make two classes one; whether they were two."""
@@ -170,12 +190,26 @@ class EGraph:
         a, b = self.classes[kept], self.classes.pop(gone)
         self._parent[gone] = kept
         a.is_constant = a.is_constant or b.is_constant
-        a.value = b.value if a.value is None else a.value
+        if a.value is None:
+            a.bounds = b.bounds if b.value is not None else a.bounds.hull(b.bounds)
+            a.value = b.value
         for node, law in b.nodes.items():
             a.nodes.setdefault(node, law)
         a.parents.update(b.parents)
         self._stale.append(kept)
         return True
+
+    def equate(self, left: int, right: int) -> bool:
+        """Make two classes one by a law; whether they were two.
+
+        The left side may be defined for fewer inputs than the right one: ``exp(log(x))`` is
+        positive, but ``x`` need not be. So what is known of the right side is what holds of both.
+        """
+        bounds = self[right].bounds
+        changed = self.union(left, right)
+        if changed:
+            self[right].bounds = bounds
+        return changed
 
     def rebuild(self) -> None:
         """Merge what became equal because operands did."""
@@ -201,7 +235,8 @@ class EGraph:
         known = self.heads.values.get(term.head)
         value = None if known is None else known.value.numpy()
         is_constant = term.head.key[0] != "input"
-        return self._new(node, EClass(self._intern(term.type), is_constant, value), "")
+        bounds = ANY if value is None else bounds_of_value(value)
+        return self._new(node, EClass(self._intern(term.type), is_constant, value, bounds), "")
 
     def _new(self, node: Node, fresh: EClass, law: str) -> int:
         number = len(self._parent)
@@ -234,6 +269,24 @@ class EGraph:
             self.classes[owner].nodes.setdefault(canonical, law)
             for operand in dict.fromkeys(canonical.operands):
                 self[operand].parents[canonical] = owner
+            self._learn(canonical, owner)
+
+    def _learn(self, node: Node, owner: int) -> None:
+        """Pass on what has become known of operands."""
+        known = self.classes[owner]
+        children = [self[o] for o in node.operands]
+        if not known.is_constant and all(c.is_constant for c in children):
+            known.is_constant = _is_static(known.type)
+            value = self._evaluate(node.head, known.type, children) if known.is_constant else None
+            if value is not None:
+                self.equate(owner, self.constant(value, str(known.type.dtype)))
+            else:
+                self._stale.append(owner)
+        elif len(known.nodes) == 1:  # others may be defined for more inputs
+            bounds = self._bounds(node, known.type)
+            if bounds != known.bounds:
+                known.bounds = bounds
+                self._stale.append(owner)
 
     # Types and values ----------------------------------------------------------------------------
 
@@ -254,6 +307,9 @@ class EGraph:
         is_known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
         return self._intern(ty) if is_known else None
 
+    def _bounds(self, node: Node, ty: relax.TensorType) -> Bounds:
+        return bounds_of(node.head, ty, [(o, self[o].bounds) for o in node.operands])
+
     def _evaluate(
         self, head: Head, ty: relax.TensorType, operands: Sequence[EClass]
     ) -> np.ndarray | None:
@@ -263,3 +319,7 @@ class EGraph:
         call = self._builder.normalize(head.apply(consts))
         extents = [int(v) if hasattr(v, "value") else FOLDED + 1 for v in ty.shape.values]
         return evaluate(call) if np.prod(extents, dtype=np.int64) <= FOLDED else None
+
+
+def _is_static(ty: relax.TensorType) -> bool:
+    return all(isinstance(extent, tirx.IntImm) for extent in ty.shape.values)

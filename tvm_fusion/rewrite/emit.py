@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
+from ..frontend.normalize.fold_constants import GROWTH_LIMIT
+from .extents import nbytes
 from .head import Head, Heads
 from .regions import Region
 from .terms import Term, subterms
@@ -67,10 +69,11 @@ def function_of(
     Returns
     -------
     func : relax.Function
-        Large constants are parameters.
+        Large constants are parameters, and so are expressions of constants, which are folded later.
     constants : list of int
         Their positions.
     """
+    terms, folded = _fold(terms)
     params: dict[Head, relax.Var] = {}
     fixed: list[int] = []
     for i, (head, leaf) in enumerate(zip(region.heads(heads), region.leaves, strict=True)):
@@ -79,6 +82,9 @@ def function_of(
         if isinstance(leaf, GenericConst):
             fixed.append(len(params))
         params[head] = relax.Var(f"x{i}", leaf.ty)
+    for i, leaf in enumerate(folded):
+        fixed.append(len(params))
+        params[leaf.head] = relax.Var(f"c{i}", leaf.type)
     builder = relax.BlockBuilder()
     with builder.function("main", list(params.values())):
         with builder.dataflow():
@@ -87,3 +93,37 @@ def function_of(
             outputs = [builder.emit_output(value) for value in written]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return builder.get()["main"], fixed
+
+
+def _fold(terms: tuple[Term, ...]) -> tuple[tuple[Term, ...], list[Term]]:
+    """Put leaves for expressions of constants that ``FoldConstants`` will store."""
+    new: dict[Term, Term] = {}
+    sources: dict[Term, dict[Head, int]] = {}  # bytes of the constants behind a constant
+    folded: list[Term] = []
+
+    def final(term: Term) -> Term:
+        if term not in sources or not term.operands:
+            return new[term]
+        if new[term] is term:
+            head = Head("leaf", ("constant", "folded", len(folded)), None)
+            new[term] = Term(head, (), term.type)
+            folded.append(new[term])
+        return new[term]
+
+    for term in subterms(terms):
+        new[term] = term
+        if not term.operands:
+            size = nbytes(term.type)
+            if term.head.call is None and term.head.key[0] != "input" and size is not None:
+                sources[term] = {term.head: size}
+            continue
+        if all(o in sources for o in term.operands):
+            behind = {h: n for o in term.operands for h, n in sources[o].items()}
+            size = nbytes(term.type)
+            if size is not None and size <= sum(behind.values()) + GROWTH_LIMIT:
+                sources[term] = behind
+                continue
+        operands = tuple(final(o) for o in term.operands)
+        if any(a is not b for a, b in zip(operands, term.operands, strict=True)):
+            new[term] = Term(term.head, operands, term.type, term.law)
+    return tuple(final(term) for term in terms), folded

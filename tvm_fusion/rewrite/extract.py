@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,7 @@ class _Extractor:
     def __init__(self, graph: EGraph) -> None:
         self._graph = graph
         self._terms: dict[tuple, Term] = {}
+        self._tried: set[tuple] = set()
         self._weights: dict[Node, float] = {}
         self.best: dict[int, list[_Entry]] = {number: [] for number in graph.classes}
 
@@ -98,28 +100,42 @@ class _Extractor:
 
     def _improve(self, number: int) -> bool:
         known = self._graph.classes[number]
-        found = {entry.term: entry for entry in self.best[number]}
-        before = list(found)
+        before = self.best[number]
+        if known.is_constant:
+            self.best[number] = before or self._constant(number)
+            return not before and bool(self.best[number])
+        found = {entry.term: entry for entry in before}
+        worst = max((e.cost for e in before), default=math.inf) if len(before) == BEAM else math.inf
         for node, law in known.nodes.items():
-            for entry in self._entries(number, node, law):
+            for entry in self._entries(number, node, law, worst):
                 found.setdefault(entry.term, entry)
         kept = sorted(found.values(), key=lambda e: e.cost)[:BEAM]
         self.best[number] = kept
-        return [entry.term for entry in kept] != before
+        return [entry.term for entry in kept] != [entry.term for entry in before]
 
-    def _entries(self, number: int, node: Node, law: str) -> Iterator[_Entry]:
+    def _constant(self, number: int) -> list[_Entry]:
+        """Take one way to write a constant, which costs nothing: a leaf if there is one."""
+        nodes = self._graph.classes[number].nodes.items()
+        for node, law in sorted(nodes, key=lambda item: len(item[0].operands)):
+            for entry in self._entries(number, node, law, math.inf):
+                return [entry]
+        return []
+
+    def _entries(self, number: int, node: Node, law: str, most: float) -> Iterator[_Entry]:
+        """Yield the expressions of a node that are not known yet and may be cheap enough."""
         choices = [self.best[self._graph.find(o)] for o in node.operands]
         own = self._weight(number, node)
         for chosen in itertools.islice(itertools.product(*choices), BEAM * BEAM):
+            key = (node, *(id(entry.term) for entry in chosen))
+            if key in self._tried or own + max((e.cost for e in chosen), default=0.0) > most:
+                continue
+            self._tried.add(key)
             parts: dict[Term, float] = {}
             for entry in chosen:
                 parts.update(entry.parts)
-            key = (node.head, *(id(entry.term) for entry in chosen))
-            term = self._terms.get(key)
-            if term is None:
-                ty = self._graph.classes[number].type
-                term = Term(node.head, tuple(entry.term for entry in chosen), ty, law)
-                self._terms[key] = term
+            ty = self._graph.classes[number].type
+            term = Term(node.head, tuple(entry.term for entry in chosen), ty, law)
+            term = self._terms.setdefault((node.head, *key[1:]), term)
             if term not in parts:  # a cycle through the class itself
                 parts[term] = own
                 yield _Entry(term, parts)

@@ -65,7 +65,8 @@ class Heads:
         self.values: dict[Head, GenericConst] = {}
 
     def of(self, call: relax.Call) -> Head:
-        """Find the head of a call."""
+        """Find the head of a call; ways to write one list of axes give one head."""
+        call = _with_plain_axes(call)
         key = (describe(call).to_json(), tuple(_shape_of(arg) for arg in call.args))
         if key not in self._known:
             self._known[key] = Head(str(call.op.name), key, call)
@@ -112,6 +113,25 @@ def is_tensor(expr: Any) -> bool:
 def type_key(ty: relax.TensorType) -> Hashable:
     """Tell types apart; symbolic dimensions of one name may be different ones."""
     return str(ty.dtype), tuple(_expr_key(extent) for extent in ty.shape.values)
+
+
+_REDUCTIONS = tuple(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
+
+
+def _with_plain_axes(call: relax.Call) -> relax.Call:
+    """Count the axes of reductions and permutations from the front, and write all of them."""
+    name = call.op.name
+    if name not in _REDUCTIONS and name != "relax.permute_dims":
+        return call
+    (data,), rank, attrs = call.args, call.args[0].ty.ndim, call.attrs
+    if rank < 0:
+        return call
+    given = attrs.axes if name == "relax.permute_dims" else attrs.axis
+    axes = range(rank) if given is None else [int(axis) % rank for axis in given]
+    if name == "relax.permute_dims":
+        return relax.op.permute_dims(data, [*(reversed(axes) if given is None else axes)])
+    make = getattr(relax.op, name.removeprefix("relax."))
+    return make(data, sorted(axes), attrs.keepdims)
 
 
 def _shape_of(arg: Any) -> Hashable:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..foreign import is_ours
 from ..frontend.weights import derived
 from ..fusion.decisions import Decision, record
+from .changes import Change, note
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,9 @@ class _Joiner(PyExprMutator):
                 f"Products of one left operand: one over {sum(widths)} columns.",
             )
         )
+        names = ", ".join(f"x {letter}" for letter in ascii_uppercase[: len(widths)])
+        joined = " | ".join(ascii_uppercase[: len(widths)])
+        note(Change("", siblings.name, ("join_matmuls",), names, f"x [{joined}]"))
         return self.builder_.emit(relax.op.split(wide, boundaries, axis=-1))
 
     def _matrix(self, weights: tuple[GenericConst, ...]) -> GenericConst:

@@ -10,14 +10,9 @@ from tvm import relax
 
 from ..schedule.template import Refusal
 from .egraph import EGraph
+from .flags import FLAGS as FLAGS
 from .head import Head
-from .pattern import Apply, Bindings, Pattern, matches, write
-
-#: Laws outside floating point's promise, by the name that a user allows them with.
-FLAGS = {
-    "reassociate": "intermediate results may overflow, or cancel, where the original's do not",
-    "approximate": "results may differ by more than the dtype's tolerance",
-}
+from .pattern import Apply, Bindings, Number, Pattern, matches, write
 
 
 @dataclass(frozen=True)
@@ -82,6 +77,8 @@ class Law:
         Whether the left side is written for the right one, too.
     needs : str
         The flag of :data:`FLAGS` that allows it; empty: it always holds.
+    is_modular : bool
+        Whether it is exact modulo a power of two: then integers need no flag.
     """
 
     name: str
@@ -89,16 +86,24 @@ class Law:
     after: Pattern | None = None
     both: bool = False
     needs: str = ""
+    is_modular: bool = False
 
     def check(self, match: Match) -> Refusal | None:
         """Say why the law does not hold here; None if it does."""
         return None
 
+    def exempt(self, match: Match) -> bool:
+        """Whether it holds here without its flag."""
+        return self.is_modular and "float" not in str(match.graph[match.root].type.dtype)
+
     def rewrite(self, match: Match) -> int | None:
         """Add the right side; None where an operator does not take its operands."""
         if self.after is None:
             raise NotImplementedError(f"{self.name} has no right side")
-        dtype = str(match.graph[match.root].type.dtype)
+        ty = match.graph[match.root].type
+        if isinstance(self.after, Number):
+            return match.graph.full(self.after.value, ty)
+        dtype = str(ty.dtype)
         return write(self.after, match.graph, match.bound, dtype, self.name)
 
     def find(self, graph: EGraph, number: int) -> Iterator[Match]:
@@ -107,15 +112,22 @@ class Law:
             yield Match(graph, number, bound)
 
     @property
-    def root(self) -> str:
-        """Name of the left side's operator: no other one needs to be looked at."""
+    def roots(self) -> tuple[str, ...]:
+        """Names of the left side's operator: no other one needs to be looked at."""
         if not isinstance(self.before, Apply):
             raise TypeError(f"the left side of {self.name} is no operator")
-        return self.before.name
+        return self.before.names
 
     def backwards(self) -> Law | None:
         """Give the law from right to left, if it is one."""
         return _Backwards(self) if self.both else None
+
+    def without_flag(self) -> Law | None:
+        """Give what is left of the law where its flag is off; None if nothing is."""
+        if not self.needs:
+            return self
+        has_exempt = self.is_modular or type(self).exempt is not Law.exempt
+        return WithoutFlag(self) if has_exempt else None
 
     def __repr__(self) -> str:
         return f"{self.name}: {(self.__doc__ or '').strip()}"
@@ -125,6 +137,32 @@ class _Backwards(Law):
     def __init__(self, law: Law) -> None:
         if law.after is None:
             raise TypeError(f"{law.name} has no right side")
-        self.name, self.needs = law.name, law.needs
+        self.name, self.needs, self.is_modular = law.name, law.needs, law.is_modular
         self.before, self.after = law.after, law.before
-        self.check = law.check  # type: ignore[method-assign]
+        self.check, self.exempt = law.check, law.exempt  # type: ignore[method-assign]
+
+
+class WithoutFlag(Law):
+    """What is left of a law that needs a flag, where the flag is off.
+
+    Parameters
+    ----------
+    law : Law
+        Of which some matches are exempt: those on integers, for many.
+    """
+
+    def __init__(self, law: Law) -> None:
+        self.name, self.before, self.after, self.both = law.name, law.before, law.after, law.both
+        self._law, self._flag = law, law.needs
+        self.rewrite, self.find = law.rewrite, law.find  # type: ignore[method-assign]
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse what is not exempt."""
+        if not self._law.exempt(match):
+            return Refusal("flag", f"Here it needs --allow {self._flag}.")
+        return self._law.check(match)
+
+    def backwards(self) -> Law | None:
+        """Give the law from right to left, without the flag too."""
+        found = self._law.backwards()
+        return None if found is None else WithoutFlag(found)

@@ -7,7 +7,7 @@ operators match in either order, so no law is written twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tvm import relax
@@ -91,13 +91,23 @@ class Apply(Pattern):
     attrs : str
         Names the operator with its attributes; the same name stands for the same attributes. Empty:
         the operator has none.
+    choices : tuple of str
+        More Relax names: any of these operators, the same one wherever ``attrs`` stands.
     """
 
     name: str
     operands: tuple[Pattern, ...]
     attrs: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Relax names of operators that it stands for."""
+        return (self.name, *self.choices)
 
     def __str__(self) -> str:
+        if self.choices:
+            return f"{self.attrs}({', '.join(map(str, self.operands))})"
         symbol = _SYMBOLS.get(self.name)
         if symbol is None:
             named = [self.attrs] if self.attrs else []
@@ -108,8 +118,8 @@ class Apply(Pattern):
         return f"{self._inner(left)} {symbol} {self._inner(right, is_right=True)}"
 
     def _inner(self, operand: Pattern, is_right: bool = False) -> str:
-        own = _PRECEDENCE.get(self.name, 0)
-        other = _PRECEDENCE.get(operand.name, 9) if isinstance(operand, Apply) else 9
+        own = _precedence(self)
+        other = _precedence(operand)
         needs = other < own or (is_right and other == own)
         return f"({operand})" if needs else str(operand)
 
@@ -132,6 +142,12 @@ _PRECEDENCE = {
 }
 
 
+def _precedence(pattern: Pattern) -> int:
+    if not isinstance(pattern, Apply) or pattern.choices:
+        return 9
+    return _PRECEDENCE.get(pattern.name, 9)
+
+
 def _short(name: str) -> str:
     return name.removeprefix("relax.").removeprefix("nn.")
 
@@ -141,12 +157,17 @@ def tensors(names: str) -> tuple[Tensor, ...]:
     return tuple(Tensor(name) for name in names.split())
 
 
+def number(value: float) -> Number:
+    """Write a number that stands alone."""
+    return Number(float(value))
+
+
 def constants(names: str) -> tuple[Tensor, ...]:
     """Name tensors that are known at compile time."""
     return tuple(Tensor(name, is_constant=True) for name in names.split())
 
 
-def apply(name: str, *operands: Operand, attrs: str = "") -> Pattern:
+def apply(name: str, *operands: Operand, attrs: str = "") -> Apply:
     """Write an operator of patterns and numbers."""
     made = (o if isinstance(o, Pattern) else Number(o) for o in operands)
     return Apply(name, tuple(made), attrs)
@@ -155,6 +176,20 @@ def apply(name: str, *operands: Operand, attrs: str = "") -> Pattern:
 def function(name: str, attrs: str = "") -> Callable[..., Pattern]:
     """Return a function that writes an operator; ``attrs`` as in :class:`Apply`."""
     return lambda *operands: apply(name, *operands, attrs=attrs)
+
+
+def one_of(attrs: str, *names: str) -> Callable[..., Pattern]:
+    """Return a function that writes any of some operators, the same one wherever ``attrs`` is."""
+    first, *others = (f"relax.{name}" for name in names)
+    return lambda *operands: replace(apply(first, *operands, attrs=attrs), choices=tuple(others))
+
+
+def operators_in(pattern: Pattern) -> Iterator[str]:
+    """Yield the names of a pattern's operators."""
+    if isinstance(pattern, Apply):
+        yield from pattern.names
+        for operand in pattern.operands:
+            yield from operators_in(operand)
 
 
 # Matching ----------------------------------------------------------------------------------------
@@ -190,8 +225,9 @@ def matches(pattern: Pattern, number: int, graph: EGraph, bound: Bindings) -> It
         if graph.uniform(number) == pattern.value:
             yield bound
     elif isinstance(pattern, Apply):
+        names = pattern.names
         for node in tuple(graph[number].nodes):
-            if node.head.name == pattern.name:
+            if node.head.name in names:
                 yield from _node_matches(pattern, node, graph, bound)
 
 
@@ -253,7 +289,7 @@ def write(pattern: Pattern, graph: EGraph, bound: Bindings, dtype: str, law: str
             return None
         operands.append(operand)
     head = bound.get(pattern.attrs)
-    if isinstance(head, Head) and head.name == pattern.name:
+    if isinstance(head, Head) and head.name in pattern.names:
         return graph.add(head, operands, law)
     return graph.call(_operator(pattern.name), *operands, law=law)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,10 @@ from tvm.ir import GenericConst
 
 from ..ecg.properties import Properties, properties_of
 from .egraph import FOLDED
-from .head import Head, Heads, is_tensor, operands, type_key
-from .terms import Term, subterms
+from .head import Head, Heads, is_tensor, operands
+from .terms import Term
 
+_FEW = 16  # elements of a constant whose values are looked at, whatever they are
 MOST = 32  # operators of a region: longer ones are cut where they are
 
 # Without a property that DNNFusion names, but with laws of their own.
@@ -30,14 +31,18 @@ _KNOWN = frozenset(
 )
 
 
-def is_algebraic(expr: object) -> bool:
-    """Whether laws know a binding's value: a call of an operator with one tensor as its result."""
+def is_algebraic(expr: object, also: frozenset[str] = frozenset()) -> bool:
+    """Whether laws know a binding's value: a call of an operator with one tensor as its result.
+
+    ``also`` has names of operators that are known to the laws at hand.
+    """
     if not isinstance(expr, relax.Call) or not isinstance(expr.op, ir.Op):
         return False
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return False
-    known = properties_of(expr.op.name) != Properties() or expr.op.name in _KNOWN
+    name = expr.op.name
+    known = properties_of(name) != Properties() or name in _KNOWN or name in also
     return known and all(
         isinstance(o, relax.Var | GenericConst) and isinstance(o.ty.shape, relax.ShapeExpr)
         for o in operands(expr)
@@ -78,26 +83,28 @@ class Region:
             known[hash(binding.var)] = Term(heads.of(call), args, call.ty)
         return tuple(known[hash(var)] for var in self.outputs)
 
-    def key(self, terms: tuple[Term, ...]) -> Hashable:
-        """Tell regions apart that differ in more than the values of large constants."""
-        numbers: dict[int, int] = {}
-        rows = []
-        for term in subterms(terms):
-            operands = tuple(numbers[id(o)] for o in term.operands)
-            rows.append((term.head.key, operands, type_key(term.type)))
-            numbers[id(term)] = len(numbers)
-        return tuple(rows), tuple(numbers[id(t)] for t in terms)
-
 
 def _leaf(leaf: ir.Expr, index: int, heads: Heads) -> Head:
     if not isinstance(leaf, GenericConst):
         return heads.leaf("input", index)
-    if np.prod(leaf.value.shape) > FOLDED:
-        return heads.leaf("constant", index)
-    return heads.value(leaf.value.numpy(), str(leaf.ty.dtype))
+    if np.prod(leaf.value.shape) <= FOLDED:
+        array = leaf.value.numpy()
+        if _is_telling(array):
+            return heads.value(array, str(leaf.ty.dtype))
+    return heads.leaf("constant", index)
 
 
-def regions(block: relax.DataflowBlock) -> Iterator[Region]:
+def _is_telling(array: np.ndarray) -> bool:
+    """Whether laws may ask for a constant's elements.
+
+    They do not for those of a bias; and where these are not looked at, all layers are one region.
+    """
+    if array.size <= _FEW or (array == array.reshape(-1)[0]).all():
+        return True
+    return array.ndim == 2 and np.array_equal(array, np.eye(*array.shape))
+
+
+def regions(block: relax.DataflowBlock, also: frozenset[str] = frozenset()) -> Iterator[Region]:
     """Cut a dataflow block into regions.
 
     An operator belongs to a region by how many operators without properties are on a path to it,
@@ -107,6 +114,8 @@ def regions(block: relax.DataflowBlock) -> Iterator[Region]:
     ----------
     block : relax.DataflowBlock
         Of operators, not legalised.
+    also : frozenset of str
+        Operators that laws know and :data:`_KNOWN` does not have.
 
     Yields
     ------
@@ -119,7 +128,7 @@ def regions(block: relax.DataflowBlock) -> Iterator[Region]:
     for binding in block.bindings:
         reads = [hash(v) for v in relax.analysis.free_vars(binding.value)]
         depth = max((depths.get(v, 0) for v in reads), default=0)
-        is_kept = isinstance(binding, relax.VarBinding) and is_algebraic(binding.value)
+        is_kept = isinstance(binding, relax.VarBinding) and is_algebraic(binding.value, also)
         depths[hash(binding.var)] = depth if is_kept else depth + 1
         if is_kept:
             position[hash(binding.var)] = len(kept)

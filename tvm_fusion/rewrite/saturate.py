@@ -24,7 +24,8 @@ class Limits:
     matches : int
         Of one law in one round; what is left over waits for the next.
     seconds : float
-        Of one region: for emergencies, since results then depend on the machine's speed.
+        Of one region, of processor time: for emergencies, since results then depend on the
+        machine's speed.
     forms : int
         That the planner is asked about.
     """
@@ -81,7 +82,7 @@ def saturate(
         Which limit was reached; None if there is nothing new to find.
     """
     directed = [d for law in laws for d in (law, law.backwards()) if d is not None]
-    until = time.monotonic() + limits.seconds
+    until = time.process_time() + limits.seconds
     seen: set[tuple] = set()
     for _ in range(limits.rounds):
         graph.rebuild()
@@ -91,7 +92,7 @@ def saturate(
             if graph.size >= limits.nodes:
                 graph.rebuild()
                 return "nodes"
-            if time.monotonic() > until:
+            if time.process_time() > until:
                 graph.rebuild()
                 return "seconds"
             changed |= _apply(directed[number], match, graph, uses)
@@ -113,7 +114,7 @@ def _matches(
     found = []
     for index, law in enumerate(laws):
         new = 0
-        for number in by_name.get(law.root, ()):
+        for number in dict.fromkeys(n for name in law.roots for n in by_name.get(name, ())):
             for match in law.find(graph, number):
                 key = (index, number, *match.bound.values())
                 if key not in seen:
@@ -140,6 +141,6 @@ def _apply(law: Law, match: Match, graph: EGraph, uses: dict[str, Use]) -> bool:
     if graph[written].type is not graph[match.root].type:
         use.refused["The result has another shape or type."] += 1
         return graph.size != before
-    changed = graph.union(match.root, written) or graph.size != before
+    changed = graph.equate(match.root, written) or graph.size != before
     use.fired += changed
     return changed

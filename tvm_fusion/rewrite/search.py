@@ -14,14 +14,17 @@ from tvm.target import Target
 from ..foreign import is_ours
 from ..fusion.decisions import Decision, record
 from ..fusion.estimate import Estimator, RegionCost
+from .attribution import Account, Accountant, change_of, variable_of
+from .changes import Gain, is_noting, note, note_uses
 from .egraph import EGraph
 from .emit import Emitter, function_of
 from .extract import extract
 from .head import Heads
 from .law import Law
+from .pattern import operators_in
 from .regions import Region, regions
 from .saturate import Limits, Use, saturate
-from .terms import Term, subterms
+from .terms import Structures, Term, subterms
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Found:
     ----------
     before, after : tuple of Term
         Outputs of the region; the same object if nothing is cheaper.
-    cost_before, cost_after : RegionCost
-        By the planner.
+    cost_before, cost_after : RegionCost or None
+        By the planner, who is not asked where there is one form only.
     laws : tuple of str
         That wrote the new form.
     limit : str or None
@@ -42,10 +45,17 @@ class Found:
 
     before: tuple[Term, ...]
     after: tuple[Term, ...]
-    cost_before: RegionCost
-    cost_after: RegionCost
+    cost_before: RegionCost | None = None
+    cost_after: RegionCost | None = None
     laws: tuple[str, ...] = ()
     limit: str | None = None
+
+    @property
+    def gain_us(self) -> float:
+        """Microseconds that the new form saves."""
+        if self.cost_before is None or self.cost_after is None:
+            return 0.0
+        return self.cost_before.us - self.cost_after.us
 
 
 class Searcher:
@@ -64,42 +74,61 @@ class Searcher:
     def __init__(self, laws: Sequence[Law], target: Target, limits: Limits | None = None) -> None:
         self.heads = Heads()
         self.uses: dict[str, Use] = {}
+        self.operators = frozenset(name for law in laws for name in operators_in(law.before))
         self._laws = laws
         self._limits = limits or Limits()
         self._estimator = Estimator(target)
         self._known: dict[Hashable, Found] = {}
+        self._costs: dict[Hashable, RegionCost] = {}
+        self._structures = Structures()
+        self._accounts: dict[int, Account] = {}
 
     def search(self, region: Region) -> Found:
         """Find the cheapest form of a region."""
         before = region.terms(self.heads)
-        key = region.key(before)
+        key = self._structures.of(before)
         if key not in self._known:
             self._known[key] = self._search(region, before)
         found = self._known[key]
         for name in found.laws:
             use = self.uses[name]
             use.chosen += 1
-            use.gain_us += (found.cost_before.us - found.cost_after.us) / len(found.laws)
+            use.gain_us += found.gain_us / len(found.laws)
         return found
+
+    def account(self, found: Found) -> Account:
+        """Say what a search changed, and by which laws."""
+        if id(found) not in self._accounts:
+            accountant = Accountant(self.heads, self._laws, self._limits)
+            self._accounts[id(found)] = accountant.account(found.before, found.after, found.laws)
+        return self._accounts[id(found)]
 
     def _search(self, region: Region, before: tuple[Term, ...]) -> Found:
         graph = EGraph(self.heads)
         roots = graph.add_terms(before)
         limit = saturate(graph, self._laws, self._limits, self.uses)
-        cost = self._estimate(before, region)
-        best = Found(before, before, cost, cost, limit=limit)
-        for form in extract(graph, roots, self._limits.forms):
-            estimated = self._estimate(form.terms, region)
-            if estimated < best.cost_after:
-                laws = dict.fromkeys(t.law for t in subterms(form.terms) if t.law)
-                best = replace(
-                    best, after=form.terms, cost_after=estimated, laws=tuple(sorted(laws))
-                )
-        return best
+        found = Found(before, before, limit=limit)
+        key_of = self._structures.of
+        own = key_of(before)
+        forms = {key_of(f.terms): f.terms for f in extract(graph, roots, self._limits.forms)}
+        forms.pop(own, None)
+        if not forms:
+            return found
+        cost = best = self._estimate(before, region)
+        for terms in forms.values():
+            estimated = self._estimate(terms, region)
+            if estimated < best:
+                best = estimated
+                laws = {t.law for t in subterms(terms) if t.law}
+                found = replace(found, after=terms, laws=tuple(sorted(laws)))
+        return replace(found, cost_before=cost, cost_after=best)
 
     def _estimate(self, terms: tuple[Term, ...], region: Region) -> RegionCost:
-        func, constants = function_of(terms, region, self.heads)
-        return self._estimator.estimate(func, constants)
+        key = self._structures.of(terms)
+        if key not in self._costs:
+            func, constants = function_of(terms, region, self.heads)
+            self._costs[key] = self._estimator.estimate(func, constants)
+        return self._costs[key]
 
 
 @tvm.transform.module_pass(opt_level=0, name="SearchEquivalents")
@@ -120,43 +149,59 @@ class SearchEquivalents:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Search in every function that is ours; each changed region is recorded."""
-        from .laws import allowed
+        from .rules import laws
 
-        laws = allowed() if self._laws is None else self._laws
-        searcher = Searcher(laws, Target.current(allow_none=False), self._limits)
-        result = mod
-        for gvar, func in mod.functions.items():
-            if not is_ours(func):
-                continue
-            found = {}
-            for block in func.body.blocks:
-                if isinstance(block, relax.DataflowBlock):
-                    for region in regions(block):
-                        best = searcher.search(region)
-                        if best.after is not best.before:
-                            found[region] = best
-                            _record(region, best)
-            if found:
-                result = mod.clone() if result is mod else result
-                new = _Rewriter(mod, found, searcher).visit_expr(func)
-                result[gvar] = relax.analysis.remove_all_unused(new)
-        return result
+        chosen = laws() if self._laws is None else self._laws
+        searcher = Searcher(chosen, Target.current(allow_none=False), self._limits)
+        return rewrite_regions(mod, searcher)
 
 
-def _record(region: Region, found: Found) -> None:
+def rewrite_regions(mod: tvm.IRModule, searcher: Searcher) -> tvm.IRModule:
+    """Replace regions of every function that is ours by what a searcher finds for them."""
+    result = mod
+    for gvar, func in mod.functions.items():
+        if not is_ours(func):
+            continue
+        found = {}
+        for block in func.body.blocks:
+            if isinstance(block, relax.DataflowBlock):
+                for region in regions(block, searcher.operators):
+                    best = searcher.search(region)
+                    if best.after is not best.before:
+                        found[region] = best
+                        _record(gvar.name_hint, region, best, searcher)
+        if found:
+            result = mod.clone() if result is mod else result
+            new = _Rewriter(mod, found, searcher).visit_expr(func)
+            result[gvar] = relax.analysis.remove_all_unused(new)
+    note_uses(searcher.uses)
+    return result
+
+
+def _record(function: str, region: Region, found: Found, searcher: Searcher) -> None:
     before, after = found.cost_before, found.cost_after
-    forms = (", ".join(map(str, terms)) for terms in (found.before, found.after))
+    if before is None or after is None:
+        return
     record(
         Decision(
             region.outputs[-1].name,
             "",
             "accepted",
             "rewritten",
-            f"{' = '.join(forms)} by {', '.join(found.laws) or 'what is equal'}:"
+            f"Rewritten by {', '.join(found.laws) or 'what is equal'}:"
             f" {before.us:.1f} to {after.us:.1f} us.",
             bytes_saved=before.bytes - after.bytes,
         )
     )
+    if is_noting():
+        account = searcher.account(found)
+        gain = Gain(
+            before.us - after.us,
+            before.kernels - after.kernels,
+            before.bytes - after.bytes,
+            before.flops - after.flops,
+        )
+        note(change_of(function, variable_of(region, account.place, searcher.heads), account, gain))
 
 
 @mutator

@@ -1,14 +1,26 @@
-"""The rewriting stage, with stock simplifications behind it."""
+"""The rewriting stage: simplifications of TVM's, and what rules make cheaper."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import tvm
 from tvm import relax
-from tvm.ir.transform import PassContext
+from tvm.ir.transform import Pass, PassContext
+from tvm.target import Target
 
+from ..config import FusionConfig
 from ..foreign import on_ours
+from ..frontend.normalize.fold_constants import FoldConstants
+from ..fusion.decisions import Decision, record
+from . import rules
+from .batch_matmuls import BatchMatmuls
 from .byte_products import ByteProducts
+from .flags import Search
+from .greedy import GreedyEquivalents
 from .join_matmuls import JoinMatmuls
+from .recompose.recompose import Recompose
+from .search import SearchEquivalents
 
 
 @tvm.transform.module_pass(opt_level=0, name="Rewrite")
@@ -16,17 +28,69 @@ class Rewrite:
     """Turn a graph into a cheaper equivalent one.
 
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
-    computed that no output needs; products of quantised tensors as products of bytes; matrix
-    products of one left operand joined.
+    computed that no output needs; then what is algebra: products of quantised tensors as products
+    of bytes, operators in the place of what exporters wrote out, equal forms that are cheaper,
+    matrix products of one left operand joined, and those side by side batched.
+
+    Parameters
+    ----------
+    search : {"search", "greedy", "none"}
+        How equal forms are found; "none" leaves all algebra out.
+    allow : collection of str
+        Flags of laws outside floating point's promise:
+        :data:`tvm_fusion.rewrite.flags.FLAGS`.
+    without : collection of str
+        Names of rules that may not be used.
+
+    Raises
+    ------
+    UserError
+        For a name that is none of the above.
     """
+
+    def __init__(
+        self,
+        search: Search = "search",
+        allow: Collection[str] = (),
+        without: Collection[str] = (),
+    ) -> None:
+        chosen = FusionConfig(rewrite=search, allow=allow, without=without)
+        rules.check_names(chosen.without)
+        self._options = chosen
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
-        return on_ours(
-            relax.transform.DecomposeOpsForInference(),
-            relax.transform.CanonicalizeBindings(),
-            relax.transform.EliminateCommonSubexpr(),
-            relax.transform.DeadCodeElimination(),
-            ByteProducts(),
-            JoinMatmuls(),
-        )(mod)
+        mod = on_ours(relax.transform.DecomposeOpsForInference(), *_tidy())(mod)
+        if self._options.rewrite == "none":
+            return mod
+        without = self._options.without
+        if "byte_products" not in without:
+            mod = on_ours(ByteProducts())(mod)
+        if Target.current() is None:
+            sentence = "There is no target, whose planner would say what a form costs."
+            record(Decision("Rewrite", "", "refused", "no_target", sentence))
+            found = mod
+        else:
+            found = on_ours(Recompose(without), self._search())(mod)
+        if not _same(found, mod):
+            found = on_ours(FoldConstants(), *_tidy())(found)
+        joins = {"batch_matmuls": BatchMatmuls(), "join_matmuls": JoinMatmuls()}
+        return on_ours(*(rule for name, rule in joins.items() if name not in without))(found)
+
+    def _search(self) -> Pass:
+        laws = rules.laws(self._options.flags, self._options.without)
+        if self._options.rewrite == "greedy":
+            return GreedyEquivalents(laws)
+        return SearchEquivalents(laws)
+
+
+def _tidy() -> list[Pass]:
+    return [
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.EliminateCommonSubexpr(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def _same(one: tvm.IRModule, other: tvm.IRModule) -> bool:
+    return all(func.same_as(other[gvar]) for gvar, func in one.functions.items())

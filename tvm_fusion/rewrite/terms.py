@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tvm import relax
 
-from .head import Head
+from ..ecg.properties import properties_of
+from .head import Head, type_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,3 +51,22 @@ def subterms(terms: Iterable[Term]) -> Iterator[Term]:
             seen.add(id(term))
             stack.append((term, True))
             stack.extend((operand, False) for operand in reversed(term.operands))
+
+
+class Structures:
+    """Numbers of terms: equal ones for terms that differ in the order of operands at most."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def of(self, terms: Iterable[Term]) -> tuple[int, ...]:
+        """Give the numbers of terms; leaves are equal where their heads are."""
+        terms = tuple(terms)
+        found: dict[int, int] = {}
+        for term in subterms(terms):
+            operands = tuple(found[id(o)] for o in term.operands)
+            if len(operands) == 2 and properties_of(term.head.name).commutative:
+                operands = min(operands), max(operands)
+            key = (term.head.key, operands, type_key(term.type))
+            found[id(term)] = self._numbers.setdefault(key, len(self._numbers))
+        return tuple(found[id(term)] for term in terms)

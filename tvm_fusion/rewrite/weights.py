@@ -23,11 +23,11 @@ _WEIGHTS = {
     ),
     **dict.fromkeys(("nn.gelu", "nn.gelu_tanh", "nn.silu"), 2 * _TRANSCENDENTAL),
 }
-_MOVES = (
+MOVES = (
     *("reshape", "permute_dims", "squeeze", "expand_dims", "flatten", "broadcast_to", "astype"),
     *("strided_slice", "concat"),
 )
-_REDUCTIONS = ("sum", "mean", "max", "min", "prod", "variance", "std", "cumsum", "cumprod")
+REDUCTIONS = ("sum", "mean", "max", "min", "prod", "variance", "std", "cumsum", "cumprod")
 
 
 def weight(head: Head, result: relax.TensorType, operands: Sequence[relax.TensorType]) -> float:
@@ -50,9 +50,9 @@ def weight(head: Head, result: relax.TensorType, operands: Sequence[relax.Tensor
     if head.call is None:
         return 0.0
     name = head.name.removeprefix("relax.")
-    if name in _MOVES:
+    if name in MOVES:
         return OPERATOR
-    if name in _REDUCTIONS:
+    if name in REDUCTIONS:
         return KERNEL + elements(operands[0])
     if name == "matmul":
         terms = at(operands[0].shape.values[-1])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -41,6 +42,48 @@ class Expected:
 
 def test_before_and_expected():
     tvm.ir.assert_structural_equal(RemoveIdentities()(Before), Expected)
+
+
+def permuted(*steps, shape=("n", 4, 3)):
+    """A function that permutes one time after the other; None reverses all axes."""
+    builder = tvm.relax.BlockBuilder()
+    extents = (
+        None if shape is None else [tvm.tirx.Var(d, "int64") if d == "n" else d for d in shape]
+    )
+    x = tvm.relax.Var("x", tvm.relax.TensorType(extents, F32))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for axes in steps:
+                y = builder.emit(tvm.relax.op.permute_dims(y, axes))
+            y = builder.emit_output(tvm.relax.op.exp(y))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ([2, 0, 1], [1, 2, 0]),
+        (None, None),
+        ([0, -1, 1], [0, 2, 1]),
+        ([1, 0, 2], None, [2, 1, 0], [1, 0, 2]),
+    ],
+    ids=str,
+)
+def test_permutes_that_undo_each_other_go(steps):
+    tvm.ir.assert_structural_equal(RemoveIdentities()(permuted(*steps)), permuted())
+
+
+@pytest.mark.parametrize("steps", [([2, 0, 1], [2, 0, 1]), (None, [0, 2, 1]), (None,)], ids=str)
+def test_other_permutes_stay(steps):
+    before = permuted(*steps)
+    assert RemoveIdentities()(before).same_as(before)
+
+
+def test_permutes_of_unknown_rank_stay():
+    before = permuted(None, None, shape=None)
+    assert RemoveIdentities()(before).same_as(before)
 
 
 def test_operators_that_do_something_stay():

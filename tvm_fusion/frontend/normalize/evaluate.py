@@ -6,6 +6,7 @@ network; numpy compiles nothing. Floating point operators compute in float64 and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,19 +33,35 @@ def evaluate(call: relax.Call) -> np.ndarray | None:
         The result in the call's shape and dtype; None where an operand is not constant, the shape
         is symbolic, or the operator or this use of it is not known here.
     """
+    result = evaluate_exactly(call, [_operand(arg) for arg in call.args])
+    return None if result is None else result.astype(result_dtype(call), copy=False)
+
+
+def evaluate_exactly(call: relax.Call, operands: Sequence[Any]) -> np.ndarray | None:
+    """Compute an operator of given operands, and leave the result as numpy has it.
+
+    Parameters
+    ----------
+    call : tvm.relax.Call
+        A normalized call.
+    operands : sequence
+        An array, a list of arrays, a list of ints or a number for each of its arguments; None for
+        what is not known.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        The result in the call's shape: floating point in float64, not rounded to the call's dtype.
+        None as :func:`evaluate`.
+    """
     function = _OPERATORS.get(getattr(call.op, "name", ""))
     shape = result_shape(call)
-    if function is None or shape is None:
-        return None
-    operands = [_operand(arg) for arg in call.args]
-    if any(operand is None for operand in operands):
+    if function is None or shape is None or any(operand is None for operand in operands):
         return None
     with np.errstate(all="ignore"):
         result = function(call, operands)
-    if result is None:
-        return None
     # In this order: ascontiguousarray gives a scalar an axis.
-    return np.ascontiguousarray(result.astype(result_dtype(call), copy=False)).reshape(shape)
+    return None if result is None else np.ascontiguousarray(result).reshape(shape)
 
 
 def result_shape(call: relax.Call) -> tuple[int, ...] | None:
@@ -185,6 +202,25 @@ def _astype(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     return array
 
 
+@_register("clip")
+def _clip(_call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    array, low, high = operands
+    return np.minimum(np.maximum(_wide(array), low), high)
+
+
+@_register("nn.relu")
+def _relu(_call: Any, operands: Sequence[Any]) -> np.ndarray:
+    return np.maximum(operands[0], 0)
+
+
+@_register("left_shift", "right_shift")
+def _shift(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    array, bits = operands
+    if np.any(bits < 0) or np.any(bits >= array.dtype.itemsize * 8):  # C leaves these open
+        return None
+    return (np.left_shift if call.op.name == "relax.left_shift" else np.right_shift)(array, bits)
+
+
 @_register("where")
 def _where(_call: Any, operands: Sequence[Any]) -> np.ndarray:
     return np.where(*operands)
@@ -237,6 +273,27 @@ def _reduce(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     return np.asarray(getattr(np, name)(_wide(array), axis=axes, keepdims=call.attrs.keepdims))
 
 
+@_register("prod")
+def _prod(call: Any, operands: Sequence[Any]) -> np.ndarray:
+    axes = call.attrs.axis
+    axis = None if axes is None else tuple(int(a) for a in axes)
+    return np.asarray(np.prod(_wide(operands[0]), axis=axis, keepdims=call.attrs.keepdims))
+
+
+#: Multiplications of a product of constants that are worth a compilation's time.
+_MOST_MULTIPLICATIONS = 1 << 33
+
+
+@_register("matmul")
+def _matmul(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    shape, terms = result_shape(call), operands[0].shape[-1]
+    if shape is None or np.prod(shape, dtype=np.int64) * terms > _MOST_MULTIPLICATIONS:
+        return None
+    if not _is_float(operands[0]):  # narrow ones would wrap around before they are added up
+        return np.matmul(*(o.astype(result_dtype(call)) for o in operands))
+    return np.matmul(*map(_wide, operands))
+
+
 _BINARY: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -255,14 +312,17 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "bitwise_and": np.bitwise_and,
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
+    "left_shift": np.left_shift,
 }
 # Integers divide in several ways, and integer powers overflow.
 _BINARY_FLOAT: dict[str, Callable[..., Any]] = {"divide": np.divide, "power": np.power}
 _UNARY: dict[str, Callable[..., Any]] = {
     "negative": np.negative,
     "abs": np.abs,
-    "logical_not": np.logical_not,
+    "sign": np.sign,
+    "square": np.square,
     "bitwise_not": np.bitwise_not,
+    "logical_not": np.logical_not,
     "isnan": np.isnan,
     "isfinite": np.isfinite,
     "isinf": np.isinf,
@@ -274,10 +334,17 @@ _UNARY_FLOAT: dict[str, Callable[..., Any]] = {
     "log": np.log,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asin": np.arcsin,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "tanh": np.tanh,
     "floor": np.floor,
     "ceil": np.ceil,
-    "square": np.square,
+    "trunc": np.trunc,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
 }
 

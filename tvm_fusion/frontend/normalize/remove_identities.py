@@ -16,7 +16,10 @@ _BY_TYPE = ("relax.astype", "relax.reshape", "relax.broadcast_to", "relax.squeez
 
 @tvm.transform.module_pass(opt_level=0, name="RemoveIdentities")
 class RemoveIdentities:
-    """Drop casts, reshapes and broadcasts to the type a tensor has already, and dropout."""
+    """Drop casts, reshapes and broadcasts to the type a tensor has already, and dropout.
+
+    Of permutes that undo each other both go.
+    """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every function that is ours."""
@@ -29,9 +32,25 @@ def _identity(value: Any, scope: Scope) -> Any:
         return None if dropout is None else dropout.args[0]
     name = op_name(value)
     if name == "relax.permute_dims":
-        axes = value.attrs.axes
-        if axes is not None and [int(axis) for axis in axes] == list(range(len(axes))):
+        axes = _axes(value)
+        if axes is None:
+            return None
+        if axes == sorted(axes):
             return value.args[0]
+        before = scope.call(value.args[0], name)
+        if before is None:
+            return None
+        first = _axes(before)
+        if first is not None and [first[axis] for axis in axes] == sorted(axes):
+            return before.args[0]
     elif name in _BY_TYPE and structural_equal(value.args[0].ty, value.ty):
         return value.args[0]
     return None
+
+
+def _axes(permute: relax.Call) -> list[int] | None:
+    """List the axes of a permute; None if they are all reversed and nobody knows how many."""
+    axes, dims = permute.attrs.axes, permute.ty.ndim
+    if axes is not None:
+        return [int(axis) % len(axes) for axis in axes]
+    return None if dims < 0 else list(range(dims))[::-1]

@@ -1,6 +1,7 @@
 """Why a model's kernels are what they are: groups, edges not fused, counts against stock TVM."""
 
 from .result import Edge, Explanation, Group, Member
+from .rewriting import Rewriting
 from .run import explain
 
-__all__ = ["Edge", "Explanation", "Group", "Member", "explain"]
+__all__ = ["Edge", "Explanation", "Group", "Member", "Rewriting", "explain"]

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ...errors import UserError
 from ...fusion.decisions import Decision
+from .rewriting import Rewriting
 
 _WIDTH = 100  # of str(), which knows no terminal
 
@@ -165,6 +166,8 @@ class Explanation:
         package imported, which is cheaper already.
     about : str
         The name that the explanation is restricted to; empty as a rule.
+    rewriting : Rewriting or None
+        What the rewriting stage changed; None if it was not asked for.
     """
 
     source: str
@@ -179,6 +182,7 @@ class Explanation:
     stock: Counts | None
     stock_from: str = ""
     about: str = ""
+    rewriting: Rewriting | None = None
 
     def of(self, name: str) -> Explanation:
         """Keep the groups and edges of some operators.
@@ -224,9 +228,10 @@ class Explanation:
             ``model``, ``target``, ``about``, ``kernels``, ``calls``, ``intermediate_bytes``,
             ``caveats``; ``stock_kernels``, ``stock_calls``, ``stock_intermediate_bytes`` (None
             without stock), ``stock_from``; ``assumed_dim``; ``groups``, ``refused``, ``views``,
-            ``opaque``, ``fallbacks``: lists of objects. An edge has ``producer`` and ``consumer``
-            (variables), their ``operators``, ``titles`` and ``classes``, ``bytes``, ``code``,
-            ``sentence``.
+            ``opaque``, ``fallbacks``: lists of objects; ``rewriting``: None, or as
+            :meth:`tvm_fusion.report.explain.Rewriting.to_json` says. An edge has ``producer`` and
+            ``consumer`` (variables), their ``operators``, ``titles`` and ``classes``, ``bytes``,
+            ``code``, ``sentence``.
         """
         stock = self.stock
         return {
@@ -247,6 +252,7 @@ class Explanation:
             "views": [asdict(v) for v in self.views],
             "opaque": [asdict(o) for o in self.opaque],
             "fallbacks": [asdict(d) for d in self.fallbacks],
+            "rewriting": None if self.rewriting is None else self.rewriting.to_json(),
         }
 
     @classmethod
@@ -269,6 +275,7 @@ class Explanation:
             stock=None if stock[0] is None else Counts(*stock),
             stock_from=data["stock_from"],
             about=data["about"],
+            rewriting=data["rewriting"] and Rewriting.from_json(data["rewriting"]),
         )
 
     def show(self, console: Console | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 from ...config import FusionConfig
@@ -14,11 +15,14 @@ from ...fusion.cost import CostModel
 from ...fusion.decisions import Decision, record, recording
 from ...fusion.plan import Plan
 from ...fusion.records import default_records
+from ...rewrite import rules
+from ...rewrite.changes import Rewrites, noting
 from ...schedule.guard import reason_of
 from ...schedule.template import Claim
 from ..count import Count, count, count_stock
 from ..planned import PlannedModel, plan_model
 from .result import Counts, Edge, Explanation, Group, Member
+from .rewriting import Rewriting
 
 
 def explain(
@@ -27,6 +31,7 @@ def explain(
     config: FusionConfig | None = None,
     *,
     stock: bool = True,
+    rewrites: bool = False,
 ) -> Explanation:
     """Explain what a compilation does with a model's operators, and why.
 
@@ -44,6 +49,9 @@ def explain(
     stock : bool
         Whether to count what stock TVM makes of the model as well, which takes another
         compilation.
+    rewrites : bool
+        Whether to tell what the rewriting stage changed, and which rules did; the search for the
+        fewest that suffice takes a while.
 
     Returns
     -------
@@ -55,7 +63,8 @@ def explain(
         For a model, target or option that cannot be compiled.
     """
     with recording() as decisions:
-        planned = plan_model(model, target, config)
+        with noting() if rewrites else nullcontext() as noted:
+            planned = plan_model(model, target, config)
         scheduled = planned.scheduled(planned.plans)
         of_stock, stock_from = _stock(model, planned) if stock else (None, "")
     cost = CostModel(planned.spec.device, default_records())
@@ -85,7 +94,16 @@ def explain(
         counts=counted,
         stock=of_stock,
         stock_from=stock_from,
+        rewriting=None if noted is None else _rewriting(noted, planned.config),
     )
+
+
+def _rewriting(noted: Rewrites, config: FusionConfig) -> Rewriting:
+    if config.rewrite == "none":
+        unused = dict.fromkeys(rules.names(), "nothing is rewritten")
+    else:
+        unused = rules.unused(config.flags, config.without)
+    return Rewriting(tuple(noted.changes), dict(noted.uses), unused)
 
 
 def member_of(op: Operator) -> Member:

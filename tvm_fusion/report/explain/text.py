@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .result import Edge, Explanation, Group, Member
+from .rewriting_text import show_rewriting
 
 _SHOWN = 3  # variables of equal groups, views and the like that are named one by one
 _LONG = 6  # members of a group from which on its title names a few and counts the rest
@@ -23,6 +24,9 @@ def show(explanation: Explanation, console: Console) -> None:
     console.print(_headline(explanation), soft_wrap=True)
     for caveat in explanation.counts.caveats:
         console.print(f"  {caveat}", style="yellow", markup=False, soft_wrap=True)
+    if explanation.rewriting is not None:
+        show_rewriting(explanation.rewriting, console)
+        return
     if explanation.about:
         console.print(f"[bold]{escape(explanation.about)}[/] is in:", soft_wrap=True)
     if explanation.groups:

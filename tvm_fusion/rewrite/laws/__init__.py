@@ -2,16 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ..law import Law
-from . import arithmetic
+from . import (
+    casts,
+    concats,
+    convolution,
+    exponentials,
+    extrema,
+    lattice,
+    logic,
+    matmuls,
+    means,
+    moves,
+    nested,
+    order,
+    powers,
+    products,
+    quotients,
+    reductions,
+    roots,
+    scaled_products,
+    select,
+    signs,
+    slices,
+    special_products,
+    sums,
+)
 
-LAWS: tuple[Law, ...] = (*arithmetic.LAWS,)
+LAWS: tuple[Law, ...] = (
+    *sums.LAWS,
+    *products.LAWS,
+    *quotients.LAWS,
+    *exponentials.LAWS,
+    *roots.LAWS,
+    *powers.LAWS,
+    *signs.LAWS,
+    *lattice.LAWS,
+    *order.LAWS,
+    *casts.LAWS,
+    *select.LAWS,
+    *logic.LAWS,
+    *slices.LAWS,
+    *concats.LAWS,
+    *reductions.LAWS,
+    *means.LAWS,
+    *extrema.LAWS,
+    *nested.LAWS,
+    *matmuls.LAWS,
+    *scaled_products.LAWS,
+    *special_products.LAWS,
+    *convolution.LAWS,
+    *moves.LAWS,
+)
 
 
-def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple[Law, ...]:
-    """List the laws that hold always, and those that flags allow.
+def allowed(
+    flags: Collection[str] = (), without: Collection[str] = (), laws: Sequence[Law] = LAWS
+) -> tuple[Law, ...]:
+    """List the laws that hold always, or where they do, and those that flags allow.
 
     Parameters
     ----------
@@ -19,7 +69,9 @@ def allowed(flags: Collection[str] = (), without: Collection[str] = ()) -> tuple
         Of :data:`tvm_fusion.rewrite.law.FLAGS`.
     without : collection of str
         Names of laws that are switched off.
+    laws : sequence of Law
+        That there are.
     """
-    return tuple(
-        law for law in LAWS if (not law.needs or law.needs in flags) and law.name not in without
-    )
+    kept = (law for law in laws if law.name not in without)
+    given = (law if law.needs in flags else law.without_flag() for law in kept)
+    return tuple(law for law in given if law is not None)

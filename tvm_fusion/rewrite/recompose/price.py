@@ -15,7 +15,7 @@ from ...schedule.template import Template
 from ..emit import Emitter, function_of
 from ..head import Head, Heads, is_tensor, operands
 from ..regions import Region
-from ..terms import Term
+from ..terms import Structures, Term
 from .kind import Found, Kind, Writer
 from .view import View, dtype_of, known_shape
 
@@ -79,6 +79,7 @@ class Pricer:
     def __init__(self, target: Target) -> None:
         self._estimator = Estimator(target)
         self._heads = Heads()
+        self._structures = Structures()
         self._known: dict[Hashable, Price] = {}
 
     def price(self, kind: Kind, view: View, root: relax.Var, found: Found) -> Price | None:
@@ -88,7 +89,7 @@ class Pricer:
             return None
         terms = region.terms(self._heads)
         composed, fixed = self._composed(region, terms, root, found)
-        own = region.key(terms)
+        own = self._structures.of(terms)
         other = self._key(composed, region)
         key = kind.name, own, other
         if key not in self._known:
@@ -133,7 +134,7 @@ class Pricer:
                 known[hash(binding.var)] = term(value)
         result = func.body.body
         results = result.fields if isinstance(result, relax.Tuple) else [result]
-        return region.key(tuple(term(r) for r in results))
+        return self._structures.of(term(r) for r in results)
 
     def _composed(
         self, region: Region, terms: tuple[Any, ...], root: relax.Var, found: Found

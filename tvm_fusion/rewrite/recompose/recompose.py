@@ -30,11 +30,6 @@ class Recompose:
     ----------
     without : collection of str
         Names of kinds that are switched off.
-
-    Raises
-    ------
-    ValueError
-        For a name that no kind has.
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
@@ -96,6 +91,8 @@ def recompose(
         price = pricer.price(kind, view, root, found)
         if price is None or not price.is_claimed or price.is_dearer:
             record(_refused(kind, root, price))
+            if price is not None and not price.is_claimed:
+                _bury(view, root, found, dead)  # nor is a part of it
             continue
         if not price.is_same:
             taken[hash(root)] = found

@@ -213,6 +213,8 @@ def known_shape(expr: Any) -> list[Any] | None:
 
 def extent(value: Any) -> int | None:
     """Give an extent; None if it is symbolic."""
+    if isinstance(value, int):
+        return value
     return int(value.value) if isinstance(value, tirx.IntImm) else None
 
 
@@ -223,8 +225,8 @@ def longer(extents: Sequence[Any]) -> list[Any]:
 
 def same_extent(a: Any, b: Any) -> bool:
     """Whether two extents are the same."""
-    if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm):
-        return int(a.value) == int(b.value)
+    if extent(a) is not None or extent(b) is not None:
+        return extent(a) == extent(b)
     return bool(tvm_ffi.structural_equal(a, b))
 
 

@@ -25,6 +25,7 @@ FEW = 4  # tiles of rows, for which copying costs as much as multiplying
 SHORT_TERMS = 128  # of a pass: sums come and go beside them
 COMPUTED = 256 * 1024  # elements of the rows that a task computes: 1 MB
 COMPUTE, READ = 0.8, 0.3  # cycles of an element of them, and of the right factor in a far cache
+NEAR = 48 * 1024  # elements of a right factor near every core: its tasks share no line of results
 CHUNK = 512 * 1024  # elements of the panels that a task copies, or of its partial sums: 2 MB
 COPY = 3  # cost of an element of a panel that is copied, beside one of the rows that is read
 TASKS = 4  # for each core, so that they end at about the same time
@@ -107,6 +108,11 @@ def blocking(
         extents = rows, columns * width, computed, batch or MANY
         blocks, chunks = _computing(*extents, unit, cores, (height, width))
         panels = math.ceil(columns / chunks)
+    elif k is not None and _by_rows(columns * width * k, tiles, cores or CORES, copies):
+        # Copies are made once for each core, tasks that copy nothing may be smaller.
+        even = (cores or CORES) if wanted > 1 else 1
+        blocks = even if copies else math.ceil(wanted / even) * even
+        blocks, panels = min(tiles, max(blocks, math.ceil(tiles * height / ROWS))), columns
     elif copies:
         blocks, panels = _copying(tiles, height, columns, width, batch or MANY, wanted)
     else:
@@ -186,6 +192,11 @@ def _computing(
             if best is None or cost < best:
                 best, found = cost, (blocks, chunks)
     return found
+
+
+def _by_rows(elements: int, tiles: int, cores: int, copies: bool) -> bool:
+    """Whether tasks take whole rows: the right factor is small, and the rows are many."""
+    return elements <= NEAR and tiles >= cores * (FEW if copies else 1)
 
 
 def _copying(

@@ -103,18 +103,16 @@ class Contraction(Template):
         """Name contractions with light One-to-Many producers, such as a gate over channels.
 
         The mapping table keeps such a pair apart. On a GPU an operand's tile is computed on its way
-        to shared memory, and the largest tensor of a squeeze-and-excitation block goes.
+        to shared memory, and the largest tensor of a squeeze-and-excitation block goes. What is
+        only repeated, such as the keys that several heads share, is an index on every target.
         """
-        if not self._is_gpu:
-            return
         for op in graph.operators:
             if op.type is not MappingType.MANY_TO_MANY:
                 continue
             for producer in graph.predecessors(op):
-                is_only_reader = graph.successors(producer) == [op]
-                leaves = any(v.leaves for v in producer.results)
-                if producer.type is MappingType.ONE_TO_MANY and is_only_reader and not leaves:
-                    yield producer, op
+                expanded = _expanded(graph, producer, op)
+                if expanded and (self._is_gpu or not any(o.flops for o in expanded)):
+                    yield *expanded, op
 
     def _slowdown(self, group: Group, contraction: SumOfProducts, copied: list[Apart]) -> int:
         """Weigh producers that the sum evaluates again and again, or makes it read across."""
@@ -155,6 +153,20 @@ class Contraction(Template):
         elif self._is_gpu:
             tile = 128
         return max(1, math.ceil(sums / tile))
+
+
+def _expanded(graph: Graph, producer: Operator, reader: Operator) -> list[Operator]:
+    """Follow an operand through what only moves it, back to a One-to-Many operator."""
+    found: list[Operator] = []
+    while graph.successors(producer) == [reader] and not any(v.leaves for v in producer.results):
+        found.append(producer)
+        if producer.type is MappingType.ONE_TO_MANY:
+            return found
+        before = graph.predecessors(producer)
+        if producer.type not in (MappingType.REORGANIZE, MappingType.SHUFFLE) or len(before) != 1:
+            break
+        reader, producer = producer, before[0]
+    return []
 
 
 def unpacked_pieces(group: Group, contraction: SumOfProducts) -> Refusal | None:

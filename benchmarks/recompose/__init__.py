@@ -1,0 +1,1 @@
+"""What recomposition finds in the zoo's graphs, and what planning makes of it."""

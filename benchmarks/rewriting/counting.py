@@ -1,0 +1,76 @@
+"""Figures of one model under each way of rewriting, by the planner; nothing is built."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tvm_fusion import transform
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.device import parse
+from tvm_fusion.foreign import is_ours
+from tvm_fusion.fusion.fuse import plan_module
+from tvm_fusion.pipeline import stage
+from tvm_fusion.rewrite.flags import SEARCHES, Search
+
+WAYS: tuple[Search, ...] = tuple(sorted(SEARCHES, key=("none", "greedy", "search").index))
+
+
+def figures(mod: tvm.IRModule, way: Search, target: str = "cpu") -> dict[str, Any]:
+    """Rewrite a module and plan it.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        As the frontend leaves it.
+    way : {"none", "greedy", "search"}
+        How it is rewritten.
+    target : str
+        As of :func:`tvm_fusion.device.parse`.
+
+    Returns
+    -------
+    dict
+        ``operators`` of Relax after rewriting; ``flops``, ``bytes`` and ``kernels`` of the plan's
+        claims; ``seconds`` of one core that the rewriting stage took.
+    """
+    config = FusionConfig(rewrite=way)
+    tvm_target = parse(target).tvm_target()
+    with tvm_target:
+        mod = transform.NormalizeImport()(mod)
+        seconds, rewritten = timed(mod, config)
+        legal = transform.Legalize()(rewritten)
+        plans = plan_module(legal, tvm_target).values()
+    claims = [claim for plan in plans for claim in plan.claims]
+    return {
+        "operators": operators(rewritten),
+        "flops": sum(claim.flops for claim in claims),
+        "bytes": sum(claim.bytes for claim in claims),
+        "kernels": sum(claim.launches for claim in claims),
+        "seconds": seconds,
+    }
+
+
+def timed(mod: tvm.IRModule, config: FusionConfig) -> tuple[float, tvm.IRModule]:
+    """Run the rewriting stage under the current target; give its processor seconds, too."""
+    rewrite = stage("rewrite", config)
+    start = time.process_time()
+    rewritten = rewrite(mod)
+    return time.process_time() - start, rewritten
+
+
+def operators(mod: tvm.IRModule) -> int:
+    """Count calls of operators in the functions that are ours."""
+    found = 0
+
+    def visit(expr: Any) -> None:
+        nonlocal found
+        found += isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
+
+    for func in mod.functions.values():
+        if is_ours(func):
+            relax.analysis.post_order_visit(func.body, visit)
+    return found

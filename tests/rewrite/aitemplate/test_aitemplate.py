@@ -1,0 +1,61 @@
+"""Every row of AITemplate's pass list: kernels, bytes, results, and the page that tells them."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from benchmarks.fusion.case import Compiled, compile_case, errors
+
+from .page import PAGE, lines
+from .row import CPU, TARGETS
+from .rows import EXAMPLES, ROWS
+
+each = pytest.mark.parametrize("name", list(EXAMPLES))
+
+
+@functools.cache
+def compiled(name: str, target: str) -> Compiled:
+    return compile_case(EXAMPLES[name].case, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@each
+def test_kernels_and_bytes(name, target):
+    """As few as the row promises; what is said to be missing is missing still."""
+    example, found = EXAMPLES[name], compiled(name, target)
+    enough = found.count.kernels <= example.kernels
+    enough = enough and found.count.intermediate_bytes <= example.bytes
+    assert enough is (target not in example.missing), found
+    assert not found.count.caveats
+    if example.functions is not None:
+        assert len(found.count.launches) == example.functions
+
+
+@each
+def test_results(name):
+    example = EXAMPLES[name]
+    for error in errors(example.case, compiled(name, CPU)):
+        assert error <= example.case.tolerance
+
+
+@pytest.mark.slow
+@each
+def test_the_page_is_of_today(name):
+    line = f"| {' | '.join(lines(EXAMPLES[name]))} |"
+    assert line in PAGE.read_text().splitlines()
+
+
+def test_the_page_tells_every_row():
+    page = PAGE.read_text()
+    for row in ROWS:
+        assert f"## {row.title}\n" in page
+        assert f"Here: {row.mechanism}.\n" in page
+        for example in row.examples:
+            assert f"| `{example.name}` |" in page
+            assert all(reason in page for reason in example.missing.values())
+
+
+def test_names_are_unique():
+    assert len(EXAMPLES) == sum(len(row.examples) for row in ROWS)

@@ -1,0 +1,188 @@
+"""Both sides of a law in numbers: operator by operator, against the original in float64.
+
+A law without a flag promises: where the original is finite and none of its intermediate results
+overflows, the new form, computed in the dtype, is within tolerance of the original's exact value.
+The tolerance is what rounding the original's operands and results once each could change, times
+:data:`FACTOR`: so cancellation counts against the size of the original's intermediate results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from law_cases import parse
+from law_convolutions import convolve
+from tvm import relax, tirx
+
+from tvm_fusion.frontend.normalize.evaluate import evaluate_exactly, numpy_dtype
+from tvm_fusion.rewrite.head import Head, Heads, is_tensor
+from tvm_fusion.rewrite.terms import Term, subterms
+
+FACTOR = 8
+TRIALS = 6
+_ROUNDING = ("relax.astype",)  # whose very purpose is another dtype
+
+
+class Program:
+    """A form that can be computed.
+
+    Parameters
+    ----------
+    term : Term
+        The form.
+    heads : Heads
+        Of it.
+    """
+
+    def __init__(self, term: Term, heads: Heads) -> None:
+        self._heads = heads
+        self._parts = tuple(subterms([term]))
+        builder = relax.BlockBuilder()
+        self._calls = {
+            part: builder.normalize(
+                part.head.apply([relax.Var("x", o.type) for o in part.operands])
+            )
+            for part in self._parts
+            if part.head.call is not None
+        }
+
+    def run(
+        self,
+        leaves: Mapping[Head, np.ndarray],
+        is_wide: bool = False,
+        rounding: tuple[np.random.Generator, float] | None = None,
+    ) -> list[np.ndarray]:
+        """Compute all subterms; ``is_wide`` in float64, ``rounding`` with random errors."""
+        done: dict[Term, np.ndarray] = {}
+        for part in self._parts:
+            call = self._calls.get(part)
+            if call is None:
+                result = self._leaf(part, leaves)
+            else:
+                given = _arguments(call, [done[o] for o in part.operands])
+                is_convolution = ".conv" in part.head.name
+                found = convolve(call, given) if is_convolution else evaluate_exactly(call, given)
+                assert found is not None, f"evaluate.py does not know {part.head.name}"
+                result = found
+            is_rounding = call is not None and part.head.name in _ROUNDING
+            if not is_wide or is_rounding:
+                with np.errstate(all="ignore"):
+                    result = result.astype(numpy_dtype(str(part.type.dtype)), copy=False)
+            if is_wide and result.dtype.kind in "fV":
+                result = result.astype(np.float64)
+                if rounding is not None:
+                    rng, epsilon = rounding
+                    result = np.asarray(result * (1 + epsilon * rng.uniform(-1, 1, result.shape)))
+            done[part] = result
+        return [done[part] for part in self._parts]
+
+    def _leaf(self, part: Term, leaves: Mapping[Head, np.ndarray]) -> np.ndarray:
+        if part.head in leaves:
+            return leaves[part.head]
+        return self._heads.values[part.head].value.numpy()
+
+
+def _arguments(call: relax.Call, tensors: list[np.ndarray]) -> list[Any]:
+    """Put arrays where a call has tensors."""
+    given = iter(tensors)
+
+    def place(arg: Any) -> Any:
+        if is_tensor(arg):
+            return next(given)
+        if isinstance(arg, relax.Tuple):
+            return [place(part) for part in arg.fields]
+        if isinstance(arg, relax.ShapeExpr):
+            return [int(v) for v in arg.values]
+        return arg.value if isinstance(arg, tirx.IntImm | tirx.FloatImm) else None
+
+    return [place(arg) for arg in call.args]
+
+
+def compare(left: Program, right: Program, leaves: Mapping[Head, np.ndarray], seed: int) -> int:
+    """Compare two forms on given inputs; returns how many elements could be compared."""
+    rng = np.random.default_rng(seed)
+    narrow = left.run(leaves)
+    old, new = narrow[-1], right.run(leaves)[-1]
+    assert old.dtype == new.dtype
+    assert old.shape == new.shape
+    valid = _valid(narrow, old.shape)
+    if old.dtype.kind not in "fV":
+        np.testing.assert_array_equal(new[valid], old[valid])
+        return int(valid.sum())
+    exact = left.run(leaves, is_wide=True)[-1]
+    epsilon = float(ml_dtypes.finfo(old.dtype).eps) / 2
+    spread = np.zeros(exact.shape)
+    for _ in range(TRIALS):
+        moved = left.run(leaves, is_wide=True, rounding=(rng, epsilon))[-1]
+        with np.errstate(all="ignore"):
+            spread = np.fmax(spread, np.abs(moved - exact))
+    valid &= np.isfinite(exact)
+    tiny = float(ml_dtypes.finfo(old.dtype).tiny)
+    with np.errstate(all="ignore"):
+        tolerance = FACTOR * (spread + epsilon * np.abs(exact)) + 2 * tiny
+        error = np.abs(new.astype(np.float64) - exact)
+        wrong = valid & ~(error <= tolerance)
+    if wrong.any():
+        i = tuple(int(k) for k in np.argwhere(wrong)[0])
+        raise AssertionError(
+            f"{exact[i]:g} became {new[i]:g} at {i}; allowed is {tolerance[i]:g};"
+            f" {int(wrong.sum())} of {int(valid.sum())} are wrong"
+        )
+    return int(valid.sum())
+
+
+def inputs(
+    specs: Mapping[Head, str], heads: Heads, dtype: str, shape_n: int, is_large: bool, seed: int
+) -> dict[Head, np.ndarray]:
+    """Draw what leaves are: ordinary numbers, or magnitudes from denormal to nearly too large."""
+    rng = np.random.default_rng(seed)
+    drawn = {head: const.value.numpy() for head, const in heads.values.items()}
+    for head, spec in specs.items():
+        extents, own, rest = parse(spec, dtype)
+        shape = [shape_n if e == "n" else int(e) for e in extents]
+        span = next((w.split("..") for w in rest if ".." in w), None)
+        drawn[head] = _draw(rng, shape, own, span, is_large)
+    return drawn
+
+
+def _draw(
+    rng: np.random.Generator, shape: list[int], dtype: str, span: list[str] | None, is_large: bool
+) -> np.ndarray:
+    kind = numpy_dtype(dtype)
+    if kind == np.bool_:
+        return rng.random(shape) < 0.5
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        low, high = (info.min, info.max) if span is None else map(int, span)
+        if span is None and not is_large:
+            low, high = max(low, -100), min(high, 100)
+        return rng.integers(low, high, shape, dtype=kind, endpoint=True)
+    if span is not None:
+        return rng.uniform(float(span[0]), float(span[1]), shape).astype(kind)
+    if is_large:
+        info = ml_dtypes.finfo(kind)
+        bounds = np.log2(float(info.tiny)) - 8, np.log2(float(info.max))
+        values = np.exp2(rng.uniform(*bounds, shape)) * rng.choice([-1.0, 1.0], shape)
+        special = [0.0, -0.0, 1.0, -1.0, float(info.tiny), float(info.max), -float(info.max)]
+    else:
+        values = rng.normal(0.0, 2.0, shape)
+        special = [0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 1e-3, 12.0]
+    is_special = rng.random(shape) < 0.15
+    return np.where(is_special, rng.choice(special, shape), values).astype(kind)
+
+
+def _valid(intermediates: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Where all values that an element is computed from are finite."""
+    valid = np.ones(shape, dtype=bool)
+    for value in intermediates:
+        if value.dtype.kind not in "fV":
+            continue
+        finite = np.isfinite(value.astype(np.float64))
+        try:
+            valid &= np.broadcast_to(finite, shape)
+        except ValueError:  # of another shape: any of its elements may count
+            valid &= finite.all()
+    return valid

@@ -1,0 +1,196 @@
+"""Where two forms of an expression differ, written for a reader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_lowercase
+
+import numpy as np
+from tvm import relax, tirx
+
+from ..ecg.properties import properties_of
+from ..ecg.record import describe
+from .head import Head, Heads, is_tensor
+from .pattern import Apply, Number, Pattern, Tensor
+from .terms import Term, subterms
+
+
+class Numbering:
+    """Numbers terms so that equal ones have equal numbers."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple, int] = {}
+        self._done: dict[int, int] = {}
+        self._kept: list[Term] = []  # whose addresses must not be given again
+
+    def __call__(self, term: Term) -> int:
+        """Give a term's number."""
+        if id(term) not in self._done:
+            for part in subterms([term]):
+                if id(part) not in self._done:
+                    key = (part.head, *(self._done[id(o)] for o in part.operands))
+                    self._kept.append(part)
+                    self._done[id(part)] = self._known.setdefault(key, len(self._known))
+        return self._done[id(term)]
+
+
+def differences(
+    before: Sequence[Term],
+    after: Sequence[Term],
+    numbering: Numbering,
+    classes: Mapping[int, int],
+) -> list[tuple[Term, Term]]:
+    """Find the smallest parts that were replaced.
+
+    Parameters
+    ----------
+    before, after : sequence of Term
+        Forms of the same values.
+    numbering : Numbering
+        Of the terms.
+    classes : Mapping of int to int
+        What each number is equal to: two operators are the same only if what they read is equal,
+        operand by operand.
+
+    Returns
+    -------
+    list of (Term, Term)
+        Distinct pairs.
+    """
+    found: dict[tuple[int, int], tuple[Term, Term]] = {}
+    seen: set[tuple[int, int]] = set()
+
+    def visit(old: Term, new: Term) -> None:
+        key = (numbering(old), numbering(new))
+        if key[0] == key[1] or key in seen:
+            return
+        seen.add(key)
+        for operands in _orders(new):
+            pairs = list(zip(old.operands, operands, strict=False))
+            if (
+                old.head is new.head
+                and len(old.operands) == len(operands)
+                and all(classes[numbering(a)] == classes[numbering(b)] for a, b in pairs)
+            ):
+                for a, b in pairs:
+                    visit(a, b)
+                return
+        found[key] = (old, new)
+
+    for old, new in zip(before, after, strict=True):
+        visit(old, new)
+    return list(found.values())
+
+
+def _orders(term: Term) -> list[tuple[Term, ...]]:
+    """List the orders in which an operator may read its operands."""
+    swaps = properties_of(term.head.name).commutative and len(term.operands) == 2
+    return [term.operands, term.operands[::-1]] if swaps else [term.operands]
+
+
+def readable(old: Term, new: Term, heads: Heads, numbering: Numbering) -> tuple[str, str]:
+    """Write two forms of a value; what they have in common are letters.
+
+    Small letters stand for tensors, capitals for constants; numbers are constants, too.
+    """
+    inside = {numbering(t) for t in subterms([old])} & {numbering(t) for t in subterms([new])}
+    writer = _Writer(heads, numbering, inside)
+    return writer.write(old), writer.write(new, in_order=True)
+
+
+class _Writer:
+    """Writes terms as patterns, which know their operators' symbols and precedence."""
+
+    def __init__(self, heads: Heads, numbering: Numbering, common: set[int]) -> None:
+        self._heads, self._numbering, self._common = heads, numbering, common
+        self._names: dict[int, Pattern] = {}
+        self._letters = {False: _letters(ascii_lowercase), True: _letters(ascii_lowercase.upper())}
+
+    def write(self, term: Term, in_order: bool = False) -> str:
+        """Write one form; an operator whose result is read twice is written once, with a name.
+
+        Operands that may be swapped come in the alphabet's order if the form's own says nothing.
+        """
+        readers = Counter(self._numbering(o) for part in self._parts(term) for o in part.operands)
+        patterns: dict[int, Pattern] = {}
+        named: list[str] = []
+        for part in reversed(list(self._parts(term))):
+            number = self._numbering(part)
+            operands = [self._name(o) or patterns[self._numbering(o)] for o in part.operands]
+            if in_order and len(_orders(part)) > 1:
+                operands.sort(key=lambda o: (isinstance(o, Number), str(o).lstrip("(")))
+            pattern = Apply(part.head.name, tuple(operands), _attributes(part.head))
+            if readers[number] > 1 and part is not term:
+                letter = next(self._letters[False])
+                named.append(f"{letter} = {pattern}")
+                patterns[number] = Tensor(letter)
+            else:
+                patterns[number] = pattern
+        text = str(self._name(term) or patterns[self._numbering(term)])
+        return f"{text} with {', '.join(named)}" if named else text
+
+    def _parts(self, term: Term) -> Iterator[Term]:
+        """Yield the operators that no letter stands for, readers first, each once."""
+        order: dict[int, Term] = {}
+
+        def visit(part: Term) -> None:
+            number = self._numbering(part)
+            if number not in order and self._name(part, is_root=part is term) is None:
+                for operand in part.operands:
+                    visit(operand)
+                order[number] = part
+
+        visit(term)
+        yield from reversed(order.values())
+
+    def _name(self, term: Term, is_root: bool = False) -> Pattern | None:
+        number = self._numbering(term)
+        if number not in self._names:
+            is_leaf = term.head.call is None
+            if not is_leaf and (is_root or number not in self._common):
+                return None
+            self._names[number] = self._leaf(term) if is_leaf else self._letter(False)
+        return self._names[number]
+
+    def _leaf(self, term: Term) -> Pattern:
+        known = self._heads.values.get(term.head)
+        if known is not None:
+            value = np.asarray(known.value.numpy(), "float64").reshape(-1)
+            if value.size and (value == value[0]).all():
+                return Number(float(value[0]))
+        return self._letter(term.head.key[0] != "input")
+
+    def _letter(self, is_constant: bool) -> Pattern:
+        return Tensor(next(self._letters[is_constant]))
+
+
+def _letters(alphabet: str) -> Iterator[str]:
+    yield from alphabet
+    number = 1
+    while True:
+        yield from (f"{letter}{number}" for letter in alphabet)
+        number += 1
+
+
+def _attributes(head: Head) -> str:
+    """Write the attributes that are set, and the operands that are no tensors."""
+    if head.call is None:
+        return ""
+    others = [_plain(arg) for arg in head.call.args if not is_tensor(arg)]
+    attrs = describe(head.call).attrs
+    parts = [part for part in others if part]
+    parts += [
+        f"{name}={list(value) if isinstance(value, tuple) else value}"
+        for name, value in attrs.items()
+        if value not in (None, False, (), "", "void")
+    ]
+    return ", ".join(parts)
+
+
+def _plain(arg: object) -> str:
+    if isinstance(arg, relax.Tuple):
+        return ""  # of tensors, which are operands
+    if isinstance(arg, relax.ShapeExpr):
+        return f"({', '.join(str(v) for v in arg.values)})"
+    return str(arg.value) if isinstance(arg, tirx.IntImm | tirx.FloatImm) else str(arg)

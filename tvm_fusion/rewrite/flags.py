@@ -1,0 +1,14 @@
+"""Names that options of a compilation and laws have in common; nothing of TVM is needed here."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Search = Literal["search", "greedy", "none"]
+SEARCHES: tuple[Search, ...] = get_args(Search)
+
+#: Laws outside floating point's promise, by the name that a user allows them with.
+FLAGS = {
+    "reassociate": "intermediate results may overflow, or cancel, where the original's do not",
+    "approximate": "results may differ by more than the dtype's tolerance",
+}

@@ -1,0 +1,74 @@
+"""When laws hold: refusals that several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from ...frontend.normalize.evaluate import numpy_dtype
+from ...schedule.template import Refusal
+from ..law import Law, Match
+
+
+class OnFloats(Law):
+    """A law that integers break: they wrap around, and divide towards zero."""
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse integers."""
+        return floating(match)
+
+
+def floating(match: Match) -> Refusal | None:
+    """Refuse where the result is not of floating point."""
+    if "float" in str(match.graph[match.root].type.dtype):
+        return None
+    return Refusal("integers", "It does not hold for integers.")
+
+
+def nonnegative(match: Match, *names: str) -> Refusal | None:
+    """Refuse where a tensor may be negative."""
+    for name in names:
+        if match.graph[match.number(name)].bounds.low < 0:
+            return Refusal("may_be_negative", f"The tensor {name} may be negative.")
+    return None
+
+
+def representable(match: Match, compute: Callable[..., np.ndarray], *names: str) -> Refusal | None:
+    """Refuse where a constant that is computed from others cannot be told, or is out of range.
+
+    Parameters
+    ----------
+    match : Match
+        Binds the constants.
+    compute : callable
+        Takes their values, in float64.
+    *names : str
+        Names of constants.
+
+    Returns
+    -------
+    Refusal or None
+        None where all elements are finite in the dtype and lose no digits to underflow.
+    """
+    found = [match.value(name) for name in names]
+    values = [v.astype(np.float64) for v in found if v is not None]
+    if len(values) < len(names):
+        return Refusal("unknown_value", "The constants are too large for their values to be known.")
+    dtype = numpy_dtype(str(match.type(names[0]).dtype))
+    if dtype.kind in "iub":
+        return None
+    info = ml_dtypes.finfo(dtype)
+    with np.errstate(all="ignore"):
+        result = np.abs(compute(*values))
+    if not (result <= float(info.max)).all():
+        return Refusal("overflow", "A constant would overflow.")
+    if ((result < float(info.tiny)) & (result > 0)).any():
+        return Refusal("underflow", "A constant would underflow.")
+    return None
+
+
+def all_of(*refusals: Refusal | None) -> Refusal | None:
+    """Give the first refusal."""
+    return next((refusal for refusal in refusals if refusal is not None), None)

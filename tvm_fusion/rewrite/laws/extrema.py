@@ -1,0 +1,173 @@
+"""The largest and the smallest element outlive monotone maps, exactly: rounding is monotone."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from ...schedule.template import Refusal
+from ..axes import ORDERS, renamed
+from ..extents import is_float, is_integer
+from ..law import Law, Match
+from ..pattern import function, one_of, tensors
+from .reductions import PullOut, differ
+
+a, b, s = tensors("a b s")
+reduce = one_of("reduce", *ORDERS)
+largest = function("relax.max", "axes")
+smallest = function("relax.min", "axes")
+maximum = function("relax.maximum")
+minimum = function("relax.minimum")
+
+_INCREASING = (
+    *("exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "tanh", "sigmoid", "erf"),
+    *("atan", "sinh", "asinh", "floor", "ceil", "round", "trunc", "clip", "nn.relu", "astype"),
+)
+increasing = one_of("f", *_INCREASING)
+
+_NONNEGATIVE = frozenset(
+    f"relax.{name}" for name in ("exp", "sqrt", "sigmoid", "abs", "square", "nn.relu")
+)
+
+
+class _Ordered(PullOut):
+    """Of floating point numbers: integers may wrap around, which is not monotone."""
+
+    def check(self, match: Match) -> Refusal | None:
+        if not is_float(match.type("a")):
+            return Refusal("integer", "Integers may wrap around.")
+        return super().check(match)
+
+
+class ExtremumOfOffset(_Ordered):
+    """reduce(a + s) = reduce(a) + s."""
+
+    name = "extremum_of_offset"
+    before = reduce(a + s)
+    after = reduce(a) + s
+    outer = "add"
+
+
+class ExtremumOfDifference(_Ordered):
+    """reduce(a - s) = reduce(a) - s."""
+
+    name = "extremum_of_difference"
+    before = reduce(a - s)
+    after = reduce(a) - s
+    outer = "subtract"
+
+
+class ExtremumOfScaled(_Ordered):
+    """reduce(a * s) = reduce(a) * s."""
+
+    name = "extremum_of_scaled"
+    before = reduce(a * s)
+    after = reduce(a) * s
+    outer = "multiply"
+
+    def check(self, match: Match) -> Refusal | None:
+        if not _is_nonnegative(match, "s"):
+            return Refusal("unknown_sign", "The factor may be negative.")
+        return super().check(match)
+
+
+class ExtremumOfDivided(_Ordered):
+    """reduce(a / s) = reduce(a) / s."""
+
+    name = "extremum_of_divided"
+    before = reduce(a / s)
+    after = reduce(a) / s
+    outer = "divide"
+
+    def check(self, match: Match) -> Refusal | None:
+        if not _is_nonnegative(match, "s"):
+            return Refusal("unknown_sign", "The divisor may be negative.")
+        return super().check(match)
+
+
+class ExtremumOfIncreasing(Law):
+    """reduce(f(a)) = f(reduce(a))."""
+
+    name = "extremum_of_increasing"
+    before = reduce(increasing(a))
+    after = increasing(reduce(a))
+
+    def check(self, match: Match) -> Refusal | None:
+        if match.head("f").name == "relax.astype":
+            wide = match.graph[match.root].type
+            if not is_float(wide) or not (is_float(match.type("a")) or is_integer(match.type("a"))):
+                return Refusal("not_monotone", "The cast is not monotone.")
+        return None
+
+
+class MaxOfNegative(Law):
+    """max(-a, axes) = -min(a, axes)."""
+
+    name = "max_of_negative"
+    before = largest(-a)
+    after = -smallest(a)
+    other = "relax.min"
+
+    def check(self, match: Match) -> Refusal | None:
+        if is_float(match.type("a")):
+            return None
+        return Refusal("integer", "The smallest integer is its own negative.")
+
+    def rewrite(self, match: Match) -> int | None:
+        head, number = match.head("axes"), match.number("a")
+        found = renamed(match, head, self.other, number, self.name)
+        return None if found is None else match.graph.call(relax.op.negative, found, law=self.name)
+
+
+class MinOfNegative(MaxOfNegative):
+    """min(-a, axes) = -max(a, axes)."""
+
+    name = "min_of_negative"
+    before = smallest(-a)
+    after = -largest(a)
+    other = "relax.max"
+
+
+class MaximumOfMax(Law):
+    """maximum(max(a, axes), max(b, axes)) = max(maximum(a, b), axes)."""
+
+    name = "maximum_of_max"
+    before = maximum(largest(a), largest(b))
+    after = largest(maximum(a, b))
+    both = True
+
+    def check(self, match: Match) -> Refusal | None:
+        return differ(match)
+
+
+class MinimumOfMin(Law):
+    """minimum(min(a, axes), min(b, axes)) = min(minimum(a, b), axes)."""
+
+    name = "minimum_of_min"
+    before = minimum(smallest(a), smallest(b))
+    after = smallest(minimum(a, b))
+    both = True
+
+    def check(self, match: Match) -> Refusal | None:
+        return differ(match)
+
+
+def _is_nonnegative(match: Match, name: str) -> bool:
+    """Whether no element is negative: by its value, or by the operator that computes it."""
+    value = match.value(name)
+    if value is not None:
+        return bool((value >= 0).all())
+    nodes = match.graph[match.number(name)].nodes
+    return any(node.head.name in _NONNEGATIVE for node in nodes)
+
+
+LAWS: tuple[Law, ...] = (
+    ExtremumOfOffset(),
+    ExtremumOfDifference(),
+    ExtremumOfScaled(),
+    ExtremumOfDivided(),
+    ExtremumOfIncreasing(),
+    MaxOfNegative(),
+    MinOfNegative(),
+    MaximumOfMax(),
+    MinimumOfMin(),
+)

@@ -1,0 +1,97 @@
+"""Moves of elements after one another: one move, or none."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from ...schedule.template import Refusal
+from ..axes import permutation
+from ..extents import all_same, extents, reshaped
+from ..law import Law, Match
+from ..pattern import function, one_of, tensors
+
+(a,) = tensors("a")
+_VIEWS = ("reshape", "squeeze", "expand_dims", "flatten")
+first_view, view = one_of("first", *_VIEWS), one_of("second", *_VIEWS)
+reshape = function("relax.reshape", "result")
+permute = function("relax.permute_dims", "second")
+first_permute = function("relax.permute_dims", "first")
+broadcast = function("relax.broadcast_to", "second")
+first_broadcast = function("relax.broadcast_to", "first")
+
+
+class ReshapeTwice(Law):
+    """second(first(a)) = reshape(a, result)."""
+
+    name = "reshape_twice"
+    before = view(first_view(a))
+    after = reshape(a)
+
+    def rewrite(self, match: Match) -> int | None:
+        shape = extents(match.graph[match.root].type)
+        return reshaped(match.graph, match.number("a"), shape, self.name)
+
+
+class ReshapeToItself(Law):
+    """second(a) = a."""
+
+    name = "reshape_to_itself"
+    before = one_of("second", *_VIEWS, "broadcast_to", "astype")(a)
+    after = a
+
+    def check(self, match: Match) -> Refusal | None:
+        before, after = match.type("a"), match.graph[match.root].type
+        if before.dtype == after.dtype and all_same(extents(before), extents(after)):
+            return None
+        return Refusal("another_type", "The result has another shape or type.")
+
+
+class PermuteTwice(Law):
+    """permute_dims(permute_dims(a, first), second) = permute_dims(a, result)."""
+
+    name = "permute_twice"
+    before = permute(first_permute(a))
+    after = function("relax.permute_dims", "result")(a)
+
+    def rewrite(self, match: Match) -> int | None:
+        rank = match.type("a").ndim
+        first, second = (
+            permutation(match.head("first"), rank),
+            permutation(match.head("second"), rank),
+        )
+        axes = [first[i] for i in second]
+        if axes == list(range(rank)):
+            return match.number("a")
+        make = relax.op.permute_dims
+        return match.graph.call(lambda x: make(x, axes), match.number("a"), law=self.name)
+
+
+class PermuteToItself(Law):
+    """permute_dims(a, second) = a."""
+
+    name = "permute_to_itself"
+    before = permute(a)
+    after = a
+
+    def check(self, match: Match) -> Refusal | None:
+        rank = match.type("a").ndim
+        if permutation(match.head("second"), rank) == list(range(rank)):
+            return None
+        return Refusal("moves_axes", "Axes change places.")
+
+
+class BroadcastTwice(Law):
+    """broadcast_to(broadcast_to(a, first), second) = broadcast_to(a, second)."""
+
+    name = "broadcast_twice"
+    before = broadcast(first_broadcast(a))
+    after = broadcast(a)
+
+
+LAWS: tuple[Law, ...] = (
+    ReshapeTwice(),
+    ReshapeToItself(),
+    PermuteTwice(),
+    PermuteToItself(),
+    BroadcastTwice(),
+)

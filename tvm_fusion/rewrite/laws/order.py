@@ -1,0 +1,223 @@
+"""Maximum, minimum, and what keeps the order of numbers.
+
+Rounding keeps the order, too: ``maximum(a + c, b + c)`` and ``maximum(a, b) + c`` are the same
+floating point number. Integers that wrap around do not.
+"""
+
+from __future__ import annotations
+
+from tvm import relax, tirx
+
+from ...schedule.template import Refusal
+from ..law import Law, Match
+from ..pattern import constants, function, one_of, tensors
+from .conditions import OnFloats, all_of, floating, nonnegative
+
+a, b, c = tensors("a b c")
+low, high = constants("low high")
+maximum, minimum = function("relax.maximum"), function("relax.minimum")
+absolute = function("relax.abs")
+choose = one_of("choose", "maximum", "minimum")
+INCREASING = ("exp", "log", "sqrt", "tanh", "sigmoid", "erf", "floor", "ceil", "trunc", "sinh")
+rises = one_of("f", *INCREASING, "asinh", "atan", "asin", "nn.relu", "clip")
+
+
+class LargestIsKnown(Law):
+    """maximum(a, b) = a."""
+
+    name = "largest_is_known"
+    before = maximum(a, b)
+    after = a
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse where ``b`` may be larger."""
+        return _ordered(match, "b", "a")
+
+
+class SmallestIsKnown(Law):
+    """minimum(a, b) = a."""
+
+    name = "smallest_is_known"
+    before = minimum(a, b)
+    after = a
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse where ``b`` may be smaller."""
+        return _ordered(match, "a", "b")
+
+
+class OrderOfSums(OnFloats):
+    """choose(a + c, b + c) = choose(a, b) + c."""
+
+    name = "order_of_sums"
+    before = choose(a + c, b + c)
+    after = choose(a, b) + c
+    both = True
+
+
+class OrderOfProducts(Law):
+    """choose(a * c, b * c) = choose(a, b) * c."""
+
+    name = "order_of_products"
+    before = choose(a * c, b * c)
+    after = choose(a, b) * c
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse a factor that may turn the order round."""
+        return all_of(floating(match), nonnegative(match, "c"))
+
+
+class OrderOfQuotients(Law):
+    """choose(a / c, b / c) = choose(a, b) / c."""
+
+    name = "order_of_quotients"
+    before = choose(a / c, b / c)
+    after = choose(a, b) / c
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse a divisor that may turn the order round."""
+        return all_of(floating(match), nonnegative(match, "c"))
+
+
+class OrderOfIncreasing(OnFloats):
+    """choose(f(a), f(b)) = f(choose(a, b))."""
+
+    name = "order_of_increasing"
+    before = choose(rises(a), rises(b))
+    after = rises(choose(a, b))
+
+
+class MaximumOfNegatives(OnFloats):
+    """maximum(-a, -b) = -minimum(a, b)."""
+
+    name = "maximum_of_negatives"
+    before = maximum(-a, -b)
+    after = -minimum(a, b)
+    both = True
+
+
+class MinimumOfNegatives(OnFloats):
+    """minimum(-a, -b) = -maximum(a, b)."""
+
+    name = "minimum_of_negatives"
+    before = minimum(-a, -b)
+    after = -maximum(a, b)
+    both = True
+
+
+class MaximumOfNegative(OnFloats):
+    """maximum(a, -a) = abs(a)."""
+
+    name = "maximum_of_negative"
+    before = maximum(a, -a)
+    after = absolute(a)
+
+
+class SumOfBoth(Law):
+    """maximum(a, b) + minimum(a, b) = a + b."""
+
+    name = "sum_of_both"
+    before = maximum(a, b) + minimum(a, b)
+    after = a + b
+
+
+class ProductOfBoth(Law):
+    """maximum(a, b) * minimum(a, b) = a * b."""
+
+    name = "product_of_both"
+    before = maximum(a, b) * minimum(a, b)
+    after = a * b
+
+
+class DifferenceOfBoth(OnFloats):
+    """maximum(a, b) - minimum(a, b) = abs(a - b)."""
+
+    name = "difference_of_both"
+    before = maximum(a, b) - minimum(a, b)
+    after = absolute(a - b)
+
+
+class ReluAsMaximum(Law):
+    """relu(a) = maximum(a, 0)."""
+
+    name = "relu_as_maximum"
+    before = function("relax.nn.relu")(a)
+    after = maximum(a, 0)
+    both = True
+
+
+class ClipAsMaximum(Law):
+    """clip(a, ends) = minimum(maximum(a, low), high)."""
+
+    name = "clip_as_maximum"
+    before = function("relax.clip", "ends")(a)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse ends that are no numbers, or in the wrong order."""
+        ends = _ends(match)
+        if ends is None or ends[0] > ends[1]:
+            return Refusal("ends", "The ends are no numbers in order.")
+        return None
+
+    def rewrite(self, match: Match) -> int | None:
+        """Write the maximum, then the minimum."""
+        graph, dtype, ends = match.graph, str(match.type("a").dtype), _ends(match)
+        if ends is None:
+            return None
+        lowest, highest = (graph.constant(end, dtype) for end in ends)
+        above = graph.call(relax.op.maximum, match.number("a"), lowest, law=self.name)
+        return above and graph.call(relax.op.minimum, above, highest, law=self.name)
+
+
+class ClipOfConstants(Law):
+    """minimum(maximum(a, low), high) = clip(a, ends)."""
+
+    name = "clip_of_constants"
+    before = minimum(maximum(a, low), high)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse ends that are no numbers, or in the wrong order."""
+        lowest, highest = match.uniform("low"), match.uniform("high")
+        if lowest is None or highest is None or lowest > highest:
+            return Refusal("ends", "The ends are no numbers in order.")
+        return None
+
+    def rewrite(self, match: Match) -> int | None:
+        """Write the clip."""
+        ends = match.uniform("low"), match.uniform("high")
+        return match.graph.call(lambda x: relax.op.clip(x, *ends), match.number("a"), law=self.name)
+
+
+def _ordered(match: Match, lower: str, upper: str) -> Refusal | None:
+    graph = match.graph
+    highest = graph[match.number(lower)].bounds.high
+    if highest <= graph[match.number(upper)].bounds.low:
+        return None
+    return Refusal("order", "Which one is larger is not known.")
+
+
+def _ends(match: Match) -> tuple[float, float] | None:
+    call = match.head("ends").call
+    ends = [] if call is None else call.args[1:]
+    if len(ends) != 2 or not all(isinstance(e, tirx.IntImm | tirx.FloatImm) for e in ends):
+        return None
+    return float(ends[0].value), float(ends[1].value)
+
+
+LAWS: tuple[Law, ...] = (
+    LargestIsKnown(),
+    SmallestIsKnown(),
+    ClipAsMaximum(),
+    ClipOfConstants(),
+    ReluAsMaximum(),
+    OrderOfSums(),
+    OrderOfProducts(),
+    OrderOfQuotients(),
+    OrderOfIncreasing(),
+    MaximumOfNegatives(),
+    MinimumOfNegatives(),
+    MaximumOfNegative(),
+    SumOfBoth(),
+    ProductOfBoth(),
+    DifferenceOfBoth(),
+)

@@ -1,0 +1,134 @@
+"""Powers with exponents that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ...schedule.template import Refusal
+from ..law import Law, Match
+from ..pattern import constants, function, tensors
+from .conditions import all_of, floating, nonnegative, representable
+
+a, b = tensors("a b")
+k, l = constants("k l")  # noqa: E741
+power = function("relax.power")
+
+
+class PowerAsProducts(Law):
+    """power(a, k) = what products, roots and a reciprocal make of a."""
+
+    name = "power_as_products"
+    before = power(a, k)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse exponents that need more than two products."""
+        if match.uniform("k") not in _POWERS:
+            return Refusal("exponent", "The exponent is no small number.")
+        return floating(match)
+
+    def rewrite(self, match: Match) -> int | None:
+        """Write the power of one number."""
+        graph = match.graph
+        exponent = match.uniform("k")
+        if exponent not in _POWERS:
+            return None
+        if exponent == 0:
+            return graph.full(1, graph[match.root].type)
+        found: int | None = match.number("a")
+        for make in _POWERS[exponent]:
+            if found is None:
+                return None
+            if make is relax.op.divide:
+                one = graph.constant(1, str(match.type("a").dtype))
+                found = graph.call(make, one, found, law=self.name)
+            elif make is relax.op.multiply:
+                found = graph.call(make, found, match.number("a"), law=self.name)
+            else:
+                found = graph.call(make, found, law=self.name)
+        return found
+
+
+_SQUARE, _TIMES, _INVERT = relax.op.square, relax.op.multiply, relax.op.divide
+_POWERS = {
+    0.0: (),
+    1.0: (),
+    2.0: (_SQUARE,),
+    3.0: (_SQUARE, _TIMES),
+    4.0: (_SQUARE, _SQUARE),
+    0.5: (relax.op.sqrt,),
+    1.5: (relax.op.sqrt, _TIMES),
+    -0.5: (relax.op.rsqrt,),
+    -1.0: (_INVERT,),
+    -2.0: (_SQUARE, _INVERT),
+}
+
+
+class MultiplyPowers(Law):
+    """power(a, k) * power(a, l) = power(a, k + l)."""
+
+    name = "multiply_powers"
+    before = power(a, k) * power(a, l)
+    after = power(a, k + l)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse a sum of exponents that is rounded."""
+        return all_of(floating(match), _exact(match, "k", "l"))
+
+
+class MultiplyByPower(Law):
+    """a * power(a, k) = power(a, k + 1)."""
+
+    name = "multiply_by_power"
+    before = a * power(a, k)
+    after = power(a, k + 1)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse a sum of exponents that is rounded."""
+        return all_of(floating(match), _exact(match, "k"))
+
+
+class PowerOfPower(Law):
+    """power(power(a, k), l) = power(a, k * l)."""
+
+    name = "power_of_power"
+    before = power(power(a, k), l)
+    after = power(a, k * l)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse ``(a ** 2) ** 0.5`` of a negative number, and powers far out of range."""
+        first, second = match.value("k"), match.value("l")
+        if first is None or second is None or np.any(np.abs(first.astype(np.float64)) > 8):
+            return Refusal("exponent", "The exponents are not known, or above 8.")
+        whole = all((v == np.round(v)).all() for v in (first, second))
+        return all_of(
+            floating(match),
+            representable(match, np.multiply, "k", "l"),
+            None if whole else nonnegative(match, "a"),
+        )
+
+
+class PowerOfProduct(Law):
+    """power(a, k) * power(b, k) = power(a * b, k)."""
+
+    name = "power_of_product"
+    before = power(a, k) * power(b, k)
+    after = power(a * b, k)
+    needs = "reassociate"
+
+
+def _exact(match: Match, *names: str) -> Refusal | None:
+    """Refuse exponents whose sum is rounded, which may turn an even one into an odd one."""
+    values = [match.value(name) for name in names]
+    if any(v is None or np.any(np.abs(v * 256 % 1) > 0) or np.any(np.abs(v) > 64) for v in values):
+        return Refusal("exponent", "The exponents are not known, or their sum is not exact.")
+    return None
+
+
+LAWS: tuple[Law, ...] = (
+    PowerAsProducts(),
+    MultiplyPowers(),
+    MultiplyByPower(),
+    PowerOfPower(),
+    PowerOfProduct(),
+)
