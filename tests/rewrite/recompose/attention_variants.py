@@ -1,4 +1,4 @@
-"""Attention in the spellings of exporters, over queries (2, s, 6, 5), keys and values (2, t, 3, .)."""
+"""Attention as exporters spell it: queries (2, s, 6, 5), keys and values (2, t, 3, .)."""
 
 from dataclasses import dataclass, replace
 

@@ -12,10 +12,9 @@ from tvm import relax
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.fusion.estimate import RegionCost
-from tvm_fusion.report.count import count
 from tvm_fusion.rewrite.recompose.attention import Attention
 from tvm_fusion.rewrite.recompose.price import Pricer
-from tvm_fusion.rewrite.recompose.recompose import Recompose, recompose
+from tvm_fusion.rewrite.recompose.recompose import recompose
 
 CPU = parse("cpu")
 #: Variants that differ in nothing but their spelling end in one form.
