@@ -23,9 +23,10 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.device import parse
 from tvm_fusion.foreign import on_ours
 from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion.decisions import Decision, recording
 from tvm_fusion.fusion.estimate import Estimator
 
-from .expected import EXPECTED, OPERATORS
+from .expected import DECIDED, EXPECTED, OPERATORS
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "recompose.json"
@@ -73,7 +74,8 @@ def measure(name: str, importer: str) -> dict[str, Any]:
     with parse(TARGET).tvm_target() as target:
         before = Sequential([transform.NormalizeImport(), _simplified()])(mod.mod)
         start = time.process_time()
-        after = Sequential([transform.Recompose()])(before)
+        with recording() as log:
+            after = Sequential([transform.Recompose()])(before)
         seconds = time.process_time() - start
         estimator = Estimator(target)
         plans = [
@@ -83,7 +85,7 @@ def measure(name: str, importer: str) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "operators": [sum(_operators(m).values()) for m in (before, after)],
-        "found": [_kinds(m) for m in (before, after)],
+        "found": [_kinds(before), {**_kinds(after), **_decided(log)}],
         "kernels": [plan.kernels for plan in plans],
         "bytes": [plan.bytes for plan in plans],
     }
@@ -134,6 +136,12 @@ def _kinds(mod: tvm.IRModule) -> dict[str, int]:
     return {kind: found[name] for kind, name in OPERATORS.items() if found[name]}
 
 
+def _decided(log: list[Decision]) -> dict[str, int]:
+    """Count what stays several operators."""
+    found = Counter(d.consumer for d in log if d.verdict == "accepted")
+    return {kind: found[kind] for kind in DECIDED if found[kind]}
+
+
 def is_complete(record: dict[str, Any]) -> bool:
     """Whether everything is found."""
     return all(
@@ -156,7 +164,7 @@ def render(record: dict[str, Any]) -> str:
         " of torch.onnx, `export` the same model through torch.export.",
         "",
     ]
-    kinds = [k for k in OPERATORS if any(k in counts for counts in EXPECTED.values())]
+    kinds = [k for k in (*OPERATORS, *DECIDED) if any(k in counts for counts in EXPECTED.values())]
     rows = [
         (name, i) for name in EXPECTED for i in IMPORTERS if i in record["models"].get(name, {})
     ]

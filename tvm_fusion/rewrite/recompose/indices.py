@@ -71,6 +71,8 @@ class Indices:
                 continue
             larger, smaller = extent(self._extents[a]), extent(self._extents[b])
             if larger is None or smaller is None:
+                if self._spread(a, other) or self._spread(b, one):
+                    continue
                 return False
             if larger < smaller:
                 a, larger, smaller = b, smaller, larger
@@ -109,6 +111,14 @@ class Indices:
                     return None
             taken.insert(0, index)
         return tuple(taken)
+
+    def _spread(self, index: int, axis: Axis) -> bool:
+        """Let the last indices of an axis be the parts of an index with as large an extent."""
+        for count in range(2, len(axis) + 1):
+            if self._equal(self._product(axis[-count:]), self._extents[index]):
+                self._parts[index] = axis[-count:]
+                return True
+        return False
 
     def _split(self, index: int, inner: int) -> tuple[int, int]:
         size = extent(self._extents[index]) or inner

@@ -153,9 +153,9 @@ class Writer:
 
 
 def _is_static(arg: Any) -> bool:
-    return isinstance(arg, GenericConst) or not isinstance(
-        arg, relax.Var | relax.Call | relax.Tuple
-    )
+    if isinstance(arg, relax.Tuple):
+        return all(map(_is_static, arg.fields))
+    return isinstance(arg, GenericConst) or not isinstance(arg, relax.Var | relax.Call)
 
 
 def is_root(kind: Kind, value: Any) -> bool:

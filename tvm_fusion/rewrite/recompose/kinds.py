@@ -12,6 +12,7 @@ from .kind import Kind
 from .layer_norm import LayerNorm, RMSNorm
 from .log_softmax import LogSoftmax
 from .mish import Mish
+from .rotary import Rotary
 from .silu import Silu
 from .softmax import Softmax
 
@@ -27,6 +28,7 @@ KINDS: tuple[Kind, ...] = (
     InstanceNorm(),
     LayerNorm(),
     RMSNorm(),
+    Rotary(),
     Attention(),  # after softmax, which it is made of
 )
 

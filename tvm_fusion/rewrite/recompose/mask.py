@@ -86,9 +86,9 @@ class Mask:
             )
         if np.isneginf(triangle.outside):
             return self._choose(write, scores, seen, triangle.outside, True)
-        hidden = relax.const(triangle.outside, dtype_of(scores))
-        hidden = write.emit(relax.op.add(scores, hidden))
-        return write.emit(relax.op.where(seen, scores, hidden))
+        pair = (relax.const(x, dtype_of(scores)) for x in (triangle.inside, triangle.outside))
+        added = write.emit(relax.op.where(seen, *pair))
+        return write.emit(relax.op.add(scores, added))
 
     def _choose(
         self, write: Writer, scores: Any, condition: Any, number: float, keeps: bool

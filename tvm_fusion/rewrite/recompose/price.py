@@ -6,11 +6,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax
+from tvm import ir, relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
 from ...fusion.estimate import Estimator, RegionCost
+from ...schedule.template import Template
 from ..emit import Emitter, function_of
 from ..head import Head, Heads, is_tensor, operands
 from ..regions import Region
@@ -92,15 +93,26 @@ class Pricer:
         other = self._key(composed, region)
         key = kind.name, own, other
         if key not in self._known:
-            claims, operators = self._estimator.claims(*function_of(terms, region, self._heads))
-            before = self._estimator.cost(claims, operators)
-            claims, operators = self._estimator.claims(composed, fixed)
-            after = self._estimator.cost(claims, operators)
-            names = [claim.template.name for claim in claims]
-            is_claimed = not any(claim.template.is_fallback for claim in claims)
-            is_claimed = is_claimed and (not kind.template or kind.template in names)
+            before, _ = self.ask(*function_of(terms, region, self._heads))
+            after, used = self.ask(composed, fixed)
+            is_claimed = not any(template.is_fallback for template in used)
+            if kind.template:
+                is_claimed &= kind.template in (template.name for template in used)
             self._known[key] = Price(before, after, is_claimed, own == other)
         return self._known[key]
+
+    def ask(self, func: relax.Function, fixed: list[int]) -> tuple[RegionCost, list[Template]]:
+        """Plan a function, some of whose parameters stand for constants.
+
+        Returns
+        -------
+        cost : RegionCost
+            Of its kernels.
+        used : list of Template
+            That make them.
+        """
+        claims, operators = self._estimator.claims(func, fixed)
+        return self._estimator.cost(claims, operators), [claim.template for claim in claims]
 
     def _key(self, func: relax.Function, region: Region) -> Hashable:
         """Give the key that a region which computes what a function does would have."""
@@ -153,6 +165,11 @@ class Pricer:
         return builder.get()["main"], fixed
 
 
+def _is_given(operand: relax.Var) -> bool:
+    """Whether a region can read a variable: a tensor, or a dimension of one."""
+    return is_tensor(operand) or isinstance(operand.ty, ir.PrimType)
+
+
 def _region(view: View, root: relax.Var, found: Found) -> _Written | None:
     bindings = view.between(root, found.leaves)
     inside = {hash(b.var) for b in bindings}
@@ -163,7 +180,7 @@ def _region(view: View, root: relax.Var, found: Found) -> _Written | None:
         if not isinstance(call, relax.Call) or not is_tensor(binding.var):
             return None
         read = operands(call)
-        if any(isinstance(a, relax.Var) and not is_tensor(a) for a in call.args):
+        if any(isinstance(a, relax.Var) and not _is_given(a) for a in call.args):
             return None
         for operand in read:
             if hash(operand) not in inside:

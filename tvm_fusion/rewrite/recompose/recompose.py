@@ -22,7 +22,7 @@ from .view import View, op_name
 
 @tvm.transform.module_pass(opt_level=0, name="Recompose")
 class Recompose:
-    """Replace written-out softmax, norms and activations by the operators that they are.
+    """Replace written-out softmax, norms, activations and attention by what they are.
 
     ``exp(x - max(x)) / sum(exp(x - max(x))) = softmax(x)``, and so on: see each kind's equation. An
     operator is taken where templates of the target claim it and the planner does not find it dearer
