@@ -192,7 +192,7 @@ class _Reader:
         masks = [_masked(view, step, at, indices) for step, at in steps]
         if result is None or None in masks or not math.isfinite(scale):
             return None
-        sides = tuple(map(indices.resolve, sides))
+        sides = indices.resolve(sides[0]), indices.resolve(sides[1])
         if indices.resolve(keys) not in sides:
             return "softmax does not run over the keys"
         if self._weights.scaled:
@@ -212,15 +212,26 @@ class _Reader:
         if heads[len(heads) - len(groups) :] != groups:
             groups = []  # heads that share keys are not neighbours
         found = [
-            (s, None if m is True else simplified(view, m, s, rows, keys, indices))
+            (s, simplified(view, m, s, rows, keys, indices) if isinstance(m, Mask) else None)
             for (s, _), m in zip(steps, masks, strict=True)
         ]
         return _Attention(
-            *(self._root, indices, q, k, values),
-            *(tuple(i for i in heads if i not in groups), tuple(groups)),
-            *(rows, keys, depth, columns, scale, tuple(found)),
-            *(self._weights, tuple(result)),
-            (first.attrs.out_dtype or None, last.attrs.out_dtype or None),
+            root=self._root,
+            indices=indices,
+            q=q,
+            k=k,
+            v=values,
+            batch=tuple(i for i in heads if i not in groups),
+            groups=tuple(groups),
+            rows=rows,
+            keys=keys,
+            depth=depth,
+            columns=columns,
+            scale=scale,
+            steps=tuple(found),
+            weights=self._weights,
+            result=tuple(result),
+            dtypes=(first.attrs.out_dtype or None, last.attrs.out_dtype or None),
         )
 
     def _weighed(self, axes: Sequence[Axis]) -> Sequence[Axis] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -104,13 +103,13 @@ def _piece(view: View, expr: Any) -> tuple[Any, int, Any, int] | None:
         return _taken(view, value)
     if name != "strided_slice" or len(value.args) != 5:
         return None
-    source, shape = value.args[0], known_shape(value.args[0])
+    source, extents = value.args[0], known_shape(value.args[0])
     lists = [_numbers(view, arg) for arg in value.args[1:]]
-    if shape is None or any(n is None or len(n) != 1 for n in lists):
+    if extents is None or any(n is None or len(n) != 1 for n in lists):
         return None
     axis, begin, end, step = (n[0] for n in lists if n)
-    axis %= len(shape)
-    size = extent(shape[axis])
+    axis %= len(extents)
+    size = extent(extents[axis])
     if size is None or size % 2 or begin < 0:
         return None
     end = min(end, size) if end >= 0 else size + end
@@ -195,7 +194,7 @@ def _without(view: View, expr: Any, axis: int) -> Any:
     return call.args[0] if same_shape(own, [*shape[:axis], *shape[axis + 1 :]]) else None
 
 
-def _fields(view: View, call: relax.Call) -> Sequence[Any]:
+def _fields(view: View, call: relax.Call) -> list[Any]:
     fields = view.value(call.args[0])
     return list(fields.fields) if isinstance(fields, relax.Tuple) else []
 
