@@ -27,7 +27,7 @@ from .saturate import Limits, Use, saturate
 from .terms import Structures, Term, subterms
 from .weights import total
 
-HEAVIER = 2  # forms with more work than the region's that the planner is asked about
+HEAVIER = 1  # how many forms with more work than the region has the planner is asked about
 
 
 @dataclass(frozen=True)
