@@ -22,6 +22,7 @@ from tvm_fusion.rewrite.law import FLAGS
 from tvm_fusion.rewrite.laws import allowed
 from tvm_fusion.rewrite.saturate import Limits, saturate
 from tvm_fusion.rewrite.search import SearchEquivalents, Searcher
+from tvm_fusion.rewrite.terms import subterms
 
 TARGET = parse("cpu:x86-64-v3").tvm_target()
 LAWS = allowed(tuple(FLAGS))
