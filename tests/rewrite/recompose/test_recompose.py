@@ -119,7 +119,6 @@ def test_names_are_unique_and_each_can_be_switched_off():
     assert not log
 
 
-
 def test_every_kind_has_its_equation():
     for kind in KINDS:
         assert kind.__doc__.startswith("``")
