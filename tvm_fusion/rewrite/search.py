@@ -89,7 +89,7 @@ class Searcher:
     def search(self, region: Region) -> Found:
         """Find the cheapest form of a region."""
         before = region.terms(self.heads)
-        key = self._structures.of(before)
+        key = self._form_key(before)
         if key not in self._known:
             self._known[key] = self._search(region, before)
         found = self._known[key]
@@ -111,14 +111,13 @@ class Searcher:
         roots = graph.add_terms(before)
         limit = saturate(graph, self._laws, self._limits, self.uses)
         found = Found(before, before, limit=limit)
-        key_of = self._structures.of
-        own = key_of(before)
+        own = self._form_key(before)
         most, heavier = total(before) * (1 + 1e-9), 0
         forms = {}
         for form in extract(graph, roots, self._limits.forms):
             heavier += form.cost > most
             if heavier <= HEAVIER:
-                forms[key_of(form.terms)] = form.terms
+                forms[self._form_key(form.terms)] = form.terms
         forms.pop(own, None)
         if not forms:
             return found
@@ -131,8 +130,12 @@ class Searcher:
                 found = replace(found, after=terms, laws=tuple(sorted(laws)))
         return replace(found, cost_before=cost, cost_after=best)
 
+    def _form_key(self, terms: tuple[Term, ...]) -> Hashable:
+        """Tell forms apart; one that computes ``a + b`` and ``b + a`` computes more."""
+        return self._structures.of(terms), sum(1 for _ in subterms(terms))
+
     def _estimate(self, terms: tuple[Term, ...], region: Region) -> RegionCost:
-        key = self._structures.of(terms)
+        key = self._form_key(terms)
         if key not in self._costs:
             func, constants = function_of(terms, region, self.heads)
             self._costs[key] = self._estimator.estimate(func, constants)
