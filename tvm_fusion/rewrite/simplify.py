@@ -73,8 +73,7 @@ class Rewrite:
         else:
             found = on_ours(Recompose(without), self._search())(mod)
         if not _same(found, mod):
-            # Positions stay what they are: masks compare them as they go.
-            found = on_ours(FoldConstants(without=["relax.arange"]), *_tidy())(found)
+            found = on_ours(FoldConstants(), *_tidy())(found)
         joins = {"batch_matmuls": BatchMatmuls(), "join_matmuls": JoinMatmuls()}
         return on_ours(*(rule for name, rule in joins.items() if name not in without))(found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,7 @@ class FoldConstants:
     Unlike TVM's ``FoldConstant`` nothing is compiled. A result that is more than a mebibyte larger
     than the constants that it does away with stays an operator: a broadcast of a scalar must not
     become a large constant, nor a tied embedding be stored twice.
-
-    Parameters
-    ----------
-    without : collection of str
-        Operators that stay, by their Relax names.
     """
-
-    def __init__(self, without: Collection[str] = ()) -> None:
-        self._without = frozenset(without)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Fold in every function that is ours."""
@@ -45,8 +37,7 @@ class FoldConstants:
         def fold(value: Any, _scope: Scope) -> Any:
             if op_name(value) == "relax.shape_of":
                 return value.args[0].ty.shape  # None, or a ShapeExpr if the rank is known
-            name = op_name(value)
-            if name in self._without or not knows(name) or not _all_constant(value):
+            if not knows(op_name(value)) or not _all_constant(value):
                 return None
             key = _key(value)
             if key in folded:
