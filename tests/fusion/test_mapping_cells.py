@@ -44,6 +44,7 @@ ALL = [
 ]
 FUSED = [param for param in ALL if param.values[0] not in RED]
 APART = [param for param in ALL if param.values[0] in RED]
+TWO = [param for param in ALL if param.values[0] != VIEWS]  # of two views laws make one
 
 
 @functools.cache
@@ -76,12 +77,12 @@ def legalized(case: Case, target: str) -> tvm.IRModule:
         return transform.Legalize()(mod)
 
 
-@pytest.mark.parametrize(("cell", "case"), ALL)
+@pytest.mark.parametrize(("cell", "case"), TWO)
 def test_both_operators_reach_the_planner(cell, case):
     assert len(operators(legalized(case, "cpu"))) == 2
 
 
-@pytest.mark.parametrize(("cell", "case"), ALL)
+@pytest.mark.parametrize(("cell", "case"), TWO)
 def test_the_decision_names_the_types_of_the_cell(cell, case):
     found = compiled(case, "cpu")
     between = [d for d in found.decisions if d.producer and d.consumer]

@@ -81,6 +81,10 @@ class WeightNames:
         for name, const in named:
             self._names.setdefault(hash(const), (name, const))
 
+    def knows(self, const: Any) -> bool:
+        """Tell whether the model names a constant, or what it was derived from."""
+        return hash(const) in self._names
+
     def derive(self, new: Any, how: str, sources: Iterable[Any]) -> None:
         """Name ``new`` after its largest named source: ``permute_dims(fc.weight)``."""
         known = [self._names[hash(s)] for s in sources if hash(s) in self._names]
@@ -121,6 +125,15 @@ def tracking(names: WeightNames) -> Iterator[None]:
 def tracked() -> WeightNames | None:
     """Return the names that passes are to record in, inside of :func:`tracking`."""
     return _names.get()
+
+
+def is_weight(const: Any) -> bool:
+    """Tell whether other elements may take a constant's place after the build.
+
+    Those of the model's named tensors, which another artifact's may replace; not single numbers.
+    """
+    names = _names.get()
+    return names is not None and names.knows(const) and int(np.prod(const.value.shape)) > 1
 
 
 def derived(new: Any, how: str, sources: Iterable[Any]) -> Any:

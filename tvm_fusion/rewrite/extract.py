@@ -54,8 +54,8 @@ def extract(graph: EGraph, roots: Sequence[int], most: int) -> list[Form]:
     Returns
     -------
     list of Form
-        Cheapest first; of forms with the same operators on the same types only the first, as they
-        differ in the order of operations only.
+        Cheapest first; of forms with the same operators on the same types, behind the same ones,
+        only the first, as they differ in the order of like operators only.
     """
     extractor = _Extractor(graph, [graph.find(root) for root in roots])
     shared, best = extractor.share()
@@ -202,9 +202,10 @@ class _Writer:
 
 
 def _operators(form: Form) -> Hashable:
-    """Tell forms apart that take more than the order of operations to be the same."""
+    """Tell forms apart that take more than the order of like operators to be the same."""
     found: Counter[Hashable] = Counter()
     for term in subterms(form.terms):
         if term.head.call is not None:
             found[(term.head, *(type_key(o.type) for o in term.operands))] += 1
+            found.update((term.head.name, o.head.name) for o in term.operands)
     return frozenset(found.items())

@@ -11,6 +11,7 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 
 from ..ecg.properties import Properties, properties_of
+from ..frontend.weights import is_weight
 from .egraph import FOLDED
 from .head import Head, Heads, is_tensor, operands
 from .terms import Term
@@ -87,7 +88,7 @@ class Region:
 def _leaf(leaf: ir.Expr, index: int, heads: Heads) -> Head:
     if not isinstance(leaf, GenericConst):
         return heads.leaf("input", index)
-    if np.prod(leaf.value.shape) <= FOLDED:
+    if np.prod(leaf.value.shape) <= FOLDED and not is_weight(leaf):
         array = leaf.value.numpy()
         if _is_telling(array):
             return heads.value(array, str(leaf.ty.dtype))

@@ -25,7 +25,7 @@ from .pattern import operators_in
 from .regions import Region, regions
 from .saturate import Limits, Use, saturate
 from .terms import Structures, Term, subterms
-from .weights import total
+from .weights import Outlines, total
 
 HEAVIER = 1  # how many forms with more work than the region has the planner is asked about
 
@@ -84,6 +84,7 @@ class Searcher:
         self._known: dict[Hashable, Found] = {}
         self._costs: dict[Hashable, RegionCost] = {}
         self._structures = Structures()
+        self._outlines = Outlines()
         self._accounts: dict[int, Account] = {}
 
     def search(self, region: Region) -> Found:
@@ -111,18 +112,21 @@ class Searcher:
         roots = graph.add_terms(before)
         limit = saturate(graph, self._laws, self._limits, self.uses)
         found = Found(before, before, limit=limit)
-        own = self._form_key(before)
+        outlines = {self._outlines.of(before)}
         most, heavier = total(before) * (1 + 1e-9), 0
-        forms = {}
+        forms = []
         for form in extract(graph, roots, self._limits.forms):
+            outline = self._outlines.of(form.terms)
+            if outline in outlines:
+                continue
+            outlines.add(outline)
             heavier += form.cost > most
             if heavier <= HEAVIER:
-                forms[self._form_key(form.terms)] = form.terms
-        forms.pop(own, None)
+                forms.append(form.terms)
         if not forms:
             return found
         cost = best = self._estimate(before, region)
-        for terms in forms.values():
+        for terms in forms:
             estimated = self._estimate(terms, region)
             if estimated < best:
                 best = estimated

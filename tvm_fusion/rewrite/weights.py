@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from tvm import relax
 
+from ..ecg.properties import properties_of
 from ..ecg.work import at
-from .head import Head
+from .head import Head, type_key
 from .terms import Term, subterms
 
 KERNEL = 50_000  # operations that take as long as what a reduction or a product keeps from fusing
@@ -27,6 +28,10 @@ _WEIGHTS = {
 MOVES = (
     *("reshape", "permute_dims", "squeeze", "expand_dims", "flatten", "broadcast_to", "astype"),
     *("strided_slice", "concat"),
+)
+_ALIKE = frozenset(  # one instruction each: the planner cannot tell them apart
+    f"relax.{name}"
+    for name in ("add", "subtract", "multiply", "negative", "maximum", "minimum", "nn.relu", "abs")
 )
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "variance", "std", "cumsum", "cumprod")
 
@@ -81,3 +86,33 @@ def total(terms: Iterable[Term]) -> float:
         elif not is_leaf:
             found += weight(term.head, term.type, [o.type for o in term.operands])
     return found
+
+
+class Outlines:
+    """Numbers of terms: equal ones where the same work is done on the same tensors.
+
+    The planner need not be asked about ``relu(x)`` and ``maximum(x, 0)`` both.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def of(self, terms: Sequence[Term]) -> Hashable:
+        """Give the numbers of terms, and how many operators they are."""
+        found: dict[int, int | None] = {}
+        operators = 0
+        for term in subterms(terms):
+            read = [n for o in term.operands if (n := found[id(o)]) is not None]
+            key: Hashable = term.head.key
+            if term.head.call is not None:
+                operators += 1
+                if properties_of(term.head.name).commutative:
+                    read.sort()
+                name = "" if term.head.name in _ALIKE else term.head.name
+                work = weight(term.head, term.type, [o.type for o in term.operands])
+                key = name, work, type_key(term.type), tuple(read)
+            is_number = term.head.call is None and term.head.key[0] == "value"
+            found[id(term)] = (
+                None if is_number else self._numbers.setdefault(key, len(self._numbers))
+            )
+        return tuple(found[id(term)] for term in terms), operators
