@@ -27,6 +27,7 @@ from .saturate import Limits, Use, saturate
 from .terms import Structures, Term, subterms
 from .weights import Outlines, total
 
+PLANNED = 72  # operators, in all forms of a region together: planning takes its time
 HEAVIER = 1  # how many forms with more work than the region has the planner is asked about
 
 
@@ -115,7 +116,8 @@ class Searcher:
         outlines = {self._outlines.of(before)}
         most, heavier = total(before) * (1 + 1e-9), 0
         forms = []
-        for form in extract(graph, roots, self._limits.forms):
+        wanted = max(1, min(self._limits.forms, PLANNED // len(region.bindings)))
+        for form in extract(graph, roots, wanted):
             outline = self._outlines.of(form.terms)
             if outline in outlines:
                 continue
