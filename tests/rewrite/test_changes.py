@@ -10,12 +10,12 @@ from tvm_fusion import UserError, transform
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite import rules
 from tvm_fusion.rewrite.changes import note, note_uses, noting
-from tvm_fusion.rewrite.difference import Numbering, readable
+from tvm_fusion.rewrite.difference import readable
 from tvm_fusion.rewrite.head import Heads
 from tvm_fusion.rewrite.law import Law
 from tvm_fusion.rewrite.pattern import function, tensors
 from tvm_fusion.rewrite.regions import regions
-from tvm_fusion.rewrite.terms import subterms
+from tvm_fusion.rewrite.terms import Numbering, expression, subterms
 from tvm_fusion.schedule.template import Refusal
 
 a, b, c = tensors("a b c")
@@ -162,7 +162,7 @@ def test_an_operator_that_is_read_twice_is_written_once():
     ((region,),) = [list(regions(block)) for block in Mod["main"].body.blocks]
     (term,) = region.terms(heads)
     (leaf,) = [t for t in subterms([term]) if t.head.key[0] == "input"]
-    numbering = Numbering()
+    numbering = Numbering(expression)
     classes = {numbering(t): numbering(t) for t in subterms([term])}
     before, after = readable(term, leaf, heads, numbering, classes)
     assert before == "b / sum(b, axis=[1], keepdims=True) + 2.5 with b = exp(a)"

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .changes import Change, Gain
-from .difference import Numbering, differences, readable
+from .difference import differences, readable
 from .egraph import EGraph
 from .head import Heads
 from .law import Law
 from .regions import Region
 from .saturate import Limits, Use, saturate
-from .terms import Term, subterms
+from .terms import Numbering, Term, expression, subterms
 
 _SECONDS = 5.0  # of one change; a form not reached in time is told with the laws that wrote it
 
@@ -57,7 +57,7 @@ class Accountant:
     def __init__(self, heads: Heads, laws: Sequence[Law], limits: Limits) -> None:
         self._heads, self._laws = heads, tuple(laws)
         self._limits = limits
-        self._numbering = Numbering()
+        self._numbering = Numbering(expression)
         self._until = 0.0
 
     def account(
@@ -151,7 +151,7 @@ class Accountant:
 
 def variable_of(region: Region, term: Term, heads: Heads) -> str:
     """Name the variable of a region that a term, or an equal one, is bound to."""
-    numbering = Numbering()
+    numbering = Numbering(expression)
     wanted = numbering(term)
     every = replace(region, outputs=tuple(b.var for b in region.bindings))
     for var, own in zip(every.outputs, every.terms(heads), strict=True):

@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ..fusion.estimate import RegionCost
 from .saturate import Use
 
 
@@ -26,6 +27,16 @@ class Gain:
     kernels: int
     bytes: int
     flops: int
+
+    @classmethod
+    def between(cls, before: RegionCost, after: RegionCost) -> Gain:
+        """Give what the second of two costs saves."""
+        return cls(
+            before.us - after.us,
+            before.kernels - after.kernels,
+            before.bytes - after.bytes,
+            before.flops - after.flops,
+        )
 
 
 @dataclass(frozen=True)

@@ -13,26 +13,7 @@ from ..ecg.properties import properties_of
 from ..ecg.record import describe
 from .head import Head, Heads, is_tensor
 from .pattern import Apply, Number, Pattern, Tensor
-from .terms import Term, subterms
-
-
-class Numbering:
-    """Numbers terms so that equal ones have equal numbers."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple, int] = {}
-        self._done: dict[int, int] = {}
-        self._kept: list[Term] = []  # whose addresses must not be given again
-
-    def __call__(self, term: Term) -> int:
-        """Give a term's number."""
-        if id(term) not in self._done:
-            for part in subterms([term]):
-                if id(part) not in self._done:
-                    key = (part.head, *(self._done[id(o)] for o in part.operands))
-                    self._kept.append(part)
-                    self._done[id(part)] = self._known.setdefault(key, len(self._known))
-        return self._done[id(term)]
+from .terms import Numbering, Term, subterms
 
 
 def differences(

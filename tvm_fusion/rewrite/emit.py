@@ -74,6 +74,24 @@ def function_of(
         Their positions.
     """
     terms, folded = _fold(terms)
+    params, fixed = parameters(region, heads)
+    for i, leaf in enumerate(folded):
+        fixed.append(len(params))
+        params[leaf.head] = relax.Var(f"c{i}", leaf.type)
+    func = build_function(params, heads, lambda _, emitter: [emitter.emit(term) for term in terms])
+    return func, fixed
+
+
+def parameters(region: Region, heads: Heads) -> tuple[dict[Head, relax.Var], list[int]]:
+    """Make parameters of a region's leaves, but for small constants.
+
+    Returns
+    -------
+    params : dict of Head to relax.Var
+        In order.
+    constants : list of int
+        Positions of those that stand for large constants.
+    """
     params: dict[Head, relax.Var] = {}
     fixed: list[int] = []
     for i, (head, leaf) in enumerate(zip(region.heads(heads), region.leaves, strict=True)):
@@ -82,17 +100,32 @@ def function_of(
         if isinstance(leaf, GenericConst):
             fixed.append(len(params))
         params[head] = relax.Var(f"x{i}", leaf.ty)
-    for i, leaf in enumerate(folded):
-        fixed.append(len(params))
-        params[leaf.head] = relax.Var(f"c{i}", leaf.type)
+    return params, fixed
+
+
+def build_function(
+    params: dict[Head, relax.Var],
+    heads: Heads,
+    write: Callable[[relax.BlockBuilder, Emitter], list[ir.Expr]],
+) -> relax.Function:
+    """Make a function of one dataflow block.
+
+    Parameters
+    ----------
+    params : dict of Head to relax.Var
+        What the leaves are.
+    heads : Heads
+        Has the small constants.
+    write : callable
+        Emits the results.
+    """
     builder = relax.BlockBuilder()
     with builder.function("main", list(params.values())):
         with builder.dataflow():
-            emitter = Emitter(builder, params, heads.values)
-            written = [emitter.emit(term) for term in terms]
+            written = write(builder, Emitter(builder, params, heads.values))
             outputs = [builder.emit_output(value) for value in written]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-    return builder.get()["main"], fixed
+    return builder.get()["main"]
 
 
 def _fold(terms: tuple[Term, ...]) -> tuple[tuple[Term, ...], list[Term]]:

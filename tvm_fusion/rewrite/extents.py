@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import ml_dtypes
 import numpy as np
 from tvm import ir, relax
 from tvm_ffi import structural_equal
@@ -78,8 +79,6 @@ def is_float(ty: relax.TensorType) -> bool:
 
 def normal(value: float, ty: relax.TensorType) -> bool:
     """Whether a number is neither infinite nor denormal in a tensor's dtype; 0 is normal."""
-    import ml_dtypes
-
     info = ml_dtypes.finfo(numpy_dtype(str(ty.dtype)))
     return value == 0 or float(info.smallest_normal) <= abs(value) <= float(info.max)
 

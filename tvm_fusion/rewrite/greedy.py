@@ -13,7 +13,6 @@ import tvm
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ..ecg.work import at
 from .egraph import EGraph
 from .head import Heads
 from .law import Law
@@ -21,8 +20,8 @@ from .published import PUBLISHED
 from .regions import Region
 from .saturate import Use
 from .search import Found, Searcher, rewrite_regions
-from .terms import Term, subterms
-from .weights import MOVES, REDUCTIONS, elements
+from .terms import Term
+from .weights import operations, total
 
 STEPS = 64
 
@@ -31,7 +30,7 @@ def greedy(
     terms: tuple[Term, ...],
     heads: Heads,
     laws: Sequence[Law],
-    operations: Callable[[tuple[Term, ...]], float],
+    count: Callable[[tuple[Term, ...]], float],
 ) -> tuple[Term, ...]:
     """Rewrite step by step.
 
@@ -43,7 +42,7 @@ def greedy(
         Of the terms.
     laws : sequence of Law
         Applied forwards and backwards, one at a time.
-    operations : callable
+    count : callable
         Counts the operations of terms.
 
     Returns
@@ -51,22 +50,22 @@ def greedy(
     tuple of Term
         From which no single step saves operations.
     """
-    return _descend(terms, heads, laws, operations)[0]
+    return _descend(terms, heads, laws, count)[0]
 
 
 def _descend(
     terms: tuple[Term, ...],
     heads: Heads,
     laws: Sequence[Law],
-    operations: Callable[[tuple[Term, ...]], float],
+    count: Callable[[tuple[Term, ...]], float],
 ) -> tuple[tuple[Term, ...], list[str]]:
     """Rewrite step by step; returns the laws of the steps, too."""
     directed = [d for law in laws for d in (law, law.backwards()) if d is not None]
     graph = EGraph(heads)  # of which no classes are made one: it only keeps equal terms together
-    cost, taken = operations(terms), []
+    cost, taken = count(terms), []
     for _ in range(STEPS):
         found = list(_steps(terms, graph, directed))
-        costs = [operations(after) for after, _ in found]
+        costs = [count(after) for after, _ in found]
         if not found or min(costs) >= cost:
             break
         cost = min(costs)
@@ -109,35 +108,8 @@ def _term(graph: EGraph, number: int, known: dict[int, Term]) -> Term:
 
 
 def flops(terms: tuple[Term, ...]) -> float:
-    """Count operations as DNNFusion does: one an element, whatever the operator.
-
-    Movements count nothing, nor does what is known at compile time.
-    """
-    total, fixed = 0.0, set()
-    for term in subterms(terms):
-        if term.head.call is None:
-            is_fixed = term.head.key[0] != "input"
-        else:
-            is_fixed = all(id(o) in fixed for o in term.operands)
-        if is_fixed:
-            fixed.add(id(term))
-        elif term.head.call is not None:
-            total += _flops(term)
-    return total
-
-
-def _flops(term: Term) -> float:
-    name = term.head.name.removeprefix("relax.")
-    if name in MOVES:
-        return 0
-    if name in REDUCTIONS:
-        return elements(term.operands[0].type)
-    if name == "matmul":
-        return 2 * elements(term.type) * at(term.operands[0].type.shape.values[-1])
-    if name.startswith("nn.conv"):
-        filters = term.operands[1].type
-        return 2 * elements(term.type) * elements(filters) / max(1, at(filters.shape.values[0]))
-    return elements(term.type)
+    """Count operations as published: what is known at compile time counts nothing."""
+    return total(terms, operations)
 
 
 class GreedySearcher(Searcher):

@@ -24,8 +24,8 @@ from .law import Law
 from .pattern import operators_in
 from .regions import Region, regions
 from .saturate import Limits, Use, saturate
-from .terms import Structures, Term, subterms
-from .weights import Outlines, total
+from .terms import Numbering, Term, structure, subterms
+from .weights import outline, total
 
 PLANNED = 72  # operators, in all forms of a region together: planning takes its time
 HEAVIER = 1  # how many forms with more work than the region has the planner is asked about
@@ -84,8 +84,8 @@ class Searcher:
         self._estimator = Estimator(target)
         self._known: dict[Hashable, Found] = {}
         self._costs: dict[Hashable, RegionCost] = {}
-        self._structures = Structures()
-        self._outlines = Outlines()
+        self._structures = Numbering(structure)
+        self._outlines = Numbering(outline)
         self._accounts: dict[int, Account] = {}
 
     def search(self, region: Region) -> Found:
@@ -113,15 +113,15 @@ class Searcher:
         roots = graph.add_terms(before)
         limit = saturate(graph, self._laws, self._limits, self.uses)
         found = Found(before, before, limit=limit)
-        outlines = {self._outlines.of(before)}
+        outlines = {self._outline(before)}
         most, heavier = total(before) * (1 + 1e-9), 0
         forms = []
         wanted = max(1, min(self._limits.forms, PLANNED // len(region.bindings)))
         for form in extract(graph, roots, wanted):
-            outline = self._outlines.of(form.terms)
-            if outline in outlines:
+            work = self._outline(form.terms)
+            if work in outlines:
                 continue
-            outlines.add(outline)
+            outlines.add(work)
             heavier += form.cost > most
             if heavier <= HEAVIER:
                 forms.append(form.terms)
@@ -139,6 +139,11 @@ class Searcher:
     def _form_key(self, terms: tuple[Term, ...]) -> Hashable:
         """Tell forms apart; one that computes ``a + b`` and ``b + a`` computes more."""
         return self._structures.of(terms), sum(1 for _ in subterms(terms))
+
+    def _outline(self, terms: tuple[Term, ...]) -> Hashable:
+        """Tell forms apart that the planner may find a difference in."""
+        operators = sum(term.head.call is not None for term in subterms(terms))
+        return self._outlines.of(terms), operators
 
     def _estimate(self, terms: tuple[Term, ...], region: Region) -> RegionCost:
         key = self._form_key(terms)
@@ -212,12 +217,7 @@ def _record(function: str, region: Region, found: Found, searcher: Searcher) -> 
     )
     if is_noting():
         account = searcher.account(found)
-        gain = Gain(
-            before.us - after.us,
-            before.kernels - after.kernels,
-            before.bytes - after.bytes,
-            before.flops - after.flops,
-        )
+        gain = Gain.between(before, after)
         note(change_of(function, variable_of(region, account.place, searcher.heads), account, gain))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tvm import relax
@@ -53,20 +53,41 @@ def subterms(terms: Iterable[Term]) -> Iterator[Term]:
             stack.extend((operand, False) for operand in reversed(term.operands))
 
 
-class Structures:
-    """Numbers of terms: equal ones for terms that differ in the order of operands at most."""
+class Numbering:
+    """Numbers terms: equal ones where their keys are, in which operands are numbers already.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    key : callable
+        Takes a term and the numbers of its operands.
+    """
+
+    def __init__(self, key: Callable[[Term, tuple[int, ...]], Hashable]) -> None:
+        self._key = key
         self._numbers: dict[Hashable, int] = {}
+        self._known: dict[Term, int] = {}
+
+    def __call__(self, term: Term) -> int:
+        """Give a term's number."""
+        if term not in self._known:
+            for part in subterms([term]):
+                if part not in self._known:
+                    key = self._key(part, tuple(self._known[o] for o in part.operands))
+                    self._known[part] = self._numbers.setdefault(key, len(self._numbers))
+        return self._known[term]
 
     def of(self, terms: Iterable[Term]) -> tuple[int, ...]:
-        """Give the numbers of terms; leaves are equal where their heads are."""
-        terms = tuple(terms)
-        found: dict[int, int] = {}
-        for term in subterms(terms):
-            operands = tuple(found[id(o)] for o in term.operands)
-            if len(operands) == 2 and properties_of(term.head.name).commutative:
-                operands = min(operands), max(operands)
-            key = (term.head.key, operands, type_key(term.type))
-            found[id(term)] = self._numbers.setdefault(key, len(self._numbers))
-        return tuple(found[id(term)] for term in terms)
+        """Give the numbers of several terms."""
+        return tuple(map(self, terms))
+
+
+def expression(term: Term, operands: tuple[int, ...]) -> Hashable:
+    """Key of a :class:`Numbering` of terms that are the same, operand by operand."""
+    return term.head, operands
+
+
+def structure(term: Term, operands: tuple[int, ...]) -> Hashable:
+    """Key of a :class:`Numbering` of terms that differ in the order of operands at most."""
+    if len(operands) == 2 and properties_of(term.head.name).commutative:
+        operands = min(operands), max(operands)
+    return term.head.key, operands, type_key(term.type)

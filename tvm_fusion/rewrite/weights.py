@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeAlias
 
 from tvm import relax
 
@@ -36,6 +37,9 @@ _ALIKE = frozenset(  # one instruction each: the planner cannot tell them apart
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "variance", "std", "cumsum", "cumprod")
 
 
+Weigh: TypeAlias = Callable[[Head, relax.TensorType, Sequence[relax.TensorType]], float]
+
+
 def weight(head: Head, result: relax.TensorType, operands: Sequence[relax.TensorType]) -> float:
     """Weigh one operator.
 
@@ -56,17 +60,25 @@ def weight(head: Head, result: relax.TensorType, operands: Sequence[relax.Tensor
     if head.call is None:
         return 0.0
     name = head.name.removeprefix("relax.")
+    count = operations(head, result, operands)
+    if name in REDUCTIONS or name == "matmul" or name.startswith("nn.conv"):
+        return KERNEL + count
+    return OPERATOR + _WEIGHTS.get(name, 1) * count
+
+
+def operations(head: Head, result: relax.TensorType, operands: Sequence[relax.TensorType]) -> float:
+    """Count operations as DNNFusion does: one an element, whatever it is; none of a move."""
+    name = head.name.removeprefix("relax.")
     if name in MOVES:
-        return OPERATOR
+        return 0
     if name in REDUCTIONS:
-        return KERNEL + elements(operands[0])
+        return elements(operands[0])
     if name == "matmul":
-        terms = at(operands[0].shape.values[-1])
-        return KERNEL + 2 * elements(result) * terms
+        return 2 * elements(result) * at(operands[0].shape.values[-1])
     if name.startswith("nn.conv"):
-        filters = elements(operands[1]) / max(1, at(operands[1].shape.values[0]))
-        return KERNEL + 2 * elements(result) * filters
-    return OPERATOR + _WEIGHTS.get(name, 1) * elements(result)
+        filters = operands[1]
+        return 2 * elements(result) * elements(filters) / max(1, at(filters.shape.values[0]))
+    return elements(result)
 
 
 def elements(ty: relax.TensorType) -> int:
@@ -74,7 +86,7 @@ def elements(ty: relax.TensorType) -> int:
     return math.prod(at(extent) for extent in ty.shape.values)
 
 
-def total(terms: Iterable[Term]) -> float:
+def total(terms: Iterable[Term], weigh: Weigh = weight) -> float:
     """Weigh expressions: all distinct subterms that are no expressions of constants."""
     found, constants = 0.0, set()
     for term in subterms(terms):
@@ -84,35 +96,24 @@ def total(terms: Iterable[Term]) -> float:
         ):
             constants.add(term)
         elif not is_leaf:
-            found += weight(term.head, term.type, [o.type for o in term.operands])
+            found += weigh(term.head, term.type, [o.type for o in term.operands])
     return found
 
 
-class Outlines:
-    """Numbers of terms: equal ones where the same work is done on the same tensors.
+def outline(term: Term, operands: tuple[int, ...]) -> Hashable:
+    """Key of a numbering of terms that do the same work on the same tensors.
 
     The planner need not be asked about ``relu(x)`` and ``maximum(x, 0)`` both.
     """
+    if term.head.call is None:
+        return "value" if _is_number(term) else term.head.key
+    read = [n for o, n in zip(term.operands, operands, strict=True) if not _is_number(o)]
+    if properties_of(term.head.name).commutative:
+        read.sort()
+    name = "" if term.head.name in _ALIKE else term.head.name
+    work = weight(term.head, term.type, [o.type for o in term.operands])
+    return name, work, type_key(term.type), tuple(read)
 
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
 
-    def of(self, terms: Sequence[Term]) -> Hashable:
-        """Give the numbers of terms, and how many operators they are."""
-        found: dict[int, int | None] = {}
-        operators = 0
-        for term in subterms(terms):
-            read = [n for o in term.operands if (n := found[id(o)]) is not None]
-            key: Hashable = term.head.key
-            if term.head.call is not None:
-                operators += 1
-                if properties_of(term.head.name).commutative:
-                    read.sort()
-                name = "" if term.head.name in _ALIKE else term.head.name
-                work = weight(term.head, term.type, [o.type for o in term.operands])
-                key = name, work, type_key(term.type), tuple(read)
-            is_number = term.head.call is None and term.head.key[0] == "value"
-            found[id(term)] = (
-                None if is_number else self._numbers.setdefault(key, len(self._numbers))
-            )
-        return tuple(found[id(term)] for term in terms), operators
+def _is_number(term: Term) -> bool:
+    return term.head.call is None and term.head.key[0] == "value"

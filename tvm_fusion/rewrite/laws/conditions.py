@@ -9,6 +9,7 @@ import numpy as np
 
 from ...frontend.normalize.evaluate import numpy_dtype
 from ...schedule.template import Refusal
+from ..extents import is_float
 from ..law import Law, Match
 
 
@@ -22,7 +23,7 @@ class OnFloats(Law):
 
 def floating(match: Match) -> Refusal | None:
     """Refuse where the result is not of floating point."""
-    if "float" in str(match.graph[match.root].type.dtype):
+    if is_float(match.graph[match.root].type):
         return None
     return Refusal("integers", "It does not hold for integers.")
 

@@ -21,7 +21,7 @@ a, b, c = tensors("a b c")
 total = function("relax.sum", "axes")
 permute = function("relax.permute_dims", "swap")
 
-_VECTOR = Refusal("vector", "An operand has no rows or no columns.")
+VECTOR = Refusal("vector", "An operand has no rows or no columns.")
 
 
 def matrices(match: Match, *names: str) -> bool:
@@ -56,7 +56,7 @@ class AddRows(Linear):
         ranks = min(first.ndim, second.ndim), match.type("c").ndim
         # A bias is a row: it meets a matrix that is no batch.
         if not (min(ranks) >= 2 or ranks == (1, 2)):
-            return _VECTOR
+            return VECTOR
         if not same(extents(first)[-1], extents(second)[-1]):
             return Refusal("different_shapes", "One summand is broadcast along what is multiplied.")
         return self.mixed(match, "a", "b", "c")
@@ -72,7 +72,7 @@ class AddColumns(Linear):
 
     def check(self, match: Match) -> Refusal | None:
         if not matrices(match, "a", "b", "c"):
-            return _VECTOR
+            return VECTOR
         first, second = extents(match.type("b"))[-2:], extents(match.type("c"))[-2:]
         if all_same(first, second):
             return self.mixed(match, "a", "b", "c")
@@ -105,7 +105,7 @@ class Associate(Linear):
 
     def check(self, match: Match) -> Refusal | None:
         if not matrices(match, "a", "b", "c"):
-            return _VECTOR
+            return VECTOR
         for first, second in (("a", "b"), ("b", "c")):
             numbers = match.number(first), match.number(second)
             if all(match.graph[n].is_constant for n in numbers):
@@ -150,7 +150,7 @@ class SumOfProduct(Linear):
 
     def check(self, match: Match) -> Refusal | None:
         if not matrices(match, "a", "b"):
-            return _VECTOR
+            return VECTOR
         rank = max(match.type("a").ndim, match.type("b").ndim)
         if reduced_axes(match.head("axes"), rank) == [rank + self.axis]:
             return self.mixed(match, "a", "b")

@@ -8,12 +8,10 @@ from ...schedule.template import Refusal
 from ..extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
 from ..law import Law, Match
 from ..pattern import function, tensors
-from .matmuls import Linear, matrices
+from .matmuls import VECTOR, Linear, matrices
 
 a, b, s = tensors("a b s")
 diagonal = function("relax.reshape", "diagonal")
-
-_VECTOR = Refusal("vector", "An operand has no rows or no columns.")
 
 
 def _sizes(match: Match, name: str) -> tuple:
@@ -27,6 +25,7 @@ class _Scaled(Linear):
 
     both = True
     into: str  # the operand that is scaled
+    summed: int  # its axis that is added up, of the last two
 
     def exempt(self, match: Match) -> bool:
         """Let integers pass, and factors that are 1 or -1."""
@@ -34,8 +33,10 @@ class _Scaled(Linear):
         return super().exempt(match) or (sizes is not None and bool((sizes == 1).all()))
 
     def check(self, match: Match) -> Refusal | None:
+        if not is_one(_sizes(match, "s")[self.summed]):
+            return Refusal("varies", "The factor varies along what is added up.")
         if not matrices(match, "a", "b"):
-            return _VECTOR
+            return VECTOR
         if not spreads(match.type("s"), match.type(self.into)):
             return Refusal("larger_factor", "The factor has axes that the matrix lacks.")
         return self.mixed(match, "a", "b")
@@ -47,12 +48,7 @@ class ScaleRows(_Scaled):
     name = "scale_rows"
     before = (a * s) @ b
     after = (a @ b) * s
-    into = "a"
-
-    def check(self, match: Match) -> Refusal | None:
-        if not is_one(_sizes(match, "s")[1]):
-            return Refusal("varies", "The factor varies along what is added up.")
-        return super().check(match)
+    into, summed = "a", 1
 
 
 class DivideRows(ScaleRows):
@@ -69,12 +65,7 @@ class ScaleColumns(_Scaled):
     name = "scale_columns"
     before = a @ (b * s)
     after = (a @ b) * s
-    into = "b"
-
-    def check(self, match: Match) -> Refusal | None:
-        if not is_one(_sizes(match, "s")[0]):
-            return Refusal("varies", "The factor varies along what is added up.")
-        return super().check(match)
+    into, summed = "b", 0
 
 
 class DivideColumns(ScaleColumns):
@@ -85,75 +76,54 @@ class DivideColumns(ScaleColumns):
     after = (a @ b) / s
 
 
-class ScaleTerms(Linear):
+class _ScaledTerms(Linear):
+    """The factors of the terms of a sum move from one matrix to the other."""
+
+    into: str  # the operand that is scaled
+    summed: int  # its axis that is added up, of the last two
+
+    def check(self, match: Match) -> Refusal | None:
+        sizes = _sizes(match, "s")
+        if not matrices(match, "a", "b"):
+            return VECTOR
+        if is_one(sizes[self.summed]) or not is_one(sizes[1 - self.summed]):
+            return Refusal("not_terms", "The factor is not one for each term of the sum.")
+        if not same(sizes[self.summed], _sizes(match, self.into)[self.summed]):
+            return Refusal("larger_factor", "The matrix is broadcast by the factor.")
+        if not all(map(is_one, extents(match.type("s"))[:-2])):
+            return Refusal("batches", "The factor differs between the matrices of a batch.")
+        return self.mixed(match, "a", "b")
+
+    def rewrite(self, match: Match) -> int | None:
+        graph, terms = match.graph, _sizes(match, "s")[self.summed]
+        numbers = {name: match.number(name) for name in "ab"}
+        other, shape = ("b", [terms, 1]) if self.into == "a" else ("a", [terms])
+        factor = reshaped(graph, match.number("s"), shape, self.name)
+        if factor is None:
+            return None
+        scaled = graph.call(relax.op.multiply, numbers[other], factor, law=self.name)
+        if scaled is None:
+            return None
+        numbers[other] = scaled
+        return graph.add(match.head("@"), [*numbers.values()], self.name)
+
+
+class ScaleTerms(_ScaledTerms):
     """a * s @ b = a @ (b * reshape(s, diagonal))."""
 
     name = "scale_terms"
     before = (a * s) @ b
     after = a @ (b * diagonal(s))
-    operator = "multiply"
-
-    def check(self, match: Match) -> Refusal | None:
-        rows, columns = _sizes(match, "s")
-        if not matrices(match, "a", "b"):
-            return _VECTOR
-        if not is_one(rows) or is_one(columns):
-            return Refusal("not_terms", "The factor is not one for each term of the sum.")
-        if not same(columns, extents(match.type("a"))[-1]):
-            return Refusal("larger_factor", "The matrix is broadcast by the factor.")
-        if not _is_plain(match):
-            return Refusal("batches", "The factor differs between the matrices of a batch.")
-        return self.mixed(match, "a", "b")
-
-    def rewrite(self, match: Match) -> int | None:
-        graph, name = match.graph, self.name
-        column = [extents(match.type("s"))[-1], 1]
-        factor = reshaped(graph, match.number("s"), column, name)
-        if factor is None:
-            return None
-        make = getattr(relax.op, self.operator)
-        scaled = graph.call(make, match.number("b"), factor, law=name)
-        if scaled is None:
-            return None
-        return graph.add(match.head("@"), [match.number("a"), scaled], name)
+    into, summed = "a", 1
 
 
-class ScaleTermsOfWeights(ScaleTerms):
+class ScaleTermsOfWeights(_ScaledTerms):
     """a @ (b * s) = a * reshape(s, diagonal) @ b."""
 
     name = "scale_terms_of_weights"
     before = a @ (b * s)
     after = (a * diagonal(s)) @ b
-
-    def check(self, match: Match) -> Refusal | None:
-        rows, columns = _sizes(match, "s")
-        if not matrices(match, "a", "b"):
-            return _VECTOR
-        if is_one(rows) or not is_one(columns):
-            return Refusal("not_terms", "The factor is not one for each term of the sum.")
-        if not same(rows, extents(match.type("b"))[-2]):
-            return Refusal("larger_factor", "The matrix is broadcast by the factor.")
-        if not _is_plain(match):
-            return Refusal("batches", "The factor differs between the matrices of a batch.")
-        return self.mixed(match, "a", "b")
-
-    def rewrite(self, match: Match) -> int | None:
-        graph, name = match.graph, self.name
-        row = extents(match.type("s"))[-2:-1]
-        factor = reshaped(graph, match.number("s"), row, name)
-        scaled = (
-            None
-            if factor is None
-            else graph.call(relax.op.multiply, match.number("a"), factor, law=name)
-        )
-        if scaled is None:
-            return None
-        return graph.add(match.head("@"), [scaled, match.number("b")], name)
-
-
-def _is_plain(match: Match) -> bool:
-    """Whether the factor is one row or one column."""
-    return all(map(is_one, extents(match.type("s"))[:-2]))
+    into, summed = "b", 0
 
 
 LAWS: tuple[Law, ...] = (

@@ -12,7 +12,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
 from ...frontend.normalize.evaluate import evaluate
-from .view import View, dtype_of, known_shape, op_name, same_shape
+from .view import View, dtype_of, known_shape, same_shape
 
 #: Writes an operator; takes what stands for the leaves now, in their order.
 Build = Callable[..., ir.Expr]
@@ -156,8 +156,3 @@ def _is_static(arg: Any) -> bool:
     if isinstance(arg, relax.Tuple):
         return all(map(_is_static, arg.fields))
     return isinstance(arg, GenericConst) or not isinstance(arg, relax.Var | relax.Call)
-
-
-def is_root(kind: Kind, value: Any) -> bool:
-    """Whether a kind may end in a binding's value."""
-    return op_name(value) in kind.roots

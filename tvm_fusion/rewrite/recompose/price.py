@@ -12,10 +12,10 @@ from tvm.target import Target
 
 from ...fusion.estimate import Estimator, RegionCost
 from ...schedule.template import Template
-from ..emit import Emitter, function_of
+from ..emit import Emitter, build_function, function_of, parameters
 from ..head import Head, Heads, is_tensor, operands
 from ..regions import Region
-from ..terms import Structures, Term
+from ..terms import Numbering, Term, structure
 from .kind import Found, Kind, Writer
 from .view import View, dtype_of, known_shape
 
@@ -79,7 +79,7 @@ class Pricer:
     def __init__(self, target: Target) -> None:
         self._estimator = Estimator(target)
         self._heads = Heads()
-        self._structures = Structures()
+        self._structures = Numbering(structure)
         self._known: dict[Hashable, Price] = {}
 
     def price(self, kind: Kind, view: View, root: relax.Var, found: Found) -> Price | None:
@@ -140,29 +140,20 @@ class Pricer:
         self, region: Region, terms: tuple[Any, ...], root: relax.Var, found: Found
     ) -> tuple[relax.Function, list[int]]:
         """Write the region with the operator in the root's place."""
-        params: dict[Any, relax.Var] = {}
-        current: dict[int, Any] = {}
-        fixed: list[int] = []
-        for head, leaf in zip(region.heads(self._heads), region.leaves, strict=True):
-            if head not in self._heads.values:
-                if isinstance(leaf, GenericConst):
-                    fixed.append(len(params))
-                params[head] = relax.Var(f"x{len(params)}", leaf.ty)
-            current[hash(leaf)] = params.get(head, leaf)
-        builder = relax.BlockBuilder()
-        with builder.function("main", list(params.values())):
-            with builder.dataflow():
-                emitter = Emitter(builder, params, self._heads.values)
-                writer = Writer(builder)
-                outputs = []
-                for var, term in zip(region.outputs, terms, strict=True):
-                    if hash(var) == hash(root):
-                        value = found.build(writer, *(current[hash(o)] for o in found.leaves))
-                    else:
-                        value = emitter.emit(term)
-                    outputs.append(builder.emit_output(value))
-            builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-        return builder.get()["main"], fixed
+        params, fixed = parameters(region, self._heads)
+        leaves = zip(region.heads(self._heads), region.leaves, strict=True)
+        current = {hash(leaf): params.get(head, leaf) for head, leaf in leaves}
+
+        def write(builder: relax.BlockBuilder, emitter: Emitter) -> list[ir.Expr]:
+            writer = Writer(builder)
+            return [
+                found.build(writer, *(current[hash(o)] for o in found.leaves))
+                if hash(var) == hash(root)
+                else emitter.emit(term)
+                for var, term in zip(region.outputs, terms, strict=True)
+            ]
+
+        return build_function(params, self._heads, write), fixed
 
 
 def _is_given(operand: relax.Var) -> bool:

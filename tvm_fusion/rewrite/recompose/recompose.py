@@ -129,12 +129,7 @@ def _bury(view: View, root: relax.Var, found: Found, dead: set[int]) -> None:
 
 def _change(func: relax.Function, kind: Kind, root: relax.Var, price: Price) -> Change:
     before, after = price.before, price.after
-    gain = Gain(
-        before.us - after.us,
-        before.kernels - after.kernels,
-        before.bytes - after.bytes,
-        before.flops - after.flops,
-    )
+    gain = Gain.between(before, after)
     name = str(func.attrs.get("global_symbol", "")) if func.attrs else ""
     return Change(name, root.name, (kind.name,), *equation(kind), gain)
 

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
+from ...frontend.normalize import engine
 from ..head import operands
 
 ROUNDING = ("float16", "bfloat16", "float32", "float64")  # a cast between them only rounds
@@ -193,9 +194,7 @@ class View:
 
 def op_name(expr: Any) -> str:
     """Give the name of a call's operator without ``relax.``; empty for anything else."""
-    if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
-        return str(expr.op.name).removeprefix("relax.")
-    return ""
+    return engine.op_name(expr).removeprefix("relax.")
 
 
 def dtype_of(expr: Any) -> str:
