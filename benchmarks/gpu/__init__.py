@@ -1,0 +1,1 @@
+"""Speed on a GPU, beside a copy and PyTorch's compiler."""

@@ -1,0 +1,65 @@
+"""Compile all works ahead of time, where there is no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from .works import works
+
+INDEX = "works.json"
+
+
+def build(folder: Path, target: str, seed: int, count: int, only: Sequence[str]) -> list[str]:
+    """Compile and export works into a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Gets one artifact each, and an index.
+    target : str
+        As of :func:`tvm_fusion.device.parse`.
+    seed, count : int
+        Of the drawn works.
+    only : sequence of str
+        Parts of names; empty: all.
+
+    Returns
+    -------
+    list of str
+        What could not be compiled, and why.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = [
+        i
+        for i, work in enumerate(works(seed, count))
+        if not only or any(part in work.name for part in only)
+    ]
+    processes = min(2, os.cpu_count() or 1)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(_compile, folder, target, seed, count, i) for i in chosen]
+        results = [job.result() for job in jobs]
+    names = [works(seed, count)[i].name for i in chosen]
+    failed = {n: reason for n, reason in zip(names, results, strict=True) if reason}
+    index = {"target": target, "seed": seed, "count": count, "names": names, "failed": failed}
+    (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    return [f"{name}: {reason}" for name, reason in failed.items()]
+
+
+def _compile(folder: Path, target: str, seed: int, count: int, number: int) -> str | None:
+    import torch
+
+    import tvm_fusion
+
+    work = works(seed, count)[number]
+    exported = torch.export.export(work.module(), tuple(work.draw(0, "cpu")))
+    try:
+        tvm_fusion.compile(exported, target=target).export(folder / work.name)
+    # guard: one work that is not compiled is a row of the table
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"
+    return None

@@ -1,0 +1,193 @@
+"""Check and time a folder of artifacts on this machine's GPU, beside a copy and PyTorch.
+
+``python3 -m benchmarks.gpu.run DIR [--json FILE]`` needs PyTorch and TVM's runtime, no compiler.
+Results are compared with the same function in float64, on fresh inputs, in memory that held NaNs.
+Only then it is timed: each side's calls over buffers that take turns, more than the last cache
+holds, are captured in a CUDA graph; the graphs take turns, and the medians are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm_ffi
+
+import tvm_fusion
+
+from .build import INDEX
+from .works import Work, works
+
+L2_TIMES = 4  # how much memory is gone through before a buffer's turn comes again
+COPY_BYTES = 1 << 28
+ROUNDS, SECONDS = 15, 0.02
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def main() -> int:
+    """Run all; returns the exit code: 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--json", type=Path, help="default: gpu.json in $OUT, if it is set")
+    parser.add_argument("--only", default="", help="a part of the names of those to run")
+    parser.add_argument("--rival", action="store_true", help="PyTorch's compiler, too")
+    options = parser.parse_args()
+    path = options.json or Path(os.environ.get("OUT", "."), "gpu.json")
+    index = json.loads((options.folder / INDEX).read_text())
+    record: dict[str, Any] = {"about": {**index, **_about()}, "rows": []}
+    known = {work.name: work for work in works(index["seed"], index["count"])}
+    for name in index["names"]:
+        if name in index["failed"] or options.only not in name:
+            continue
+        row = measure(known[name], options.folder / name, options.rival)
+        record["rows"].append(row)
+        print(_line(row), flush=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+    return int(any(row["wrong"] for row in record["rows"]))
+
+
+def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
+    """Check one work, then time it; the row of the table."""
+    arguments = work.draw(0, "cuda")
+    expected = _leaves(work.function(*(a.double() for a in arguments)))
+    row: dict[str, Any] = {"name": work.name, "dtype": work.dtype, "wrong": None}
+    row |= {"floor": work.floor, "limit_us": work.limit_us}
+    ours = _ours(folder)
+    try:
+        results = poisoned(ours, arguments)
+    # guard: a kernel that does not run is a row of the table
+    except Exception as error:
+        return row | {"wrong": f"{type(error).__name__}: {str(error).splitlines()[-1][:200]}"}
+    found = [difference(r, e, work.dtype) for r, e in zip(results, expected, strict=True)]
+    row["error"] = max(found)
+    if not row["error"] <= 1:
+        return row | {"wrong": f"errors of {found} times what is allowed"}
+    size = sum(t.numel() * t.element_size() for t in (*arguments, *results))
+    del expected, results
+    sides: dict[str, Callable[..., Any]] = {"ours": ours}
+    if rival:
+        torch._dynamo.reset()
+        sides["inductor"] = torch.compile(work.function, dynamic=False)
+    turns = _turns(size)
+    sets = [work.draw(seed, "cuda") for seed in range(turns)]
+    graphs = {name: captured(side, sets) for name, side in sides.items()}
+    pieces = [torch.empty(2, min(COPY_BYTES, max(size, 1 << 20)) // 2, dtype=torch.uint8,
+                          device="cuda") for _ in range(_turns(min(size, COPY_BYTES)))]  # fmt: skip
+    graphs["copy"] = captured(lambda piece: piece[1].copy_(piece[0]), [[p] for p in pieces])
+    calls = {"ours": turns, "inductor": turns, "copy": len(pieces)}
+    us = {name: t / calls[name] for name, t in alternate(graphs).items()}
+    rate = size / us["ours"]
+    copy = pieces[0].numel() / us["copy"]
+    return row | {
+        "bytes": size, "us": us, "of_copy": rate / copy, "copy_GBs": copy / 1e3, "turns": turns
+    }  # fmt: skip
+
+
+def _ours(folder: Path) -> Callable[..., Any]:
+    executable = tvm_fusion.load(folder)
+    names = [spec.name for spec in executable.signatures["main"].inputs]
+
+    def call(*tensors: torch.Tensor) -> list[Any]:
+        stream = torch.cuda.current_stream()
+        with tvm_ffi.use_torch_stream(torch.cuda.stream(stream)):
+            outputs = executable.run(dict(zip(names, tensors, strict=True)))
+        return [*outputs.values()]
+
+    return call
+
+
+def poisoned(function: Callable[..., Any], arguments: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Call a function whose results lie where NaNs lay before."""
+    for _ in range(3):
+        for result in function(*arguments):
+            torch.from_dlpack(result).fill_(float("nan"))
+    results = [torch.from_dlpack(result).clone() for result in function(*arguments)]
+    torch.cuda.synchronize()
+    return results
+
+
+def difference(found: torch.Tensor, exact: torch.Tensor, dtype: str) -> float:
+    """Give the largest error in units of what is allowed.
+
+    That is two roundings of the result, or one of the largest intermediate that half types hold.
+    """
+    epsilon = _EPSILON[dtype]
+    scale = exact.abs().max().clamp(min=1e-30)
+    allowed = 2 * epsilon * exact.abs() + epsilon * scale
+    worst = ((found.double() - exact).abs() / allowed).max()
+    return float(worst) if torch.isfinite(worst) else float("inf")
+
+
+def captured(function: Callable[..., Any], sets: list[list[torch.Tensor]]) -> torch.cuda.CUDAGraph:
+    """Capture a call for each set of arguments; all results stay where they are."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            held = [function(*arguments) for arguments in sets]
+        held.append(function(*sets[0]))  # what a machine keeps of its last call
+        del held
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
+        graph.held = [function(*arguments) for arguments in sets]
+    return graph
+
+
+def alternate(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, float]:
+    """Time graphs in turns; the median microseconds of one replay of each."""
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    repeats = {name: max(1, int(SECONDS / _seconds(g, 1))) for name, g in graphs.items()}
+    for _ in range(ROUNDS):
+        for name, graph in graphs.items():
+            times[name].append(_seconds(graph, repeats[name]))
+    return {name: 1e6 * statistics.median(found) for name, found in times.items()}
+
+
+def _seconds(graph: torch.cuda.CUDAGraph, repeats: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    start.record()
+    for _ in range(repeats):
+        graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3 / repeats
+
+
+def _turns(size: int) -> int:
+    """Count the buffers that exceed the last cache several times."""
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    return max(2, -(-L2_TIMES * cache // size))
+
+
+def _leaves(result: Any) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def _about() -> dict[str, Any]:
+    return {
+        "device": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    if row["wrong"]:
+        return f"{row['name']:44} WRONG: {row['wrong']}"
+    us = "  ".join(f"{name} {value:8.2f}" for name, value in row["us"].items())
+    return (
+        f"{row['name']:44} {us} us  {100 * row['of_copy']:5.1f} % of copy  err {row['error']:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

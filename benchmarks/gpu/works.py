@@ -1,0 +1,154 @@
+"""What is timed, in PyTorch: exported and compiled ahead, or run by PyTorch's own compiler."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Shape = tuple[int, ...]
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One function and the shapes that it is timed with.
+
+    Attributes
+    ----------
+    name : str
+        Of the row, unique; names a folder as well.
+    function : callable
+        Takes and returns tensors.
+    shapes : tuple of tuple of int
+        Of its arguments.
+    dtype : str
+        Of all arguments.
+    floor : float or None
+        The least part of the copy bandwidth.
+    limit_us : float or None
+        The most microseconds.
+    """
+
+    name: str
+    function: Callable[..., Tensor | tuple[Tensor, ...]]
+    shapes: tuple[Shape, ...]
+    dtype: str = "float16"
+    floor: float | None = None
+    limit_us: float | None = None
+
+    def module(self) -> torch.nn.Module:
+        """Wrap the function as PyTorch exports it."""
+        return _Called(self.function)
+
+    def draw(self, seed: int, device: str) -> list[Tensor]:
+        """Draw arguments from a normal distribution."""
+        generator = torch.Generator(device).manual_seed(seed)
+        dtype = DTYPES[self.dtype]
+        return [
+            torch.randn(shape, generator=generator, device=device).to(dtype)
+            for shape in self.shapes
+        ]
+
+
+class _Called(torch.nn.Module):
+    def __init__(self, function: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Softmax of rows."""
+    return torch.softmax(x, -1)
+
+
+def layer_norm_gelu(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Layer norm, then GELU."""
+    return functional.gelu(functional.layer_norm(x, x.shape[-1:], scale, shift, 1e-5))
+
+
+def rms_norm_residual(x: Tensor, residual: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Add a residual; the sum, and its RMS norm."""
+    total = x + residual
+    wide = total.float()
+    norm = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return total, norm.to(total.dtype) * scale
+
+
+def gates(x: Tensor) -> Tensor:
+    """Give tanh(2x + 1) * sigmoid(x)."""
+    return torch.tanh(2 * x + 1) * torch.sigmoid(x)
+
+
+def transpose_cast(x: Tensor) -> Tensor:
+    """Transpose into float32."""
+    return x.transpose(0, 1).to(torch.float32).contiguous()
+
+
+def group_norm_silu(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Group norm of 32 groups, then SiLU."""
+    return functional.silu(functional.group_norm(x, 32, scale, shift, 1e-5))
+
+
+def gemv(x: Tensor, weight: Tensor) -> Tensor:
+    """One row times a matrix."""
+    return x @ weight
+
+
+def swiglu_block(x: Tensor, scale: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """RMS norm, gated product with SiLU, product, residual."""
+    wide = x.float()
+    norm = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * scale
+    return x + (functional.silu(norm @ gate) * (norm @ up)) @ down
+
+
+ROWS: dict[str, tuple[Callable[..., Tensor | tuple[Tensor, ...]], Callable[[int, int], tuple]]] = {
+    "softmax": (softmax, lambda m, n: ((m, n),)),
+    "layer_norm_gelu": (layer_norm_gelu, lambda m, n: ((m, n), (n,), (n,))),
+    "rms_norm_residual": (rms_norm_residual, lambda m, n: ((m, n), (m, n), (n,))),
+    "gates": (gates, lambda m, n: ((m, n),)),
+    "transpose_cast": (transpose_cast, lambda m, n: ((m, n),)),
+}
+NAMED = (
+    *(
+        Work(f"{name}_8192x4096", ROWS[name][0], ROWS[name][1](8192, 4096), floor=0.88)
+        for name in ("softmax", "layer_norm_gelu", "rms_norm_residual")
+    ),
+    Work("gates_8192x8192", gates, ((8192, 8192),), floor=0.85),
+    Work("transpose_cast_8192x8192", transpose_cast, ((8192, 8192),), floor=0.80),
+    Work(
+        "group_norm_silu_2x320x64x64", group_norm_silu, ((2, 320, 64, 64), (320,), (320,)),
+        limit_us=9,
+    ),
+    Work("gemv_4096x28672", gemv, ((1, 4096), (4096, 28672)), limit_us=60),
+    Work(
+        "swiglu_block_4096_14336", swiglu_block,
+        ((1, 4096), (4096,), (4096, 14336), (4096, 14336), (14336, 4096)), limit_us=94,
+    ),
+)  # fmt: skip
+RANDOM_ELEMENTS = 1 << 23, 1 << 26
+
+
+def drawn(seed: int, count: int) -> list[Work]:
+    """Draw shapes of the memory-bound works, a third of them with odd rows."""
+    source, found = random.Random(seed), []
+    for _ in range(count):
+        kind = source.choice([*ROWS])
+        elements = source.uniform(*RANDOM_ELEMENTS)
+        columns = source.randint(64, 16384)
+        columns -= columns % 8 if source.random() < 2 / 3 else 0
+        rows = max(1, int(elements / columns))
+        function, shapes = ROWS[kind]
+        dtype = source.choice([*DTYPES])
+        name = f"{kind}_{rows}x{columns}_{dtype}"
+        found.append(Work(name, function, shapes(rows, columns), dtype, floor=0.80))
+    return found
+
+
+def works(seed: int, count: int) -> list[Work]:
+    """List what is timed: the named works, then drawn ones."""
+    return [*NAMED, *drawn(seed, count)]

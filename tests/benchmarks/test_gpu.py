@@ -1,0 +1,73 @@
+"""The benchmark on a GPU: what it draws and compiles, and what its page says."""
+
+import json
+import math
+
+import pytest
+
+from benchmarks.gpu import table
+
+ROW = {
+    "name": "softmax_8x8", "dtype": "float16", "wrong": None, "floor": 0.88, "limit_us": None,
+    "error": 0.5, "bytes": 256, "us": {"ours": 10.0, "copy": 9.0}, "of_copy": 0.9,
+}  # fmt: skip
+ABOUT = {"device": "a GPU", "target": "cuda:sm_90a", "torch": "2", "failed": {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "met"),
+    [
+        ({}, True),
+        ({"of_copy": 0.87}, False),
+        ({"floor": None, "of_copy": 0.1}, True),
+        ({"limit_us": 9}, False),
+        ({"limit_us": 10, "of_copy": 0.1}, True),
+        ({"wrong": "nan"}, False),
+    ],
+)
+def test_what_is_wanted(change, met):
+    assert table.meets({**ROW, **change}) == met
+
+
+def test_page():
+    rows = [ROW, {**ROW, "name": "slow", "of_copy": 0.5}]
+    rows += [{"name": "bad", "wrong": "errors of 7"}]
+    page = table.render({"about": {**ABOUT, "failed": {"lost": "no template"}}, "rows": rows})
+    assert "| softmax_8x8 | 0.0 | 10.00 | not measured | 9.00 | 90 % | 88 % | 0.50 |" in page
+    assert "88 %: missed" in page
+    assert "* bad: errors of 7" in page
+    assert "* lost: no template" in page
+
+
+@pytest.mark.torch
+def test_drawn_works_are_the_same_again_and_large():
+    works = pytest.importorskip("benchmarks.gpu.works")
+    drawn = works.drawn(6, 30)
+    assert [w.name for w in drawn] == [w.name for w in works.drawn(6, 30)]
+    assert len({w.name for w in works.works(6, 30)}) == len(works.NAMED) + 30
+    low, high = works.RANDOM_ELEMENTS
+    assert all(low * 0.99 <= math.prod(w.shapes[0]) <= high for w in drawn)
+    assert any(w.shapes[0][1] % 8 for w in drawn)
+
+
+@pytest.mark.torch
+def test_the_error_is_in_units_of_what_is_allowed():
+    torch = pytest.importorskip("torch")
+    run = pytest.importorskip("benchmarks.gpu.run")
+    exact = torch.tensor([1.0, -100.0, 0.0], dtype=torch.float64)
+    assert run.difference(exact.half(), exact, "float16") < 0.1
+    assert run.difference((exact + 0.4).half(), exact, "float16") > 1
+    assert run.difference((exact * math.nan).half(), exact, "float16") == math.inf
+
+
+@pytest.mark.torch
+@pytest.mark.cuda_toolchain
+def test_a_work_is_compiled(tmp_path):
+    pytest.importorskip("torch")
+    from benchmarks.gpu.__main__ import main
+
+    options = ["--out", str(tmp_path), "--count", "0", "--only", "group_norm_silu"]
+    assert main(["build", *options]) == 0
+    index = json.loads((tmp_path / "works.json").read_text())
+    (name,) = index["names"]
+    assert (tmp_path / name / "model.so").is_file()
