@@ -28,12 +28,12 @@ WARM = 0.04  # seconds of a turn before: the other library's threads still wait 
 TOLERANCE = 1e-5
 
 
-def alternate(runs: Sequence[Callable[[], object]]) -> list[float]:
+def alternate(runs: Sequence[Callable[[], object]], turns: int = ROUNDS) -> list[float]:
     """Return the seconds of each run: the median over rounds in which all have their turn."""
     for run in runs:
         run()
     rounds: list[list[float]] = [[] for _ in runs]
-    for _ in range(ROUNDS):
+    for _ in range(turns):
         for run, seconds in zip(runs, rounds, strict=True):
             start = time.perf_counter()
             while time.perf_counter() - start < WARM:
