@@ -140,19 +140,17 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 def finite(root: Term, values: Mapping[Term, np.ndarray]) -> np.ndarray:
     """Tell where all that an element is computed from is finite, and no float32 overflows."""
-    found = np.ones(values[root].shape, bool)
+    found: dict[Term, np.ndarray] = {}
     for term in subterms([root]):
         value = values[term]
-        if value.dtype.kind != "f":
-            continue
-        fine = np.isfinite(value) & (np.abs(value) < LIMIT)
-        if fine.all():
-            continue
-        if np.broadcast_shapes(fine.shape, found.shape) == found.shape:
-            found &= fine
-        else:
-            found &= bool(fine.all())
-    return found
+        fine = np.ones(value.shape, bool)
+        if value.dtype.kind == "f":
+            fine = np.isfinite(value) & (np.abs(value) < LIMIT)
+        stays = term.head.name.removeprefix("relax.") in _IN_PLACE
+        for operand in term.operands:
+            fine = fine & (found[operand] if stays else found[operand].all())
+        found[term] = fine
+    return found[root]
 
 
 def _argument(arg: Any, operands: Any) -> Any:
@@ -225,6 +223,8 @@ _NUMPY = {
     "reshape": _same_shape,
     "broadcast_to": np.broadcast_to,
 }
+# An element is computed from those in its own place.
+_IN_PLACE = {*_NUMPY, "astype", "full"} - {"matmul", "reshape"}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _wrapping(function) for name, function in _NUMPY.items()},
     **{name: _reduction(getattr(np, name)) for name in ("sum", "mean", "max", "min", "prod")},
