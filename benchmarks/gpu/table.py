@@ -32,8 +32,8 @@ def render(record: Mapping[str, Any]) -> str:
         "",
         f"On one {about['device']}, compiled for {about['target']}; PyTorch {about['torch']}'s"
         " compiler. Microseconds a call inside a CUDA graph, medians of turns, over buffers larger"
-        " than four last caches. Copy: what the work's bytes, each input and each output once, take"
-        " at the bandwidth of a copy of 256 MiB. Error in units of what is allowed: two roundings of"
+        " than four last caches. Copy: what the work's bytes, each input and output once, take at"
+        " the bandwidth of a copy of 256 MiB. Error in units of what is allowed: two roundings of"
         " the result or one of the largest.",
         "",
         *table(
