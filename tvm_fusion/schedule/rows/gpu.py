@@ -9,18 +9,14 @@ from tvm.target import Target
 
 from ...device import Device
 from ..gpu import STATIC_SHARED_BYTES
-from .block import Block, Geometry
-from .cpu import lanes_are_rows
-from .emit import integer, opaque, sequence, static_volume, threads_of, volume
+from .block import Block
+from .emit import integer, opaque, sequence, threads_of, volume
+from .geometry import Geometry, choose_geometry
 from .passes import plan_passes
 from .stages import RowStages, read_stages
 from .storage import Storage, place_rows
 from .threads import emit_walk
 
-BLOCK = 128  # threads of a block of short rows
-LANE_ROWS = 32  # neighbouring rows of a block whose threads lie along rows
-ITEMS = 8  # elements of a row that a thread should have before more threads pay
-SYMBOLIC_ROW = 2048  # what an unknown row is taken for
 WARP = 32
 
 
@@ -112,38 +108,16 @@ def _place(
     program: RowStages, target: Target | Device, copies: bool
 ) -> tuple[Storage, Geometry] | str:
     if isinstance(target, Device):
+        kind = target.kind
         most = target.max_threads_per_block or 1024
         shared = target.shared_memory_per_block or STATIC_SHARED_BYTES
+        warp = target.warp_size or WARP
     else:
+        kind = target.kind.name
         most = int(target.attrs.get("max_num_threads", 1024))
         shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
-    geometry = _geometry(program, most)
-    storage = place_rows(
-        program, geometry.threads, geometry.rows, min(shared, STATIC_SHARED_BYTES), copies
-    )
+        warp = int(target.attrs.get("thread_warp_size", WARP))
+    # TVM has shuffles of whole AMD waves only.
+    geometry = choose_geometry(program, most, warp, whole_warps=kind == "rocm")
+    storage = place_rows(program, geometry, min(shared, STATIC_SHARED_BYTES), copies)
     return storage if isinstance(storage, str) else (storage, geometry)
-
-
-def _geometry(program: RowStages, most: int) -> Geometry:
-    """Choose the threads of a row and the rows of a block."""
-    longest = max(static_volume(s.inner or s.reduce, SYMBOLIC_ROW) for s in program.stages)
-    work = max(static_volume(s.domain, SYMBOLIC_ROW) for s in program.stages)
-    if not all(s.combine is None or s.combine.threads_can_share for s in program.stages):
-        return Geometry(1, BLOCK, rows_first=True)
-    if lanes_are_rows(program):
-        if work <= 2 * ITEMS:
-            return Geometry(1, 2 * BLOCK, rows_first=True)
-        threads = min(_power_of_two(-(-work // ITEMS)), most // LANE_ROWS, 16)
-        return Geometry(threads, LANE_ROWS, rows_first=True)
-    threads = _power_of_two(-(-longest // ITEMS))
-    if longest <= WARP * 4 * ITEMS:
-        # A warp needs no barrier to combine its results.
-        threads = min(_power_of_two(longest), WARP)
-    threads = min(threads, most)
-    rows = min(BLOCK // threads, _power_of_two(static_volume(program.rows, BLOCK)))
-    return Geometry(threads, max(1, rows))
-
-
-def _power_of_two(count: int) -> int:
-    """Least power of two from a count on."""
-    return 1 << (max(count, 1) - 1).bit_length()
