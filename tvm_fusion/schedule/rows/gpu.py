@@ -13,6 +13,7 @@ from .block import Block
 from .emit import integer, opaque, sequence, threads_of, volume
 from .geometry import Geometry, choose_geometry
 from .passes import plan_passes
+from .precision import loosened
 from .stages import RowStages, read_stages
 from .storage import Storage, place_rows
 from .threads import emit_walk
@@ -61,7 +62,7 @@ def schedule_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     ValueError
         If the function is not canonical, or what :func:`estimate_rows_gpu` says.
     """
-    placed = _place(read_stages(func, rows), target, copies=True)
+    placed = _place(loosened(read_stages(func, rows)), target, copies=True)
     if isinstance(placed, str):
         raise ValueError(placed)
     storage, geometry = placed
