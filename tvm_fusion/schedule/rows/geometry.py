@@ -113,7 +113,7 @@ def choose_geometry(program: RowStages, most: int, warp: int, whole_warps: bool)
     if order.is_ahead:
         count = static_volume(program.rows, SYMBOLIC_COUNT)
         threads = _threads_ahead(-(-size // order.width), VECTORS * order.parts, count, warp)
-        least = LEAST_THREADS * order.parts
+        least = min(LEAST_THREADS * order.parts, warp)
     else:
         threads = _power_of_two(-(-size // ITEMS))
         if size <= warp * 4 * ITEMS:

@@ -16,11 +16,11 @@ from .vectors import order_of
 
 REGISTER_ELEMENTS = 32  # single elements of one row buffer that a thread keeps in registers
 # In vectors: the loops over what a thread keeps are unrolled.
-VECTOR_ELEMENTS = 64
+VECTOR_ELEMENTS = 48
 # 32-bit registers of a thread: what its rows leave to addresses and arithmetic, and what a thread
 # gets at most, so that a multiprocessor holds threads enough.
-RESERVED_REGISTERS = 28
-MOST_REGISTERS = 92
+RESERVED_REGISTERS = 32
+MOST_REGISTERS = 96
 BLOCK_REGISTERS = 1 << 16
 
 
