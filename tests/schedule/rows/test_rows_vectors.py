@@ -187,12 +187,22 @@ def test_no_vectors_where_they_do_not_fit(example):
         ((8192, 1024), (2048, 32, 4)),  # a warp a row
         ((1 << 18, 128), (1 << 14, 8, 16)),  # a part of a warp
         ((256, 4096), (256, 32, 16)),  # few rows: one vector a thread
-        ((64, 65536), (64, 32, 32)),
+        ((64, 65536), (128, 32, 32)),  # two blocks a row
+        ((3, 1 << 20), (12, 32, 32)),
     ],
 )
 def test_threads_for_vectors(size, expected):
     func = scheduled(NORMS["softmax"](*size, "float16"))
     assert threads_and_blocks(func) == expected
+
+
+def test_blocks_of_a_row_write_their_parts():
+    example = programs.softmax(3, 40000)  # 10 steps of 1024 threads, 3 or 2 for each of 4 blocks
+    func = scheduled(example)
+    assert threads_and_blocks(func)[0] == 12
+    check(example, serial(func))
+    example = programs.rms_norm(3, 40000)  # writes before it has reduced
+    assert threads_and_blocks(scheduled(example))[0] == 3
 
 
 def test_whole_waves_on_amd():

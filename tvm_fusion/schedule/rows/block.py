@@ -53,15 +53,24 @@ class Block:
         The threads.
     number : Expr
         Which block.
+    parts : int
+        Blocks for the same rows, which share the last walk.
     """
 
     def __init__(
-        self, storage: Storage, passes: Sequence[Pass], geometry: Geometry, number: ir.Expr
+        self,
+        storage: Storage,
+        passes: Sequence[Pass],
+        geometry: Geometry,
+        number: ir.Expr,
+        parts: int = 1,
     ):
         self.geometry = geometry
         self.program: RowStages = storage.program
         self._shared = storage.shared
-        self._first_row = number * geometry.rows
+        self._parts = parts
+        self._part = tirx.floormod(number, integer(parts))
+        self._first_row = tirx.floordiv(number, integer(parts)) * geometry.rows
         self._count = volume(self.program.rows)
         self._private = private_buffers(self.program, passes)
         self._passes = passes
@@ -134,6 +143,12 @@ class Block:
         if self._fills_blocks:
             return store
         return tirx.IfThenElse(self._first_row + r < self._count, store, None)
+
+    def is_mine(self, stages: Sequence[Stage], step: ir.Expr) -> ir.Expr | None:
+        """Whether a step of a walk is this block's; ``None`` if all are."""
+        if self._parts == 1 or stages[0] is not self._passes[-1].stages[0]:
+            return None
+        return tirx.EQ(tirx.floormod(step, integer(self._parts)), self._part)
 
     def row_in_registers(self, buffer: ir.Var) -> ir.Var | None:
         """Name the registers of a row buffer, if that is where it is kept between walks."""

@@ -1,4 +1,4 @@
-"""Row programs on a GPU: one launch, a thread block for one or several rows."""
+"""Row programs on a GPU: one launch, a thread block for one or several rows, or several for one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
-from ...device import Device
+from ...device import Device, parse
 from ..gpu import STATIC_SHARED_BYTES
 from .block import Block
 from .emit import integer, opaque, sequence, threads_of, volume
 from .geometry import Geometry, choose_geometry
+from .parts import parts_of
 from .passes import plan_passes
 from .precision import loosened
 from .stages import RowStages, read_stages
@@ -68,13 +69,15 @@ def schedule_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     storage, geometry = placed
     passes = plan_passes(storage.program)
 
+    parts = parts_of(storage.program, passes, geometry, parse(target).device.sm_count or 1)
+
     def rows_of(number: ir.Expr) -> tirx.Stmt:
-        block = Block(storage, passes, geometry, number)
+        block = Block(storage, passes, geometry, number, parts)
         body = sequence([stmt for one in passes for stmt in emit_walk(block, one)])
         return opaque("rows", body, block.buffers)
 
     count = volume(storage.program.rows)
-    blocks = tirx.floordiv(count + (geometry.rows - 1), integer(geometry.rows))
+    blocks = tirx.floordiv(count + (geometry.rows - 1), integer(geometry.rows)) * parts
     grid = threads_of("block", sym.Analyzer().simplify(blocks), "blockIdx.x", rows_of)
     return func.with_body(opaque("root", grid))
 

@@ -112,11 +112,13 @@ class _VectorWalk:
         def step(number: ir.Expr) -> tirx.Stmt:
             at = first + number
             stmt = body(number, at)
-            if self.steps * threads == self.vectors and self.steps % self.ahead == 0:
-                return stmt
-            exists = at * threads + self.t < self.vectors
-            # The first condition is known where the walk is unrolled.
-            return tirx.IfThenElse(tirx.Or(at < self.vectors // threads, exists), stmt, None)
+            if self.steps * threads != self.vectors or self.steps % self.ahead:
+                exists = at * threads + self.t < self.vectors
+                # The first condition is known where the walk is unrolled.
+                exists = tirx.Or(at < self.vectors // threads, exists)
+                stmt = tirx.IfThenElse(exists, stmt, None)
+            is_mine = self.block.is_mine(self.stages, at)
+            return stmt if is_mine is None else tirx.IfThenElse(is_mine, stmt, None)
 
         return loop("step", count, step, UNROLLED)
 
