@@ -87,7 +87,6 @@ MANY = {
     "long search": (programs.argmax((2, 40000), 1), 4),
     "all": (programs.total((40, 1024), (0, 1)), 4),
     "two reductions": (programs.sum_and_max(70, 512), 4),
-    "exchanged": (programs.softmax_of_lines_then_pairs(2, 5, 64), 4),
     "surplus rows": (programs.softmax(37, 256), 4),
 }
 
@@ -170,6 +169,8 @@ def backwards(m, n):
         programs.softmax_over_middle(2, 64, 64),  # strides
         programs.max_pool(1, 3, 32, 32),  # windows
         programs.softmax(5, tirx.Var("n", "int64")),  # an unknown length
+        programs.mirrored(5, 512),  # elements that threads exchange
+        programs.softmax_of_lines_then_pairs(2, 5, 64),
     ],
 )
 def test_no_vectors_where_they_do_not_fit(example):

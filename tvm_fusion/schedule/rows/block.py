@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -90,8 +91,21 @@ class Block:
         found = next((o for known, o in self._orders if equal_axes(known, axes)), None)
         if found is None:
             found = order_of(self.program, axes)
+            if self._exchanges(axes):
+                # Lanes one after the other are no single access to shared memory, between which TVM
+                # wants barriers: it may give what is written the place of what is read.
+                found = replace_fields(found, width=1)
             self._orders.append((axes, found))
         return found
+
+    def _exchanges(self, axes: Sequence[Axis]) -> bool:
+        """Whether walks over such axes use shared memory."""
+        return any(
+            contains(self._shared, buffer)
+            for stage in self.program.stages
+            if equal_axes(stage.domain, axes)
+            for buffer in (*stage.targets, *(load.source for load in stage.loads))
+        )
 
     def scratch(self, shape: Sequence[int], dtype: str, name: str, scope: str) -> ir.Var:
         """Declare a buffer of the rows of the block."""
