@@ -236,6 +236,13 @@ def test_no_row_is_shared_and_the_estimate_knows():
 # Machine code
 
 
+@pytest.mark.parametrize("m", [37, 64])
+def test_barriers_stand_where_all_threads_come(m):
+    """Lowering refuses others."""
+    for example in (programs.softmax_of_lines_then_pairs(2, m, 100), programs.mirrored(m, 5000)):
+        assert "__syncthreads()" in cuda_source(scheduled(example), gpu_target())
+
+
 @pytest.mark.cuda_toolchain
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("dtype", WIDTH)
