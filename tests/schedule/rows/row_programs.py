@@ -41,9 +41,13 @@ def reduced(extent, name):
     return te.reduce_axis((tirx.IntImm("int64", 0), index(extent)), name)
 
 
-def softmax(m, n, masked=False, logarithm=False):
-    x, mask = tensor(m, n), tensor(m, n, name="mask")
-    shifted = compute((m, n), lambda i, j: x[i, j] * 0.5 + mask[i, j], "scaled") if masked else x
+def softmax(m, n, masked=False, logarithm=False, dtype="float32"):
+    x, mask = tensor(m, n, dtype=dtype), tensor(m, n, name="mask")
+    half = dtype != "float32"
+    wide = compute((m, n), lambda i, j: x[i, j].astype("float32"), "wide") if half else x
+    shifted = (
+        compute((m, n), lambda i, j: wide[i, j] * 0.5 + mask[i, j], "scaled") if masked else wide
+    )
     k = reduced(n, "k")
     top = compute((m,), lambda i: te.max(shifted[i, k], k), "top")
     e = compute((m, n), lambda i, j: te.exp(shifted[i, j] - top[i]), "e")
@@ -52,7 +56,7 @@ def softmax(m, n, masked=False, logarithm=False):
     if logarithm:
         y = compute((m, n), lambda i, j: shifted[i, j] - top[i] - te.log(total[i]), "y")
     else:
-        y = compute((m, n), lambda i, j: e[i, j] / total[i], "y")
+        y = compute((m, n), lambda i, j: (e[i, j] / total[i]).astype(dtype), "y")
 
     def reference(x, mask=None):
         x = x.astype("float64")
@@ -120,18 +124,21 @@ def layer_norm(m, n, dtype="float32", residual=False):
     return Example(inputs, [copy, y] if residual else [y], 1, reference)
 
 
-def rms_norm(m, n):
-    x, r, weight = tensor(m, n), tensor(m, n, name="r"), tensor(n, name="weight")
-    s = compute((m, n), lambda i, j: x[i, j] + r[i, j], "s")
-    out = compute((m, n), lambda i, j: s[i, j], "out")
+def rms_norm(m, n, dtype="float32"):
+    x, r = (tensor(m, n, dtype=dtype, name=name) for name in "xr")
+    weight = tensor(n, name="weight")
+    s = compute((m, n), lambda i, j: x[i, j].astype("float32") + r[i, j].astype("float32"), "s")
+    out = compute((m, n), lambda i, j: s[i, j].astype(dtype), "out")
     k = reduced(n, "k")
     squares = compute((m,), lambda i: te.sum(s[i, k] * s[i, k], k), "squares")
     y = compute(
-        (m, n), lambda i, j: s[i, j] / te.sqrt(squares[i] / float(n) + 1e-6) * weight[j], "y"
+        (m, n),
+        lambda i, j: (s[i, j] / te.sqrt(squares[i] / float(n) + 1e-6) * weight[j]).astype(dtype),
+        "y",
     )
 
     def reference(x, r, weight):
-        s = x.astype("float64") + r
+        s = x.astype("float64") + r.astype("float64")
         return [s, s / np.sqrt((s * s).mean(1, keepdims=True) + 1e-6) * weight]
 
     return Example([x, r, weight], [out, y], 1, reference)

@@ -2,68 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 
+import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
 from ..expressions import contains, index_of
-from .emit import Pairs, bind, element, integer, replace, sequence, threads_of, unflatten, volume
-from .passes import Pass, private_buffers
-from .stages import RowStages, Stage
-from .storage import Storage, items_of
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Threads of a block: ``threads`` for each of its ``rows``.
-
-    Attributes
-    ----------
-    threads, rows : int
-        Powers of two.
-    rows_first : bool
-        Whether neighbouring threads take neighbouring rows, rather than elements of a row.
-    """
-
-    threads: int
-    rows: int
-    rows_first: bool = False
-
-    @property
-    def axes(self) -> tuple[str, str]:
-        """Names of the thread axes of the rows and of the threads of a row."""
-        return ("threadIdx.x", "threadIdx.y") if self.rows_first else ("threadIdx.y", "threadIdx.x")
-
-    def every(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Run ``body(row, thread)`` in every thread of every row."""
-        rows, threads = self.axes
-        return _threads(
-            "r", self.rows, rows, lambda r: _threads("t", self.threads, threads, _first(body, r))
-        )
-
-
-def _threads(name: str, extent: int, axis: str, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-    """Bind a thread axis, if there is more than one thread.
-
-    TVM places barriers by whether an index depends on the innermost axis; none does on a single
-    thread.
-    """
-    return body(integer(0)) if extent == 1 else threads_of(name, extent, axis, body)
-
-
-def _first(body: Callable[[ir.Expr, ir.Expr], tirx.Stmt], r: ir.Expr):
-    return lambda t: body(r, t)
+from .emit import Pairs, bind, element, integer, replace, sequence, unflatten, volume
+from .geometry import Geometry
+from .passes import Pass, equal_axes, private_buffers
+from .registers import steps_of
+from .stages import Axis, RowStages, Stage
+from .storage import Storage
+from .vectors import Order, order_of
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Who computes: thread ``t`` of row ``r`` of the block, at its ``item``-th element."""
+    """Who computes: thread ``t`` of row ``r`` of the block, at its ``item``-th element.
+
+    Attributes
+    ----------
+    r, t, item : Expr
+        Numbers from 0 on.
+    held : tuple of (TensorLoad, TensorLoad)
+        Elements of memory that were read before, and where they are now.
+    """
 
     r: ir.Expr
     t: ir.Expr
     item: ir.Expr
+    held: tuple[tuple[ir.TensorLoad, ir.TensorLoad], ...] = ()
 
 
 class Block:
@@ -82,26 +54,64 @@ class Block:
         The threads.
     number : Expr
         Which block.
+    parts : int
+        Blocks for the same rows, which share the last walk.
     """
 
     def __init__(
-        self, storage: Storage, passes: Sequence[Pass], geometry: Geometry, number: ir.Expr
+        self,
+        storage: Storage,
+        passes: Sequence[Pass],
+        geometry: Geometry,
+        number: ir.Expr,
+        parts: int = 1,
     ):
         self.geometry = geometry
         self.program: RowStages = storage.program
         self._shared = storage.shared
-        self._first_row = number * geometry.rows
+        self._parts = parts
+        self._part = tirx.floormod(number, integer(parts))
+        self._first_row = tirx.floordiv(number, integer(parts)) * geometry.rows
         self._count = volume(self.program.rows)
         self._private = private_buffers(self.program, passes)
         self._passes = passes
         self._copies: list[tuple[ir.Var, ir.Var]] = []
         self._kept: list[tuple[ir.Var, ir.Var]] = []
         self._terms: list[tuple[ir.Var, ir.Var]] = []
+        self._others: list[ir.Var] = []
+        self._orders: list[tuple[Sequence[Axis], Order]] = []
 
     @property
     def buffers(self) -> list[ir.Var]:
         """All buffers used so far."""
-        return [own for _, own in (*self._kept, *self._copies, *self._terms)]
+        return [own for _, own in (*self._kept, *self._copies, *self._terms)] + self._others
+
+    def order(self, axes: Sequence[Axis]) -> Order:
+        """How threads take elements: the same in all walks over axes of such extents."""
+        found = next((o for known, o in self._orders if equal_axes(known, axes)), None)
+        if found is None:
+            found = order_of(self.program, axes)
+            if self._exchanges(axes):
+                # Lanes one after the other are no single access to shared memory, between which TVM
+                # wants barriers: it may give what is written the place of what is read.
+                found = replace_fields(found, width=1)
+            self._orders.append((axes, found))
+        return found
+
+    def _exchanges(self, axes: Sequence[Axis]) -> bool:
+        """Whether walks over such axes use shared memory."""
+        return any(
+            contains(self._shared, buffer)
+            for stage in self.program.stages
+            if equal_axes(stage.domain, axes)
+            for buffer in (*stage.targets, *(load.source for load in stage.loads))
+        )
+
+    def scratch(self, shape: Sequence[int], dtype: str, name: str, scope: str) -> ir.Var:
+        """Declare a buffer of the rows of the block."""
+        extents = [integer(extent) for extent in (self.geometry.rows, *shape)]
+        self._others.append(scratch(extents, dtype, name, scope=scope))
+        return self._others[-1]
 
     def pairs(self, stage: Stage, at: Pairs, r: ir.Expr) -> Pairs:
         """Values of a stage's axes, given those inside the row."""
@@ -115,7 +125,8 @@ class Block:
 
         def redirect(load: ir.TensorLoad) -> ir.Expr:
             if not self.program.is_internal(load.source):
-                return load
+                held = (mine for known, mine in spot.held if tvm_ffi.structural_equal(known, load))
+                return next(held, load)
             if contains(self._shared, load.source) and self._is_own(load.source, stage):
                 return element(self._copy(load.source), [spot.r, spot.t])
             return element(*self._place(load.source, load.indices, spot))
@@ -135,14 +146,31 @@ class Block:
                     value = element(copy, mine)
                 stmts.append(tirx.BufferStore(own, value, place))
                 continue
-            store: tirx.Stmt = tirx.BufferStore(target, value, indices)
-            if not self._fills_blocks:
-                exists = self._first_row + spot.r < self._count
-                store = tirx.IfThenElse(exists, store, None)
+            store = self.once(tirx.BufferStore(target, value, indices), spot.r)
             if not stage.inner and self.geometry.threads > 1:
                 store = tirx.IfThenElse(spot.t == integer(0), store, None)
             stmts.append(store)
         return sequence(stmts)
+
+    def once(self, store: tirx.Stmt, r: ir.Expr) -> tirx.Stmt:
+        """Let only rows that exist leave the kernel."""
+        if self._fills_blocks:
+            return store
+        return tirx.IfThenElse(self._first_row + r < self._count, store, None)
+
+    def is_mine(self, stages: Sequence[Stage], step: ir.Expr) -> ir.Expr | None:
+        """Whether a step of a walk is this block's; ``None`` if all are."""
+        if self._parts == 1 or stages[0] is not self._passes[-1].stages[0]:
+            return None
+        return tirx.EQ(tirx.floormod(step, integer(self._parts)), self._part)
+
+    def row_in_registers(self, buffer: ir.Var) -> ir.Var | None:
+        """Name the registers of a row buffer, if that is where it is kept between walks."""
+        producer = self.program.stages[self.program.producer(buffer)]
+        others = (self._shared, self._private)
+        if not producer.inner or any(contains(some, buffer) for some in others):
+            return None
+        return self._row(buffer, producer)
 
     def results(self, stage: Stage) -> list[ir.Var]:
         """Name the results of a reduction, one element a row, which all threads of it know."""
@@ -171,9 +199,13 @@ class Block:
             return self._keep(buffer, [rows], "local"), [spot.r]
         if contains(self._private, buffer) or not producer.inner:
             return self._keep(buffer, [rows, threads], "local"), [spot.r, spot.t]
-        items = items_of(producer.inner, threads) or 1
-        own = self._keep(buffer, [rows, threads, items], "local")
-        return own, [spot.r, spot.t, spot.item]
+        return self._row(buffer, producer), [spot.r, spot.t, spot.item]
+
+    def _row(self, buffer: ir.Var, producer: Stage) -> ir.Var:
+        rows, threads = self.geometry.rows, self.geometry.threads
+        width = self.order(producer.inner).width
+        items = (steps_of(producer.inner, threads, width) or 1) * width
+        return self._keep(buffer, [rows, threads, items], "local")
 
     def _is_own(self, buffer: ir.Var, reader: Stage) -> bool:
         """Whether a stage reads what its thread has computed in the same walk."""

@@ -1,4 +1,4 @@
-"""Row programs on a GPU: one launch, a thread block for one or several rows."""
+"""Row programs on a GPU: one launch, a thread block for one or several rows, or several for one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
-from ...device import Device
+from ...device import Device, parse
 from ..gpu import STATIC_SHARED_BYTES
-from .block import Block, Geometry
-from .cpu import lanes_are_rows
-from .emit import integer, opaque, sequence, static_volume, threads_of, volume
+from .block import Block
+from .emit import integer, opaque, sequence, threads_of, volume
+from .geometry import Geometry, choose_geometry
+from .parts import parts_of
 from .passes import plan_passes
+from .precision import loosened
 from .stages import RowStages, read_stages
 from .storage import Storage, place_rows
 from .threads import emit_walk
 
-BLOCK = 128  # threads of a block of short rows
-LANE_ROWS = 32  # neighbouring rows of a block whose threads lie along rows
-ITEMS = 8  # elements of a row that a thread should have before more threads pay
-SYMBOLIC_ROW = 2048  # what an unknown row is taken for
 WARP = 32
 
 
@@ -65,19 +63,21 @@ def schedule_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     ValueError
         If the function is not canonical, or what :func:`estimate_rows_gpu` says.
     """
-    placed = _place(read_stages(func, rows), target, copies=True)
+    placed = _place(loosened(read_stages(func, rows)), target, copies=True)
     if isinstance(placed, str):
         raise ValueError(placed)
     storage, geometry = placed
     passes = plan_passes(storage.program)
 
+    parts = parts_of(storage.program, passes, geometry, parse(target).device.sm_count or 1)
+
     def rows_of(number: ir.Expr) -> tirx.Stmt:
-        block = Block(storage, passes, geometry, number)
+        block = Block(storage, passes, geometry, number, parts)
         body = sequence([stmt for one in passes for stmt in emit_walk(block, one)])
         return opaque("rows", body, block.buffers)
 
     count = volume(storage.program.rows)
-    blocks = tirx.floordiv(count + (geometry.rows - 1), integer(geometry.rows))
+    blocks = tirx.floordiv(count + (geometry.rows - 1), integer(geometry.rows)) * parts
     grid = threads_of("block", sym.Analyzer().simplify(blocks), "blockIdx.x", rows_of)
     return func.with_body(opaque("root", grid))
 
@@ -112,38 +112,16 @@ def _place(
     program: RowStages, target: Target | Device, copies: bool
 ) -> tuple[Storage, Geometry] | str:
     if isinstance(target, Device):
+        kind = target.kind
         most = target.max_threads_per_block or 1024
         shared = target.shared_memory_per_block or STATIC_SHARED_BYTES
+        warp = target.warp_size or WARP
     else:
+        kind = target.kind.name
         most = int(target.attrs.get("max_num_threads", 1024))
         shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
-    geometry = _geometry(program, most)
-    storage = place_rows(
-        program, geometry.threads, geometry.rows, min(shared, STATIC_SHARED_BYTES), copies
-    )
+        warp = int(target.attrs.get("thread_warp_size", WARP))
+    # TVM has shuffles of whole AMD waves only.
+    geometry = choose_geometry(program, most, warp, whole_warps=kind == "rocm")
+    storage = place_rows(program, geometry, min(shared, STATIC_SHARED_BYTES), copies)
     return storage if isinstance(storage, str) else (storage, geometry)
-
-
-def _geometry(program: RowStages, most: int) -> Geometry:
-    """Choose the threads of a row and the rows of a block."""
-    longest = max(static_volume(s.inner or s.reduce, SYMBOLIC_ROW) for s in program.stages)
-    work = max(static_volume(s.domain, SYMBOLIC_ROW) for s in program.stages)
-    if not all(s.combine is None or s.combine.threads_can_share for s in program.stages):
-        return Geometry(1, BLOCK, rows_first=True)
-    if lanes_are_rows(program):
-        if work <= 2 * ITEMS:
-            return Geometry(1, 2 * BLOCK, rows_first=True)
-        threads = min(_power_of_two(-(-work // ITEMS)), most // LANE_ROWS, 16)
-        return Geometry(threads, LANE_ROWS, rows_first=True)
-    threads = _power_of_two(-(-longest // ITEMS))
-    if longest <= WARP * 4 * ITEMS:
-        # A warp needs no barrier to combine its results.
-        threads = min(_power_of_two(longest), WARP)
-    threads = min(threads, most)
-    rows = min(BLOCK // threads, _power_of_two(static_volume(program.rows, BLOCK)))
-    return Geometry(threads, max(1, rows))
-
-
-def _power_of_two(count: int) -> int:
-    """Least power of two from a count on."""
-    return 1 << (max(count, 1) - 1).bit_length()

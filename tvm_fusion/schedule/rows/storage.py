@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -11,11 +10,12 @@ from tvm import DataType, ir, tirx
 from ..._tvm_buffer import declare
 from ...ecg.intrinsic import call_name
 from ..expressions import contains, loads_of, substitute, variables_of
-from .emit import replace, static_volume
-from .passes import equal_domains, is_same_position, plan_passes, private_buffers
-from .stages import Axis, RowStages, Stage
+from .emit import replace
+from .geometry import Geometry
+from .passes import equal_domains, plan_passes, private_buffers
+from .registers import Registers, is_own
+from .stages import RowStages, Stage
 
-REGISTER_ELEMENTS = 32  # elements of one row buffer that a thread keeps in registers
 RESERVED_SHARED = 4096  # bytes left to the reductions' exchange between warps
 
 
@@ -38,16 +38,14 @@ class Storage:
     shared_bytes: int
 
 
-def place_rows(
-    program: RowStages, threads: int, rows: int, limit: int, copies: bool
-) -> Storage | str:
+def place_rows(program: RowStages, geometry: Geometry, limit: int, copies: bool) -> Storage | str:
     """Give each row buffer its place.
 
     Parameters
     ----------
     program : RowStages
         The stages.
-    threads, rows : int
+    geometry : Geometry
         Threads of a row and rows of a block.
     limit : int
         Bytes of shared memory that a block may declare.
@@ -60,30 +58,33 @@ def place_rows(
     Storage or str
         The places, or why there are none: a sentence.
     """
-    items = [items_of(stage.domain, threads) for stage in program.stages]
-    if copies and all(count is not None and count <= REGISTER_ELEMENTS for count in items):
-        program = copy_inputs(program)
+    room = Registers(geometry)
+    if copies:
+        copied = copy_inputs(program)
+        if room.hold_all(copied):
+            program = copied
     while True:
         shared = []
+        kept: list[ir.Var] = []
         used = 0
-        private = private_buffers(program, plan_passes(program))
+        passes = plan_passes(program)
+        private = private_buffers(program, passes)
         for buffer in program.internal:
             producer = program.stages[program.producer(buffer)]
-            if (
-                not producer.inner
-                or contains(private, buffer)
-                or _in_registers(program, buffer, threads)
-            ):
+            if not producer.inner or contains(private, buffer):
+                continue
+            if is_own(program, buffer) and room.hold(program, passes, [*kept, buffer]):
+                kept.append(buffer)
                 continue
             size = _bytes(buffer, len(program.rows))
-            if size is not None and used + size * rows <= limit - RESERVED_SHARED:
+            if size is not None and used + size * geometry.rows <= limit - RESERVED_SHARED:
                 shared.append(buffer)
-                used += size * rows
+                used += size * geometry.rows
                 continue
             if not producer.is_map or not all(
                 isinstance(i, ir.Var) for i in producer.written(buffer)
             ):
-                held = "an unknown number of" if size is None else size * rows
+                held = "an unknown number of" if size is None else size * geometry.rows
                 return (
                     f"{producer.name} needs {held} bytes of shared memory for its results; "
                     f"a block has {limit - RESERVED_SHARED}."
@@ -185,27 +186,6 @@ def recompute(program: RowStages, producer: Stage) -> RowStages:
     ]
     internal = tuple(b for b in program.internal if not b.same_as(buffer))
     return RowStages(program.func, tuple(stages), internal)
-
-
-def _in_registers(program: RowStages, buffer: ir.Var, threads: int) -> bool:
-    """Whether each element is read only by the thread that writes it, and registers hold all."""
-    producer = program.stages[program.producer(buffer)]
-    items = items_of(producer.inner, threads)
-    if items is None or items > REGISTER_ELEMENTS:
-        return False
-    return all(
-        is_same_position(producer, reader, load) and not (reader.inner and reader.reduce)
-        for reader in program.stages
-        for load in reader.loads
-        if load.source.same_as(buffer)
-    )
-
-
-def items_of(axes: Sequence[Axis], threads: int) -> int | None:
-    """Elements that each thread of a row handles; ``None`` where symbolic."""
-    if any(axis.size is None for axis in axes):
-        return None
-    return -(-static_volume(axes, 1) // threads)
 
 
 def _bytes(buffer: ir.Var, rows: int) -> int | None:

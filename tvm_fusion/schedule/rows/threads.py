@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm import ir, s_tir, sym, tirx
+from tvm import ir, sym, tirx
 
 from .block import Block, Spot
 from .emit import (
@@ -20,9 +20,11 @@ from .emit import (
     unflatten,
     volume,
 )
-from .passes import Pass, equal_axes, vector_axes
+from .exchange import combine
+from .passes import Pass
+from .registers import steps_of
 from .stages import Axis, Stage
-from .storage import items_of
+from .vector_walk import emit_vectors
 
 MAX_UNROLLED = 32  # iterations; arrays in registers need constant indices
 
@@ -35,9 +37,12 @@ def emit_walk(block: Block, one: Pass) -> list[tirx.Stmt]:
         return [every(lambda r, t: _results(block, first, r, t))]
     reductions = [stage for stage in one.stages if stage.combine is not None]
     stmts = [every(_starting(block, stage)) for stage in reductions]
-    stmts.append(every(lambda r, t: _elements(block, one.stages, r, t)))
+    order = block.order(first.domain)
+    is_ahead = order.is_ahead and (order.width > 1 or not block.geometry.rows_first)
+    elements = emit_vectors if is_ahead else _elements
+    stmts.append(every(lambda r, t: elements(block, one.stages, r, t)))
+    stmts += combine(block, reductions)
     for stage in reductions:
-        stmts.append(_combine(block, stage))
         if not block.program.is_internal(stage.targets[0]):
             stmts.append(every(_publishing(block, stage)))
     return stmts
@@ -45,7 +50,7 @@ def emit_walk(block: Block, one: Pass) -> list[tirx.Stmt]:
 
 def _elements(block: Block, stages: Sequence[Stage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Take every ``threads``-th element of a row, from the thread's own on."""
-    order = _order(block, stages[0].domain)
+    order = block.order(stages[0].domain).axes
     axes = [[stage.domain[i] for i in order] for stage in stages]
 
     def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
@@ -62,7 +67,7 @@ def _elements(block: Block, stages: Sequence[Stage], r: ir.Expr, t: ir.Expr) -> 
 
 def _results(block: Block, stage: Stage, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Compute whole results, where a reduction has several a row."""
-    inner = [stage.inner[i] for i in _order(block, stage.inner)]
+    inner = [stage.inner[i] for i in block.order(stage.inner).axes]
     terms = block.terms(stage)
 
     def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
@@ -92,7 +97,7 @@ def _items(
         return at(integer(0), integer(0))
     threads = block.geometry.threads
     extent = volume(axes)
-    count = items_of(axes, threads)
+    count = steps_of(axes, threads)
 
     def item(number: ir.Expr) -> tirx.Stmt:
         flat = number * threads + t
@@ -131,50 +136,3 @@ def _publishing(block: Block, stage: Stage):
         return block.store(stage, block.pairs(stage, [], r), spot, values)
 
     return body
-
-
-def _combine(block: Block, stage: Stage) -> tirx.Stmt:
-    """Combine the threads' terms: a block that TVM lowers to shuffles or a tree."""
-    geometry = block.geometry
-    results, terms = block.results(stage), block.terms(stage)
-    if geometry.threads == 1 or stage.combine is None:
-        return geometry.every(
-            lambda r, t: store_all(results, [r], [element(b, [r, t]) for b in terms])
-        )
-    row, thread = (tirx.Var(name, "int64") for name in ("vr", "vt"))
-    update = stage.combine(
-        [element(b, [row]) for b in results], [element(b, [row, thread]) for b in terms]
-    )
-    reduction = s_tir.SBlock(
-        [
-            tirx.IterVar(_range(geometry.rows), row, tirx.IterVar.DataPar),
-            tirx.IterVar(_range(geometry.threads), thread, tirx.IterVar.CommReduce),
-        ],
-        [_point(b, row, thread) for b in terms],
-        [_point(b, row) for b in results],
-        stage.name,
-        assign(results, [row], update),
-        init=store_all(results, [row], stage.init),
-    )
-    return geometry.every(
-        lambda r, t: s_tir.SBlockRealize([r, t], tirx.IntImm("bool", 1), reduction)
-    )
-
-
-def _order(block: Block, axes: Sequence[Axis]) -> list[int]:
-    """Order of axes in which threads take elements: the same in all walks over such axes."""
-    alike = [
-        (stage, own)
-        for stage in block.program.stages
-        for own in [stage.inner if stage.inner and stage.reduce else stage.domain]
-        if equal_axes(own, axes)
-    ]
-    return vector_axes([stage for stage, _ in alike], [own for _, own in alike])[0]
-
-
-def _point(buffer: ir.Var, *indices: ir.Expr) -> tirx.BufferRegion:
-    return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, 1) for i in indices])
-
-
-def _range(extent: int) -> ir.Range:
-    return ir.Range(integer(0), integer(extent))

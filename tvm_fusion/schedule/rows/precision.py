@@ -1,0 +1,101 @@
+"""Rows whose results are of half types on a GPU: what those do not show is not computed."""
+
+from __future__ import annotations
+
+import math
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from ...ecg.intrinsic import call_name
+from ..expressions import loads_of
+from .stages import RowStages, Stage
+
+HALF_TYPES = frozenset({"float16", "bfloat16"})
+
+
+def loosened(program: RowStages) -> RowStages:
+    """Save instructions where a result of a half type is as good as before.
+
+    * What is rounded to a half type only to be computed with in float32 stays as it is, which is
+      closer to the exact result.
+    * An exponential that only makes ratios of results of half types, as in softmax, may be off by a
+      factor of less than ``1 + 2**-16``: a power of two with a rounded exponent has two thirds of
+      the instructions. So may a sum of such; differences, float32 results and everything else are
+      left alone.
+
+    Parameters
+    ----------
+    program : RowStages
+        Of a GPU.
+    """
+    stages = tuple(s.with_values([_unrounded(v) for v in s.values]) for s in program.stages)
+    program = RowStages(program.func, stages, program.internal)
+    return RowStages(
+        program.func,
+        tuple(
+            stage.with_values([_power_of_two(stage.values[0])])
+            if _is_exponential(stage) and _makes_ratios(program, stage)
+            else stage
+            for stage in program.stages
+        ),
+        program.internal,
+    )
+
+
+def _unrounded(value: ir.Expr) -> ir.Expr:
+    def drop(cast: tirx.Cast) -> ir.Expr:
+        inner = cast.value
+        is_rounding = isinstance(inner, tirx.Cast) and str(inner.ty.dtype) in HALF_TYPES
+        if not is_rounding or not _is_float32(cast) or not _is_float32(inner.value):
+            return cast
+        return inner.value
+
+    return tvm_ffi.structural_map(value, (tirx.Cast, drop), order="post")
+
+
+def _is_exponential(stage: Stage) -> bool:
+    value = stage.values[0]
+    return stage.is_map and _is_float32(value) and call_name(value) == "exp"
+
+
+def _power_of_two(value: ir.Call) -> ir.Expr:
+    return tirx.exp2(value.args[0] * tirx.const(math.log2(math.e), "float32"))
+
+
+def _makes_ratios(program: RowStages, producer: Stage) -> bool:
+    """Whether all that becomes of a stage's positive results are factors of half-type ones."""
+    (buffer,) = producer.targets
+    if not program.is_internal(buffer):
+        return False
+    return all(
+        _takes_factor(program, reader, buffer)
+        for reader in program.stages
+        if any(load.source.same_as(buffer) for load in reader.loads)
+    )
+
+
+def _takes_factor(program: RowStages, reader: Stage, buffer: ir.Var) -> bool:
+    (value, *more) = reader.values
+    if more:
+        return False
+    if reader.combine is not None:
+        is_sum = isinstance(reader.combine.values[0], tirx.Add)
+        is_term = isinstance(value, ir.TensorLoad) and value.source.same_as(buffer)
+        return is_sum and is_term and _makes_ratios(program, reader)
+    if isinstance(value, tirx.Cast) and str(value.ty.dtype) in HALF_TYPES:
+        return _is_float32(value.value) and _is_factor(value.value, buffer)
+    return _is_float32(value) and _is_factor(value, buffer) and _makes_ratios(program, reader)
+
+
+def _is_factor(expr: ir.Expr, buffer: ir.Var) -> bool:
+    """Whether an expression is a product or quotient with a buffer's element."""
+    if not any(load.source.same_as(buffer) for load in loads_of(expr)):
+        return True
+    if isinstance(expr, tirx.Mul | tirx.Div):
+        return _is_factor(expr.a, buffer) and _is_factor(expr.b, buffer)
+    return isinstance(expr, ir.TensorLoad) and expr.source.same_as(buffer)
+
+
+def _is_float32(expr: ir.Expr) -> bool:
+    return str(expr.ty.dtype) == "float32"
