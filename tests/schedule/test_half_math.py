@@ -8,9 +8,7 @@ import subprocess
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
-import tvm_ffi
-from group_kernels import CUDA, group, kernel, tensor
+from group_kernels import CUDA, cuda_source, group, kernel, tensor
 from tvm import relax
 
 from tvm_fusion.schedule.elementwise.template import Elementwise
@@ -145,21 +143,9 @@ def test_gelu_and_silu_of_every_number(dtype, errors, functions):
         assert off_by(gelu, wide * normal_cdf(wide), dtype) <= 0.75
 
 
-def cuda_source(params, body):
-    """Text of a map's kernel; no compiler is called."""
-    callback = tvm.get_global_func("tvm_callback_cuda_compile", allow_missing=True)
-    tvm_ffi.register_global_func("tvm_callback_cuda_compile", lambda *_: b"none", override=True)
-    _, func = kernel(Elementwise(True), group(params, body, CUDA), CUDA)
-    target = CUDA.tvm_target()
-    try:
-        with target:
-            mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-            built = tvm.compile(mod, target, tir_pipeline="tvm_fusion")
-    finally:
-        if callback is not None:
-            tvm_ffi.register_global_func("tvm_callback_cuda_compile", callback, override=True)
-    text = built.mod.imports[0].inspect_source()
-    return text[text.rindex("__global__") :]
+def map_source(params, body):
+    """Text of a map's kernel."""
+    return cuda_source(kernel(Elementwise(True), group(params, body, CUDA), CUDA)[1])
 
 
 def every_function(emit, x):
@@ -168,7 +154,7 @@ def every_function(emit, x):
 
 @halves
 def test_cuda_computes_half_types_fast(dtype):
-    text = cuda_source([tensor("x", 129, dtype=dtype)], every_function)
+    text = map_source([tensor("x", 129, dtype=dtype)], every_function)
     ranged = "_float16" if dtype == "float16" else ""
     for name in (f"exp{ranged}", "tanh", f"sigmoid{ranged}", "erf", "one_plus_erf"):
         assert f"{PREFIX}{name}(" in text
@@ -177,7 +163,7 @@ def test_cuda_computes_half_types_fast(dtype):
 
 
 def test_cuda_computes_float32_exactly():
-    text = cuda_source([tensor("x", 129)], every_function)
+    text = map_source([tensor("x", 129)], every_function)
     assert PREFIX not in text
     for exact in ("expf(", "tanhf(", "erff("):
         assert exact in text
@@ -192,7 +178,7 @@ def test_differences_are_taken_of_exact_values(dtype):
         one = relax.const(1.0, "float32")
         return op.astype(emit(op.subtract(emit(op.exp(wide)), one)), dtype)
 
-    text = cuda_source([tensor("x", 129, dtype=dtype)], body)
+    text = map_source([tensor("x", 129, dtype=dtype)], body)
     assert PREFIX not in text
     assert "expf(" in text
 
@@ -203,7 +189,7 @@ def test_quotients_rounded_once_are_not_divided_exactly():
         return op.astype(emit(op.divide(*wide)), "float16")
 
     params = [tensor("x", 129, dtype="float16"), tensor("y", 129, dtype="float16")]
-    assert f"{PREFIX}div(" in cuda_source(params, body)
+    assert f"{PREFIX}div(" in map_source(params, body)
 
 
 def test_arguments_stay_exact():
@@ -213,7 +199,7 @@ def test_arguments_stay_exact():
         wide = emit(op.astype(x, "float32"))
         return op.astype(emit(op.exp(emit(op.exp(wide)))), "float16")
 
-    text = cuda_source([tensor("x", 129, dtype="float16")], body)
+    text = map_source([tensor("x", 129, dtype="float16")], body)
     assert text.count(f"{PREFIX}exp(") == 1
     assert text.count("expf(") == 1
 
@@ -228,6 +214,6 @@ def test_few_functions_share_one_rounding():
             wide = emit(op.add(wide, wide))
         return op.astype(value, "float16")
 
-    text = cuda_source([tensor("x", 129, dtype="float16")], body)
+    text = map_source([tensor("x", 129, dtype="float16")], body)
     assert text.count(f"{PREFIX}tanh(") == 3
     assert text.count("tanhf(") == 2

@@ -2,7 +2,16 @@
 
 import numpy as np
 import pytest
-from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
+from group_kernels import (
+    CPU,
+    CUDA,
+    check,
+    compiles_for_cuda,
+    cuda_source,
+    group,
+    kernel,
+    tensor,
+)
 from tvm import relax, tirx
 
 from tvm_fusion.schedule.elementwise.template import Elementwise
@@ -129,6 +138,49 @@ CASES = {
         lambda emit, x, b: op.nn.relu(emit(op.add(x, b))),
         lambda x, b: [np.maximum(x + b, 0)],
     ),
+    "rows that are no whole vectors": (
+        [tensor("x", 129, 1001, dtype="float16"), tensor("b", 1001, dtype="float16")],
+        lambda emit, x, b: op.nn.relu(emit(op.add(x, b))),
+        lambda x, b: [np.maximum(x + b, 0).astype("float16")],
+    ),
+    "a long row and its last elements": (
+        [tensor("x", 70003)], lambda emit, x: op.nn.relu(x), lambda x: [np.maximum(x, 0)],
+    ),
+    "symbolic rows that are no whole vectors": (
+        [tensor("x", n, 129), tensor("y", n, 1)],
+        lambda emit, x, y: op.add(x, y),
+        lambda x, y: [x + y],
+    ),
+    "wider results": (
+        [tensor("x", 127, 1000, dtype="float16")],
+        lambda emit, x: [op.astype(x, "float32"), op.nn.relu(x)],
+        lambda x: [x, np.maximum(x, 0)],
+    ),
+    "narrower results": (
+        [tensor("x", 129, 1001), tensor("y", 129, 1)],
+        lambda emit, x, y: op.astype(emit(op.maximum(x, y)), "float16"),
+        lambda x, y: [np.maximum(x, y).astype("float16")],
+    ),
+    "concatenated vectors": (
+        [tensor("x", 500, 64), tensor("y", 500, 24), tensor("z", 500, 112)],
+        lambda emit, x, y, z: op.add(emit(op.concat([x, y, z], 1)), emit(op.concat([z, y, x], 1))),
+        lambda x, y, z: [np.concatenate([x, y, z], 1) + np.concatenate([z, y, x], 1)],
+    ),
+    "concatenation across vectors": (
+        [tensor("x", 500, 61), tensor("y", 500, 99)],
+        lambda emit, x, y: op.nn.relu(emit(op.concat([x, y], 1))),
+        lambda x, y: [np.maximum(np.concatenate([x, y], 1), 0)],
+    ),
+    "shifted slice": (
+        [tensor("x", 300, 259), tensor("y", 300, 256)],
+        lambda emit, x, y: op.add(emit(op.strided_slice(x, [1], [3], [259])), y),
+        lambda x, y: [x[:, 3:] + y],
+    ),
+    "padded rows": (
+        [tensor("x", 257, 272)],
+        lambda emit, x: op.nn.pad(x, [0, 0, 16, 32]),
+        lambda x: [np.pad(x, ((0, 0), (16, 32)))],
+    ),
     "doublings": ([tensor("x", 257)], _diamond, lambda x: [x * 2.0**12]),
 }  # fmt: skip
 
@@ -192,8 +244,46 @@ def test_gpu_moves_sixteen_bytes_a_thread():
         members = group([tensor("x", 512, 1024, dtype=dtype)], lambda emit, x: op.nn.relu(x), CUDA)
         _, func = kernel(Elementwise(True), members, CUDA)
         assert f"T.vectorized(T.int64({lanes}))" in func.script()
-    odd = group([tensor("x", 511, 1023)], lambda emit, x: op.nn.relu(x), CUDA)
-    assert "T.vectorized" not in kernel(Elementwise(True), odd, CUDA)[1].script()
+
+
+def accesses(params, body, count):
+    """Number of vectors that a map's CUDA source copies, and its text."""
+    _, func = kernel(Elementwise(True), group(params, body, CUDA), CUDA)
+    text = cuda_source(func)
+    assert text.count("uint4*)(") + text.count("float4*)(") == 2 * count, text
+    return text
+
+
+def relu_of_sum(emit, x, y):
+    return op.nn.relu(emit(op.add(x, y)))
+
+
+def test_gpu_moves_sixteen_bytes_where_rows_are_no_whole_vectors():
+    half = {"dtype": "float16"}
+    accesses([tensor("x", 511, 1023)], lambda emit, x: op.nn.relu(x), 2)
+    accesses([tensor("x", n, m, **half)], lambda emit, x: op.nn.relu(x), 2)
+    accesses([tensor("x", 511, 1023, **half), tensor("y", 1023, **half)], relu_of_sum, 2)
+    accesses([tensor("x", 511, 1023, **half), tensor("y", 511, 1, **half)], relu_of_sum, 2)
+    accesses([tensor("x", n, 1023), tensor("y", 1023)], relu_of_sum, 2)
+
+
+def test_gpu_moves_vectors_of_pieces_and_of_rows_that_are_looked_up():
+    def both(emit, x, y):
+        return op.nn.relu(emit(op.concat([x, y], 1)))
+
+    accesses([tensor("x", 500, 64), tensor("y", 500, 96)], both, 3)
+    # Only what is written: a vector of the result can be of both.
+    accesses([tensor("x", 500, 62), tensor("y", 500, 98)], both, 1)
+    table, rows = tensor("x", 900, 512), tensor("i", 400, dtype="int64")
+    accesses([table, rows], lambda emit, x, i: op.take(x, i, 0), 2)
+
+
+def test_gpu_has_several_vectors_on_their_way():
+    """All are read before the first is used."""
+    x = tensor("x", 4096, 4096, dtype="float16")
+    text = accesses([x], lambda emit, x: op.nn.relu(x), 4)
+    assert text.rindex("(x_ptr +") < text.index("max(x_vector_ptr[0]")
+    accesses([x, tensor("y", 4096, 4096, dtype="float16")], relu_of_sum, 3)
 
 
 @pytest.mark.cuda_toolchain

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from tvm import ir, tirx
 
-import tvm_ffi
-from tvm import DataType, ir, tirx
-
-from ...fusion.expressions import load
 from ...fusion.program import Program
-from ..address import offset, stride
 from ..inline import inlined
 from ..loops import (
     Body,
     add,
-    block,
     ceildiv,
     choose,
     constant,
     coordinates,
     index,
     kernel,
-    local,
     loop,
     product,
     sequence,
-    substitute,
     threads,
     when,
 )
-from .domain import Domain, Store, domains, in_registers
+from .domain import Domain, domains, in_registers
+from .vectors_gpu import Vectors, compute, vectors
 
 THREADS = 256
-VECTOR_BYTES = 16
-FILL = 1 << 16  # points below which wide accesses would leave multiprocessors idle
 TILE = 32  # rows and columns of a transposed tile, which the nearest cache holds
-VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 
 
 def elementwise_gpu(program: Program) -> tirx.PrimFunc:
@@ -66,19 +56,15 @@ def _blocks(domain: Domain):
     tiled = domain.transposed_axis()
     if tiled is not None:
         return _tiles(domain, tiled)
-    width = vector_width(domain)
+    cut = vectors(domain)
+    if cut is not None:
+        return _vectors(cut)
     extents = [a.extent for a in domain.axes]
-    if extents:
-        extents[-1] = index(extents[-1]) if width == 1 else ceildiv(extents[-1], width)
     points = product(extents)
 
     def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         flat = number * THREADS + thread
-        place = coordinates(flat, extents)
-        if width == 1:
-            return when_inside(flat, points, domain.point(place))
-        place[-1] = place[-1] * width
-        return when_inside(flat, points, vector(domain, place, width))
+        return when_inside(flat, points, domain.point(coordinates(flat, extents)))
 
     return ceildiv(points, THREADS), body
 
@@ -89,84 +75,27 @@ def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
     return body if size is not None and size % THREADS == 0 else when(flat < points, body)
 
 
-def vector_width(domain: Domain) -> int:
-    """Elements per thread: 16 bytes of the widest type, where rows are whole vectors."""
-    if not domain.axes or domain.has_conditional_loads:
-        return 1
-    dtypes = {str(s.buffer.ty.dtype) for s in domain.stores}
-    dtypes |= {str(x.ty.dtype) for x in domain.loads}
-    size = constant(domain.axes[-1].extent)
-    points = constant(domain.points)
-    if not dtypes <= VECTOR_TYPES or size is None or (points is not None and points < FILL):
-        return 1
-    width = VECTOR_BYTES // max((DataType(d).bits + 7) // 8 for d in dtypes)
-    stores = domain.steps(domain.variables[-1])[: len(domain.outputs)]
-    if size % width or any(constant(s if s is not None else 0) != 1 for s in stores):
-        return 1
-    return width
+def _vectors(cut: Vectors):
+    """Give every thread of a block some vectors, neighbouring ones to neighbouring threads."""
+    each, whole = cut.per_thread, cut.whole
+    count = constant(whole)
+    is_full = count is not None and count % (each * THREADS) == 0
+    points = cut.domain.points
 
+    def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+        def start(which: ir.Expr) -> ir.Expr:
+            return (number * each + which) * THREADS + thread
 
-def vector(domain: Domain, place: list[ir.Expr], width: int) -> tirx.Stmt:
-    """Read vectors into registers, compute element by element, write vectors.
+        main = compute(cut, start, None if is_full else whole)
+        if constant(cut.left) == 0:
+            return main
+        # What is left over is for the first block's first threads, one element each.
+        flat = whole * cut.width + thread
+        place = coordinates(flat, cut.extents)
+        rest = when(tirx.And(number < 1, flat < points), cut.domain.point(place))
+        return sequence([main, rest])
 
-    Only copies are vector statements, so it does not matter which operators CUDA has on vectors.
-    """
-    last = domain.variables[-1]
-    start = dict(zip(domain.variables, place, strict=True))
-    staged: list[tuple[ir.TensorLoad, ir.Var]] = []
-    stmts: list[tirx.Stmt] = []
-
-    def lanes(body: Body, kind: int) -> tirx.Stmt:
-        return loop("lane", width, body, kind)
-
-    def lane_place(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        return {**start, last: start[last] + lane}
-
-    for found in domain.loads:
-        if any(_same(found, known) for known, _ in staged):
-            continue
-        step = stride(offset(found.source, found.indices), last, domain.variables)
-        if step is None or constant(step) != 1:
-            continue
-        register = local(f"{found.source.name}_vector", [width], str(found.ty.dtype))
-        staged.append((found, register))
-
-        def read(
-            lane: ir.Expr, found: ir.TensorLoad = found, register: ir.Var = register
-        ) -> tirx.Stmt:
-            return tirx.BufferStore(register, substitute(found, lane_place(lane)), [lane])
-
-        stmts.append(lanes(read, tirx.ForKind.VECTORIZED))
-
-    def from_registers(lane: ir.Expr) -> Callable[[ir.TensorLoad], ir.Expr]:
-        def swap(found: ir.TensorLoad) -> ir.Expr:
-            register = next((r for known, r in staged if _same(found, known)), None)
-            return found if register is None else load(register, [lane])
-
-        return swap
-
-    kept = domain.files(width)
-    results = {
-        s.buffer: local(f"{s.buffer.name}_vector", [width], str(s.buffer.ty.dtype))
-        for s in domain.outputs
-    }
-    for store in domain.stores:
-
-        def compute(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
-            value = substitute(store.value, {}, from_registers(lane))
-            one = Store(store.buffer, store.indices, value)
-            return one.at(lane_place(lane), {**kept, **results}, lane)
-
-        stmts.append(lanes(compute, tirx.ForKind.UNROLLED))
-    for store in domain.outputs:
-
-        def write(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
-            where = [substitute(i, lane_place(lane)) for i in store.indices]
-            return tirx.BufferStore(store.buffer, load(results[store.buffer], [lane]), where)
-
-        stmts.append(lanes(write, tirx.ForKind.VECTORIZED))
-    buffers = [*(r for _, r in staged), *kept.values(), *results.values()]
-    return block("vectors", sequence(stmts), buffers)
+    return ceildiv(points, cut.width * each * THREADS), body
 
 
 def _tiles(domain: Domain, tiled: int):
@@ -196,9 +125,3 @@ def _tiles(domain: Domain, tiled: int):
         return loop("step", TILE // rows, step, tirx.ForKind.UNROLLED)
 
     return product(extents), body
-
-
-def _same(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
-    return a.source.same_as(b.source) and all(
-        tvm_ffi.structural_equal(x, y) for x, y in zip(a.indices, b.indices, strict=True)
-    )
