@@ -12,9 +12,10 @@ from group_kernels import (
     kernel,
     tensor,
 )
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 
 from tvm_fusion.schedule.elementwise.template import Elementwise
+from tvm_fusion.schedule.loops import find, index, simplified, substitute
 from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
@@ -181,6 +182,54 @@ CASES = {
         lambda emit, x: op.nn.pad(x, [0, 0, 16, 32]),
         lambda x: [np.pad(x, ((0, 0), (16, 32)))],
     ),
+    "tiles that overhang": (
+        [tensor("x", 129, 127, dtype="float16")],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), "float32"),
+        lambda x: [x.transpose()],
+    ),
+    "tiles of narrower results": (
+        [tensor("x", 2, 136, 1000)],
+        lambda emit, x: op.nn.relu(emit(op.astype(emit(op.permute_dims(x, [0, 2, 1])), "float16"))),
+        lambda x: [np.maximum(x.transpose(0, 2, 1), 0).astype("float16")],
+    ),
+    "tiles and vectors": (
+        [tensor("x", 136, 200, dtype="float16"), tensor("y", 200, 136, dtype="float16"),
+         tensor("b", 136, dtype="float16"), tensor("c", 200, 1, dtype="float16")],
+        lambda emit, x, y, b, c: op.maximum(
+            emit(op.maximum(emit(op.permute_dims(x)), y)), emit(op.maximum(b, c))),
+        lambda x, y, b, c: [np.maximum(np.maximum(x.T, y), np.maximum(b, c))],
+    ),
+    "tiles of two sources of unequal types": (
+        [tensor("x", 68, 100, dtype="float16"), tensor("y", 68, 100)],
+        lambda emit, x, y: [
+            op.maximum(emit(op.astype(emit(op.permute_dims(x)), "float32")),
+                       emit(op.permute_dims(y))),
+            op.nn.relu(emit(op.permute_dims(y)))],
+        lambda x, y: [np.maximum(x.T, y.T), np.maximum(y.T, 0)],
+    ),
+    "a transposed slice that begins anywhere": (
+        [tensor("x", 130, 200, dtype="float16")],
+        lambda emit, x: op.permute_dims(emit(op.strided_slice(x, [0, 1], [3, 1], [131, 193]))),
+        lambda x: [x[3:131, 1:193].T],
+    ),
+    "a column": (
+        [tensor("x", 127, 1), tensor("y", 1, 127)],
+        lambda emit, x, y: op.add(emit(op.permute_dims(x)), y),
+        lambda x, y: [x.T + y],
+    ),
+    "narrow and transposed": (
+        [tensor("x", 3, 1000)], lambda emit, x: op.permute_dims(x), lambda x: [x.T],
+    ),
+    "transposed beside something else": (
+        [tensor("x", 40, 50), tensor("y", 70)],
+        lambda emit, x, y: [op.permute_dims(x), op.exp(y)],
+        lambda x, y: [x.T, np.exp(y)],
+    ),
+    "transposed and padded": (
+        [tensor("x", 40, 50)],
+        lambda emit, x: op.permute_dims(emit(op.nn.pad(x, [0, 3, 2, 0]))),
+        lambda x: [np.pad(x, ((0, 3), (2, 0))).T],
+    ),
     "doublings": ([tensor("x", 257)], _diamond, lambda x: [x * 2.0**12]),
 }  # fmt: skip
 
@@ -284,6 +333,72 @@ def test_gpu_has_several_vectors_on_their_way():
     text = accesses([x], lambda emit, x: op.nn.relu(x), 4)
     assert text.rindex("(x_ptr +") < text.index("max(x_vector_ptr[0]")
     accesses([x, tensor("y", 4096, 4096, dtype="float16")], relu_of_sum, 3)
+
+
+TYPES = ("float16", "float32")
+
+
+@pytest.mark.parametrize("result", TYPES)
+@pytest.mark.parametrize("source", TYPES)
+@pytest.mark.parametrize("rows", [4096, 4098, 4095])
+def test_tiles_have_no_bank_conflicts(source, result, rows):
+    """A warp's threads access different banks, or the same word, in every instruction."""
+    members = group(
+        [tensor("x", rows, 2 * rows, dtype=source)],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), result),
+        CUDA,
+    )
+    _, func = kernel(Elementwise(True), members, CUDA)
+    accesses = shared_accesses(func)
+    assert {is_write for is_write, _ in accesses} == {True, False}
+    per_word = 2 if source == "float16" else 1
+    for _, places in accesses:
+        words = {int(place) // per_word for place in places}
+        assert len({word % 32 for word in words}) == len(words)
+
+
+def shared_accesses(func):
+    """Places that the threads of every fourth warp access in shared memory, for each access."""
+    found = []
+    for bound in find(func.body, tirx.For):
+        if bound.thread_binding is None or bound.thread_binding.thread_tag != "threadIdx.x":
+            continue
+        accesses = [(True, s.indices[0]) for s in find(bound.body, tirx.BufferStore)
+                    if s.buffer.scope() == "shared"]  # fmt: skip
+        accesses += [(False, x.indices[0]) for x in find(bound.body, ir.TensorLoad)
+                     if x.source.scope() == "shared"]  # fmt: skip
+        for is_write, place in accesses:
+            others = {v: index(0) for v in tirx.analysis.undefined_vars(place)}
+            for warp in range(0, 256, 128):
+                places = [
+                    simplified(substitute(place, {**others, bound.loop_var: index(warp + lane)}))
+                    for lane in range(32)
+                ]
+                found.append((is_write, places))
+    return found
+
+
+def test_transposes_move_vectors_on_both_sides():
+    def transposed(result):
+        return lambda emit, x: op.astype(emit(op.permute_dims(x)), result)
+
+    for source, result, bytes_read in (
+        ("float16", "float32", "uint4"),
+        ("float32", "float16", "float4"),
+        ("float16", "float16", "uint4"),
+    ):
+        _, func = kernel(
+            Elementwise(True),
+            group([tensor("x", 4096, 4096, dtype=source)], transposed(result), CUDA),
+            CUDA,
+        )
+        text = cuda_source(func)
+        assert text.count(f"*({bytes_read}*)(x_ptr +") == 2
+        written = "float4" if result == "float32" else "uint4"
+        assert f"*({written}*)(compute_ptr +" in text or f"*({written}*)(T_transpose_ptr +" in text
+        assert text.count("__syncthreads()") == 1
+        first, last = text.index("x_tile[") if "x_tile[" in text else 0, text.rindex("x_tile")
+        assert first < text.index("__syncthreads()") < last
 
 
 @pytest.mark.cuda_toolchain

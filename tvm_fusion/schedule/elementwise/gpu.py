@@ -22,6 +22,7 @@ from ..loops import (
     when,
 )
 from .domain import Domain, domains, in_registers
+from .tiles_gpu import tile_blocks, tiles
 from .vectors_gpu import Vectors, compute, vectors
 
 THREADS = 256
@@ -32,6 +33,10 @@ def elementwise_gpu(program: Program) -> tirx.PrimFunc:
     """Make the kernel: every domain has its own range of blocks in one grid."""
     kept = in_registers(program)
     spaces = domains(inlined(program, kept), kept)
+    # Barriers must not stand under conditions, such as which domain a block belongs to.
+    cut = tiles(spaces[0]) if len(spaces) == 1 else None
+    if cut is not None:
+        return kernel(program, threads("blockIdx.x", *tile_blocks(cut)))
     pieces = [_blocks(domain) for domain in spaces]
 
     def body_of(block_index: ir.Expr) -> tirx.Stmt:
