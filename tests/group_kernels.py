@@ -168,7 +168,7 @@ def tvm_variables(value):
 
 
 def cuda_source(func):
-    """Text of a kernel as CUDA; no compiler is called."""
+    """Text of a module with one kernel as CUDA; no compiler is called."""
     name = "tvm_callback_cuda_compile"
     callback = tvm.get_global_func(name, allow_missing=True)
     tvm_ffi.register_global_func(name, lambda *_: b"none", override=True)
@@ -180,7 +180,12 @@ def cuda_source(func):
     finally:
         if callback is not None:
             tvm_ffi.register_global_func(name, callback, override=True)
-    text = built.mod.imports[0].inspect_source()
+    return built.mod.imports[0].inspect_source()
+
+
+def cuda_kernel(func):
+    """The kernel itself of that text."""
+    text = cuda_source(func)
     return text[text.rindex("__global__") :]
 
 

@@ -8,7 +8,7 @@ import subprocess
 import ml_dtypes
 import numpy as np
 import pytest
-from group_kernels import CUDA, cuda_source, group, kernel, tensor
+from group_kernels import CUDA, cuda_kernel, group, kernel, tensor
 from tvm import relax
 
 from tvm_fusion.schedule.elementwise.template import Elementwise
@@ -145,7 +145,7 @@ def test_gelu_and_silu_of_every_number(dtype, errors, functions):
 
 def map_source(params, body):
     """Text of a map's kernel."""
-    return cuda_source(kernel(Elementwise(True), group(params, body, CUDA), CUDA)[1])
+    return cuda_kernel(kernel(Elementwise(True), group(params, body, CUDA), CUDA)[1])
 
 
 def every_function(emit, x):

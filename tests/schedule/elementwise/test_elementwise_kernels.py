@@ -1,12 +1,19 @@
 """Maps in one launch: right on both targets, written once, in vectors where that can be."""
 
+import re
+import shutil
+import subprocess
+
 import numpy as np
 import pytest
+import tvm
+from device_code import unguarded_barriers
 from group_kernels import (
     CPU,
     CUDA,
     check,
     compiles_for_cuda,
+    cuda_kernel,
     cuda_source,
     group,
     kernel,
@@ -14,6 +21,8 @@ from group_kernels import (
 )
 from tvm import ir, relax, tirx
 
+from tvm_fusion.deploy.toolchain import rocm, toolchain
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.loops import find, index, simplified, substitute
 from tvm_fusion.schedule.template import Refusal
@@ -298,7 +307,7 @@ def test_gpu_moves_sixteen_bytes_a_thread():
 def accesses(params, body, count):
     """Number of vectors that a map's CUDA source copies, and its text."""
     _, func = kernel(Elementwise(True), group(params, body, CUDA), CUDA)
-    text = cuda_source(func)
+    text = cuda_kernel(func)
     assert text.count("uint4*)(") + text.count("float4*)(") == 2 * count, text
     return text
 
@@ -392,7 +401,7 @@ def test_transposes_move_vectors_on_both_sides():
             group([tensor("x", 4096, 4096, dtype=source)], transposed(result), CUDA),
             CUDA,
         )
-        text = cuda_source(func)
+        text = cuda_kernel(func)
         assert text.count(f"*({bytes_read}*)(x_ptr +") == 2
         written = "float4" if result == "float32" else "uint4"
         assert f"*({written}*)(compute_ptr +" in text or f"*({written}*)(T_transpose_ptr +" in text
@@ -404,3 +413,57 @@ def test_transposes_move_vectors_on_both_sides():
 @pytest.mark.cuda_toolchain
 def test_cuda_compiles():
     assert compiles_for_cuda(Elementwise(True), CASES)
+
+
+LARGE = {
+    "activation": (
+        [tensor("x", 8192, 8192, dtype="float16")],
+        lambda emit, x: op.multiply(emit(op.tanh(x)), emit(op.sigmoid(x))),
+    ),
+    "activation of odd rows": (
+        [tensor("x", 8191, 8193, dtype="bfloat16"), tensor("b", 8193, dtype="bfloat16")],
+        lambda emit, x, b: op.nn.gelu(emit(op.add(x, b))),
+    ),
+    "wider transpose": (
+        [tensor("x", 8192, 8192, dtype="float16")],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), "float32"),
+    ),
+    "narrower transpose": (
+        [tensor("x", 8192, 8192)],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), "float16"),
+    ),
+    "transpose of odd sides": (
+        [tensor("x", 4097, 8191, dtype="float16")],
+        lambda emit, x: op.permute_dims(x),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.cuda_toolchain
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("case", LARGE)
+def test_registers_leave_room_for_all_threads_of_a_multiprocessor(case, tmp_path):
+    _, func = kernel(Elementwise(True), group(*LARGE[case], CUDA), CUDA)
+    (tmp_path / "kernel.cu").write_text(cuda_source(func))
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas=-v", "kernel.cu"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes spill stores" in done.stderr
+    assert int(re.search(r"Used (\d+) registers", done.stderr)[1]) <= 32
+
+
+@pytest.mark.rocm_toolchain
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
+def test_rocm_compiles(arch):
+    """Shared memory is written before barriers, not while they are waited at."""
+    spec = parse(f"rocm:{arch}")
+    functions = {}
+    for number, (params, body, *_) in enumerate(CASES.values()):
+        func = kernel(Elementwise(True), group(params, body, spec), spec)[1]
+        functions[f"kernel{number}"] = func.with_attr("global_symbol", f"kernel{number}")
+    with toolchain(spec), spec.tvm_target() as target:
+        built = tvm.compile(tvm.IRModule(functions), target, tir_pipeline="tvm_fusion")
+    assembly = built.mod.imports[0].inspect_source("asm")
+    assert assembly.count("s_barrier") >= 8
+    assert unguarded_barriers(assembly) == 0
