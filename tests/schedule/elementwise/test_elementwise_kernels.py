@@ -229,6 +229,31 @@ CASES = {
     "narrow and transposed": (
         [tensor("x", 3, 1000)], lambda emit, x: op.permute_dims(x), lambda x: [x.T],
     ),
+    "channels last": (
+        [tensor("x", 3, 3, 71, 73)],
+        lambda emit, x: op.permute_dims(x, [0, 2, 3, 1]),
+        lambda x: [x.transpose(0, 2, 3, 1)],
+    ),
+    "many images' channels last": (
+        [tensor("x", 16, 3, 40, 40, dtype="float16")],
+        lambda emit, x: op.permute_dims(x, [0, 2, 3, 1]),
+        lambda x: [x.transpose(0, 2, 3, 1)],
+    ),
+    "tiles of few columns": (
+        [tensor("x", 5, 24, 400, dtype="float16")],
+        lambda emit, x: op.permute_dims(x, [0, 2, 1]),
+        lambda x: [x.transpose(0, 2, 1)],
+    ),
+    "tiles of few rows": (
+        [tensor("x", 3, 530, 16, dtype="float16"), tensor("y", 3, 530, 16)],
+        lambda emit, x, y: [op.permute_dims(x, [0, 2, 1]), op.permute_dims(y, [0, 2, 1])],
+        lambda x, y: [x.transpose(0, 2, 1), y.transpose(0, 2, 1)],
+    ),
+    "tiles of hardly more rows": (
+        [tensor("x", 3, 530, 30, dtype="bfloat16")],
+        lambda emit, x: op.astype(emit(op.permute_dims(x, [0, 2, 1])), "float32"),
+        lambda x: [x.transpose(0, 2, 1)],
+    ),
     "transposed beside something else": (
         [tensor("x", 40, 50), tensor("y", 70)],
         lambda emit, x, y: [op.permute_dims(x), op.exp(y)],

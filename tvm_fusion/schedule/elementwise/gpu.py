@@ -22,7 +22,7 @@ from ..loops import (
     when,
 )
 from .domain import Domain, domains, in_registers
-from .tiles_gpu import tile_blocks, tiles
+from .tiles_gpu import NARROW, tile_blocks, tiles
 from .vectors_gpu import Vectors, compute, vectors
 
 THREADS = 256
@@ -59,7 +59,7 @@ def _bind(body, thread: ir.Expr) -> Body:
 def _blocks(domain: Domain):
     """Count a domain's blocks, and say what one thread of a block does."""
     tiled = domain.transposed_axis()
-    if tiled is not None:
+    if tiled is not None and (constant(domain.axes[-1].extent) or NARROW) >= NARROW:
         return _tiles(domain, tiled)
     cut = vectors(domain)
     if cut is not None:

@@ -11,8 +11,8 @@ column lie in different banks; without the padding all would lie in one. When re
 warp's threads stand side by side along the results, with vectors of w elements each, and w of them
 one word of the tile further: for the same lane of their vectors they read rows w apart, in banks w
 apart, and the words between. When writing, a warp writes words side by side of a few rows, each
-shifted by one bank. (Where sources of both sizes meet, the rows of float32 are 65 words long, and
-two threads of a warp may ask for the same bank.)
+shifted by one bank. (Two to four threads ask for the same bank where sources of both sizes meet,
+whose rows of float32 are 65 words long, and when tiles with shorter or longer rows are written.)
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from .vectors_gpu import VECTOR_BYTES, VECTOR_TYPES, same
 THREADS = 256
 WARP = 32  # threads that access shared memory at once; a wavefront of 64 does it in two halves
 WORD = 4  # bytes of a bank
-ROW = 32  # words of a tile's row: a cache line
-COLUMNS = 64  # rows of a tile: results along their last axis
+WORDS = 2048  # of a tile
+ROW = 32  # words of its rows: a cache line
+NARROW = 16  # elements: along a shorter last axis most of a tile would be empty
 SHARED_BYTES = 48 * 1024
 
 
@@ -70,6 +71,8 @@ class Tiles:
         Elements of a vector of results.
     pair : int
         Results along ``across`` that a thread computes: those of a word.
+    words : int
+        How many words a row of the tile has: 32, fewer or more where an axis is short.
     """
 
     domain: Domain
@@ -78,11 +81,17 @@ class Tiles:
     straight: tuple[ir.TensorLoad, ...]
     width: int
     pair: int
+    words: int
 
     @property
     def rows(self) -> int:
         """Results along ``across``, of one block."""
-        return ROW * self.pair
+        return self.words * self.pair
+
+    @property
+    def columns(self) -> int:
+        """Results along the last axis, of one block."""
+        return WORDS // self.words
 
     def pitch(self, found: ir.TensorLoad) -> int:
         """Elements of a row of a tile, its padding included."""
@@ -105,7 +114,7 @@ class Tiles:
 
     def inside_column(self, column: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Leave out what a tile has beyond the end of the last axis."""
-        return _inside(self.sides[1], COLUMNS, column, body)
+        return _inside(self.sides[1], self.columns, column, body)
 
 
 def _inside(axis: Axis, size: int, place: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
@@ -122,6 +131,8 @@ def tiles(domain: Domain) -> Tiles | None:
     if not all(str(s.buffer.ty.dtype) in VECTOR_TYPES for s in domain.stores):
         return None
     row, last = domain.axes[across], domain.axes[-1]
+    if (constant(last.extent) or NARROW) < NARROW:
+        return None
     different: list[ir.TensorLoad] = []
     for found in domain.loads:
         if not any(same(found, known) for known in different):
@@ -140,9 +151,20 @@ def tiles(domain: Domain) -> Tiles | None:
         return None
     width = min(aligned_width(domain, place, last, _bytes(value)) for value, place in sides)
     pair = max(WORD // _bytes(x) for x in transposed)
-    cut = Tiles(domain, across, tuple(transposed), tuple(straight), width, pair)
-    taken = sum(COLUMNS * cut.pitch(x) * _bytes(x) for x in transposed)
+    words = _words(constant(row.extent), constant(last.extent), pair)
+    cut = Tiles(domain, across, tuple(transposed), tuple(straight), width, pair, words)
+    taken = sum(cut.columns * cut.pitch(x) * _bytes(x) for x in transposed)
     return cut if taken <= SHARED_BYTES else None
+
+
+def _words(across: int | None, last: int | None, pair: int) -> int:
+    """Choose the length of a tile's rows, whose number follows."""
+    if last is not None and last <= WARP:
+        return 2 * ROW
+    short = (
+        words for words in (ROW // 4, ROW // 2) if across is not None and across <= words * pair
+    )
+    return next(short, ROW)
 
 
 def _bytes(value: ir.Var | ir.TensorLoad) -> int:
@@ -199,14 +221,14 @@ def tile_blocks(cut: Tiles) -> tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]:
     extents = [
         *(a.extent for a in rest),
         ceildiv(row.extent, cut.rows),
-        ceildiv(last.extent, COLUMNS),
+        ceildiv(last.extent, cut.columns),
     ]
 
     def body(number: ir.Expr) -> tirx.Stmt:
         *where, band, column = coordinates(number, extents)
         shared = [
             scratch(
-                [index(COLUMNS * cut.pitch(x))],
+                [index(cut.columns * cut.pitch(x))],
                 str(x.ty.dtype),
                 f"{x.source.name}_tile",
                 scope="shared",
@@ -216,7 +238,8 @@ def tile_blocks(cut: Tiles) -> tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]:
 
         def phase(work: Callable[[Tiles, list[ir.Var], Spot], tirx.Stmt]) -> tirx.Stmt:
             def run(thread: ir.Expr) -> tirx.Stmt:
-                return work(cut, shared, Spot(where, band * cut.rows, column * COLUMNS, thread))
+                spot = Spot(where, band * cut.rows, column * cut.columns, thread)
+                return work(cut, shared, spot)
 
             return threads("threadIdx.x", THREADS, run)
 
@@ -262,7 +285,7 @@ class _Part:
         place = offset(found.source, found.indices)
         self._width = aligned_width(cut.domain, place, cut.sides[0], _bytes(found))
         self._per_row = index(cut.rows // self._width)
-        self._steps = COLUMNS * cut.rows // self._width // THREADS
+        self._steps = cut.columns * cut.rows // self._width // THREADS
         size = self._steps * self._width
         self.register = local(f"{found.source.name}_part", [size], str(found.ty.dtype))
 
@@ -325,7 +348,7 @@ def _write(cut: Tiles, shared: list[ir.Var], spot: Spot) -> tirx.Stmt:
 
     def step(number: ir.Expr) -> tirx.Stmt:
         item = number * THREADS + spot.thread
-        outer, word, inner = coordinates(item, (COLUMNS // WARP, ROW, side_by_side))
+        outer, word, inner = coordinates(item, (cut.columns // WARP, cut.words, side_by_side))
         first = (outer * side_by_side + inner) * width
         column = spot.column + first
         fetched = [
@@ -380,7 +403,7 @@ def _write(cut: Tiles, shared: list[ir.Var], spot: Spot) -> tirx.Stmt:
         finished = loop("part", pair, finish, tirx.ForKind.UNROLLED)
         return cut.inside_column(column, sequence([*fetched, finished]))
 
-    body = loop("step", COLUMNS * ROW // width // THREADS, step, tirx.ForKind.UNROLLED)
+    body = loop("step", WORDS // width // THREADS, step, tirx.ForKind.UNROLLED)
     return block("write_tile", body, [*columns, *ahead, *kept.values(), *results.values()])
 
 
