@@ -8,7 +8,7 @@ import subprocess
 import ml_dtypes
 import numpy as np
 import pytest
-from group_kernels import CUDA, cuda_kernel, group, kernel, tensor
+from group_kernels import CUDA, cuda_kernel, cuda_source, group, kernel, tensor
 from tvm import relax
 
 from tvm_fusion.schedule.elementwise.template import Elementwise
@@ -217,3 +217,16 @@ def test_few_functions_share_one_rounding():
     text = map_source([tensor("x", 129, dtype="float16")], body)
     assert text.count(f"{PREFIX}tanh(") == 3
     assert text.count("tanhf(") == 2
+
+
+@pytest.mark.cuda_toolchain
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+def test_nvcc_accepts(arch, tmp_path):
+    members = group([tensor("x", 129, dtype="float16")], every_function, CUDA)
+    source_file = tmp_path / "kernel.cu"
+    source_file.write_text(cuda_source(kernel(Elementwise(True), members, CUDA)[1]))
+    command = ["nvcc", f"-arch={arch}", "-cubin", "-Xptxas=-v", "kernel.cu"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes stack frame" in done.stderr

@@ -30,10 +30,14 @@ __forceinline__ __device__ float tvm_fusion_rcp(float x) {
 __forceinline__ __device__ float tvm_fusion_div(float x, float y) {
   float z; asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;
 }
-// Unlike fminf and fmaxf, these keep NaN.
+// Unlike fminf and fmaxf, this keeps NaN.
 __forceinline__ __device__ float tvm_fusion_clip(float x, float limit) {
+#if __CUDA_ARCH__ >= 800
   float y; asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(limit));
   float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(y), "f"(-limit)); return z;
+#else
+  return x > limit ? limit : x < -limit ? -limit : x;
+#endif
 }
 #endif
 """
