@@ -259,6 +259,21 @@ CASES = {
         lambda emit, x, y: [op.permute_dims(x), op.exp(y)],
         lambda x, y: [x.T, np.exp(y)],
     ),
+    "two transposes of unequal extents": (
+        [tensor("q", 2, 70, 8, 33), tensor("k", 2, 70, 2, 33, dtype="float16")],
+        lambda emit, q, k: [op.permute_dims(q, [0, 2, 3, 1]), op.permute_dims(k, [0, 2, 3, 1])],
+        lambda q, k: [q.transpose(0, 2, 3, 1), k.transpose(0, 2, 3, 1)],
+    ),
+    "more tiles than shared memory holds": (
+        [tensor(f"x{i}", 40 + i, 50) for i in range(7)],
+        lambda emit, *xs: [op.permute_dims(x) for x in xs],
+        lambda *xs: [x.T for x in xs],
+    ),
+    "transposed and concatenated": (
+        [tensor("x", 40, 64), tensor("y", 56, 64)],
+        lambda emit, x, y: op.permute_dims(emit(op.concat([x, y], 0))),
+        lambda x, y: [np.concatenate([x, y], 0).T],
+    ),
     "transposed and padded": (
         [tensor("x", 40, 50)],
         lambda emit, x: op.permute_dims(emit(op.nn.pad(x, [0, 3, 2, 0]))),
@@ -433,6 +448,16 @@ def test_transposes_move_vectors_on_both_sides():
         assert text.count("__syncthreads()") == 1
         first, last = text.index("x_tile[") if "x_tile[" in text else 0, text.rindex("x_tile")
         assert first < text.index("__syncthreads()") < last
+
+
+def test_barriers_stand_under_no_condition():
+    """Not even where only some blocks have tiles."""
+    for case in ("transposed beside something else", "two transposes of unequal extents"):
+        params, body, _ = CASES[case]
+        _, func = kernel(Elementwise(True), group(params, body, CUDA), CUDA)
+        text = cuda_kernel(func)
+        assert text.count("__syncthreads()") == 1
+        assert text.count("\n  __syncthreads();\n") == 1
 
 
 @pytest.mark.cuda_toolchain

@@ -2,76 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from tvm import ir, tirx
 
 from ...fusion.program import Program
 from ..inline import inlined
 from ..loops import (
-    Body,
     add,
+    block,
     ceildiv,
     choose,
     constant,
     coordinates,
-    index,
     kernel,
-    loop,
     product,
     sequence,
     threads,
     when,
 )
 from .domain import Domain, domains, in_registers
-from .tiles_gpu import NARROW, tile_blocks, tiles
+from .tiles_gpu import SHARED_BYTES, Tiles, read_tiles, tiles, write_tiles
 from .vectors_gpu import Vectors, compute, vectors
 
 THREADS = 256
-TILE = 32  # rows and columns of a transposed tile, which the nearest cache holds
+Work = Callable[[ir.Expr, ir.Expr], tirx.Stmt]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What some of the blocks do.
+
+    Attributes
+    ----------
+    blocks : PrimExpr
+        How many.
+    finish : callable
+        From the number of the block and of the thread to what that thread does.
+    prepare : callable, optional
+        The same, before all threads of the block wait for each other.
+    shared : tuple of Var
+        Buffers in shared memory.
+    """
+
+    blocks: ir.Expr
+    finish: Work
+    prepare: Work | None = None
+    shared: tuple[ir.Var, ...] = ()
 
 
 def elementwise_gpu(program: Program) -> tirx.PrimFunc:
     """Make the kernel: every domain has its own range of blocks in one grid."""
     kept = in_registers(program)
-    spaces = domains(inlined(program, kept), kept)
-    # Barriers must not stand under conditions, such as which domain a block belongs to.
-    cut = tiles(spaces[0]) if len(spaces) == 1 else None
-    if cut is not None:
-        return kernel(program, threads("blockIdx.x", *tile_blocks(cut)))
-    pieces = [_blocks(domain) for domain in spaces]
+    pieces: list[Piece] = []
+    left = SHARED_BYTES
+    for domain in domains(inlined(program, kept), kept):
+        cut = tiles(domain, left)
+        left -= 0 if cut is None else cut.shared_bytes
+        pieces.append(_points(domain) if cut is None else _tiles(cut))
+    shared = [buffer for piece in pieces for buffer in piece.shared]
 
     def body_of(block_index: ir.Expr) -> tirx.Stmt:
-        return threads(
-            "threadIdx.x",
-            THREADS,
-            lambda thread: choose(
-                block_index, [(count, _bind(body, thread)) for count, body in pieces]
-            ),
-        )
+        # Pieces are chosen by each thread, for barriers must not stand under conditions.
+        def phase(works: list[Work | None]) -> tirx.Stmt:
+            def run(thread: ir.Expr) -> tirx.Stmt:
+                chosen = [
+                    (
+                        piece.blocks,
+                        lambda number, work=work: work(number, thread) if work else _idle(),
+                    )
+                    for piece, work in zip(pieces, works, strict=True)
+                ]
+                return choose(block_index, chosen)
 
-    total = add(count for count, _ in pieces)
+            return threads("threadIdx.x", THREADS, run)
+
+        finish = phase([piece.finish for piece in pieces])
+        if not shared:
+            return finish
+        prepare = phase([piece.prepare for piece in pieces])
+        return block("tiles", sequence([prepare, finish]), shared)
+
+    total = add(piece.blocks for piece in pieces)
     return kernel(program, threads("blockIdx.x", total, body_of))
 
 
-def _bind(body, thread: ir.Expr) -> Body:
-    return lambda number: body(number, thread)
+def _idle() -> tirx.Stmt:
+    return sequence([])
 
 
-def _blocks(domain: Domain):
-    """Count a domain's blocks, and say what one thread of a block does."""
-    tiled = domain.transposed_axis()
-    if tiled is not None and (constant(domain.axes[-1].extent) or NARROW) >= NARROW:
-        return _tiles(domain, tiled)
+def _tiles(cut: Tiles) -> Piece:
+    """Let every block compute a tile."""
+    shared = cut.declare()
+    return Piece(
+        cut.blocks,
+        lambda number, thread: write_tiles(cut, shared, number, thread),
+        lambda number, thread: read_tiles(cut, shared, number, thread),
+        shared,
+    )
+
+
+def _points(domain: Domain) -> Piece:
+    """Let every thread compute some vectors, or one point where there are none."""
     cut = vectors(domain)
     if cut is not None:
         return _vectors(cut)
     extents = [a.extent for a in domain.axes]
     points = product(extents)
 
-    def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+    def finish(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         flat = number * THREADS + thread
         return when_inside(flat, points, domain.point(coordinates(flat, extents)))
 
-    return ceildiv(points, THREADS), body
+    return Piece(ceildiv(points, THREADS), finish)
 
 
 def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
@@ -80,14 +124,14 @@ def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
     return body if size is not None and size % THREADS == 0 else when(flat < points, body)
 
 
-def _vectors(cut: Vectors):
+def _vectors(cut: Vectors) -> Piece:
     """Give every thread of a block some vectors, neighbouring ones to neighbouring threads."""
     each, whole = cut.per_thread, cut.whole
     count = constant(whole)
     is_full = count is not None and count % (each * THREADS) == 0
     points = cut.domain.points
 
-    def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+    def finish(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         def start(which: ir.Expr) -> ir.Expr:
             return (number * each + which) * THREADS + thread
 
@@ -100,33 +144,4 @@ def _vectors(cut: Vectors):
         rest = when(tirx.And(number < 1, flat < points), cut.domain.point(place))
         return sequence([main, rest])
 
-    return ceildiv(points, cut.width * each * THREADS), body
-
-
-def _tiles(domain: Domain, tiled: int):
-    """Cut a transposed read into blocks, a square each, so that both sides use whole cache lines.
-
-    The strided side comes round again from the nearest cache within the block.
-    """
-    across, last = domain.axes[tiled], domain.axes[-1]
-    rest = [a for n, a in enumerate(domain.axes[:-1]) if n != tiled]
-    extents = [
-        *(a.extent for a in rest),
-        ceildiv(across.extent, TILE),
-        ceildiv(last.extent, TILE),
-    ]
-    rows = THREADS // TILE
-
-    def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
-        *place, band, column_tile = coordinates(number, extents)
-        column = column_tile * TILE + tirx.floormod(thread, index(TILE))
-
-        def step(count: ir.Expr) -> tirx.Stmt:
-            row = band * TILE + count * rows + tirx.floordiv(thread, index(TILE))
-            where = [*place[:tiled], row, *place[tiled:], column]
-            inside = tirx.And(row < index(across.extent), column < index(last.extent))
-            return when(inside, domain.point(where))
-
-        return loop("step", TILE // rows, step, tirx.ForKind.UNROLLED)
-
-    return product(extents), body
+    return Piece(ceildiv(points, cut.width * each * THREADS), finish)

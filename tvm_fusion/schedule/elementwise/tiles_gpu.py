@@ -17,7 +17,7 @@ whose rows of float32 are 65 words long, and when tiles with shorter or longer r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
@@ -38,11 +38,10 @@ from ..loops import (
     product,
     sequence,
     substitute,
-    threads,
     when,
 )
 from .domain import TILED_STRIDE, Domain, Store
-from .vectors_gpu import VECTOR_BYTES, VECTOR_TYPES, same
+from .vectors_gpu import VECTOR_BYTES, VECTOR_TYPES, Read, reads, same
 
 THREADS = 256
 WARP = 32  # threads that access shared memory at once; a wavefront of 64 does it in two halves
@@ -51,6 +50,26 @@ WORDS = 2048  # of a tile
 ROW = 32  # words of its rows: a cache line
 NARROW = 16  # elements: along a shorter last axis most of a tile would be empty
 SHARED_BYTES = 48 * 1024
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a thread works.
+
+    Attributes
+    ----------
+    rest : list of PrimExpr
+        The other axes.
+    row, column : PrimExpr
+        The first result of the tile.
+    thread : PrimExpr
+        Number of the thread.
+    """
+
+    rest: list[ir.Expr]
+    row: ir.Expr
+    column: ir.Expr
+    thread: ir.Expr
 
 
 @dataclass(frozen=True)
@@ -63,10 +82,10 @@ class Tiles:
         What is computed.
     across : int
         The axis along which the transposed reads are contiguous.
-    transposed : tuple of TensorLoad
-        Those that go through shared memory.
+    transposed : tuple of Read
+        Loads that go through shared memory.
     straight : tuple of TensorLoad
-        Those in vectors along the last axis.
+        Those in vectors along the last axis; other elements are read one by one.
     width : int
         Elements of a vector of results.
     pair : int
@@ -77,7 +96,7 @@ class Tiles:
 
     domain: Domain
     across: int
-    transposed: tuple[ir.TensorLoad, ...]
+    transposed: tuple[Read, ...]
     straight: tuple[ir.TensorLoad, ...]
     width: int
     pair: int
@@ -108,6 +127,42 @@ class Tiles:
         found = [*rest[: self.across], row, *rest[self.across :], column]
         return dict(zip(self.domain.variables, found, strict=True))
 
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that the tiles take."""
+        return sum(
+            self.columns * self.pitch(r.element) * _bytes(r.element) for r in self.transposed
+        )
+
+    def declare(self) -> tuple[ir.Var, ...]:
+        """Declare the tiles."""
+        return tuple(
+            scratch(
+                [index(self.columns * self.pitch(r.element))],
+                str(r.element.ty.dtype),
+                f"{r.element.source.name}_tile",
+                scope="shared",
+            )
+            for r in self.transposed
+        )
+
+    @property
+    def _extents(self) -> list[ir.Expr]:
+        """Blocks along each axis: the others, ``across``, and the last one."""
+        row, last = self.sides
+        rest = [index(axis.extent) for axis in self.domain.axes[:-1] if axis is not row]
+        return [*rest, ceildiv(row.extent, self.rows), ceildiv(last.extent, self.columns)]
+
+    @property
+    def blocks(self) -> ir.Expr:
+        """Number of tiles."""
+        return product(self._extents)
+
+    def spot(self, number: ir.Expr, thread: ir.Expr) -> Spot:
+        """Say where a thread of a block works."""
+        *rest, band, column = coordinates(number, self._extents)
+        return Spot(rest, band * self.rows, column * self.columns, thread)
+
     def inside_row(self, row: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Leave out what a tile has beyond the end of the axis ``across``."""
         return _inside(self.sides[0], self.rows, row, body)
@@ -123,38 +178,43 @@ def _inside(axis: Axis, size: int, place: ir.Expr, body: tirx.Stmt) -> tirx.Stmt
     return body if is_whole else when(place < index(axis.extent), body)
 
 
-def tiles(domain: Domain) -> Tiles | None:
-    """Cut a domain into tiles; ``None`` where nothing is transposed, or not by tiles alone."""
+def tiles(domain: Domain, shared_bytes: int = SHARED_BYTES) -> Tiles | None:
+    """Cut a domain into tiles; ``None`` where nothing is transposed, or not by tiles alone.
+
+    Parameters
+    ----------
+    domain : Domain
+        What is computed.
+    shared_bytes : int
+        How much shared memory is left.
+    """
     across = domain.transposed_axis()
-    if across is None or domain.has_conditional_loads:
-        return None
-    if not all(str(s.buffer.ty.dtype) in VECTOR_TYPES for s in domain.stores):
+    if across is None:
         return None
     row, last = domain.axes[across], domain.axes[-1]
     if (constant(last.extent) or NARROW) < NARROW:
         return None
-    different: list[ir.TensorLoad] = []
-    for found in domain.loads:
-        if not any(same(found, known) for known in different):
-            different.append(found)
-    transposed = [x for x in different if _is_transposed(domain, x, row, last)]
+    sides = [(s.buffer, offset(s.buffer, s.indices)) for s in domain.outputs]
+    if any(str(s.buffer.ty.dtype) not in VECTOR_TYPES for s in domain.stores) or any(
+        _step(domain, place, last) != 1 for _, place in sides
+    ):
+        return None
+    found = reads(domain)
+    transposed = tuple(r for r in found if _is_transposed(domain, r.element, row, last))
     if not transposed:
         return None
-    sides = [(s.buffer, offset(s.buffer, s.indices)) for s in domain.outputs]
-    straight = [
-        x
-        for x in different
-        if str(x.ty.dtype) in VECTOR_TYPES and _step(domain, offset(x.source, x.indices), last) == 1
-    ]
-    sides += [(x, offset(x.source, x.indices)) for x in straight]
-    if any(_step(domain, place, last) != 1 for _, place in sides):
-        return None
-    width = min(aligned_width(domain, place, last, _bytes(value)) for value, place in sides)
-    pair = max(WORD // _bytes(x) for x in transposed)
+    width = min(aligned_width(domain, place, last, _bytes(buffer)) for buffer, place in sides)
+    straight = tuple(
+        r.element
+        for r in found
+        if r.condition is None
+        and _step(domain, place := offset(r.element.source, r.element.indices), last) == 1
+        and aligned_width(domain, place, last, _bytes(r.element)) >= width
+    )
+    pair = max(WORD // _bytes(r.element) for r in transposed)
     words = _words(constant(row.extent), constant(last.extent), pair)
-    cut = Tiles(domain, across, tuple(transposed), tuple(straight), width, pair, words)
-    taken = sum(cut.columns * cut.pitch(x) * _bytes(x) for x in transposed)
-    return cut if taken <= SHARED_BYTES else None
+    cut = Tiles(domain, across, transposed, straight, width, pair, words)
+    return cut if cut.shared_bytes <= shared_bytes else None
 
 
 def _words(across: int | None, last: int | None, pair: int) -> int:
@@ -213,65 +273,20 @@ def _at_zero(domain: Domain, place: ir.Expr) -> ir.Expr:
     return product([substitute(place, {v: index(0) for v in domain.variables})])
 
 
-def tile_blocks(cut: Tiles) -> tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]:
-    """Count the blocks, and say what each does."""
-    domain = cut.domain
-    row, last = cut.sides
-    rest = [a for a in domain.axes[:-1] if a is not row]
-    extents = [
-        *(a.extent for a in rest),
-        ceildiv(row.extent, cut.rows),
-        ceildiv(last.extent, cut.columns),
-    ]
+def read_tiles(cut: Tiles, shared: Sequence[ir.Var], number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+    """Read a thread's part of the tiles into registers, and write it into shared memory.
 
-    def body(number: ir.Expr) -> tirx.Stmt:
-        *where, band, column = coordinates(number, extents)
-        shared = [
-            scratch(
-                [index(cut.columns * cut.pitch(x))],
-                str(x.ty.dtype),
-                f"{x.source.name}_tile",
-                scope="shared",
-            )
-            for x in cut.transposed
-        ]
-
-        def phase(work: Callable[[Tiles, list[ir.Var], Spot], tirx.Stmt]) -> tirx.Stmt:
-            def run(thread: ir.Expr) -> tirx.Stmt:
-                spot = Spot(where, band * cut.rows, column * cut.columns, thread)
-                return work(cut, shared, spot)
-
-            return threads("threadIdx.x", THREADS, run)
-
-        phases = [phase(_read), phase(_write)]
-        return block("tile", sequence(phases), shared)
-
-    return product(extents), body
-
-
-@dataclass(frozen=True)
-class Spot:
-    """Where a thread works.
-
-    Attributes
+    Parameters
     ----------
-    rest : list of PrimExpr
-        The other axes.
-    row, column : PrimExpr
-        The first result of the tile.
-    thread : PrimExpr
-        Number of the thread.
+    cut : Tiles
+        How the domain is cut.
+    shared : sequence of Var
+        The tiles.
+    number, thread : PrimExpr
+        Of the block, and of the thread.
     """
-
-    rest: list[ir.Expr]
-    row: ir.Expr
-    column: ir.Expr
-    thread: ir.Expr
-
-
-def _read(cut: Tiles, shared: list[ir.Var], spot: Spot) -> tirx.Stmt:
-    """Read the tiles into registers, and write them into shared memory."""
-    parts = [_Part(cut, found, spot) for found in cut.transposed]
+    spot = cut.spot(number, thread)
+    parts = [_Part(cut, read, spot) for read in cut.transposed]
     loads = [part.fetch() for part in parts]
     stores = [part.keep(tile) for part, tile in zip(parts, shared, strict=True)]
     return block("read_tile", sequence([*loads, *stores]), [part.register for part in parts])
@@ -280,10 +295,13 @@ def _read(cut: Tiles, shared: list[ir.Var], spot: Spot) -> tirx.Stmt:
 class _Part:
     """What one thread reads of a tile: a few vectors along its rows."""
 
-    def __init__(self, cut: Tiles, found: ir.TensorLoad, spot: Spot) -> None:
-        self._cut, self._found, self._spot = cut, found, spot
+    def __init__(self, cut: Tiles, read: Read, spot: Spot) -> None:
+        found = read.element
+        self._cut, self._found, self._spot, self._condition = cut, found, spot, read.condition
         place = offset(found.source, found.indices)
-        self._width = aligned_width(cut.domain, place, cut.sides[0], _bytes(found))
+        self._width = 1
+        if read.condition is None:
+            self._width = aligned_width(cut.domain, place, cut.sides[0], _bytes(found))
         self._per_row = index(cut.rows // self._width)
         self._steps = cut.columns * cut.rows // self._width // THREADS
         size = self._steps * self._width
@@ -308,6 +326,9 @@ class _Part:
                 return tirx.BufferStore(self.register, value, [step * self._width + lane])
 
             copied = loop("lane", self._width, one, tirx.ForKind.VECTORIZED)
+            if self._condition is not None:
+                place = cut.place(spot.rest, row, column)
+                copied = when(substitute(self._condition, place), copied)
             return cut.inside_row(row, cut.inside_column(column, copied))
 
         return loop("step", self._steps, vector, tirx.ForKind.UNROLLED)
@@ -332,12 +353,25 @@ class _Part:
         return loop("step", self._steps, vector, tirx.ForKind.UNROLLED)
 
 
-def _write(cut: Tiles, shared: list[ir.Var], spot: Spot) -> tirx.Stmt:
-    """Compute the results, a word of the tiles by a vector at a time."""
-    domain, width, pair = cut.domain, cut.width, cut.pair
+def write_tiles(
+    cut: Tiles, shared: Sequence[ir.Var], number: ir.Expr, thread: ir.Expr
+) -> tirx.Stmt:
+    """Compute a thread's results, a word of the tiles by a vector at a time.
+
+    Parameters
+    ----------
+    cut : Tiles
+        How the domain is cut.
+    shared : sequence of Var
+        The tiles.
+    number, thread : PrimExpr
+        Of the block, and of the thread.
+    """
+    domain, width, pair, spot = cut.domain, cut.width, cut.pair, cut.spot(number, thread)
     side_by_side = WARP // width
+    transposed = [read.element for read in cut.transposed]
     columns = [
-        local(f"{x.source.name}_column", [width * pair], str(x.ty.dtype)) for x in cut.transposed
+        local(f"{x.source.name}_column", [width * pair], str(x.ty.dtype)) for x in transposed
     ]
     ahead = [local(f"{x.source.name}_vector", [width], str(x.ty.dtype)) for x in cut.straight]
     kept = domain.files(width)
@@ -353,7 +387,7 @@ def _write(cut: Tiles, shared: list[ir.Var], spot: Spot) -> tirx.Stmt:
         column = spot.column + first
         fetched = [
             _column(cut, x, tile, register, first, word)
-            for x, tile, register in zip(cut.transposed, shared, columns, strict=True)
+            for x, tile, register in zip(transposed, shared, columns, strict=True)
         ]
 
         def finish(part: ir.Expr) -> tirx.Stmt:
@@ -361,7 +395,7 @@ def _write(cut: Tiles, shared: list[ir.Var], spot: Spot) -> tirx.Stmt:
 
             def swapped(value: ir.Expr, lane: ir.Expr) -> ir.Expr:
                 staged = [
-                    (x, r, lane * pair + part) for x, r in zip(cut.transposed, columns, strict=True)
+                    (x, r, lane * pair + part) for x, r in zip(transposed, columns, strict=True)
                 ]
                 staged += [(x, r, lane) for x, r in zip(cut.straight, ahead, strict=True)]
 

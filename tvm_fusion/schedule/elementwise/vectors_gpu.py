@@ -162,24 +162,30 @@ def _lies_along(cut: Vectors, place: ir.Expr) -> bool:
 
 def _reads(cut: Vectors) -> list[Read]:
     """List the different loads of whole vectors."""
+    return [
+        read
+        for read in reads(cut.domain)
+        if _lies_along(cut, offset(read.element.source, read.element.indices))
+        and (read.condition is None or (not cut.is_flat and _is_shared(cut, read.condition)))
+    ]
+
+
+def reads(domain: Domain) -> list[Read]:
+    """List the different loads of types that come in vectors, with the conditions for them.
+
+    Those that happen under several conditions are left out.
+    """
     found: list[Read] = []
-    for store in cut.domain.stores:
+    for store in domain.stores:
         for element, condition in _conditional([store.value, *store.indices], None):
-            if element.source in cut.domain.registers or not _is_plain(element):
-                continue
-            if any(same(element, known.element) for known in found):
-                continue
-            if _lies_along(cut, offset(element.source, element.indices)) and (
-                condition is None or (not cut.is_flat and _is_shared(cut, condition))
-            ):
+            is_known = any(same(element, known.element) for known in found)
+            if not is_known and element.source not in domain.registers and _is_plain(element):
                 found.append(Read(element, condition))
-    # One that is read under several conditions, or inside an index of another, is not staged.
-    once = [r for r in found if r.condition is None or _times(cut.domain, r.element) == 1]
-    return once
 
+    def times(element: ir.TensorLoad) -> int:
+        return sum(same(element, other) for other in domain.loads)
 
-def _times(domain: Domain, element: ir.TensorLoad) -> int:
-    return sum(same(element, x) for x in domain.loads)
+    return [read for read in found if read.condition is None or times(read.element) == 1]
 
 
 def _conditional(exprs: Sequence[ir.Expr], condition: ir.Expr | None):
