@@ -201,6 +201,11 @@ CASES = {
         lambda emit, x: op.nn.relu(emit(op.astype(emit(op.permute_dims(x, [0, 2, 1])), "float16"))),
         lambda x: [np.maximum(x.transpose(0, 2, 1), 0).astype("float16")],
     ),
+    "tiles in groups, some beyond the end": (
+        [tensor("x", 70, 2476, dtype="float16")],
+        lambda emit, x: op.permute_dims(x),
+        lambda x: [x.T],
+    ),
     "tiles and vectors": (
         [tensor("x", 136, 200, dtype="float16"), tensor("y", 200, 136, dtype="float16"),
          tensor("b", 136, dtype="float16"), tensor("c", 200, 1, dtype="float16")],

@@ -128,7 +128,7 @@ def _vectors(cut: Vectors) -> Piece:
     """Give every thread of a block some vectors, neighbouring ones to neighbouring threads."""
     each, whole = cut.per_thread, cut.whole
     count = constant(whole)
-    is_full = count is not None and count % (each * THREADS) == 0
+    is_full = count is not None and count > 0 and count % (each * THREADS) == 0
     points = cut.domain.points
 
     def finish(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:

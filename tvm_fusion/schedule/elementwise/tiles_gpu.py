@@ -50,6 +50,7 @@ WORDS = 2048  # of a tile
 ROW = 32  # words of its rows: a cache line
 NARROW = 16  # elements: along a shorter last axis most of a tile would be empty
 SHARED_BYTES = 48 * 1024
+WASTE = 20  # one in so many tiles may lie beyond the end
 
 
 @dataclass(frozen=True)
@@ -147,11 +148,25 @@ class Tiles:
         )
 
     @property
+    def group(self) -> int:
+        """Tiles one below the other, before the next beside them, as blocks are numbered.
+
+        Blocks that run at a time are then near each other in the source and in the result, and what
+        they access of a page of memory is more than one tile's cache line.
+        """
+        bands = constant(ceildiv(self.sides[0].extent, self.rows))
+        for size in (8, 4, 2):
+            if bands is not None and -bands % size * WASTE <= bands:
+                return size
+        return 1
+
+    @property
     def _extents(self) -> list[ir.Expr]:
-        """Blocks along each axis: the others, ``across``, and the last one."""
+        """Blocks along the other axes; groups; blocks along the last axis, and of a group."""
         row, last = self.sides
         rest = [index(axis.extent) for axis in self.domain.axes[:-1] if axis is not row]
-        return [*rest, ceildiv(row.extent, self.rows), ceildiv(last.extent, self.columns)]
+        groups = ceildiv(row.extent, self.rows * self.group)
+        return [*rest, groups, ceildiv(last.extent, self.columns), index(self.group)]
 
     @property
     def blocks(self) -> ir.Expr:
@@ -160,12 +175,13 @@ class Tiles:
 
     def spot(self, number: ir.Expr, thread: ir.Expr) -> Spot:
         """Say where a thread of a block works."""
-        *rest, band, column = coordinates(number, self._extents)
-        return Spot(rest, band * self.rows, column * self.columns, thread)
+        *rest, group, column, band = coordinates(number, self._extents)
+        row = (group * self.group + band) * self.rows
+        return Spot(rest, row, column * self.columns, thread)
 
     def inside_row(self, row: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Leave out what a tile has beyond the end of the axis ``across``."""
-        return _inside(self.sides[0], self.rows, row, body)
+        return _inside(self.sides[0], self.rows * self.group, row, body)
 
     def inside_column(self, column: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Leave out what a tile has beyond the end of the last axis."""
