@@ -8,11 +8,16 @@ import subprocess
 import ml_dtypes
 import numpy as np
 import pytest
+import tvm
+import tvm_ffi
 from group_kernels import CUDA, cuda_kernel, cuda_source, group, kernel, tensor
-from tvm import relax
+from tvm import relax, tirx
 
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.half_functions import FUNCTIONS, PREFIX, source
+from tvm_fusion.schedule.half_math import HalfMath
+from tvm_fusion.schedule.loops import block, index, loop, threads
 
 op = relax.op
 HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -217,6 +222,36 @@ def test_few_functions_share_one_rounding():
     text = map_source([tensor("x", 129, dtype="float16")], body)
     assert text.count(f"{PREFIX}tanh(") == 3
     assert text.count("tanhf(") == 2
+
+
+@pytest.mark.parametrize("kind", [tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED])
+@pytest.mark.parametrize("function", [tirx.tanh, lambda x: x / tirx.const(3.0, "float32")])
+def test_vectors_stay_vectors(kind, function):
+    """TVM would make a scalar loop of one with such a call."""
+    x, y = (tirx.decl_buffer([index(256)], "float16", n, layout=None) for n in "xy")
+
+    def element(thread, lane):
+        place = [thread * 8 + lane]
+        wide = tirx.Cast("float32", tirx.BufferLoad(x, place))
+        return tirx.BufferStore(y, tirx.Cast("float16", function(wide)), place)
+
+    def body(thread):
+        return loop("lane", 8, lambda lane: element(thread, lane), kind)
+
+    func = tirx.PrimFunc([x, y], block("root", threads("threadIdx.x", 32, body)))
+    func = func.with_attrs({"s_tir": True, "target": CUDA.tvm_target()})
+    mod = tvm.IRModule({"main": func})
+    is_same = tvm_ffi.structural_equal(HalfMath()(mod)["main"], func)
+    assert is_same == (kind == tirx.ForKind.VECTORIZED)
+
+
+def test_other_devices_are_left_alone():
+    _, func = kernel(
+        Elementwise(True), group([tensor("x", 129, dtype="float16")], every_function, CUDA), CUDA
+    )
+    for target in (parse("rocm:gfx942").tvm_target(), None):
+        given = func if target is None else func.with_attr("target", target)
+        assert tvm_ffi.structural_equal(HalfMath()(tvm.IRModule({"main": given}))["main"], given)
 
 
 @pytest.mark.cuda_toolchain

@@ -50,14 +50,16 @@ class HalfMath:
 
 
 def _runs_on_threads(func: tirx.PrimFunc) -> bool:
-    """Whether statements are threads' and none of those with functions is a vector.
+    """Whether statements are threads' and no vector among them needs what is lowered here.
 
     TVM would make a scalar loop of such a vector.
     """
     loops = find(func.body, tirx.For)
-    vectors = [x for x in loops if x.kind == tirx.ForKind.VECTORIZED]
+    vectors = [x.body for x in loops if x.kind == tirx.ForKind.VECTORIZED]
     return any(x.kind == tirx.ForKind.THREAD_BINDING for x in loops) and not any(
-        call_name(c) in UNARY for x in vectors for c in find(x.body, ir.Call)
+        call_name(node) in UNARY or isinstance(node, tirx.Div)
+        for body in vectors
+        for node in find(body, ir.Expr)
     )
 
 
