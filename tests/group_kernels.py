@@ -167,6 +167,28 @@ def tvm_variables(value):
     return [v for d in value.shape for v in tirx.analysis.undefined_vars(d)]
 
 
+def cuda_source(func):
+    """Text of a module with one kernel as CUDA; no compiler is called."""
+    name = "tvm_callback_cuda_compile"
+    callback = tvm.get_global_func(name, allow_missing=True)
+    tvm_ffi.register_global_func(name, lambda *_: b"none", override=True)
+    target = CUDA.tvm_target()
+    try:
+        with target:
+            mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+            built = tvm.compile(mod, target, tir_pipeline="tvm_fusion")
+    finally:
+        if callback is not None:
+            tvm_ffi.register_global_func(name, callback, override=True)
+    return built.mod.imports[0].inspect_source()
+
+
+def cuda_kernel(func):
+    """The kernel itself of that text."""
+    text = cuda_source(func)
+    return text[text.rindex("__global__") :]
+
+
 def compiles_for_cuda(template, cases):
     """Whether the kernels of all cases become machine code of an H100, in one module."""
     functions = {}

@@ -1,11 +1,30 @@
 """Maps in one launch: right on both targets, written once, in vectors where that can be."""
 
+import re
+import shutil
+import subprocess
+
 import numpy as np
 import pytest
-from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
-from tvm import relax, tirx
+import tvm
+from device_code import unguarded_barriers
+from group_kernels import (
+    CPU,
+    CUDA,
+    check,
+    compiles_for_cuda,
+    cuda_kernel,
+    cuda_source,
+    group,
+    kernel,
+    tensor,
+)
+from tvm import ir, relax, tirx
 
+from tvm_fusion.deploy.toolchain import rocm, toolchain
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.elementwise.template import Elementwise
+from tvm_fusion.schedule.loops import find, index, simplified, substitute
 from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
@@ -129,6 +148,142 @@ CASES = {
         lambda emit, x, b: op.nn.relu(emit(op.add(x, b))),
         lambda x, b: [np.maximum(x + b, 0)],
     ),
+    "rows that are no whole vectors": (
+        [tensor("x", 129, 1001, dtype="float16"), tensor("b", 1001, dtype="float16")],
+        lambda emit, x, b: op.nn.relu(emit(op.add(x, b))),
+        lambda x, b: [np.maximum(x + b, 0).astype("float16")],
+    ),
+    "a long row and its last elements": (
+        [tensor("x", 70003)], lambda emit, x: op.nn.relu(x), lambda x: [np.maximum(x, 0)],
+    ),
+    "symbolic rows that are no whole vectors": (
+        [tensor("x", n, 129), tensor("y", n, 1)],
+        lambda emit, x, y: op.add(x, y),
+        lambda x, y: [x + y],
+    ),
+    "wider results": (
+        [tensor("x", 127, 1000, dtype="float16")],
+        lambda emit, x: [op.astype(x, "float32"), op.nn.relu(x)],
+        lambda x: [x, np.maximum(x, 0)],
+    ),
+    "narrower results": (
+        [tensor("x", 129, 1001), tensor("y", 129, 1)],
+        lambda emit, x, y: op.astype(emit(op.maximum(x, y)), "float16"),
+        lambda x, y: [np.maximum(x, y).astype("float16")],
+    ),
+    "concatenated vectors": (
+        [tensor("x", 500, 64), tensor("y", 500, 24), tensor("z", 500, 112)],
+        lambda emit, x, y, z: op.add(emit(op.concat([x, y, z], 1)), emit(op.concat([z, y, x], 1))),
+        lambda x, y, z: [np.concatenate([x, y, z], 1) + np.concatenate([z, y, x], 1)],
+    ),
+    "concatenation across vectors": (
+        [tensor("x", 500, 61), tensor("y", 500, 99)],
+        lambda emit, x, y: op.nn.relu(emit(op.concat([x, y], 1))),
+        lambda x, y: [np.maximum(np.concatenate([x, y], 1), 0)],
+    ),
+    "shifted slice": (
+        [tensor("x", 300, 259), tensor("y", 300, 256)],
+        lambda emit, x, y: op.add(emit(op.strided_slice(x, [1], [3], [259])), y),
+        lambda x, y: [x[:, 3:] + y],
+    ),
+    "padded rows": (
+        [tensor("x", 257, 272)],
+        lambda emit, x: op.nn.pad(x, [0, 0, 16, 32]),
+        lambda x: [np.pad(x, ((0, 0), (16, 32)))],
+    ),
+    "tiles that overhang": (
+        [tensor("x", 129, 127, dtype="float16")],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), "float32"),
+        lambda x: [x.transpose()],
+    ),
+    "tiles of narrower results": (
+        [tensor("x", 2, 136, 1000)],
+        lambda emit, x: op.nn.relu(emit(op.astype(emit(op.permute_dims(x, [0, 2, 1])), "float16"))),
+        lambda x: [np.maximum(x.transpose(0, 2, 1), 0).astype("float16")],
+    ),
+    "tiles in groups, some beyond the end": (
+        [tensor("x", 70, 2476, dtype="float16")],
+        lambda emit, x: op.permute_dims(x),
+        lambda x: [x.T],
+    ),
+    "tiles and vectors": (
+        [tensor("x", 136, 200, dtype="float16"), tensor("y", 200, 136, dtype="float16"),
+         tensor("b", 136, dtype="float16"), tensor("c", 200, 1, dtype="float16")],
+        lambda emit, x, y, b, c: op.maximum(
+            emit(op.maximum(emit(op.permute_dims(x)), y)), emit(op.maximum(b, c))),
+        lambda x, y, b, c: [np.maximum(np.maximum(x.T, y), np.maximum(b, c))],
+    ),
+    "tiles of two sources of unequal types": (
+        [tensor("x", 68, 100, dtype="float16"), tensor("y", 68, 100)],
+        lambda emit, x, y: [
+            op.maximum(emit(op.astype(emit(op.permute_dims(x)), "float32")),
+                       emit(op.permute_dims(y))),
+            op.nn.relu(emit(op.permute_dims(y)))],
+        lambda x, y: [np.maximum(x.T, y.T), np.maximum(y.T, 0)],
+    ),
+    "a transposed slice that begins anywhere": (
+        [tensor("x", 130, 200, dtype="float16")],
+        lambda emit, x: op.permute_dims(emit(op.strided_slice(x, [0, 1], [3, 1], [131, 193]))),
+        lambda x: [x[3:131, 1:193].T],
+    ),
+    "a column": (
+        [tensor("x", 127, 1), tensor("y", 1, 127)],
+        lambda emit, x, y: op.add(emit(op.permute_dims(x)), y),
+        lambda x, y: [x.T + y],
+    ),
+    "narrow and transposed": (
+        [tensor("x", 3, 1000)], lambda emit, x: op.permute_dims(x), lambda x: [x.T],
+    ),
+    "channels last": (
+        [tensor("x", 3, 3, 71, 73)],
+        lambda emit, x: op.permute_dims(x, [0, 2, 3, 1]),
+        lambda x: [x.transpose(0, 2, 3, 1)],
+    ),
+    "many images' channels last": (
+        [tensor("x", 16, 3, 40, 40, dtype="float16")],
+        lambda emit, x: op.permute_dims(x, [0, 2, 3, 1]),
+        lambda x: [x.transpose(0, 2, 3, 1)],
+    ),
+    "tiles of few columns": (
+        [tensor("x", 5, 24, 400, dtype="float16")],
+        lambda emit, x: op.permute_dims(x, [0, 2, 1]),
+        lambda x: [x.transpose(0, 2, 1)],
+    ),
+    "tiles of few rows": (
+        [tensor("x", 3, 530, 16, dtype="float16"), tensor("y", 3, 530, 16)],
+        lambda emit, x, y: [op.permute_dims(x, [0, 2, 1]), op.permute_dims(y, [0, 2, 1])],
+        lambda x, y: [x.transpose(0, 2, 1), y.transpose(0, 2, 1)],
+    ),
+    "tiles of hardly more rows": (
+        [tensor("x", 3, 530, 30, dtype="bfloat16")],
+        lambda emit, x: op.astype(emit(op.permute_dims(x, [0, 2, 1])), "float32"),
+        lambda x: [x.transpose(0, 2, 1)],
+    ),
+    "transposed beside something else": (
+        [tensor("x", 40, 50), tensor("y", 70)],
+        lambda emit, x, y: [op.permute_dims(x), op.exp(y)],
+        lambda x, y: [x.T, np.exp(y)],
+    ),
+    "two transposes of unequal extents": (
+        [tensor("q", 2, 70, 8, 33), tensor("k", 2, 70, 2, 33, dtype="float16")],
+        lambda emit, q, k: [op.permute_dims(q, [0, 2, 3, 1]), op.permute_dims(k, [0, 2, 3, 1])],
+        lambda q, k: [q.transpose(0, 2, 3, 1), k.transpose(0, 2, 3, 1)],
+    ),
+    "more tiles than shared memory holds": (
+        [tensor(f"x{i}", 40 + i, 50) for i in range(7)],
+        lambda emit, *xs: [op.permute_dims(x) for x in xs],
+        lambda *xs: [x.T for x in xs],
+    ),
+    "transposed and concatenated": (
+        [tensor("x", 40, 64), tensor("y", 56, 64)],
+        lambda emit, x, y: op.permute_dims(emit(op.concat([x, y], 0))),
+        lambda x, y: [np.concatenate([x, y], 0).T],
+    ),
+    "transposed and padded": (
+        [tensor("x", 40, 50)],
+        lambda emit, x: op.permute_dims(emit(op.nn.pad(x, [0, 3, 2, 0]))),
+        lambda x: [np.pad(x, ((0, 3), (2, 0))).T],
+    ),
     "doublings": ([tensor("x", 257)], _diamond, lambda x: [x * 2.0**12]),
 }  # fmt: skip
 
@@ -192,10 +347,178 @@ def test_gpu_moves_sixteen_bytes_a_thread():
         members = group([tensor("x", 512, 1024, dtype=dtype)], lambda emit, x: op.nn.relu(x), CUDA)
         _, func = kernel(Elementwise(True), members, CUDA)
         assert f"T.vectorized(T.int64({lanes}))" in func.script()
-    odd = group([tensor("x", 511, 1023)], lambda emit, x: op.nn.relu(x), CUDA)
-    assert "T.vectorized" not in kernel(Elementwise(True), odd, CUDA)[1].script()
+
+
+def accesses(params, body, count):
+    """Number of vectors that a map's CUDA source copies, and its text."""
+    _, func = kernel(Elementwise(True), group(params, body, CUDA), CUDA)
+    text = cuda_kernel(func)
+    assert text.count("uint4*)(") + text.count("float4*)(") == 2 * count, text
+    return text
+
+
+def relu_of_sum(emit, x, y):
+    return op.nn.relu(emit(op.add(x, y)))
+
+
+def test_gpu_moves_sixteen_bytes_where_rows_are_no_whole_vectors():
+    half = {"dtype": "float16"}
+    accesses([tensor("x", 511, 1023)], lambda emit, x: op.nn.relu(x), 2)
+    accesses([tensor("x", n, m, **half)], lambda emit, x: op.nn.relu(x), 2)
+    accesses([tensor("x", 511, 1023, **half), tensor("y", 1023, **half)], relu_of_sum, 2)
+    accesses([tensor("x", 511, 1023, **half), tensor("y", 511, 1, **half)], relu_of_sum, 2)
+    accesses([tensor("x", n, 1023), tensor("y", 1023)], relu_of_sum, 2)
+
+
+def test_gpu_moves_vectors_of_pieces_and_of_rows_that_are_looked_up():
+    def both(emit, x, y):
+        return op.nn.relu(emit(op.concat([x, y], 1)))
+
+    accesses([tensor("x", 500, 64), tensor("y", 500, 96)], both, 3)
+    # Only what is written: a vector of the result can be of both.
+    accesses([tensor("x", 500, 62), tensor("y", 500, 98)], both, 1)
+    table, rows = tensor("x", 900, 512), tensor("i", 400, dtype="int64")
+    accesses([table, rows], lambda emit, x, i: op.take(x, i, 0), 2)
+
+
+def test_gpu_has_several_vectors_on_their_way():
+    """All are read before the first is used."""
+    x = tensor("x", 4096, 4096, dtype="float16")
+    text = accesses([x], lambda emit, x: op.nn.relu(x), 4)
+    assert text.rindex("(x_ptr +") < text.index("max(x_vector_ptr[0]")
+    accesses([x, tensor("y", 4096, 4096, dtype="float16")], relu_of_sum, 3)
+
+
+TYPES = ("float16", "float32")
+
+
+@pytest.mark.parametrize("result", TYPES)
+@pytest.mark.parametrize("source", TYPES)
+@pytest.mark.parametrize("rows", [4096, 4098, 4095])
+def test_tiles_have_no_bank_conflicts(source, result, rows):
+    """A warp's threads access different banks, or the same word, in every instruction."""
+    members = group(
+        [tensor("x", rows, 2 * rows, dtype=source)],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), result),
+        CUDA,
+    )
+    _, func = kernel(Elementwise(True), members, CUDA)
+    accesses = shared_accesses(func)
+    assert {is_write for is_write, _ in accesses} == {True, False}
+    per_word = 2 if source == "float16" else 1
+    for _, places in accesses:
+        words = {int(place) // per_word for place in places}
+        assert len({word % 32 for word in words}) == len(words)
+
+
+def shared_accesses(func):
+    """Places that the threads of every fourth warp access in shared memory, for each access."""
+    found = []
+    for bound in find(func.body, tirx.For):
+        if bound.thread_binding is None or bound.thread_binding.thread_tag != "threadIdx.x":
+            continue
+        accesses = [(True, s.indices[0]) for s in find(bound.body, tirx.BufferStore)
+                    if s.buffer.scope() == "shared"]  # fmt: skip
+        accesses += [(False, x.indices[0]) for x in find(bound.body, ir.TensorLoad)
+                     if x.source.scope() == "shared"]  # fmt: skip
+        for is_write, place in accesses:
+            others = {v: index(0) for v in tirx.analysis.undefined_vars(place)}
+            for warp in range(0, 256, 128):
+                places = [
+                    simplified(substitute(place, {**others, bound.loop_var: index(warp + lane)}))
+                    for lane in range(32)
+                ]
+                found.append((is_write, places))
+    return found
+
+
+def test_transposes_move_vectors_on_both_sides():
+    def transposed(result):
+        return lambda emit, x: op.astype(emit(op.permute_dims(x)), result)
+
+    for source, result, bytes_read in (
+        ("float16", "float32", "uint4"),
+        ("float32", "float16", "float4"),
+        ("float16", "float16", "uint4"),
+    ):
+        _, func = kernel(
+            Elementwise(True),
+            group([tensor("x", 4096, 4096, dtype=source)], transposed(result), CUDA),
+            CUDA,
+        )
+        text = cuda_kernel(func)
+        assert text.count(f"*({bytes_read}*)(x_ptr +") == 2
+        written = "float4" if result == "float32" else "uint4"
+        assert f"*({written}*)(compute_ptr +" in text or f"*({written}*)(T_transpose_ptr +" in text
+        assert text.count("__syncthreads()") == 1
+        first, last = text.index("x_tile[") if "x_tile[" in text else 0, text.rindex("x_tile")
+        assert first < text.index("__syncthreads()") < last
+
+
+def test_barriers_stand_under_no_condition():
+    """Not even where only some blocks have tiles."""
+    for case in ("transposed beside something else", "two transposes of unequal extents"):
+        params, body, _ = CASES[case]
+        _, func = kernel(Elementwise(True), group(params, body, CUDA), CUDA)
+        text = cuda_kernel(func)
+        assert text.count("__syncthreads()") == 1
+        assert text.count("\n  __syncthreads();\n") == 1
 
 
 @pytest.mark.cuda_toolchain
 def test_cuda_compiles():
     assert compiles_for_cuda(Elementwise(True), CASES)
+
+
+LARGE = {
+    "activation": (
+        [tensor("x", 8192, 8192, dtype="float16")],
+        lambda emit, x: op.multiply(emit(op.tanh(x)), emit(op.sigmoid(x))),
+    ),
+    "activation of odd rows": (
+        [tensor("x", 8191, 8193, dtype="bfloat16"), tensor("b", 8193, dtype="bfloat16")],
+        lambda emit, x, b: op.nn.gelu(emit(op.add(x, b))),
+    ),
+    "wider transpose": (
+        [tensor("x", 8192, 8192, dtype="float16")],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), "float32"),
+    ),
+    "narrower transpose": (
+        [tensor("x", 8192, 8192)],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), "float16"),
+    ),
+    "transpose of odd sides": (
+        [tensor("x", 4097, 8191, dtype="float16")],
+        lambda emit, x: op.permute_dims(x),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.cuda_toolchain
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("case", LARGE)
+def test_registers_leave_room_for_all_threads_of_a_multiprocessor(case, tmp_path):
+    _, func = kernel(Elementwise(True), group(*LARGE[case], CUDA), CUDA)
+    (tmp_path / "kernel.cu").write_text(cuda_source(func))
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas=-v", "kernel.cu"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes spill stores" in done.stderr
+    assert int(re.search(r"Used (\d+) registers", done.stderr)[1]) <= 32
+
+
+@pytest.mark.rocm_toolchain
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
+def test_rocm_compiles(arch):
+    """Shared memory is written before barriers, not while they are waited at."""
+    spec = parse(f"rocm:{arch}")
+    functions = {}
+    for number, (params, body, *_) in enumerate(CASES.values()):
+        func = kernel(Elementwise(True), group(params, body, spec), spec)[1]
+        functions[f"kernel{number}"] = func.with_attr("global_symbol", f"kernel{number}")
+    with toolchain(spec), spec.tvm_target() as target:
+        built = tvm.compile(tvm.IRModule(functions), target, tir_pipeline="tvm_fusion")
+    assembly = built.mod.imports[0].inspect_source("asm")
+    assert assembly.count("s_barrier") >= 8
+    assert unguarded_barriers(assembly) == 0

@@ -3,84 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-import tvm_ffi
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
-from ...fusion.expressions import load
 from ...fusion.program import Program
-from ..address import offset, stride
 from ..inline import inlined
 from ..loops import (
-    Body,
     add,
     block,
     ceildiv,
     choose,
     constant,
     coordinates,
-    index,
     kernel,
-    local,
-    loop,
     product,
     sequence,
-    substitute,
     threads,
     when,
 )
-from .domain import Domain, Store, domains, in_registers
+from .domain import Domain, domains, in_registers
+from .tiles_gpu import SHARED_BYTES, Tiles, read_tiles, tiles, write_tiles
+from .vectors_gpu import Vectors, compute, vectors
 
 THREADS = 256
-VECTOR_BYTES = 16
-FILL = 1 << 16  # points below which wide accesses would leave multiprocessors idle
-TILE = 32  # rows and columns of a transposed tile, which the nearest cache holds
-VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
+Work = Callable[[ir.Expr, ir.Expr], tirx.Stmt]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What some of the blocks do.
+
+    Attributes
+    ----------
+    blocks : PrimExpr
+        How many.
+    finish : callable
+        From the number of the block and of the thread to what that thread does.
+    prepare : callable, optional
+        The same, before all threads of the block wait for each other.
+    shared : tuple of Var
+        Buffers in shared memory.
+    """
+
+    blocks: ir.Expr
+    finish: Work
+    prepare: Work | None = None
+    shared: tuple[ir.Var, ...] = ()
 
 
 def elementwise_gpu(program: Program) -> tirx.PrimFunc:
     """Make the kernel: every domain has its own range of blocks in one grid."""
     kept = in_registers(program)
-    spaces = domains(inlined(program, kept), kept)
-    pieces = [_blocks(domain) for domain in spaces]
+    pieces: list[Piece] = []
+    left = SHARED_BYTES
+    for domain in domains(inlined(program, kept), kept):
+        cut = tiles(domain, left)
+        left -= 0 if cut is None else cut.shared_bytes
+        pieces.append(_points(domain) if cut is None else _tiles(cut))
+    shared = [buffer for piece in pieces for buffer in piece.shared]
 
     def body_of(block_index: ir.Expr) -> tirx.Stmt:
-        return threads(
-            "threadIdx.x",
-            THREADS,
-            lambda thread: choose(
-                block_index, [(count, _bind(body, thread)) for count, body in pieces]
-            ),
-        )
+        # Pieces are chosen by each thread, for barriers must not stand under conditions.
+        def phase(works: list[Work | None]) -> tirx.Stmt:
+            def run(thread: ir.Expr) -> tirx.Stmt:
+                chosen = [
+                    (
+                        piece.blocks,
+                        lambda number, work=work: work(number, thread) if work else _idle(),
+                    )
+                    for piece, work in zip(pieces, works, strict=True)
+                ]
+                return choose(block_index, chosen)
 
-    total = add(count for count, _ in pieces)
+            return threads("threadIdx.x", THREADS, run)
+
+        finish = phase([piece.finish for piece in pieces])
+        if not shared:
+            return finish
+        prepare = phase([piece.prepare for piece in pieces])
+        return block("tiles", sequence([prepare, finish]), shared)
+
+    total = add(piece.blocks for piece in pieces)
     return kernel(program, threads("blockIdx.x", total, body_of))
 
 
-def _bind(body, thread: ir.Expr) -> Body:
-    return lambda number: body(number, thread)
+def _idle() -> tirx.Stmt:
+    return sequence([])
 
 
-def _blocks(domain: Domain):
-    """Count a domain's blocks, and say what one thread of a block does."""
-    tiled = domain.transposed_axis()
-    if tiled is not None:
-        return _tiles(domain, tiled)
-    width = vector_width(domain)
+def _tiles(cut: Tiles) -> Piece:
+    """Let every block compute a tile."""
+    shared = cut.declare()
+    return Piece(
+        cut.blocks,
+        lambda number, thread: write_tiles(cut, shared, number, thread),
+        lambda number, thread: read_tiles(cut, shared, number, thread),
+        shared,
+    )
+
+
+def _points(domain: Domain) -> Piece:
+    """Let every thread compute some vectors, or one point where there are none."""
+    cut = vectors(domain)
+    if cut is not None:
+        return _vectors(cut)
     extents = [a.extent for a in domain.axes]
-    if extents:
-        extents[-1] = index(extents[-1]) if width == 1 else ceildiv(extents[-1], width)
     points = product(extents)
 
-    def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+    def finish(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         flat = number * THREADS + thread
-        place = coordinates(flat, extents)
-        if width == 1:
-            return when_inside(flat, points, domain.point(place))
-        place[-1] = place[-1] * width
-        return when_inside(flat, points, vector(domain, place, width))
+        return when_inside(flat, points, domain.point(coordinates(flat, extents)))
 
-    return ceildiv(points, THREADS), body
+    return Piece(ceildiv(points, THREADS), finish)
 
 
 def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
@@ -89,116 +124,24 @@ def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
     return body if size is not None and size % THREADS == 0 else when(flat < points, body)
 
 
-def vector_width(domain: Domain) -> int:
-    """Elements per thread: 16 bytes of the widest type, where rows are whole vectors."""
-    if not domain.axes or domain.has_conditional_loads:
-        return 1
-    dtypes = {str(s.buffer.ty.dtype) for s in domain.stores}
-    dtypes |= {str(x.ty.dtype) for x in domain.loads}
-    size = constant(domain.axes[-1].extent)
-    points = constant(domain.points)
-    if not dtypes <= VECTOR_TYPES or size is None or (points is not None and points < FILL):
-        return 1
-    width = VECTOR_BYTES // max((DataType(d).bits + 7) // 8 for d in dtypes)
-    stores = domain.steps(domain.variables[-1])[: len(domain.outputs)]
-    if size % width or any(constant(s if s is not None else 0) != 1 for s in stores):
-        return 1
-    return width
+def _vectors(cut: Vectors) -> Piece:
+    """Give every thread of a block some vectors, neighbouring ones to neighbouring threads."""
+    each, whole = cut.per_thread, cut.whole
+    count = constant(whole)
+    is_full = count is not None and count > 0 and count % (each * THREADS) == 0
+    points = cut.domain.points
 
+    def finish(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+        def start(which: ir.Expr) -> ir.Expr:
+            return (number * each + which) * THREADS + thread
 
-def vector(domain: Domain, place: list[ir.Expr], width: int) -> tirx.Stmt:
-    """Read vectors into registers, compute element by element, write vectors.
+        main = compute(cut, start, None if is_full else whole)
+        if constant(cut.left) == 0:
+            return main
+        # What is left over is for the first block's first threads, one element each.
+        flat = whole * cut.width + thread
+        place = coordinates(flat, cut.extents)
+        rest = when(tirx.And(number < 1, flat < points), cut.domain.point(place))
+        return sequence([main, rest])
 
-    Only copies are vector statements, so it does not matter which operators CUDA has on vectors.
-    """
-    last = domain.variables[-1]
-    start = dict(zip(domain.variables, place, strict=True))
-    staged: list[tuple[ir.TensorLoad, ir.Var]] = []
-    stmts: list[tirx.Stmt] = []
-
-    def lanes(body: Body, kind: int) -> tirx.Stmt:
-        return loop("lane", width, body, kind)
-
-    def lane_place(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        return {**start, last: start[last] + lane}
-
-    for found in domain.loads:
-        if any(_same(found, known) for known, _ in staged):
-            continue
-        step = stride(offset(found.source, found.indices), last, domain.variables)
-        if step is None or constant(step) != 1:
-            continue
-        register = local(f"{found.source.name}_vector", [width], str(found.ty.dtype))
-        staged.append((found, register))
-
-        def read(
-            lane: ir.Expr, found: ir.TensorLoad = found, register: ir.Var = register
-        ) -> tirx.Stmt:
-            return tirx.BufferStore(register, substitute(found, lane_place(lane)), [lane])
-
-        stmts.append(lanes(read, tirx.ForKind.VECTORIZED))
-
-    def from_registers(lane: ir.Expr) -> Callable[[ir.TensorLoad], ir.Expr]:
-        def swap(found: ir.TensorLoad) -> ir.Expr:
-            register = next((r for known, r in staged if _same(found, known)), None)
-            return found if register is None else load(register, [lane])
-
-        return swap
-
-    kept = domain.files(width)
-    results = {
-        s.buffer: local(f"{s.buffer.name}_vector", [width], str(s.buffer.ty.dtype))
-        for s in domain.outputs
-    }
-    for store in domain.stores:
-
-        def compute(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
-            value = substitute(store.value, {}, from_registers(lane))
-            one = Store(store.buffer, store.indices, value)
-            return one.at(lane_place(lane), {**kept, **results}, lane)
-
-        stmts.append(lanes(compute, tirx.ForKind.UNROLLED))
-    for store in domain.outputs:
-
-        def write(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
-            where = [substitute(i, lane_place(lane)) for i in store.indices]
-            return tirx.BufferStore(store.buffer, load(results[store.buffer], [lane]), where)
-
-        stmts.append(lanes(write, tirx.ForKind.VECTORIZED))
-    buffers = [*(r for _, r in staged), *kept.values(), *results.values()]
-    return block("vectors", sequence(stmts), buffers)
-
-
-def _tiles(domain: Domain, tiled: int):
-    """Cut a transposed read into blocks, a square each, so that both sides use whole cache lines.
-
-    The strided side comes round again from the nearest cache within the block.
-    """
-    across, last = domain.axes[tiled], domain.axes[-1]
-    rest = [a for n, a in enumerate(domain.axes[:-1]) if n != tiled]
-    extents = [
-        *(a.extent for a in rest),
-        ceildiv(across.extent, TILE),
-        ceildiv(last.extent, TILE),
-    ]
-    rows = THREADS // TILE
-
-    def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
-        *place, band, column_tile = coordinates(number, extents)
-        column = column_tile * TILE + tirx.floormod(thread, index(TILE))
-
-        def step(count: ir.Expr) -> tirx.Stmt:
-            row = band * TILE + count * rows + tirx.floordiv(thread, index(TILE))
-            where = [*place[:tiled], row, *place[tiled:], column]
-            inside = tirx.And(row < index(across.extent), column < index(last.extent))
-            return when(inside, domain.point(where))
-
-        return loop("step", TILE // rows, step, tirx.ForKind.UNROLLED)
-
-    return product(extents), body
-
-
-def _same(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
-    return a.source.same_as(b.source) and all(
-        tvm_ffi.structural_equal(x, y) for x, y in zip(a.indices, b.indices, strict=True)
-    )
+    return Piece(ceildiv(points, cut.width * each * THREADS), finish)

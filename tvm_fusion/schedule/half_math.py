@@ -1,0 +1,152 @@
+"""Half-type results on NVIDIA GPUs: fewer instructions where the last place is all that may change.
+
+A result of float16 or bfloat16 may be off by one unit in its last place. Two forms stay within it:
+
+* a function of half-type operands, `tanh(x)`, computed in float32 and rounded;
+* float32 arithmetic that is rounded to a half type. There a function may be off by a small factor
+  if all that is done to it keeps factors small: products, quotients, choices, extrema and sums of
+  terms that are not negative. Everything else, differences above all, is left as it is, and so are
+  the arguments of functions.
+
+Float32 results stay exact. CUDA's own functions of half types for the rest (roots, logarithms,
+quotients of half-type numbers) take few instructions already. On other devices nothing is changed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir.transform import PassContext
+
+from ..ecg.intrinsic import call_name
+from .half_functions import call
+from .loops import find
+
+HALF_TYPES = frozenset({"float16", "bfloat16"})
+# Those that also have a form for float16's range.
+RANGED = frozenset({"exp", "sigmoid"})
+UNARY = frozenset({"exp", "sigmoid", "tanh", "erf"})
+# Functions in one product: each may be off by an eighth of a last place at worst, the two with a
+# polynomial; the half that rounding takes leaves four.
+MOST = 3
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="HalfMath")
+class HalfMath:
+    """Lower functions whose results are of half types."""
+
+    def transform_function(
+        self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
+    ) -> tirx.PrimFunc:
+        """Lower those of one function for an NVIDIA GPU; others pass."""
+        target = func.attrs.get("target") if func.attrs else None
+        if target is None or target.kind.name != "cuda" or not _runs_on_threads(func):
+            return func
+        body = tvm_ffi.structural_map(
+            func.body, [(ir.Call, _function), (tirx.Cast, _rounded)], order="post"
+        )
+        return func.with_body(body)
+
+
+def _runs_on_threads(func: tirx.PrimFunc) -> bool:
+    """Whether statements are threads' and no vector among them needs what is lowered here.
+
+    TVM would make a scalar loop of such a vector.
+    """
+    loops = find(func.body, tirx.For)
+    vectors = [x.body for x in loops if x.kind == tirx.ForKind.VECTORIZED]
+    return any(x.kind == tirx.ForKind.THREAD_BINDING for x in loops) and not any(
+        call_name(node) in UNARY or isinstance(node, tirx.Div)
+        for body in vectors
+        for node in find(body, ir.Expr)
+    )
+
+
+def _function(node: ir.Call) -> ir.Expr:
+    """Compute a function of half-type numbers in float32."""
+    dtype, name = str(node.ty.dtype), call_name(node)
+    if dtype not in HALF_TYPES or name not in UNARY:
+        return node
+    name = f"{name}_float16" if name in RANGED and dtype == "float16" else name
+    return tirx.Cast(dtype, call(name, tirx.Cast("float32", node.args[0])))
+
+
+def _rounded(node: tirx.Cast) -> ir.Expr:
+    """Loosen float32 arithmetic that is rounded to a half type."""
+    if str(node.ty.dtype) not in HALF_TYPES or str(node.value.ty.dtype) != "float32":
+        return node
+    return tirx.Cast(str(node.ty.dtype), _loosened(node.value, [MOST]))
+
+
+def _loosened(expr: ir.Expr, left: list[int]) -> ir.Expr:
+    """Loosen an expression of which only the ratio to the exact result matters.
+
+    Parameters
+    ----------
+    expr : PrimExpr
+        Of float32.
+    left : list of int
+        How many functions may still be loosened: one number, counted down.
+    """
+    if isinstance(expr, tirx.Mul | tirx.Max | tirx.Min):
+        return type(expr)(_loosened(expr.a, left), _loosened(expr.b, left))
+    if isinstance(expr, tirx.Div):
+        above, below = _loosened(expr.a, left), _loosened(expr.b, left)
+        return call("div", above, below) if _take(left) else tirx.Div(above, below)
+    if isinstance(expr, tirx.Select):
+        return tirx.Select(
+            expr.condition, _loosened(expr.true_value, left), _loosened(expr.false_value, left)
+        )
+    if isinstance(expr, tirx.Add):
+        return _sum(expr, left)
+    name = call_name(expr)
+    if name == "if_then_else":
+        condition, *branches = expr.args
+        return tirx.if_then_else(condition, *(_loosened(b, left) for b in branches))
+    if name in UNARY and _take(left):
+        return call(name, expr.args[0])
+    return expr
+
+
+def _sum(expr: tirx.Add, left: list[int]) -> ir.Expr:
+    """Loosen a sum: ``1 + erf(x)``, ``c + c * erf(x)``, or one of terms that are not negative."""
+    for term, other in ((expr.a, expr.b), (expr.b, expr.a)):
+        argument = _scaled_erf(other, term)
+        if argument is not None and _take(left):
+            return call("one_plus_erf", argument) * term
+    if _is_positive(expr.a) and _is_positive(expr.b):
+        return _loosened(expr.a, left) + _loosened(expr.b, left)
+    return expr
+
+
+def _scaled_erf(expr: ir.Expr, factor: ir.Expr) -> ir.Expr | None:
+    """Return the argument of an error function that is multiplied by a constant; else ``None``."""
+    if not isinstance(factor, tirx.FloatImm):
+        return None
+    if call_name(expr) == "erf":
+        return expr.args[0] if factor.value == 1 else None
+    if isinstance(expr, tirx.Mul):
+        for scale, function in ((expr.a, expr.b), (expr.b, expr.a)):
+            is_same = isinstance(scale, tirx.FloatImm) and math.isclose(scale.value, factor.value)
+            if is_same and call_name(function) == "erf":
+                return function.args[0]
+    return None
+
+
+def _is_positive(expr: ir.Expr) -> bool:
+    """Whether a number is not negative by its form."""
+    if isinstance(expr, tirx.FloatImm):
+        return expr.value >= 0
+    if isinstance(expr, tirx.Mul):
+        is_square = tvm_ffi.structural_equal(expr.a, expr.b)
+        return is_square or (_is_positive(expr.a) and _is_positive(expr.b))
+    if isinstance(expr, tirx.Div | tirx.Add):
+        return _is_positive(expr.a) and _is_positive(expr.b)
+    return call_name(expr) in ("exp", "sigmoid", "fabs", "sqrt")
+
+
+def _take(left: list[int]) -> bool:
+    left[0] -= 1
+    return left[0] >= 0
