@@ -14,6 +14,8 @@ from ..launches import launches
 from .canonical import canonical, gathered
 from .graft import CannotGraft, graft
 from .operands import SumOfProducts
+from .slim import slim
+from .slim_gpu import slim_gpu
 from .sums_gpu import sums_gpu
 
 RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
@@ -28,6 +30,9 @@ def contraction_gpu(
     """
     if contraction.pieces is not None:
         return sums_gpu(program, contraction)
+    cut = slim(contraction)
+    if cut is not None:
+        return slim_gpu(program, cut)
     factors = (("left", contraction.left), ("right", contraction.right))
     apart = [a for n, f in factors if (a := gathered(contraction, n, f)) is not None]
     func, result = canonical(program, contraction, apart)

@@ -29,6 +29,7 @@ from .gpu import contraction_gpu
 from .operands import SumOfProducts, analyse
 from .packed import packable
 from .roles import roles
+from .slim import slim
 from .together import Pieces
 
 CPU_PROLOGUE = 2  # operations on an operand's element: a vector of it meets a few vectors of sums
@@ -146,6 +147,9 @@ class Contraction(Template):
         )
 
     def _parallelism(self, contraction: SumOfProducts) -> int:
+        cut = slim(contraction) if self._is_gpu else None
+        if cut is not None:
+            return at(cut.blocks)
         sums = points(contraction.stage)
         tile = 1
         if is_tiled(contraction):

@@ -1,0 +1,103 @@
+"""Products of a few rows on a GPU: right, with the large factor in vectors, once."""
+
+import numpy as np
+import pytest
+from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, tensor
+from tvm import relax, s_tir, tirx
+
+from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.loops import find
+
+op = relax.op
+n = tirx.Var("n", "int64")
+TEMPLATE = Contraction(True)
+
+
+def gated(emit, x, w, b):
+    return op.multiply(emit(op.sigmoid(emit(op.add(emit(op.matmul(x, w)), b)))), b)
+
+
+def gated_reference(x, w, b):
+    total = x.astype("float64") @ w.astype("float64") + b.astype("float64")
+    return [b / (1 + np.exp(-total))]
+
+
+def case(rows, terms, columns, dtype="float32"):
+    given = [tensor("x", rows, terms, dtype=dtype), tensor("w", terms, columns, dtype=dtype)]
+    return [*given, tensor("b", columns, dtype=dtype)], gated, gated_reference
+
+
+CASES = {
+    "row": case(1, 300, 512),
+    "all_slices_whole": case(1, 1024, 64),
+    "few_terms": case(2, 3, 128),
+    "narrow_vectors": case(3, 129, 1004),
+    "rows_in_turns": case(16, 127, 264),
+    "odd_blocks": case(5, 1000, 24),
+    "symbolic_terms": case(4, n, 64),
+}
+HALF = {
+    "float16": case(1, 513, 1000, "float16"),
+    "bfloat16": case(7, 1000, 72, "bfloat16"),
+}
+
+
+def cut_of(example):
+    params, body, _ = example
+    members = group(params, body, CUDA)
+    claim, func = kernel(TEMPLATE, members, CUDA)
+    return claim, func
+
+
+@pytest.mark.parametrize("example", CASES.values(), ids=CASES)
+def test_computes_the_product(example):
+    check(TEMPLATE, *example, CUDA)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_half_types(dtype, tolerance):
+    check(TEMPLATE, *HALF[dtype], CUDA, tolerance=tolerance)
+
+
+def vectors(func):
+    loops = [x for x in find(func.body, tirx.For) if x.kind == tirx.ForKind.VECTORIZED]
+    return {int(x.extent) for x in loops}
+
+
+@pytest.mark.parametrize(
+    ("example", "width"),
+    [(case(1, 512, 512, "float16"), 8), (case(1, 512, 512), 4), (case(1, 512, 1004, "float16"), 4)],
+)
+def test_reads_are_as_wide_as_their_places_allow(example, width):
+    _, func = cut_of(example)
+    assert vectors(func) == {width}
+
+
+def test_the_large_factor_is_read_once():
+    _, func = cut_of(case(3, 512, 512, "float16"))
+    reads = [x for x in find(func.body, tirx.BufferStore) if "w_vector" in x.buffer.name]
+    assert reads
+    direct = [x for x in find(func.body, type(reads[0].value)) if x.source.name == "w"]
+    assert len(direct) == len(reads)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [case(17, 64, 64), case(1, 64, 63), case(n, 64, 64), case(2, 64, n)],
+    ids=["many_rows", "odd_columns", "symbolic_rows", "symbolic_columns"],
+)
+def test_others_are_not_taken(example):
+    params, body, _ = example
+    _, func = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
+    owners = find(func.body, s_tir.SBlock)
+    assert "slices" not in {b.name for owner in owners for b in owner.alloc_buffers}
+
+
+def test_blocks_are_the_parallelism():
+    claim, _ = cut_of(case(1, 4096, 8192, "float16"))
+    assert claim.parallelism == 8192 // 64
+
+
+@pytest.mark.cuda_toolchain
+def test_compiles_for_cuda():
+    assert compiles_for_cuda(TEMPLATE, CASES | HALF)
