@@ -111,6 +111,7 @@ def normal_cdf(x):
 EXACT = {
     "exp": np.exp, "sigmoid": sigmoid, "tanh": np.tanh, "erf": np.vectorize(math.erf),
     "one_plus_erf": lambda x: np.vectorize(math.erfc)(-x),
+    "one_plus_tanh": lambda x: 2 * sigmoid(2 * x),
 }  # fmt: skip
 ERRORS = [(p, r) for p in (-(2.0**-22), 0.0, 2.0**-22) for r in (-(2.0**-23), 0.0, 2.0**-23)]
 
@@ -148,20 +149,41 @@ def test_gelu_and_silu_of_every_number(dtype, errors, functions):
         assert off_by(gelu, wide * normal_cdf(wide), dtype) <= 0.75
 
 
+@halves
+@pytest.mark.parametrize("errors", ERRORS)
+def test_the_other_gelu_of_every_number(dtype, errors, functions):
+    x = finite(dtype).astype(np.float32)
+    wide = x.astype(np.float64)
+    scale, cubic = math.sqrt(2 / math.pi), 0.044715
+    with np.errstate(all="ignore"):
+        argument = np.float32(scale) * x * (np.float32(1) + np.float32(cubic) * x * x)
+        found = np.float32(0.5) * x * functions["one_plus_tanh"](argument, *errors)
+        exact = wide * sigmoid(2 * scale * wide * (1 + cubic * wide * wide))
+    assert off_by(found, exact, dtype) <= 0.75
+
+
 def map_source(params, body):
     """Text of a map's kernel."""
     return cuda_kernel(kernel(Elementwise(True), group(params, body, CUDA), CUDA)[1])
 
 
 def every_function(emit, x):
-    return [op.exp(x), op.tanh(x), op.sigmoid(x), op.erf(x), op.nn.gelu(x), op.nn.silu(x)]
+    half = [op.nn.gelu(x), op.nn.gelu_tanh(x), op.nn.silu(x)]
+    return [op.exp(x), op.tanh(x), op.sigmoid(x), op.erf(x), *half]
 
 
 @halves
 def test_cuda_computes_half_types_fast(dtype):
     text = map_source([tensor("x", 129, dtype=dtype)], every_function)
     ranged = "_float16" if dtype == "float16" else ""
-    for name in (f"exp{ranged}", "tanh", f"sigmoid{ranged}", "erf", "one_plus_erf"):
+    for name in (
+        f"exp{ranged}",
+        "tanh",
+        f"sigmoid{ranged}",
+        "erf",
+        "one_plus_erf",
+        "one_plus_tanh",
+    ):
         assert f"{PREFIX}{name}(" in text
     for slow in ("expf(", "hexp(", "tanhf(", "htanh(", "erff("):
         assert slow not in text

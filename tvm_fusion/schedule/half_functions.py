@@ -82,7 +82,7 @@ FUNCTIONS = {
   return y * above * tvm_fusion_rcp(fmaf(below, square, 1.0f));
 }
 """,
-    # The relative error is that small where the sum is nearly 0, too.
+    # Sums whose relative errors are that small where they are nearly 0, too.
     "one_plus_erf": """(float x) {
   float size = fabsf(x), near = tvm_fusion_rcp(fmaf(size, 0.53f, 1.0f));
   float root = tvm_fusion_ex2(size * size * -0.72134752f);
@@ -90,6 +90,13 @@ FUNCTIONS = {
   scaled = fmaf(fmaf(scaled, near, 0.31528274f), near, 0.2979384f) * near;
   float tail = scaled * root * root;
   return x < 0.0f ? tail : 2.0f - tail;
+}
+""",
+    # Twice the sigmoid of 2 x.
+    "one_plus_tanh": """(float x) {
+  float root = tvm_fusion_ex2(fabsf(x) * -1.4426950f), power = root * root;
+  float two = 2.0f * tvm_fusion_rcp(1.0f + power);
+  return x < 0.0f ? power * two : two;
 }
 """,
     "div": """(float x, float y) {

@@ -28,6 +28,8 @@ HALF_TYPES = frozenset({"float16", "bfloat16"})
 # Those that also have a form for float16's range.
 RANGED = frozenset({"exp", "sigmoid"})
 UNARY = frozenset({"exp", "sigmoid", "tanh", "erf"})
+# Those that also have a form with 1 added.
+CENTRED = frozenset({"tanh", "erf"})
 # Functions in one product: each may be off by an eighth of a last place at worst, the two with a
 # polynomial; the half that rounding takes leaves four.
 MOST = 3
@@ -111,28 +113,26 @@ def _loosened(expr: ir.Expr, left: list[int]) -> ir.Expr:
 
 
 def _sum(expr: tirx.Add, left: list[int]) -> ir.Expr:
-    """Loosen a sum: ``1 + erf(x)``, ``c + c * erf(x)``, or one of terms that are not negative."""
+    """Loosen a sum: ``1 + tanh(x)``, ``c + c * erf(x)``, or one of terms that are not negative."""
     for term, other in ((expr.a, expr.b), (expr.b, expr.a)):
-        argument = _scaled_erf(other, term)
-        if argument is not None and _take(left):
-            return call("one_plus_erf", argument) * term
+        function = _scaled(other, term)
+        if function is not None and _take(left):
+            return call(f"one_plus_{call_name(function)}", function.args[0]) * term
     if _is_positive(expr.a) and _is_positive(expr.b):
         return _loosened(expr.a, left) + _loosened(expr.b, left)
     return expr
 
 
-def _scaled_erf(expr: ir.Expr, factor: ir.Expr) -> ir.Expr | None:
-    """Return the argument of an error function that is multiplied by a constant; else ``None``."""
+def _scaled(expr: ir.Expr, factor: ir.Expr) -> ir.Call | None:
+    """Return the function between -1 and 1 that is multiplied by a constant; else ``None``."""
     if not isinstance(factor, tirx.FloatImm):
         return None
-    if call_name(expr) == "erf":
-        return expr.args[0] if factor.value == 1 else None
     if isinstance(expr, tirx.Mul):
         for scale, function in ((expr.a, expr.b), (expr.b, expr.a)):
             is_same = isinstance(scale, tirx.FloatImm) and math.isclose(scale.value, factor.value)
-            if is_same and call_name(function) == "erf":
-                return function.args[0]
-    return None
+            if is_same and call_name(function) in CENTRED:
+                return function
+    return expr if factor.value == 1 and call_name(expr) in CENTRED else None
 
 
 def _is_positive(expr: ir.Expr) -> bool:

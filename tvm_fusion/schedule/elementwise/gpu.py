@@ -23,7 +23,8 @@ from ..loops import (
     when,
 )
 from .domain import Domain, domains, in_registers
-from .tiles_gpu import SHARED_BYTES, Tiles, read_tiles, tiles, write_tiles
+from .tile_phases_gpu import read_tiles, write_tiles
+from .tiles_gpu import SHARED_BYTES, Tiles, tiles
 from .vectors_gpu import Vectors, compute, vectors
 
 THREADS = 256

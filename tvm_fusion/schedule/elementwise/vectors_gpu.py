@@ -90,7 +90,7 @@ class Vectors:
         points = constant(self.domain.points)
         if points is None or points < MANY:
             return 1
-        size = sum(_bytes(r.element) for r in self.reads) * self.width
+        size = sum(bytes_of(r.element) for r in self.reads) * self.width
         return max(1, min(MOST, IN_FLIGHT // max(1, size)))
 
     def point(self, vector: ir.Expr, lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
@@ -129,7 +129,7 @@ def vectors(domain: Domain) -> Vectors | None:
     if points is not None and points < FILL:
         return None
     moved = [*(s.buffer for s in domain.outputs), *filter(_is_plain, domain.loads)]
-    width = VECTOR_BYTES // max(map(_bytes, moved))
+    width = VECTOR_BYTES // max(map(bytes_of, moved))
     last = constant(domain.axes[-1].extent)
     is_flat = last is None or last % width != 0
     if is_flat and any(constant(a.extent) is None for a in domain.axes[1:]):
@@ -140,7 +140,8 @@ def vectors(domain: Domain) -> Vectors | None:
     return Vectors(domain, width, is_flat, tuple(_reads(found)))
 
 
-def _bytes(value: ir.Var | ir.TensorLoad) -> int:
+def bytes_of(value: ir.Var | ir.TensorLoad) -> int:
+    """Size of an element."""
     return (DataType(str(value.ty.dtype)).bits + 7) // 8
 
 
