@@ -82,17 +82,17 @@ FUNCTIONS = {
   return y * above * tvm_fusion_rcp(fmaf(below, square, 1.0f));
 }
 """,
-    # Sums whose relative errors are that small where they are nearly 0, too.
-    "one_plus_erf": """(float x) {
-  float size = fabsf(x), near = tvm_fusion_rcp(fmaf(size, 0.53f, 1.0f));
-  float root = tvm_fusion_ex2(size * size * -0.72134752f);
-  float scaled = fmaf(fmaf(-0.18099738f, near, 0.40086433f), near, 0.16691337f);
-  scaled = fmaf(fmaf(scaled, near, 0.31528274f), near, 0.2979384f) * near;
+    # Half of 1 + erf(x / sqrt(2)): the relative error is that small where it is nearly 0, too.
+    "normal_cdf": """(float x) {
+  float near = tvm_fusion_rcp(fmaf(fabsf(x), 0.37476659f, 1.0f));
+  float root = tvm_fusion_ex2(x * x * -0.36067376f);
+  float scaled = fmaf(fmaf(-0.09049869f, near, 0.200432165f), near, 0.083456685f);
+  scaled = fmaf(fmaf(scaled, near, 0.15764137f), near, 0.1489692f) * near;
   float tail = scaled * root * root;
-  return x < 0.0f ? tail : 2.0f - tail;
+  return x < 0.0f ? tail : 1.0f - tail;
 }
 """,
-    # Twice the sigmoid of 2 x.
+    # Twice the sigmoid of 2 x, as exact where it is nearly 0.
     "one_plus_tanh": """(float x) {
   float root = tvm_fusion_ex2(fabsf(x) * -1.4426950f), power = root * root;
   float two = 2.0f * tvm_fusion_rcp(1.0f + power);

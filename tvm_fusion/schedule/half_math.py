@@ -117,7 +117,10 @@ def _sum(expr: tirx.Add, left: list[int]) -> ir.Expr:
     for term, other in ((expr.a, expr.b), (expr.b, expr.a)):
         function = _scaled(other, term)
         if function is not None and _take(left):
-            return call(f"one_plus_{call_name(function)}", function.args[0]) * term
+            (argument,) = function.args
+            if call_name(function) == "tanh":
+                return call("one_plus_tanh", argument) * term
+            return _times(call("normal_cdf", _times(argument, math.sqrt(2))), 2 * term.value)
     if _is_positive(expr.a) and _is_positive(expr.b):
         return _loosened(expr.a, left) + _loosened(expr.b, left)
     return expr
@@ -133,6 +136,16 @@ def _scaled(expr: ir.Expr, factor: ir.Expr) -> ir.Call | None:
             if is_same and call_name(function) in CENTRED:
                 return function
     return expr if factor.value == 1 and call_name(expr) in CENTRED else None
+
+
+def _times(expr: ir.Expr, factor: float) -> ir.Expr:
+    """Multiply with a constant, and with the one that is there already at once."""
+    if isinstance(expr, tirx.Mul) and isinstance(expr.b, tirx.FloatImm):
+        expr, factor = expr.a, expr.b.value * factor
+    elif isinstance(expr, tirx.Div) and isinstance(expr.b, tirx.FloatImm):
+        expr, factor = expr.a, factor / expr.b.value
+    is_one = math.isclose(factor, 1, rel_tol=2.0**-22)
+    return expr if is_one else expr * tirx.const(factor, "float32")
 
 
 def _is_positive(expr: ir.Expr) -> bool:
