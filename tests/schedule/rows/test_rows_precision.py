@@ -45,6 +45,15 @@ def test_exponentials_that_only_make_ratios(before, after, dtype, is_loose):
     check(example, serial(func), tolerance=tolerance)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_softmax_divides_once_a_row(dtype):
+    example = programs.softmax(5, 1000, dtype=dtype)
+    func = scheduled(example)
+    assert func.script().count(" / ") == 1
+    assert ("exp2" in func.script()) == (dtype == "float16")
+    check(example, serial(func), tolerance={"float16": 2e-3, "float32": 5e-6}[dtype])
+
+
 def test_log_softmax_is_a_difference():
     assert "exp2" not in scheduled(programs.softmax(5, 100, logarithm=True)).script()
 

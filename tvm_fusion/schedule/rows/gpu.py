@@ -15,6 +15,7 @@ from .geometry import Geometry, choose_geometry
 from .parts import parts_of
 from .passes import plan_passes
 from .precision import loosened
+from .softmax import with_inverses
 from .stages import RowStages, read_stages
 from .storage import Storage, place_rows
 from .threads import emit_walk
@@ -63,7 +64,8 @@ def schedule_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     ValueError
         If the function is not canonical, or what :func:`estimate_rows_gpu` says.
     """
-    placed = _place(loosened(read_stages(func, rows)), target, copies=True)
+    program = loosened(with_inverses(read_stages(func, rows)))
+    placed = _place(program, target, copies=True)
     if isinstance(placed, str):
         raise ValueError(placed)
     storage, geometry = placed
