@@ -110,7 +110,7 @@ def normal_cdf(x):
 
 EXACT = {
     "exp": np.exp, "sigmoid": sigmoid, "tanh": np.tanh, "erf": np.vectorize(math.erf),
-    "normal_cdf": normal_cdf,
+    "normal_cdf": normal_cdf, "gelu": lambda x: x * normal_cdf(x),
     "one_plus_tanh": lambda x: 2 * sigmoid(2 * x),
 }  # fmt: skip
 ERRORS = [(p, r) for p in (-(2.0**-22), 0.0, 2.0**-22) for r in (-(2.0**-23), 0.0, 2.0**-23)]
@@ -175,12 +175,13 @@ def every_function(emit, x):
 def test_cuda_computes_half_types_fast(dtype):
     text = map_source([tensor("x", 129, dtype=dtype)], every_function)
     ranged = "_float16" if dtype == "float16" else ""
+    gelu = "gelu_float16" if dtype == "float16" else "normal_cdf"
     for name in (
         f"exp{ranged}",
         "tanh",
         f"sigmoid{ranged}",
         "erf",
-        "normal_cdf",
+        gelu,
         "one_plus_tanh",
     ):
         assert f"{PREFIX}{name}(" in text

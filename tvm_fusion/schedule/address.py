@@ -52,6 +52,13 @@ def lies_along(buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis) -> bool:
     return lane not in tirx.analysis.undefined_vars(position)
 
 
+def same(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
+    """Whether two loads are of the same element."""
+    return a.source.same_as(b.source) and all(
+        tvm_ffi.structural_equal(x, y) for x, y in zip(a.indices, b.indices, strict=True)
+    )
+
+
 def conditional_loads(expr: ir.Expr) -> list[ir.TensorLoad]:
     """List the loads that happen only where an ``if_then_else`` takes their branch."""
     choices = [c for c in find(expr, ir.Call) if call_name(c) == "if_then_else"]

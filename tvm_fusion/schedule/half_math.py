@@ -21,7 +21,7 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from ..ecg.intrinsic import call_name
-from .half_functions import call
+from .half_functions import argument_of, call
 from .loops import find
 
 HALF_TYPES = frozenset({"float16", "bfloat16"})
@@ -79,7 +79,18 @@ def _rounded(node: tirx.Cast) -> ir.Expr:
     """Loosen float32 arithmetic that is rounded to a half type."""
     if str(node.ty.dtype) not in HALF_TYPES or str(node.value.ty.dtype) != "float32":
         return node
-    return tirx.Cast(str(node.ty.dtype), _loosened(node.value, [MOST]))
+    dtype, value = str(node.ty.dtype), _loosened(node.value, [MOST])
+    return tirx.Cast(dtype, _gelu(value) if dtype == "float16" else value)
+
+
+def _gelu(expr: ir.Expr) -> ir.Expr:
+    """Compute ``x * normal_cdf(x)`` at once."""
+    if isinstance(expr, tirx.Mul):
+        for x, function in ((expr.a, expr.b), (expr.b, expr.a)):
+            argument = argument_of(function, "normal_cdf")
+            if argument is not None and tvm_ffi.structural_equal(x, argument):
+                return call("gelu_float16", x)
+    return expr
 
 
 def _loosened(expr: ir.Expr, left: list[int]) -> ir.Expr:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
-from ..address import conditional_loads, offset, stride
+from ..address import conditional_loads, offset, same, stride
 from ..loops import ceildiv, constant, coordinates, index, product, substitute
 from .operands import SumOfProducts
 
@@ -179,10 +178,3 @@ def _width(streamed: Sequence[ir.TensorLoad], column: Axis) -> int | None:
 
 def _static(axes: Sequence[Axis]) -> int:
     return int(product([a.extent for a in axes]))
-
-
-def same(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
-    """Whether two reads are of one element."""
-    return a.source.same_as(b.source) and all(
-        tvm_ffi.structural_equal(x, y) for x, y in zip(a.indices, b.indices, strict=True)
-    )

@@ -16,6 +16,7 @@ from tvm import ir, sym, tirx
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Program
+from ..address import same
 from ..loops import (
     block,
     ceildiv,
@@ -32,7 +33,7 @@ from ..loops import (
     when,
 )
 from .graft import epilogue
-from .slim import Slim, same
+from .slim import Slim
 
 
 def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:

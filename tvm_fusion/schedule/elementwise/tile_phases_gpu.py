@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..address import offset
+from ..address import offset, same
 from ..loops import block, coordinates, index, local, loop, sequence, substitute, when
 from .domain import Store
 from .tiles_gpu import THREADS, WARP, WORD, WORDS, Spot, Tiles, aligned_width
-from .vectors_gpu import Read, bytes_of, same
+from .vectors_gpu import Read, bytes_of
 
 
 def read_tiles(cut: Tiles, shared: Sequence[ir.Var], number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:

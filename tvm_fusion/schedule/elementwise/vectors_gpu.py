@@ -11,7 +11,7 @@ from tvm import DataType, ir, sym, tirx
 from ..._tvm_flatten import contiguous
 from ...ecg.intrinsic import call_name
 from ...fusion.expressions import load
-from ..address import offset, stride
+from ..address import offset, same, stride
 from ..loops import (
     block,
     constant,
@@ -322,10 +322,3 @@ def compute(cut: Vectors, start: Callable[[ir.Expr], ir.Expr], count: ir.Expr | 
     stmts = [each_vector(read)] if cut.reads else []
     stmts.append(each_vector(finish))
     return block("vectors", sequence(stmts), [*staged, *kept.values(), *results.values()])
-
-
-def same(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
-    """Whether two loads are of the same element."""
-    return a.source.same_as(b.source) and all(
-        tvm_ffi.structural_equal(x, y) for x, y in zip(a.indices, b.indices, strict=True)
-    )
