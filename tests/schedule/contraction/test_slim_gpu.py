@@ -5,6 +5,7 @@ import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, tensor
 from tvm import relax, s_tir, tirx
 
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.loops import find
 
@@ -22,6 +23,23 @@ def gated_reference(x, w, b):
     return [b / (1 + np.exp(-total))]
 
 
+def two_sides(emit, x, w):
+    """A gate and what it lets through are columns of one product."""
+    sides = emit(op.split(emit(op.matmul(x, w)), 2, axis=-1))
+    gate, up = (emit(relax.TupleGetItem(sides, i)) for i in range(2))
+    return op.multiply(emit(op.nn.silu(gate)), up)
+
+
+def two_sides_reference(x, w):
+    gate, up = np.split(x.astype("float64") @ w.astype("float64"), 2, axis=-1)
+    return [gate / (1 + np.exp(-gate)) * up]
+
+
+def both(rows, terms, columns):
+    given = [tensor("x", rows, terms), tensor("w", terms, 2 * columns)]
+    return given, two_sides, two_sides_reference
+
+
 def case(rows, terms, columns, dtype="float32"):
     given = [tensor("x", rows, terms, dtype=dtype), tensor("w", terms, columns, dtype=dtype)]
     return [*given, tensor("b", columns, dtype=dtype)], gated, gated_reference
@@ -35,6 +53,8 @@ CASES = {
     "rows_in_turns": case(16, 127, 264),
     "odd_blocks": case(5, 1000, 24),
     "symbolic_terms": case(4, n, 64),
+    "two_sums_each": both(1, 300, 512),
+    "two_sums_each_of_rows": both(7, 129, 264),
 }
 HALF = {
     "float16": case(1, 513, 1000, "float16"),
@@ -57,6 +77,11 @@ def test_computes_the_product(example):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
 def test_half_types(dtype, tolerance):
     check(TEMPLATE, *HALF[dtype], CUDA, tolerance=tolerance)
+
+
+def test_sums_that_a_result_needs_share_a_walk():
+    _, func = cut_of(both(1, 300, 512))
+    assert vectors(func) == {4}
 
 
 def vectors(func):
@@ -96,6 +121,28 @@ def test_others_are_not_taken(example):
 def test_blocks_are_the_parallelism():
     claim, _ = cut_of(case(1, 4096, 8192, "float16"))
     assert claim.parallelism == 8192 // 64
+
+
+def shared_bytes(func):
+    owned = [b for owner in find(func.body, s_tir.SBlock) for b in owner.alloc_buffers]
+    (shared,) = [b for b in owned if b.scope() == "shared"]
+    return 4 * np.prod([int(d) for d in shared.ty.shape])
+
+
+@pytest.mark.parametrize("arch", ["cuda:sm_90a", "rocm:gfx90a"])
+@pytest.mark.parametrize("columns", [512, 8192])
+@pytest.mark.parametrize("made", [case, both])
+def test_blocks_fit_the_device(arch, columns, made):
+    spec = parse(arch)
+    params, body, _ = made(16 if made is case else 8, 4096, columns)
+    _, func = kernel(TEMPLATE, group(params, body, spec), spec)
+    assert shared_bytes(func) <= 48 * 1024
+    extents = [
+        int(x.extent)
+        for x in find(func.body, tirx.For)
+        if x.thread_binding is not None and x.thread_binding.thread_tag == "threadIdx.x"
+    ]
+    assert max(extents) <= int(spec.tvm_target().attrs["max_num_threads"])
 
 
 @pytest.mark.cuda_toolchain

@@ -28,11 +28,11 @@ def contraction_gpu(
 
     Schedules finish one sum at a time, so those of several pieces are plain sums.
     """
-    if contraction.pieces is not None:
-        return sums_gpu(program, contraction)
-    cut = slim(contraction)
+    cut = slim(contraction, target)
     if cut is not None:
         return slim_gpu(program, cut)
+    if contraction.pieces is not None:
+        return sums_gpu(program, contraction)
     factors = (("left", contraction.left), ("right", contraction.right))
     apart = [a for n, f in factors if (a := gathered(contraction, n, f)) is not None]
     func, result = canonical(program, contraction, apart)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import DataType, ir, sym, tirx
+from tvm.target import Target
 
+from ...device import Device
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
@@ -14,12 +16,12 @@ from ..address import conditional_loads, offset, same, stride
 from ..loops import ceildiv, constant, coordinates, index, product, substitute
 from .operands import SumOfProducts
 
-MOST_ROWS = 16  # of sums a thread holds for each of its columns
+MOST_SUMS = 16  # that a thread holds for each of its columns
 VECTOR_BYTES = 16
 LANES = (8, 4, 2)  # vectors side by side: a cache line of 128 bytes, or parts of one
 BLOCKS = 128  # below which multiprocessors of large devices are idle
 FILL = 1 << 18  # threads that ask for enough at once: as many as a large device holds
-LEAST_THREADS, MOST_THREADS = 256, 1024
+LEAST_THREADS = 256
 REGISTERS = 64  # sums of one thread; with more, fewer terms are asked for at once
 SHARED_BYTES = 32 * 1024
 
@@ -33,7 +35,8 @@ class Slim:
     contraction : SumOfProducts
         The product.
     batch, rows, columns, reduce : tuple of Axis
-        Axes of both factors; of the small one; of the large one; those of the sum.
+        Axes of both factors; of the small one; of the large one, without the one that tells pieces
+        apart; those of the sum.
     streamed : tuple of TensorLoad
         Reads of the large factor in vectors.
     width : int
@@ -63,6 +66,11 @@ class Slim:
         return _static(self.rows)
 
     @property
+    def pieces(self) -> int:
+        """Sums at one position, which results may need together."""
+        return len(self.contraction.totals)
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
         return self.lanes * self.slices
@@ -80,10 +88,16 @@ class Slim:
     @property
     def together(self) -> int:
         """Rows that are added up in shared memory at once."""
-        return max(1, SHARED_BYTES // (4 * self.threads * self.width))
+        size = _bytes(self.contraction.dtype) * self.threads * self.width * self.pieces
+        return max(1, SHARED_BYTES // size)
 
     def place(
-        self, number: ir.Expr, row: ir.Expr | int, vector: ir.Expr, lane: ir.Expr
+        self,
+        number: ir.Expr,
+        row: ir.Expr | int,
+        piece: ir.Expr | int,
+        vector: ir.Expr,
+        lane: ir.Expr,
     ) -> list[ir.Expr]:
         """Say where a sum is, for each axis of the stage."""
         blocks = ceildiv(_static(self.columns), self.side)
@@ -96,6 +110,8 @@ class Slim:
         found = dict(
             zip((*self.batch, *self.rows, *self.columns), (*around, *down, *across), strict=True)
         )
+        if self.contraction.pieces is not None:
+            found[self.contraction.pieces.piece] = index(piece)
         return [found.get(axis, index(0)) for axis in self.contraction.stage.axes]
 
     def inside(self, number: ir.Expr, vector: ir.Expr) -> ir.Expr | None:
@@ -107,12 +123,21 @@ class Slim:
         return tirx.floormod(number, index(blocks)) * self.lanes + vector < vectors
 
 
-def slim(contraction: SumOfProducts) -> Slim | None:
-    """Cut a product of few rows; ``None`` where it is none, or not one of vectors."""
+def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:
+    """Cut a product of few rows; ``None`` where it is none, or not one of vectors.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    target : Target or Device
+        A GPU, whose blocks have so many threads at most.
+    """
     stage = contraction.stage
-    if contraction.pieces is not None or conditional_loads(contraction.term()):
+    if conditional_loads(contraction.term()):
         return None
-    wide = [a for a in stage.axes if constant(a.extent) != 1]
+    piece = None if contraction.pieces is None else contraction.pieces.piece
+    wide = [a for a in stage.axes if constant(a.extent) != 1 and a is not piece]
     reduce = tuple(a for a in stage.reduce if constant(a.extent) != 1)
     if not wide or not reduce:
         return None
@@ -129,7 +154,10 @@ def slim(contraction: SumOfProducts) -> Slim | None:
     batch, rows, columns = pick(True, True), pick(True, False), pick(False, True)
     if len(batch) + len(rows) + len(columns) != len(wide):
         return None
-    if any(constant(a.extent) is None for a in (*rows, *columns)) or _static(rows) > MOST_ROWS:
+    if any(constant(a.extent) is None for a in (*rows, *columns)):
+        return None
+    sums = _static(rows) * len(contraction.totals)
+    if sums > MOST_SUMS or (piece is not None and piece.var in used[0]):
         return None
     streamed = _streamed(large[0], columns[-1], [a.var for a in (*stage.axes, *stage.reduce)])
     if not streamed:
@@ -140,11 +168,19 @@ def slim(contraction: SumOfProducts) -> Slim | None:
     vectors = _static(columns) // width
     lanes = next((n for n in LANES if vectors // n >= BLOCKS), LANES[-1])
     blocks = max(1, vectors // lanes)
-    wanted = min(max(FILL // blocks, LEAST_THREADS), MOST_THREADS) // lanes
+    room = SHARED_BYTES // (_bytes(contraction.dtype) * width * len(contraction.totals))
+    most = min(_most_threads(target), room)
+    wanted = min(max(FILL // blocks, LEAST_THREADS), most) // lanes
     terms = at(product([a.extent for a in reduce]))
     slices = 1 << min(wanted, terms).bit_length() - 1
-    ahead = 8 if _static(rows) * width <= REGISTERS // 2 else 4
+    ahead = 8 if sums * width <= REGISTERS // 2 else 4
     return Slim(contraction, batch, rows, columns, reduce, streamed, width, lanes, slices, ahead)
+
+
+def _most_threads(target: Target | Device) -> int:
+    if isinstance(target, Device):
+        return target.max_threads_per_block or 1024
+    return int(target.attrs.get("max_num_threads", 1024))
 
 
 def _streamed(factor: ir.Expr, column: Axis, axes: Sequence[ir.Var]) -> tuple[ir.TensorLoad, ...]:
@@ -162,7 +198,7 @@ def _streamed(factor: ir.Expr, column: Axis, axes: Sequence[ir.Var]) -> tuple[ir
 
 def _width(streamed: Sequence[ir.TensorLoad], column: Axis) -> int | None:
     """Choose the columns of a vector: of the widest one that begins where it may, always."""
-    size = max(DataType(str(x.ty.dtype)).bits // 8 for x in streamed)
+    size = max(_bytes(str(x.ty.dtype)) for x in streamed)
     vector, analyzer = tirx.Var("vector", "int64"), sym.Analyzer()
 
     def is_aligned(width: int) -> bool:
@@ -174,6 +210,10 @@ def _width(streamed: Sequence[ir.TensorLoad], column: Axis) -> int | None:
 
     widths = [n for n in (8, 4, 2) if n * size <= VECTOR_BYTES]
     return next((n for n in widths if is_aligned(n)), None)
+
+
+def _bytes(dtype: str) -> int:
+    return max(1, DataType(dtype).bits // 8)
 
 
 def _static(axes: Sequence[Axis]) -> int:

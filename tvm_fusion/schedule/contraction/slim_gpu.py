@@ -38,10 +38,10 @@ from .slim import Slim
 
 def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
     """Make the kernel of a product of few rows: one launch."""
-    rows, width = cut.count, cut.width
-    sums = _own(cut, "sums", [rows * width], cut.contraction.dtype)
+    rows = cut.count
+    sums = _own(cut, "sums", [rows * cut.pieces * cut.width], cut.contraction.dtype)
     shared = scratch(
-        [index(d) for d in (cut.slices, min(cut.together, rows) * cut.side)],
+        [index(d) for d in (cut.slices, min(cut.together, rows) * cut.pieces * cut.side)],
         cut.contraction.dtype,
         "slices",
         scope="shared",
@@ -78,42 +78,54 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, part: ir.Expr, vector: ir.Ex
     thread, width = part * cut.lanes + vector, cut.width
     terms = product([a.extent for a in cut.reduce])
     registers = [
-        local(f"{x.source.name}_vector", [cut.ahead * width], str(x.ty.dtype)) for x in cut.streamed
+        local(f"{x.source.name}_vector", [cut.ahead * cut.pieces * width], str(x.ty.dtype))
+        for x in cut.streamed
     ]
 
-    def where(row: ir.Expr | int, lane: ir.Expr, term: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        place = cut.place(number, row, vector, lane)
+    def where(
+        row: ir.Expr | int, piece: ir.Expr, lane: ir.Expr, term: ir.Expr
+    ) -> dict[ir.Var, ir.Expr]:
+        place = cut.place(number, row, piece, vector, lane)
         found = {a.var: p for a, p in zip(cut.contraction.stage.axes, place, strict=True)}
         along = coordinates(term, [a.extent for a in cut.reduce])
         found |= {a.var: index(0) for a in cut.contraction.stage.reduce}
         return found | {a.var: p for a, p in zip(cut.reduce, along, strict=True)}
 
     def read(slot: ir.Expr, term: ir.Expr) -> tirx.Stmt:
-        def one(x: ir.TensorLoad, register: ir.Var) -> tirx.Stmt:
+        def one(x: ir.TensorLoad, register: ir.Var, piece: ir.Expr) -> tirx.Stmt:
             def element(lane: ir.Expr) -> tirx.Stmt:
-                value = substitute(x, where(0, lane, term))
-                return tirx.BufferStore(register, value, [slot * width + lane])
+                value = substitute(x, where(0, piece, lane, term))
+                held = (slot * cut.pieces + piece) * width + lane
+                return tirx.BufferStore(register, value, [held])
 
             return loop("lane", width, element, tirx.ForKind.VECTORIZED)
 
-        return sequence([one(*pair) for pair in zip(cut.streamed, registers, strict=True)])
+        def each(piece: ir.Expr) -> tirx.Stmt:
+            pairs = zip(cut.streamed, registers, strict=True)
+            return sequence([one(x, register, piece) for x, register in pairs])
+
+        return loop("piece", cut.pieces, each, tirx.ForKind.UNROLLED)
 
     def use(slot: ir.Expr, term: ir.Expr) -> tirx.Stmt:
-        def row(r: ir.Expr) -> tirx.Stmt:
+        def row(r: ir.Expr, piece: ir.Expr) -> tirx.Stmt:
             def element(lane: ir.Expr) -> tirx.Stmt:
+                held = (slot * cut.pieces + piece) * width + lane
+
                 def swap(x: ir.TensorLoad) -> ir.Expr:
                     pairs = zip(cut.streamed, registers, strict=True)
-                    held = (load(own, [slot * width + lane]) for y, own in pairs if same(x, y))
-                    return next(held, x)
+                    return next((load(own, [held]) for y, own in pairs if same(x, y)), x)
 
                 summand = substitute(cut.contraction.term(), {}, swap)
-                value = load(sums, [thread, r * width + lane])
-                value = value + substitute(summand, where(r, lane, term))
-                return tirx.BufferStore(sums, value, [thread, r * width + lane])
+                mine = [thread, (r * cut.pieces + piece) * width + lane]
+                value = load(sums, mine) + substitute(summand, where(r, piece, lane, term))
+                return tirx.BufferStore(sums, value, mine)
 
             return loop("lane", width, element, tirx.ForKind.UNROLLED)
 
-        return loop("row", cut.count, row, tirx.ForKind.UNROLLED)
+        def each(r: ir.Expr) -> tirx.Stmt:
+            return loop("piece", cut.pieces, lambda p: row(r, p), tirx.ForKind.UNROLLED)
+
+        return loop("row", cut.count, each, tirx.ForKind.UNROLLED)
 
     def steps(first: ir.Expr, count: int) -> tirx.Stmt:
         def each(do: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
@@ -129,7 +141,7 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, part: ir.Expr, vector: ir.Ex
     left = sym.Analyzer().simplify(terms - whole * step)
     start = loop(
         "sum",
-        cut.count * width,
+        cut.count * cut.pieces * width,
         lambda i: tirx.BufferStore(sums, cut.contraction.initial, [thread, i]),
         tirx.ForKind.UNROLLED,
     )
@@ -152,14 +164,16 @@ def _publish(
     """Write some rows of a thread's sums where all threads see them."""
     thread, width = part * cut.lanes + vector, cut.width
 
-    def row(r: ir.Expr) -> tirx.Stmt:
+    def one(number: ir.Expr) -> tirx.Stmt:
         def element(lane: ir.Expr) -> tirx.Stmt:
-            value = load(sums, [thread, (rows.start + r) * width + lane])
-            return tirx.BufferStore(shared, value, [part, r * cut.side + vector * width + lane])
+            value = load(sums, [thread, (rows.start * cut.pieces + number) * width + lane])
+            return tirx.BufferStore(
+                shared, value, [part, number * cut.side + vector * width + lane]
+            )
 
         return loop("lane", width, element, tirx.ForKind.UNROLLED)
 
-    return loop("row", len(rows), row, tirx.ForKind.UNROLLED)
+    return loop("sum", len(rows) * cut.pieces, one, tirx.ForKind.UNROLLED)
 
 
 def _finish(
@@ -167,7 +181,7 @@ def _finish(
 ) -> tirx.Stmt:
     """Add up what the slices found, and write the results: neighbouring threads' side by side."""
     thread = part * cut.lanes + vector
-    total = local("total", [1], cut.contraction.dtype)
+    totals = local("totals", [cut.pieces], cut.contraction.dtype)
     count = len(rows)
 
     def element(step: ir.Expr) -> tirx.Stmt:
@@ -176,16 +190,24 @@ def _finish(
         across, lane = coordinates(column, [cut.lanes, cut.width])
 
         def add(s: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(total, load(total, [0]) + load(shared, [s, flat]), [0])
+            def one(piece: int) -> tirx.Stmt:
+                found = load(shared, [s, (row * cut.pieces + piece) * cut.side + column])
+                return tirx.BufferStore(totals, load(totals, [index(piece)]) + found, [piece])
 
-        stmts = [
-            tirx.BufferStore(total, load(shared, [index(0), flat]), [0]),
-            loop("slice", cut.slices - 1, lambda s: add(s + 1)),
-            epilogue(
-                cut.contraction, cut.place(number, rows.start + row, across, lane), load(total, [0])
-            ),
+            return sequence([one(piece) for piece in range(cut.pieces)])
+
+        start = [
+            tirx.BufferStore(totals, tirx.const(0, cut.contraction.dtype), [piece])
+            for piece in range(cut.pieces)
         ]
-        stmt = when(flat < count * cut.side, block("finish", sequence(stmts), [total]))
+        place = cut.place(number, rows.start + row, 0, across, lane)
+        found = [load(totals, [index(piece)]) for piece in range(cut.pieces)]
+        stmts = [
+            *start,
+            loop("slice", cut.slices, add),
+            epilogue(cut.contraction, place, *found),
+        ]
+        stmt = when(flat < count * cut.side, block("finish", sequence(stmts), [totals]))
         exists = cut.inside(number, across)
         return stmt if exists is None else when(exists, stmt)
 

@@ -84,7 +84,7 @@ class Contraction(Template):
             flops=flops(stages) * self._slowdown(group, contraction, written)
             + self._scattered(contraction)
             + sum(apart(c.stage, c.axes[-1:]) for c in written),
-            parallelism=self._parallelism(contraction),
+            parallelism=self._parallelism(contraction, device),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
@@ -146,8 +146,8 @@ class Contraction(Template):
             if not lies_along(r.buffer, r.indices, column)
         )
 
-    def _parallelism(self, contraction: SumOfProducts) -> int:
-        cut = slim(contraction) if self._is_gpu else None
+    def _parallelism(self, contraction: SumOfProducts, device: Device) -> int:
+        cut = slim(contraction, device) if self._is_gpu else None
         if cut is not None:
             return at(cut.blocks)
         sums = points(contraction.stage)
