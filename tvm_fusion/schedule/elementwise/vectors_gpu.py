@@ -10,7 +10,7 @@ from tvm import DataType, ir, sym, tirx
 
 from ..._tvm_flatten import contiguous
 from ...ecg.intrinsic import call_name
-from ...fusion.expressions import load
+from ...fusion.expressions import load, loads, variables
 from ..address import offset, same, stride
 from ..loops import (
     block,
@@ -34,6 +34,7 @@ FILL = 1 << 16  # points below which wide accesses would leave multiprocessors i
 IN_FLIGHT = 32
 MANY = 1 << 22
 MOST = 4
+_CHOSEN = "chosen"  # what a choice among loads is called where it is looked past
 VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 
 
@@ -190,19 +191,24 @@ def reads(domain: Domain) -> list[Read]:
 
 
 def _conditional(exprs: Sequence[ir.Expr], condition: ir.Expr | None):
-    """Yield loads with the conditions under which they happen, unconditional ones first."""
+    """Yield loads with the conditions under which they happen, unconditional ones first.
+
+    Not those at places that depend on what was loaded under a condition.
+    """
     later: list[tuple[ir.Expr, ir.Expr]] = []
     for expr in exprs:
         choices: list[ir.Call] = []
 
         def hide(call: ir.Call, choices: list[ir.Call] = choices) -> ir.Expr:
-            if call_name(call) != "if_then_else":
+            if call_name(call) != "if_then_else" or not loads(call):
                 return call
             choices.append(call)
-            return tirx.Var("chosen", str(call.ty.dtype))
+            return tirx.Var(_CHOSEN, str(call.ty.dtype))
 
         visible = tvm_ffi.structural_map(expr, (ir.Call, hide), order="pre")
-        yield from ((x, condition) for x in find(visible, ir.TensorLoad))
+        for x in find(visible, ir.TensorLoad):
+            if not any(v.name == _CHOSEN for i in x.indices for v in variables(i)):
+                yield x, condition
         for call in choices:
             later.append((call.args[0], condition))
             for holds, branch in (
