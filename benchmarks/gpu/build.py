@@ -9,9 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from .once import INDEX
 from .works import works
-
-INDEX = "works.json"
 
 
 def build(folder: Path, target: str, seed: int, count: int, only: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ import tvm_ffi
 
 import tvm_fusion
 
-from .build import INDEX
+from .once import INDEX
 from .works import Work, works
 
 L2_TIMES = 4  # how much memory is gone through before a buffer's turn comes again

@@ -71,3 +71,15 @@ def test_a_work_is_compiled(tmp_path):
     index = json.loads((tmp_path / "works.json").read_text())
     (name,) = index["names"]
     assert (tmp_path / name / "model.so").is_file()
+
+
+@pytest.mark.torch
+def test_works_run_once(tmp_path, capsys):
+    pytest.importorskip("torch")
+    from benchmarks.gpu import once
+    from benchmarks.gpu.__main__ import main
+
+    options = ["--out", str(tmp_path), "--target", "cpu", "--count", "0", "--only", "group_norm"]
+    assert main(["build", *options]) == 0
+    once.main([str(tmp_path)])
+    assert capsys.readouterr().out.split() == ["group_norm_silu_2x320x64x64"]
