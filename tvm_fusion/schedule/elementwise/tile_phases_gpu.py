@@ -10,8 +10,8 @@ from ...fusion.expressions import load
 from ..address import offset, same
 from ..loops import block, coordinates, index, local, loop, sequence, substitute, when
 from .domain import Store
+from .reads import Read, bytes_of
 from .tiles_gpu import THREADS, WARP, WORD, WORDS, Spot, Tiles, aligned_width
-from .vectors_gpu import Read, bytes_of
 
 
 def read_tiles(cut: Tiles, shared: Sequence[ir.Var], number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:

@@ -35,7 +35,7 @@ from ..loops import (
     when,
 )
 from .domain import TILED_STRIDE, Domain
-from .vectors_gpu import VECTOR_BYTES, VECTOR_TYPES, Read, bytes_of, reads
+from .reads import VECTOR_BYTES, VECTOR_TYPES, Read, bytes_of, reads
 
 THREADS = 256
 WARP = 32  # threads that access shared memory at once; a wavefront of 64 does it in two halves

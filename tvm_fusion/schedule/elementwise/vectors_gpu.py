@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import tvm_ffi
-from tvm import DataType, ir, sym, tirx
+from tvm import ir, sym, tirx
 
 from ..._tvm_flatten import contiguous
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import load, loads, variables
+from ...fusion.expressions import load
 from ..address import offset, same, stride
 from ..loops import (
     block,
     constant,
     coordinates,
-    find,
     index,
     local,
     loop,
@@ -26,24 +23,14 @@ from ..loops import (
     when,
 )
 from .domain import Domain, Store
+from .reads import VECTOR_BYTES, Read, bytes_of, is_plain, reads
 
-VECTOR_BYTES = 16
 FILL = 1 << 16  # points below which wide accesses would leave multiprocessors idle
 # Bytes that a thread asks for at once: 2,048 threads of a multiprocessor then have 64 KiB on their
 # way, and 50 take to reach an H200's bandwidth. A second vector is worth it from so many points on.
 IN_FLIGHT = 32
 MANY = 1 << 22
 MOST = 4
-_CHOSEN = "chosen"  # what a choice among loads is called where it is looked past
-VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
-
-
-@dataclass(frozen=True)
-class Read:
-    """A load of a whole vector, where a condition that all its lanes share holds."""
-
-    element: ir.TensorLoad
-    condition: ir.Expr | None
 
 
 @dataclass(frozen=True)
@@ -125,11 +112,11 @@ def vectors(domain: Domain) -> Vectors | None:
     if not domain.axes:
         return None
     points = constant(domain.points)
-    if not all(_is_plain(s.buffer) for s in domain.stores):
+    if not all(is_plain(s.buffer) for s in domain.stores):
         return None
     if points is not None and points < FILL:
         return None
-    moved = [*(s.buffer for s in domain.outputs), *filter(_is_plain, domain.loads)]
+    moved = [*(s.buffer for s in domain.outputs), *filter(is_plain, domain.loads)]
     width = VECTOR_BYTES // max(map(bytes_of, moved))
     last = constant(domain.axes[-1].extent)
     is_flat = last is None or last % width != 0
@@ -139,15 +126,6 @@ def vectors(domain: Domain) -> Vectors | None:
     if not all(_lies_along(found, offset(s.buffer, s.indices)) for s in domain.outputs):
         return None
     return Vectors(domain, width, is_flat, tuple(_reads(found)))
-
-
-def bytes_of(value: ir.Var | ir.TensorLoad) -> int:
-    """Size of an element."""
-    return (DataType(str(value.ty.dtype)).bits + 7) // 8
-
-
-def _is_plain(value: ir.Var | ir.TensorLoad) -> bool:
-    return str(value.ty.dtype) in VECTOR_TYPES
 
 
 def _lies_along(cut: Vectors, place: ir.Expr) -> bool:
@@ -170,55 +148,6 @@ def _reads(cut: Vectors) -> list[Read]:
         if _lies_along(cut, offset(read.element.source, read.element.indices))
         and (read.condition is None or (not cut.is_flat and _is_shared(cut, read.condition)))
     ]
-
-
-def reads(domain: Domain) -> list[Read]:
-    """List the different loads of types that come in vectors, with the conditions for them.
-
-    Those that happen under several conditions are left out.
-    """
-    found: list[Read] = []
-    for store in domain.stores:
-        for element, condition in _conditional([store.value, *store.indices], None):
-            is_known = any(same(element, known.element) for known in found)
-            if not is_known and element.source not in domain.registers and _is_plain(element):
-                found.append(Read(element, condition))
-
-    def times(element: ir.TensorLoad) -> int:
-        return sum(same(element, other) for other in domain.loads)
-
-    return [read for read in found if read.condition is None or times(read.element) == 1]
-
-
-def _conditional(exprs: Sequence[ir.Expr], condition: ir.Expr | None):
-    """Yield loads with the conditions under which they happen, unconditional ones first.
-
-    Not those at places that depend on what was loaded under a condition.
-    """
-    later: list[tuple[ir.Expr, ir.Expr]] = []
-    for expr in exprs:
-        choices: list[ir.Call] = []
-
-        def hide(call: ir.Call, choices: list[ir.Call] = choices) -> ir.Expr:
-            if call_name(call) != "if_then_else" or not loads(call):
-                return call
-            choices.append(call)
-            return tirx.Var(_CHOSEN, str(call.ty.dtype))
-
-        visible = tvm_ffi.structural_map(expr, (ir.Call, hide), order="pre")
-        for x in find(visible, ir.TensorLoad):
-            if not any(v.name == _CHOSEN for i in x.indices for v in variables(i)):
-                yield x, condition
-        for call in choices:
-            later.append((call.args[0], condition))
-            for holds, branch in (
-                (call.args[0], call.args[1]),
-                (tirx.Not(call.args[0]), call.args[2]),
-            ):
-                both = holds if condition is None else tirx.And(condition, holds)
-                later.append((branch, both))
-    for branch, both in later:
-        yield from _conditional([branch], both)
 
 
 def _is_shared(cut: Vectors, condition: ir.Expr) -> bool:
