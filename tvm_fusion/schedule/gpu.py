@@ -26,6 +26,9 @@ _LOWER_BLOCKS = tvm.ir.transform.Sequential(
 )
 # What a kernel may declare statically on every device; more must be asked for at launch.
 STATIC_SHARED_BYTES = 48 * 1024
+VECTOR_BYTES = 16  # what a thread moves at once
+# What CUDA moves in vectors; elements of other types move one by one.
+VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 
 
 def gpu_rules() -> list[Rule]:

@@ -13,11 +13,11 @@ from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditional_loads, offset, same, stride
-from ..loops import ceildiv, constant, coordinates, index, product, substitute
+from ..gpu import VECTOR_BYTES
+from ..loops import ceildiv, constant, coordinates, index, product, substitute, when
 from .operands import SumOfProducts
 
 MOST_SUMS = 16  # that a thread holds for each of its columns
-VECTOR_BYTES = 16
 LANES = (8, 4, 2)  # vectors side by side: a cache line of 128 bytes, or parts of one
 BLOCKS = 128  # below which multiprocessors of large devices are idle
 FILL = 1 << 18  # threads that ask for enough at once: as many as a large device holds
@@ -114,13 +114,13 @@ class Slim:
             found[self.contraction.pieces.piece] = index(piece)
         return [found.get(axis, index(0)) for axis in self.contraction.stage.axes]
 
-    def inside(self, number: ir.Expr, vector: ir.Expr) -> ir.Expr | None:
-        """Say when a block's vector exists; ``None`` where all do."""
+    def inside(self, number: ir.Expr, vector: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+        """Leave out what the last block has beyond the columns."""
         vectors = _static(self.columns) // self.width
         blocks = -(-vectors // self.lanes)
         if vectors % self.lanes == 0:
-            return None
-        return tirx.floormod(number, index(blocks)) * self.lanes + vector < vectors
+            return body
+        return when(tirx.floormod(number, index(blocks)) * self.lanes + vector < vectors, body)
 
 
 def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:

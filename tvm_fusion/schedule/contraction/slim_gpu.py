@@ -145,7 +145,7 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, part: ir.Expr, vector: ir.Ex
         lambda i: tirx.BufferStore(sums, cut.contraction.initial, [thread, i]),
         tirx.ForKind.UNROLLED,
     )
-    stmts = [start, loop("step", whole, lambda i: steps(i * cut.ahead, cut.ahead))]
+    stmts = [loop("step", whole, lambda i: steps(i * cut.ahead, cut.ahead))]
     if constant(left) != 0:
 
         def rest(i: ir.Expr) -> tirx.Stmt:
@@ -153,9 +153,8 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, part: ir.Expr, vector: ir.Ex
             return when(number_of * cut.slices + part < terms, steps(number_of, 1))
 
         stmts.append(loop("rest", ceildiv(left, cut.slices), rest))
-    exists = cut.inside(number, vector)
-    body = block("terms", sequence(stmts[1:]), registers)
-    return sequence([start, body if exists is None else when(exists, body)])
+    body = block("terms", sequence(stmts), registers)
+    return sequence([start, cut.inside(number, vector, body)])
 
 
 def _publish(
@@ -208,7 +207,6 @@ def _finish(
             epilogue(cut.contraction, place, *found),
         ]
         stmt = when(flat < count * cut.side, block("finish", sequence(stmts), [totals]))
-        exists = cut.inside(number, across)
-        return stmt if exists is None else when(exists, stmt)
+        return cut.inside(number, across, stmt)
 
     return loop("result", ceildiv(count * cut.side, cut.threads), element)

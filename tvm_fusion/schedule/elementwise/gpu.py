@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ...fusion.program import Program
+from ..gpu import STATIC_SHARED_BYTES
 from ..inline import inlined
 from ..loops import (
     add,
@@ -24,7 +25,7 @@ from ..loops import (
 )
 from .domain import Domain, domains, in_registers
 from .tile_phases_gpu import read_tiles, write_tiles
-from .tiles_gpu import SHARED_BYTES, Tiles, tiles
+from .tiles_gpu import Tiles, tiles
 from .vectors_gpu import Vectors, compute, vectors
 
 THREADS = 256
@@ -57,7 +58,7 @@ def elementwise_gpu(program: Program) -> tirx.PrimFunc:
     """Make the kernel: every domain has its own range of blocks in one grid."""
     kept = in_registers(program)
     pieces: list[Piece] = []
-    left = SHARED_BYTES
+    left = STATIC_SHARED_BYTES
     for domain in domains(inlined(program, kept), kept):
         cut = tiles(domain, left)
         left -= 0 if cut is None else cut.shared_bytes

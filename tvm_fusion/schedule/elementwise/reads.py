@@ -11,11 +11,10 @@ from tvm import DataType, ir, tirx
 from ...ecg.intrinsic import call_name
 from ...fusion.expressions import loads, variables
 from ..address import same
+from ..gpu import VECTOR_TYPES
 from ..loops import find
 from .domain import Domain
 
-VECTOR_BYTES = 16
-VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 _CHOSEN = "chosen"  # what a choice among loads is called where it is looked past
 
 

@@ -24,6 +24,7 @@ from tvm import ir, tirx
 from ..._tvm_buffer import scratch
 from ...fusion.program import Axis
 from ..address import offset, stride
+from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
 from ..loops import (
     ceildiv,
     constant,
@@ -35,7 +36,7 @@ from ..loops import (
     when,
 )
 from .domain import TILED_STRIDE, Domain
-from .reads import VECTOR_BYTES, VECTOR_TYPES, Read, bytes_of, reads
+from .reads import Read, bytes_of, reads
 
 THREADS = 256
 WARP = 32  # threads that access shared memory at once; a wavefront of 64 does it in two halves
@@ -43,7 +44,6 @@ WORD = 4  # bytes of a bank
 WORDS = 2048  # of a tile
 ROW = 32  # words of its rows: a cache line
 NARROW = 16  # elements: along a shorter last axis most of a tile would be empty
-SHARED_BYTES = 48 * 1024
 WASTE = 20  # one in so many tiles may lie beyond the end
 
 
@@ -188,7 +188,7 @@ def _inside(axis: Axis, size: int, place: ir.Expr, body: tirx.Stmt) -> tirx.Stmt
     return body if is_whole else when(place < index(axis.extent), body)
 
 
-def tiles(domain: Domain, shared_bytes: int = SHARED_BYTES) -> Tiles | None:
+def tiles(domain: Domain, shared_bytes: int = STATIC_SHARED_BYTES) -> Tiles | None:
     """Cut a domain into tiles; ``None`` where nothing is transposed, or not by tiles alone.
 
     Parameters

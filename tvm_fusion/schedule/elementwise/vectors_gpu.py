@@ -10,6 +10,7 @@ from tvm import ir, sym, tirx
 from ..._tvm_flatten import contiguous
 from ...fusion.expressions import load
 from ..address import offset, same, stride
+from ..gpu import VECTOR_BYTES
 from ..loops import (
     block,
     constant,
@@ -23,7 +24,7 @@ from ..loops import (
     when,
 )
 from .domain import Domain, Store
-from .reads import VECTOR_BYTES, Read, bytes_of, is_plain, reads
+from .reads import Read, bytes_of, is_plain, reads
 
 FILL = 1 << 16  # points below which wide accesses would leave multiprocessors idle
 # Bytes that a thread asks for at once: 2,048 threads of a multiprocessor then have 64 KiB on their

@@ -9,9 +9,8 @@ from tvm import ir, tirx
 
 from ...ecg.intrinsic import call_name
 from ..expressions import loads_of
+from ..half_math import HALF_TYPES
 from .stages import RowStages, Stage
-
-HALF_TYPES = frozenset({"float16", "bfloat16"})
 
 
 def loosened(program: RowStages) -> RowStages:

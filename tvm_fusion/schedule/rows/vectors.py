@@ -10,13 +10,10 @@ from tvm import DataType, ir, sym, tirx
 
 from ...ecg.intrinsic import call_name
 from ..expressions import contains, loads_of, row_major_offset, substitute, variables_of
+from ..gpu import VECTOR_BYTES, VECTOR_TYPES
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
 from .stages import Axis, RowStages, Stage
-
-VECTOR_BYTES = 16  # what a thread moves at once
-# What CUDA moves in vectors; elements of other types move one by one.
-VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 
 Access = tuple[ir.Var, Sequence[ir.Expr]]
 
