@@ -264,5 +264,3 @@ def test_the_host_launches_three_times(body, copying):
     counted = count(lowered, target)
     assert counted.host_launches == 3
     assert counted.kernels == 5 + copying
-
-

@@ -15,7 +15,6 @@ from ..schedule.loops import (
     ceildiv,
     choose,
     coordinates,
-    index,
     loop,
     product,
     threads,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import tvm
-from tvm import ir, relax, tirx
+from tvm import ir, relax
 from tvm.ir.transform import Pass, PassContext
 from tvm.script import tirx as T
 
@@ -107,9 +107,7 @@ def _with_params(func: relax.Function, params: Sequence[ir.Var]) -> relax.Functi
     return relax.Function(params, func.body, func.ret_ty, func.is_pure, func.attrs)
 
 
-def _keyed(
-    func: relax.Function, address: ir.GlobalVar, fixed: Sequence[ir.Var]
-) -> relax.Function:
+def _keyed(func: relax.Function, address: ir.GlobalVar, fixed: Sequence[ir.Var]) -> relax.Function:
     """Make addresses part of what the graphs of a function are looked up by."""
     blocks = []
     for block in func.body.blocks:
