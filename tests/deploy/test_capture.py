@@ -187,7 +187,8 @@ def test_one_reader_is_launched_first_and_one_writer_last():
     mod = CaptureLaunches()(module(one_reader, "x", "w"))
     assert mod["main"].attrs[CAPTURED]
     names = called(mod)
-    assert len(names) == 6 and not any("copy" in name for name in names)
+    assert len(names) == 6
+    assert not any("copy" in name for name in names)
     values = [b.value for b in mod["main"].body.blocks[0].bindings]
     assert values[0].args[1].fields[0].same_as(mod["main"].params[0])
     assert mod["main"].body.body.same_as(mod["main"].body.blocks[0].bindings[-1].var)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.ir.transform import PassContext
+from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
 from ..foreign import LOWERED, is_ours, on_ours
@@ -17,8 +17,8 @@ class LowerToVM:
     """Lower Relax functions to what TVM's virtual machine executes.
 
     Memory is planned statically. On CUDA, with ``relax.backend.use_cuda_graph``, launches become
-    CUDA graphs: see :mod:`tvm_fusion.deploy.capture`. Lowered functions are marked, so that a second application leaves
-    them alone: TVM's own passes would check every argument twice.
+    CUDA graphs; see :mod:`tvm_fusion.deploy.capture`. Lowered functions are marked, so that a second
+    application leaves them alone: TVM's own passes would check every argument twice.
     """
 
     def transform_module(self, mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
@@ -27,7 +27,7 @@ class LowerToVM:
         target = Target.current()
         on_cuda = target is not None and target.kind.name == "cuda"
         if on_cuda and ctx.config.get("relax.backend.use_cuda_graph", False):
-            mod = CaptureLaunches()(mod)
+            mod = Sequential([CaptureLaunches()])(mod)
         mod = on_ours(
             lower.ToNonDataflow(),
             lower.RemovePurityChecking(),
