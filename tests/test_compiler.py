@@ -115,3 +115,8 @@ def test_a_process_that_has_imported_tvm_already(dense_file):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) >= 1
     assert done.stderr == ""
+
+
+def test_static_inputs_are_the_models():
+    with pytest.raises(UserError, match=r"there is no input 'cache'.*data"):
+        tvm_fusion.compile(dense(2), static_inputs=("cache",))

@@ -34,6 +34,7 @@ def module(body, inputs, weights=(), static=()):
 
         return builder.emit_te(compute, a, b, primfunc_name_hint="add")
 
+    add.view = lambda a, *shape: builder.emit(relax.op.reshape(a, shape))
     with builder.function("main", params, attrs={"num_input": len(inputs)}):
         with builder.dataflow():
             result = body(add, *params)
@@ -62,6 +63,23 @@ def two_results(add, x, y, w):
     c = add(b, x)
     d = add(c, b)
     return add(d, b), b, x
+
+
+def views(add, x, y, w):
+    """Kernels read an input through a view, and results are views of a kernel's and an input."""
+    flat = add.view(x, ROWS * COLUMNS)
+    a = add(add.view(flat, *SHAPE), w)
+    b = add(a, y)
+    c = add(b, a)
+    return add.view(add(c, b), COLUMNS, ROWS), flat, add.view(c, ROWS * COLUMNS)
+
+
+def one_view(add, x, w):
+    """The only result is a view of what the last kernel writes."""
+    result = add.view(x, ROWS * COLUMNS)
+    for _ in range(5):
+        result = add.view(add(add.view(result, *SHAPE), w), ROWS * COLUMNS)
+    return result
 
 
 def one_reader(add, x, w):
@@ -137,12 +155,15 @@ def sums(a, b):
     return 2 * a.astype("float64") + b.astype("float64")
 
 
+sums.view = lambda a, *shape: a.reshape(shape)
+
+
 def leaves(result):
     return [r.numpy() for r in result] if isinstance(result, tvm_ffi.Array) else [result.numpy()]
 
 
 @pytest.mark.parametrize("static", [(), (1,), (0, 1)])
-@pytest.mark.parametrize("body", [residual, two_results])
+@pytest.mark.parametrize("body", [residual, two_results, views])
 def test_results_follow_the_inputs_of_every_call(graphs, body, static):
     run = machine(module(body, "xy", "w", static))
     (w,) = draw(1, 0)
@@ -158,6 +179,19 @@ def test_results_follow_the_inputs_of_every_call(graphs, body, static):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
     assert graphs.played == 3
     assert len(graphs.captured) == (3 if static else 1)  # addresses are part of what is looked up
+
+
+def test_views_need_no_copies(graphs):
+    mod = module(one_view, "x", "w")
+    assert not any("copy" in name for name in called(CaptureLaunches()(mod)))
+    run, (w,) = machine(mod), draw(1, 0)
+    results = []
+    for seed in range(1, 3):
+        (x,) = draw(1, seed)
+        results.append(run["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w)))
+    for seed, result in enumerate(results, start=1):
+        want = one_view(sums, draw(1, seed)[0], w)
+        np.testing.assert_allclose(result.numpy(), want, rtol=1e-5, atol=1e-3)
 
 
 def test_static_inputs_that_stay_are_captured_once(graphs):

@@ -15,16 +15,20 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
+from tvm.target import Target
 
 from ..foreign import is_lowered, is_ours
 from ..schedule.launches import launches
 from .copies import copies
+from .dependent_launch import has_dependent_launch, launched_early
 from .static_inputs import static_inputs
 
 CAPTURED = "tvm_fusion.captured"  # marks a function whose kernels become a CUDA graph
 MOST_LAUNCHES = 3  # of a function that would gain nothing
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
+_RESHAPE = ir.Op.get("relax.reshape")
+_VIEWS = (ir.Var, ir.Tuple, ir.TupleGetItem, ir.GenericConst, ir.Call)
 
 
 @tvm.transform.module_pass(opt_level=0, name="CaptureLaunches")
@@ -32,7 +36,8 @@ class CaptureLaunches:
     """Prepare functions of static shapes for TVM's RewriteCUDAGraph.
 
     A function is taken if it is one block of ``call_tir`` with more than :data:`MOST_LAUNCHES`
-    launches; it is marked then. Its static inputs are read where they are.
+    launches; it is marked then. Its static inputs are read where they are. Where the device can,
+    its kernels are launched early.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -44,8 +49,13 @@ class CaptureLaunches:
             if calls is not None and sum(calls.kernels.values()) > MOST_LAUNCHES:
                 found[gvar] = _Capture(builder, func, calls).function()
         mod = builder.get()
+        target = Target.current()
+        early = target is not None and has_dependent_launch(target)
         for gvar, func in found.items():
             mod.update_func(gvar, func)
+            for kernel in relax.analysis.all_global_vars(func) if early else ():
+                if isinstance(mod[kernel], tirx.PrimFunc):
+                    mod.update_func(kernel, launched_early(mod[kernel]))
         return relax.transform.Normalize()(mod)
 
 
@@ -74,22 +84,24 @@ class _Calls:
             value = binding.value
             if not isinstance(binding, relax.VarBinding) or not _is_static(binding.var.ty):
                 return None
-            if isinstance(value, ir.Call):
+            if isinstance(value, ir.Call) and value.op != _RESHAPE:
                 callee = mod[value.args[0]] if value.op == _CALL_TIR else None
                 if not isinstance(callee, tirx.PrimFunc) or len(value.args) != 2:
                     return None
                 found.kernels[binding.var] = launches(callee)
-            elif not isinstance(value, (ir.Var, ir.Tuple, ir.TupleGetItem, ir.GenericConst)):
+            elif not isinstance(value, _VIEWS):
                 return None
             found.values[binding.var] = value
         return found
 
     def origin(self, expr: relax.Expr) -> relax.Expr:
-        """Follow a tensor to the variable of its kernel, to a parameter or to a constant."""
+        """Follow views to the variable of their kernel, to a parameter or to a constant."""
         while True:
             if isinstance(expr, ir.TupleGetItem):
                 whole = self.origin(expr.tuple_value)
                 expr = whole.fields[expr.index] if isinstance(whole, ir.Tuple) else whole
+            if isinstance(expr, ir.Call):
+                expr = expr.args[0]
             if expr not in self.values or expr in self.kernels:
                 return expr
             expr = self.values[expr]
@@ -137,9 +149,9 @@ class _Capture:
         middle = [kernel for kernel in calls.kernels if kernel not in (first, last)]
         ends = [[] if k is None else [k] for k in (first, last if last != first else None)]
         before, places = ([], {}) if first is not None else self._inputs()
-        behind, results = ([], {}) if last is not None else self._results()
+        behind, results = ([], {}) if last is not None else self._results(places)
         bindings = [
-            relax.VarBinding(var, self._value(var, places))
+            relax.VarBinding(var, _over(places, calls.values[var]))
             for var in calls.ordered([*ends[0], *middle, *ends[1]])
         ]
         result = relax.Var("result", func.ret_ty)
@@ -178,10 +190,17 @@ class _Capture:
         """Copy inputs to where a graph finds them."""
         return self._copied(self._moving(), "inputs")
 
-    def _results(self) -> tuple[list[relax.VarBinding], dict[relax.Expr, ir.Var]]:
-        """Copy results to where the caller keeps them."""
-        own = [x for x in self._leaves if self._calls.origin(x) in self._calls.kernels]
-        return self._copied(list(dict.fromkeys(own)), "results")
+    def _results(
+        self, places: dict[relax.Expr, ir.Var]
+    ) -> tuple[list[relax.VarBinding], dict[relax.Expr, ir.Var]]:
+        """Copy results to where the caller keeps them; an input that is one stays what it is."""
+        origins = {leaf: self._calls.origin(leaf) for leaf in self._leaves}
+        own = [
+            leaf
+            for leaf, origin in origins.items()
+            if origin in self._calls.kernels or (origin in places and leaf != origin)
+        ]
+        return self._copied(own, "results")
 
     def _copied(
         self, tensors: list[relax.Expr], name: str
@@ -202,17 +221,6 @@ class _Capture:
             bindings.append(relax.VarBinding(places[tensor], relax.TupleGetItem(whole, i)))
         return bindings, places
 
-    def _value(self, var: ir.Var, places: dict[relax.Expr, ir.Var]) -> relax.Expr:
-        """Read copies of inputs; only kernels do, for a result that is an input stays one."""
-        value = self._calls.values[var]
-        if var not in self._calls.kernels or not places:
-            return value
-
-        def swap(used: ir.Var) -> relax.Expr:
-            return places.get(self._calls.origin(used), used)
-
-        return tvm_ffi.structural_map(value, (ir.Var, swap), order="post")
-
     def _result(self, copies: dict[relax.Expr, ir.Var]) -> relax.Expr:
         """Write what the function returns, over the copies."""
         leaves = iter([copies.get(leaf, leaf) for leaf in self._leaves])
@@ -223,6 +231,10 @@ class _Capture:
             return next(leaves)
 
         return fill(self._func.ret_ty)
+
+
+def _over(places: dict[relax.Expr, ir.Var], value: relax.Expr) -> relax.Expr:
+    return tvm_ffi.structural_map(value, (ir.Var, lambda v: places.get(v, v)), order="post")
 
 
 def _is_static(ty: ir.Type) -> bool:

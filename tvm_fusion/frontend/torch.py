@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
+from .._tvm_half import half_results
 from ..config import FusionConfig
 from ..errors import UserError
 from ..fusion.decisions import Decision, record
@@ -43,7 +44,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     chosen, unbound = table.resolve(config.dims, proved)
     Findings(operators=unsupported_operators(program), unbound=unbound).raise_if_any(SOURCE)
     try:
-        with quiet_importer():
+        with quiet_importer(), half_results():
             mod = translator.from_exported_program(
                 program, unwrap_unit_return_tuple=True, run_ep_decomposition=False
             )
