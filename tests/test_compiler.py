@@ -119,4 +119,4 @@ def test_a_process_that_has_imported_tvm_already(dense_file):
 
 def test_static_inputs_are_the_models():
     with pytest.raises(UserError, match=r"there is no input 'cache'.*data"):
-        tvm_fusion.compile(dense(2), static_inputs=("cache",))
+        tvm_fusion.compile(dense(2), dims=DIMS, static_inputs=("cache",))
