@@ -38,6 +38,12 @@ class DecodeStep(Work):
             tensors.append(drawn)
         return tensors
 
+    def examples(self) -> list[Tensor]:
+        """Give arguments whose shapes and dtypes matter only; nothing is written to them."""
+        token, *rest = self.shapes
+        found = [torch.empty(shape, dtype=DTYPES[self.dtype]) for shape in rest]
+        return [torch.zeros(token, dtype=torch.int64), *found]
+
     @property
     def static(self) -> tuple[int, ...]:
         """Positions of weights and caches."""
