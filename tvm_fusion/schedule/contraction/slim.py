@@ -25,6 +25,8 @@ FILL = 1 << 18  # threads that ask for enough at once: as many as a large device
 LEAST_THREADS = 256
 WARP = 32
 REGISTERS = 64  # sums of one thread; with more, fewer terms are asked for at once
+BESIDES = 40  # registers of one thread that are no sums
+FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
 
 
@@ -211,7 +213,7 @@ def slim(
     )
     if tile is None:
         return None
-    most = min(_most_threads(target), _room(contraction, tile))
+    most = min(_most_threads(target), _room(contraction, tile), _most_registers(sums * tile.width))
     tiles = max(1, at(product([a.extent for a in reduce])) // tile.terms)
     across = _static(columns) // tile.width
     if tile.is_along:
@@ -251,6 +253,11 @@ def _is_wider(dtype: str, factors: Sequence[ir.Expr]) -> bool:
 def _room(contraction: SumOfProducts, tile: Tile) -> int:
     """Count the threads whose sums of one row fit shared memory."""
     return SHARED_BYTES // (_bytes(contraction.dtype) * tile.width * len(contraction.totals))
+
+
+def _most_registers(sums: int) -> int:
+    """Count the threads of a block whose sums, and what they need besides, are registers."""
+    return 1 << (FILE // (sums + BESIDES)).bit_length() - 1
 
 
 def _most_threads(target: Target | Device) -> int:
