@@ -9,6 +9,8 @@ from tvm_fusion import transform
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
+from tvm_fusion.ecg.intrinsic import call_name
+from tvm_fusion.fusion.expressions import substitute, variables
 from tvm_fusion.fusion.group import Group
 from tvm_fusion.report.count import count
 from tvm_fusion.schedule.gpu import check_gpu
@@ -54,14 +56,24 @@ def kernel(template, members, spec):
 
 
 def serial(func):
-    """Thread bindings as loops: the meaning of a schedule without barriers, on a CPU."""
+    """Thread bindings as loops: the meaning of a schedule without barriers, on a CPU.
+
+    What a thread asks of another one of its warp, it reads where that one keeps it.
+    """
 
     def unbind(loop):
         if loop.kind != tirx.ForKind.THREAD_BINDING:
             return loop
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, unbind), order="post"))
+    def read(call):
+        if call_name(call) != "tvm_warp_shuffle":
+            return call
+        (thread,) = variables(call.args[2])
+        return substitute(call.args[1], {thread: tirx.Cast("int64", call.args[2])})
+
+    body = tvm_ffi.structural_map(func.body, (tvm.ir.Call, read), order="post")
+    return func.with_body(tvm_ffi.structural_map(body, (tirx.For, unbind), order="post"))
 
 
 def extents(type_):

@@ -45,6 +45,15 @@ class Work:
         """Wrap the function as PyTorch exports it."""
         return _Called(self.function)
 
+    @property
+    def static(self) -> tuple[int, ...]:
+        """Positions of arguments that stay where they are from call to call."""
+        return ()
+
+    def examples(self) -> list[Tensor]:
+        """Give arguments whose shapes and dtypes matter only."""
+        return self.draw(0, "cpu")
+
     def draw(self, seed: int, device: str) -> list[Tensor]:
         """Draw arguments from a normal distribution."""
         generator = torch.Generator(device).manual_seed(seed)
@@ -162,8 +171,3 @@ def drawn(seed: int, count: int) -> list[Work]:
         name = f"{kind}_{rows}x{columns}_{dtype}"
         found.append(Work(name, function, shapes(rows, columns), dtype, floor=0.80))
     return found
-
-
-def works(seed: int, count: int) -> list[Work]:
-    """List what is timed: the named works, then drawn ones."""
-    return [*NAMED, *drawn(seed, count)]

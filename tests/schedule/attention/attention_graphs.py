@@ -177,7 +177,7 @@ CASES = {
     "head of 64": (tensors(2, 3, 65, 65, 64), *PLAIN),
     "head of 128": (tensors(1, 2, 9, 70, 128), *PLAIN),
     "head of 256": (tensors(1, 1, 7, 33, 256), *PLAIN),
-    "many keys": (tensors(1, 2, 5, 1500, 64), *PLAIN),
+    "many keys": (tensors(1, 2, 25, 1500, 64), *PLAIN),
     "many queries": (tensors(1, 1, 333, 40, 24), *PLAIN),
     "one query": (tensors(2, 3, 1, 77, 64), *PLAIN),
     "two queries": (tensors(1, 3, 2, 18, 17), *PLAIN),
@@ -238,10 +238,10 @@ CASES = {
 
 SYMBOLIC = {
     "queries": (tensors(2, 3, n, 21, 16), *PLAIN),
-    "keys": (tensors(2, 3, 13, m, 16), *PLAIN),
+    "keys": (tensors(2, 3, 23, m, 16), *PLAIN),
     "both": ([*tensors(1, 2, n, m, 40), tensor("mask", 1, 1, n, m)], *MASKED),
     "one length": ([*tensors(1, 2, n, n, 64), tensor("mask", 1, 1, 1, n)], *MASKED),
-    "batch": (tensors(m, 2, 9, n, 24), *PLAIN),
+    "batch": (tensors(m, 2, 19, n, 24), *PLAIN),
     "heads in rows": (
         [tensor("q", 1, n, 72), tensor("k", 1, m, 72), tensor("v", 1, m, 72)],
         projected,

@@ -72,7 +72,7 @@ def test_more_keys_than_a_tile_holds_at_run_time(monkeypatch):
 @pytest.mark.parametrize("keys", [37, 1500])
 def test_fully_masked_rows(keys, instead, spec):
     """The guard's number takes the place of NaN in rows of minus infinity alone."""
-    params = [*tensors(1, 2, 9, keys, 24), tensor("mask", 1, 1, 9, keys)]
+    params = [*tensors(1, 2, 19, keys, 24), tensor("mask", 1, 1, 19, keys)]
     body = attention(score=added, weigh=lambda emit, p, mask: guarded(emit, p, instead))
     members = group(params, body, spec)
     _, func = kernel(template(spec), members, spec)

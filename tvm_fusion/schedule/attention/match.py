@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -16,16 +16,18 @@ from ..template import Refusal
 from .pattern import FLOAT, Pattern, widened
 from .weights import Weights, read_weights
 
-_FLOATS = ("float32", "float16")
+FLOATS = ("float32", "float16")
 
 
-def read(program: Program) -> Pattern | Refusal:
+def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusal:
     """Read a program as attention, or say what is different.
 
     Parameters
     ----------
     program : Program
         A group's.
+    floats : collection of str
+        Types that scores may have.
 
     Returns
     -------
@@ -53,7 +55,10 @@ def read(program: Program) -> Pattern | Refusal:
             return Refusal("scores_used_elsewhere", sentence)
     if not program.outputs or any(t in program.outputs for t in between):
         return Refusal("scores_used_elsewhere", "What lies between the products is a result.")
-    return _Reader(program, stages, scores, maximum, total, product).pattern()
+    whole = (scores, maximum, total, product)
+    if any(str(s.targets[0].ty.dtype) not in floats for s in whole):
+        return Refusal("not_mine", f"Scores are none of {', '.join(floats)}.")
+    return _Reader(program, stages, *whole).pattern()
 
 
 class _Reader:
@@ -80,9 +85,6 @@ class _Reader:
 
     def pattern(self) -> Pattern | Refusal:
         """Read the stages one after the other."""
-        stages = [self._scores, self._maximum, self._total, self._product]
-        if any(str(s.targets[0].ty.dtype) not in _FLOATS for s in stages):
-            return Refusal("not_mine", "Scores are neither float32 nor float16.")
         first = self._contraction(self._scores, [self._scores])
         second = self._contraction(
             self._product, [self._product, *(s for s in self._stages if s.is_map)]
@@ -151,7 +153,7 @@ class _Reader:
         except ValueError as reason:
             return Refusal("not_mine", f"{reason}.")
         if any(e is not None and str(e.ty.dtype) != FLOAT for e in wide):
-            return Refusal("not_mine", "Operands are neither float32 nor float16.")
+            return Refusal("not_mine", "Operands are no floats of up to 32 bits.")
         q, k, value, score, weight, instead = wide
         return Pattern(
             tuple(a for a in others if a is not query),

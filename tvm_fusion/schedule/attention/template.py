@@ -1,4 +1,4 @@
-"""The template for attention: two products with softmax between them, in one launch."""
+"""The template for attention: two products with softmax between them, in one or two launches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from ..inline import inlined
 from ..loops import constant
 from ..template import Claim, Emission, Refusal, Template
 from .cpu import attention_cpu
+from .decode import Decode, decode
+from .decode_emit import decode_gpu
 from .gpu import attention_gpu
-from .match import read
+from .match import FLOATS, read
 from .pattern import Pattern
 from .propose import attention_proposals
 from .tiles_gpu import Tiles
@@ -39,6 +41,8 @@ class Attention(Template):
 
     def __init__(self, is_gpu: bool) -> None:
         self._is_gpu = is_gpu
+        # CPUs have no vectors of bfloat16 to pack keys from.
+        self._floats = (*FLOATS, "bfloat16") if is_gpu else FLOATS
 
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim a program that reads as attention."""
@@ -48,7 +52,7 @@ class Attention(Template):
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
-        pattern = read(program)
+        pattern = read(program, self._floats)
         if isinstance(pattern, Refusal):
             return pattern
         refusal = too_many_parameters(program) or _too_large(pattern)
@@ -56,6 +60,9 @@ class Attention(Template):
             return refusal
         rows = math.prod(at(a.extent) for a in pattern.batch)
         queries = 1 if pattern.query is None else at(pattern.query.extent)
+        cut = decode(pattern, device) if self._is_gpu else None
+        if cut is not None:
+            return _decoding(self, group, pattern, cut)
         tiles = Tiles.of(pattern) if self._is_gpu else None
         return Claim(
             self,
@@ -70,9 +77,12 @@ class Attention(Template):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel."""
         program = claim.group.program
-        pattern = read(program)
+        pattern = read(program, self._floats)
         if isinstance(pattern, Refusal):
             raise RuntimeError(pattern.sentence)
+        cut = decode(pattern, target) if self._is_gpu else None
+        if cut is not None:
+            return decode_gpu(claim.group, cut)
         if self._is_gpu:
             func = attention_gpu(program, pattern)
         else:
@@ -82,6 +92,21 @@ class Attention(Template):
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name the operators of every attention in a graph, in a few nested sets."""
         return attention_proposals(graph)
+
+
+def _decoding(template: Attention, group: Group, pattern: Pattern, cut: Decode) -> Claim:
+    """Estimate attention of few rows: keys and values are read once, splits are combined."""
+    rows = at(cut.pairs) * cut.sharing.count
+    combined = rows * cut.splits * (cut.columns + 2)
+    return Claim(
+        template,
+        group,
+        launches=2,
+        bytes=traffic(group, inlined(group.program)) + 2 * 4 * combined,
+        flops=_flops(pattern, rows, 1) + 2 * combined,
+        parallelism=at(cut.blocks),
+        shared_bytes=cut.shared_bytes,
+    )
 
 
 def _too_large(pattern: Pattern) -> Refusal | None:

@@ -1,0 +1,265 @@
+"""Attention of few rows on a GPU: right, split over the keys, with keys and values in vectors."""
+
+import group_kernels
+import numpy as np
+import pytest
+import tvm
+from attention_graphs import (
+    MASKED,
+    PLAIN,
+    added,
+    attention,
+    guarded,
+    m,
+    n,
+    op,
+    reference,
+    tensors,
+)
+from group_kernels import CPU, CUDA, arrays, close, extents, group, serial, tensor
+from tvm import ir, tirx
+
+from tvm_fusion.deploy.toolchain import toolchain
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.attention.decode import RESIDENT, decode
+from tvm_fusion.schedule.attention.match import FLOATS, read
+from tvm_fusion.schedule.attention.template import Attention
+from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.loops import find
+
+TEMPLATE = Attention(True)
+
+
+def run(members, emission, inputs):
+    """Call all kernels of an emission one after the other, on the CPU."""
+    functions = {
+        f"kernel{i}": serial(made.func).with_attr("global_symbol", f"kernel{i}")
+        for i, made in enumerate(emission.kernels)
+    }
+    built = tvm.compile(tvm.IRModule(functions), CPU.tvm_target(), tir_pipeline="tvm_fusion")
+    held = {}
+    for kind, types in (
+        ("output", [v.type for v in members.outputs]),
+        ("workspace", emission.workspaces),
+    ):
+        for i, type_ in enumerate(types):
+            array = np.full(extents(type_), np.nan, str(type_.dtype))
+            held[kind, i] = tvm.runtime.tensor(array)
+    for i, value in enumerate(members.inputs):
+        array = inputs[value.name] if value.constant is None else value.constant.value.numpy()
+        held["input", i] = tvm.runtime.tensor(array)
+    for i, _ in enumerate(members.scalars):
+        held["scalar", i] = group_kernels.SIZE
+    for i, made in enumerate(emission.kernels):
+        built[f"kernel{i}"](*(held[s.kind, s.index] for s in (*made.reads, *made.writes)))
+    return [held["output", i].numpy() for i in range(len(members.outputs))]
+
+
+def cut_of(members, spec=CUDA):
+    return decode(read(members.program, (*FLOATS, "bfloat16")), spec.device)
+
+
+def emitted(params, body):
+    members = group(params, body, CUDA)
+    claim = TEMPLATE.claim(members, CUDA.device)
+    emission = TEMPLATE.emit(claim, CUDA.tvm_target())
+    assert len(emission.kernels) == claim.launches == 2
+    for made in emission.kernels:
+        assert check_gpu(made.func, CUDA.tvm_target()) is None
+    return members, emission, cut_of(members)
+
+
+def wide(inputs):
+    return [x.astype("float64") for x in inputs.values()]
+
+
+def compare(params, body, expected, tolerance=2e-5):
+    members, emission, cut = emitted(params, body)
+    inputs = arrays(params)
+    close(run(members, emission, inputs), expected(*wide(inputs)), tolerance)
+    return cut
+
+
+def reads_of(value, names):
+    return [x for x in find(value, ir.TensorLoad) if x.source.name in names]
+
+
+def expanded(emit, x, times):
+    """Repeat heads as views do: a new axis, then one axis of both."""
+    batch, heads, length, size = x.ty.shape
+    wide = emit(op.broadcast_to(emit(op.expand_dims(x, 2)), (batch, heads, times, length, size)))
+    return emit(op.reshape(wide, (batch, heads * times, length, size)))
+
+
+def spread(repeat):
+    """Attention of 4 times as many heads of queries."""
+
+    def body(emit, q, k, v, *mask):
+        return attention(score=added if mask else lambda emit, s: s)(
+            emit, q, repeat(emit, k, 4), repeat(emit, v, 4), *mask
+        )
+
+    return body
+
+
+def repeated(emit, x, times):
+    return emit(op.repeat(x, times, 1))
+
+
+def in_rows(emit, q, k, v):
+    """Heads of a group as rows of one matrix."""
+    batch, heads, queries, size = q.ty.shape
+    shared = k.ty.shape[1]
+    rows = emit(op.reshape(q, (batch, shared, heads // shared * queries, size)))
+    result = emit(attention()(emit, rows, k, v))
+    return op.reshape(result, (batch, heads, queries, size))
+
+
+def in_five_axes(emit, q, k, v):
+    batch, heads, queries, size = q.ty.shape
+    shared = k.ty.shape[1]
+    rows = emit(op.reshape(q, (batch, shared, heads // shared, queries, size)))
+    scores = emit(op.einsum((rows, k), "bhgtd,bhsd->bhgts"))
+    result = emit(op.einsum((emit(op.nn.softmax(scores, -1)), v), "bhgts,bhsd->bhgtd"))
+    return op.reshape(result, (batch, heads, queries, size))
+
+
+def repeated_arrays(q, k, v, *mask):
+    function = MASKED[1] if mask else PLAIN[1]
+    return function(q, np.repeat(k, 4, 1), np.repeat(v, 4, 1), *mask)
+
+
+def grouped_tensors(batch, queries, keys, size, dtype="float32"):
+    return [
+        tensor("q", batch, 8, queries, size, dtype=dtype),
+        tensor("k", batch, 2, keys, size, dtype=dtype),
+        tensor("v", batch, 2, keys, size, dtype=dtype),
+    ]
+
+
+FORMS = {
+    "expanded": spread(expanded),
+    "repeated": spread(repeated),
+    "in_rows": in_rows,
+    "in_five_axes": in_five_axes,
+}
+
+
+@pytest.mark.parametrize("keys", [256, 257, 1000, 4099])
+def test_keys(keys):
+    compare(tensors(2, 3, 1, keys, 32), *PLAIN)
+
+
+@pytest.mark.parametrize("keys", [1, 3, 127, 129, 1000])
+def test_symbolic_keys(keys, monkeypatch):
+    monkeypatch.setattr(group_kernels, "SIZE", keys)
+    compare(tensors(2, 3, 1, m, 32), *PLAIN)
+
+
+@pytest.mark.parametrize("batch", [1, 3, n])
+@pytest.mark.parametrize("form", FORMS)
+def test_heads_of_a_group_share_a_read(form, batch):
+    cut = compare(grouped_tensors(batch, 1, 300, 64), FORMS[form], repeated_arrays)
+    assert cut.sharing.count == 4
+    assert cut.parts == 1
+
+
+@pytest.mark.parametrize("queries", [2, 3, 4])
+def test_queries_of_a_group(queries):
+    cut = compare(grouped_tensors(2, queries, 300, 32), spread(expanded), repeated_arrays)
+    assert cut.sharing.count == 4 * queries
+
+
+@pytest.mark.parametrize(
+    ("size", "columns"), [(16, 16), (64, 128), (80, 80), (96, 32), (128, 128), (256, 256)]
+)
+def test_sizes_of_heads(size, columns):
+    compare(tensors(1, 2, 5, 300, size, columns), *PLAIN)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_half_types_are_summed_in_float32(dtype, tolerance):
+    given = grouped_tensors(1, 1, 1000, 128, dtype)
+    cut = compare(given, spread(expanded), repeated_arrays, tolerance)
+    assert cut.width == 8
+
+
+@pytest.mark.parametrize("name", ["padding", "bias", "keys"])
+def test_masks(name, monkeypatch):
+    monkeypatch.setattr(group_kernels, "SIZE", 515)
+    shape = {"padding": (2, 1, 1, 300), "bias": (1, 3, 2, 300), "keys": (2, 1, 2, m)}[name]
+    compare([*tensors(2, 3, 2, shape[-1], 32), tensor("mask", *shape)], *MASKED)
+
+
+@pytest.mark.parametrize("instead", [0.0, 0.5])
+def test_fully_masked_rows(instead):
+    """The guard's number takes the place of NaN in rows of minus infinity alone."""
+    params = [*tensors(1, 2, 3, 300, 32), tensor("mask", 1, 1, 3, 300)]
+    body = attention(score=added, weigh=lambda emit, p, mask: guarded(emit, p, instead))
+    inputs = arrays(params)
+    inputs["mask"][:] = np.where(inputs["mask"] > 0, 0, -np.inf)
+    inputs["mask"][..., 1, :] = -np.inf
+    expected = reference(
+        lambda s, mask: s / 8 + mask, lambda p, mask: np.where(np.isnan(p), instead, p)
+    )
+    members, emission, _ = emitted(params, body)
+    close(run(members, emission, inputs), expected(*wide(inputs)))
+
+
+def test_few_keys_and_many_rows_are_tiles():
+    for params in (
+        tensors(1, 2, 1, 100, 32),
+        tensors(1, 2, 17, 300, 32),
+        tensors(1, 2, n, 300, 32),
+    ):
+        assert cut_of(group(params, PLAIN[0], CUDA)) is None
+
+
+def test_elements_that_do_not_lie_along_vectors_are_tiles():
+    assert cut_of(group(tensors(1, 2, 1, 300, 33), PLAIN[0], CUDA)) is None
+
+
+def test_blocks_fill_the_device():
+    device = CUDA.device
+    for batch, least in ((1, 0.9), (8, 0.9), (64, 0.9)):
+        given = tensors(batch, 8, 1, 8192, 128, dtype="float16")
+        cut = cut_of(group(given, PLAIN[0], CUDA))
+        places = device.sm_count * RESIDENT // cut.threads
+        blocks = int(cut.blocks)
+        assert blocks >= least * places * -(-blocks // places)
+
+
+@pytest.mark.parametrize("arch", ["cuda:sm_90a", "rocm:gfx90a", "rocm:gfx1100"])
+def test_blocks_fit_the_device(arch):
+    spec = parse(arch)
+    cut = cut_of(group(tensors(1, 2, 16, 300, 256), PLAIN[0], spec), spec)
+    assert cut.threads <= spec.device.max_threads_per_block
+    assert cut.threads % cut.warp == 0
+    assert cut.lanes <= cut.warp
+    assert cut.shared_bytes <= 48 * 1024
+
+
+def test_keys_and_values_are_read_once_in_vectors():
+    _, emission, _ = emitted(grouped_tensors(1, 1, 4096, 128, "float16"), spread(expanded))
+    func = emission.kernels[0].func
+    stores = find(func.body, tirx.BufferStore)
+    for name in ("_keys", "_values"):
+        (read,) = [x for x in stores if x.buffer.name.endswith(name)]
+        loops = [x for x in find(func.body, tirx.For) if x.kind == tirx.ForKind.VECTORIZED]
+        (around,) = [x for x in loops if read in find(x.body, tirx.BufferStore)]
+        assert int(around.extent) == 8
+    assert len([x for x in stores if reads_of(x.value, {"k", "v"})]) == 2
+
+
+@pytest.mark.cuda_toolchain
+def test_compiles_for_cuda():
+    functions = {}
+    for dtype in ("float32", "float16", "bfloat16"):
+        _, emission, _ = emitted(grouped_tensors(1, 1, m, 128, dtype), spread(expanded))
+        for made in emission.kernels:
+            name = f"kernel{len(functions)}"
+            functions[name] = made.func.with_attr("global_symbol", name)
+    target = CUDA.tvm_target()
+    with toolchain(CUDA), target:
+        built = tvm.compile(tvm.IRModule(functions), target, tir_pipeline="tvm_fusion")
+    assert any(module.kind == "cuda" for module in built.mod.imports)
