@@ -1,4 +1,4 @@
-"""Kernels that are launched while the one before them runs: each waits before anything else."""
+"""Kernels that are launched while the one before them runs: each waits before anything else, and lets go last."""
 
 import pytest
 import tvm
@@ -37,15 +37,15 @@ def two_kernels_early(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32
     with T.sblock("root"):
         for i in T.thread_binding(2, "blockIdx.x"):
             T.ptx.griddepcontrol.wait()
-            T.ptx.griddepcontrol.launch_dependents()
             for j in T.thread_binding(32, "threadIdx.x"):
                 b[i * 32 + j] = a[i * 32 + j] + T.float32(1)
+            T.ptx.griddepcontrol.launch_dependents()
         for i in T.thread_binding(2, "blockIdx.x"):
             T.ptx.griddepcontrol.wait()
-            T.ptx.griddepcontrol.launch_dependents()
             for _ in range(1):
                 for j in T.thread_binding(32, "threadIdx.x"):
                     b[i * 32 + j] = b[i * 32 + j] * T.float32(2)
+            T.ptx.griddepcontrol.launch_dependents()
 
 
 @T.prim_func(private=True, s_tir=True)
@@ -55,7 +55,7 @@ def on_the_host(a: T.Buffer((64,), "float32")):
             a[i] = T.float32(1)
 
 
-def test_every_kernel_waits_first():
+def test_every_kernel_waits_first_and_lets_go_last():
     early = launched_early(two_kernels)
     tvm.ir.assert_structural_equal(early, two_kernels_early)
     assert launches(early) == launches(two_kernels) == 2
@@ -99,4 +99,4 @@ def test_machine_code_waits_before_it_reads():
     source = built.mod.imports[0].inspect_source()
     body = source[source.rindex("__global__") :]
     wait, dependents = body.index("griddepcontrol_wait()"), body.index("launch_dependents()")
-    assert wait < dependents < body.index("= *(uint4*)")
+    assert wait < body.index("= *(uint4*)") < dependents

@@ -1,9 +1,11 @@
 """Kernels that are launched while the one before them still runs.
 
 Every kernel waits at its start until all memory that the one before wrote is visible, and lets the
-next one be launched as soon as its own last block runs, so that the time between two kernels is
-hidden: programmatic dependent launch of NVIDIA's CUDA C++ Programming Guide, from compute
-capability 9.0 on. A kernel that does neither is ordered as ever, so foreign ones may stand between.
+next one be launched when all of its own blocks are about to end, so that the time between two
+kernels is hidden: programmatic dependent launch of NVIDIA's CUDA C++ Programming Guide, from
+compute capability 9.0 on. Launched any earlier, the next kernel's blocks would crowd on the
+multiprocessors that are free first. A kernel that does neither is ordered as ever, so foreign ones
+may stand between.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not has_blocks(func) or LAUNCH_PARAMS in func.attrs:
         return func
-    start = [tirx.Evaluate(_control(action)) for action in ("wait", "launch_dependents")]
+    wait, launch = (tirx.Evaluate(_control(a)) for a in ("wait", "launch_dependents"))
     inner: set[tirx.For] = set()
     found: list[tirx.For] = []
 
@@ -52,7 +54,7 @@ def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return loop
         found.append(loop)
         inner.update(find(loop.body, tirx.For))
-        body = tirx.SeqStmt([*start, loop.body])
+        body = tirx.SeqStmt([wait, loop.body, launch])
         binding, annotations = loop.thread_binding, loop.annotations
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, binding, annotations)
 
