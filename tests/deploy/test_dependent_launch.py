@@ -1,4 +1,4 @@
-"""Kernels that are launched while the one before them runs: each waits before anything else, and lets go last."""
+"""Kernels launched while the one before them runs: each waits first, and lets the next go last."""
 
 import pytest
 import tvm
