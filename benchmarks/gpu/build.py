@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from .catalog import works
+from .decoder import DecodeStep
 from .once import INDEX
 
 
@@ -59,7 +60,12 @@ def _compile(folder: Path, target: str, seed: int, count: int, number: int) -> s
     names = list(exported.graph_signature.user_inputs)
     static = [str(names[i]) for i in work.static]
     try:
-        artifact = tvm_fusion.compile(exported, target=target, static_inputs=static)
+        artifact = tvm_fusion.compile(
+            exported,
+            target=target,
+            static_inputs=static,
+            cuda_graph=isinstance(work, DecodeStep),  # calls of the others are captured as a whole
+        )
         artifact.export(folder / work.name)
     # guard: one work that is not compiled is a row of the table
     except Exception as error:
