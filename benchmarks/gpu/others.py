@@ -32,7 +32,7 @@ def split(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def embedded(words: Tensor, places: Tensor, scale: Tensor, shift: Tensor, ids: Tensor) -> Tensor:
     """Layer norm of rows of a table plus those of their positions."""
-    total = functional.embedding(ids.long(), words) + places
+    total = functional.embedding(ids, words) + places
     return functional.layer_norm(total, total.shape[-1:], scale, shift, 1e-5)
 
 

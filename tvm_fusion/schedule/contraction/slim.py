@@ -15,6 +15,7 @@ from ...fusion.program import Axis
 from ..address import conditional_loads
 from ..loops import ceildiv, constant, coordinates, index, product, when
 from .operands import SumOfProducts
+from .row_sums import RowSum
 from .tile import Tile, tile_of
 
 MOST_SUMS = 16  # that a thread holds for each of its columns
@@ -24,6 +25,8 @@ FILL = 1 << 18  # threads that ask for enough at once: as many as a large device
 LEAST_THREADS = 256
 WARP = 32
 REGISTERS = 64  # sums of one thread; with more, fewer terms are asked for at once
+BESIDES = 40  # registers of one thread that are no sums
+FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
 
 
@@ -48,6 +51,8 @@ class Slim:
         Threads that share the terms of a column.
     ahead : int
         Tiles that a thread asks for at once.
+    row_sum : RowSum or None
+        A sum over each row that scales the row's results.
     """
 
     contraction: SumOfProducts
@@ -61,6 +66,7 @@ class Slim:
     lanes: int
     slices: int
     ahead: int
+    row_sum: RowSum | None = None
 
     @property
     def width(self) -> int:
@@ -98,9 +104,18 @@ class Slim:
         return product([*(a.extent for a in self.batch), ceildiv(_static(self.columns), self.side)])
 
     @property
+    def kept(self) -> int:
+        """Sums of a thread: of all rows, pieces and columns of a tile, then those over the rows."""
+        return self.count * (self.pieces * self.width + (self.row_sum is not None))
+
+    def shared(self, rows: int) -> int:
+        """Count a slice's sums of some rows, of all columns of a block, in the same order."""
+        return rows * (self.pieces * self.side + (self.row_sum is not None))
+
+    @property
     def together(self) -> int:
         """Rows that are added up in shared memory at once."""
-        size = _bytes(self.contraction.dtype) * self.threads * self.width * self.pieces
+        size = _bytes(self.contraction.dtype) * self.slices * self.shared(1)
         return max(1, SHARED_BYTES // size)
 
     def thread(self, number: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
@@ -146,7 +161,9 @@ class Slim:
         return when(tirx.floormod(number, index(blocks)) * self.lanes + vector < vectors, body)
 
 
-def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:
+def slim(
+    contraction: SumOfProducts, target: Target | Device, row_sum: RowSum | None = None
+) -> Slim | None:
     """Cut a product of few rows; ``None`` where it is none, or not one of vectors.
 
     Parameters
@@ -155,6 +172,8 @@ def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:
         The product.
     target : Target or Device
         A GPU, whose blocks have so many threads at most.
+    row_sum : RowSum, optional
+        See :attr:`Slim.row_sum`.
     """
     stage = contraction.stage
     piece = None if contraction.pieces is None else contraction.pieces.piece
@@ -184,11 +203,17 @@ def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:
         return None
     if not _is_wider(contraction.dtype, (small, large[0])):
         return None
-    axes = (*stage.axes, *stage.reduce)
-    tile = tile_of(large[0], columns, reduce, axes, _static(rows), len(contraction.totals))
+    tile = tile_of(
+        large[0],
+        columns,
+        reduce,
+        (*stage.axes, *stage.reduce),
+        _static(rows),
+        len(contraction.totals),
+    )
     if tile is None:
         return None
-    most = min(_most_threads(target), _room(contraction, tile))
+    most = min(_most_threads(target), _room(contraction, tile), _most_registers(sums * tile.width))
     tiles = max(1, at(product([a.extent for a in reduce])) // tile.terms)
     across = _static(columns) // tile.width
     if tile.is_along:
@@ -197,8 +222,8 @@ def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:
         lanes, slices = _beside(across, tiles, most)
     several = 8 if sums * tile.width <= REGISTERS // 2 else 4
     ahead = min(max(1, several // tile.vectors), -(-tiles // slices))
-    factors = small, large[0]
-    return Slim(contraction, batch, rows, columns, reduce, *factors, tile, lanes, slices, ahead)
+    axes, factors = (batch, rows, columns, reduce), (small, large[0])
+    return Slim(contraction, *axes, *factors, tile, lanes, slices, ahead, row_sum)
 
 
 def _beside(across: int, tiles: int, most: int) -> tuple[int, int]:
@@ -228,6 +253,11 @@ def _is_wider(dtype: str, factors: Sequence[ir.Expr]) -> bool:
 def _room(contraction: SumOfProducts, tile: Tile) -> int:
     """Count the threads whose sums of one row fit shared memory."""
     return SHARED_BYTES // (_bytes(contraction.dtype) * tile.width * len(contraction.totals))
+
+
+def _most_registers(sums: int) -> int:
+    """Count the threads of a block whose sums, and what they need besides, are registers."""
+    return 1 << (FILE // (sums + BESIDES)).bit_length() - 1
 
 
 def _most_threads(target: Target | Device) -> int:

@@ -41,13 +41,13 @@ def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
     rows = cut.count
     # Lowering drops the thread's number, the first index.
     sums = scratch(
-        [index(d) for d in (cut.threads, rows * cut.pieces * cut.width)],
+        [index(d) for d in (cut.threads, cut.kept)],
         cut.contraction.dtype,
         "sums",
         scope="local",
     )
     shared = scratch(
-        [index(d) for d in (cut.slices, min(cut.together, rows) * cut.pieces * cut.side)],
+        [index(d) for d in (cut.slices, cut.shared(min(cut.together, rows)))],
         cut.contraction.dtype,
         "slices",
         scope="shared",
@@ -94,7 +94,7 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, thread: ir.Expr) -> tirx.Stm
     left = sym.Analyzer().simplify(cut.steps - whole * step)
     start = loop(
         "sum",
-        cut.count * cut.pieces * cut.width,
+        cut.kept,
         lambda i: tirx.BufferStore(sums, cut.contraction.initial, [thread, i]),
         tirx.ForKind.UNROLLED,
     )
@@ -124,13 +124,23 @@ def _publish(cut: Slim, rows: range, sums: ir.Var, shared: ir.Var, thread: ir.Ex
 
         return loop("lane", width, element, tirx.ForKind.UNROLLED)
 
-    return loop("sum", len(rows) * cut.pieces, one, tirx.ForKind.UNROLLED)
+    stmts = [loop("sum", len(rows) * cut.pieces, one, tirx.ForKind.UNROLLED)]
+    if cut.row_sum is not None:
+        # All tiles of a slice have met the same terms.
+        before = cut.count * cut.pieces * width + rows.start
+
+        def row(r: ir.Expr) -> tirx.Stmt:
+            place = [part, len(rows) * cut.pieces * cut.side + r]
+            return tirx.BufferStore(shared, load(sums, [thread, before + r]), place)
+
+        stmts.append(when(vector < 1, loop("row", len(rows), row, tirx.ForKind.UNROLLED)))
+    return sequence(stmts)
 
 
 def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Expr) -> tirx.Stmt:
     """Add slices up into fewer."""
     left = int(folded.ty.shape[0])
-    size = len(rows) * cut.pieces * cut.side
+    size = cut.shared(len(rows))
     total = local("total", [1], cut.contraction.dtype)
 
     def element(step: ir.Expr) -> tirx.Stmt:
@@ -154,7 +164,8 @@ def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Exp
 
 def _finish(cut: Slim, number: ir.Expr, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
     """Add up what the slices found, and write the results: neighbouring threads' side by side."""
-    totals = local("totals", [cut.pieces], cut.contraction.dtype)
+    dtype, has_row_sum = cut.contraction.dtype, cut.row_sum is not None
+    totals = local("totals", [cut.pieces + has_row_sum], dtype)
     count = len(rows)
 
     def element(step: ir.Expr) -> tirx.Stmt:
@@ -162,19 +173,22 @@ def _finish(cut: Slim, number: ir.Expr, rows: range, shared: ir.Var, thread: ir.
         row, column = coordinates(flat, [count, cut.side])
         across, lane = coordinates(column, [cut.lanes, cut.width])
 
+        places = [(row * cut.pieces + piece) * cut.side + column for piece in range(cut.pieces)]
+        places += [count * cut.pieces * cut.side + row] * has_row_sum
+
         def add(s: ir.Expr) -> tirx.Stmt:
-            def one(piece: int) -> tirx.Stmt:
-                found = load(shared, [s, (row * cut.pieces + piece) * cut.side + column])
-                return tirx.BufferStore(totals, load(totals, [index(piece)]) + found, [piece])
+            def one(n: int, place: ir.Expr) -> tirx.Stmt:
+                value = load(totals, [index(n)]) + load(shared, [s, place])
+                return tirx.BufferStore(totals, value, [n])
 
-            return sequence([one(piece) for piece in range(cut.pieces)])
+            return sequence([one(n, place) for n, place in enumerate(places)])
 
-        start = [
-            tirx.BufferStore(totals, tirx.const(0, cut.contraction.dtype), [piece])
-            for piece in range(cut.pieces)
-        ]
+        start = [tirx.BufferStore(totals, tirx.const(0, dtype), [n]) for n in range(len(places))]
         place = cut.element(number, rows.start + row, across, lane)
         found = [load(totals, [index(piece)]) for piece in range(cut.pieces)]
+        if cut.row_sum is not None:
+            scale = cut.row_sum.of(place, load(totals, [index(cut.pieces)]), cut.contraction.stage)
+            found = [total * scale for total in found]
         stmts = [
             *start,
             loop("slice", shared.ty.shape[0], add),

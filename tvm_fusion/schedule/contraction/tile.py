@@ -150,7 +150,7 @@ def _tiles(
     streams = _streams(value, period)
     largest = max((str(x.ty.dtype) for x in streams), key=lambda d: DataType(d).bits)
     is_quantised = has_integers(value)
-    several = VECTORS if is_quantised else 1
+    several = VECTORS if is_quantised or rows > 1 else 1
     columns, reduce = period.columns, period.reduce
     made = []
     if set(steps(streams, period.across)) == {1} and all(
