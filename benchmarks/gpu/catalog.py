@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .decoder import DECODE
+from .others import OTHERS
 from .works import NAMED, Work, drawn
 
 
 def works(seed: int, count: int) -> list[Work]:
-    """List the named works, a whole step of a decoder, and drawn ones."""
-    return [*NAMED, DECODE, *drawn(seed, count)]
+    """List the named works, further ones, a whole step of a decoder, and drawn ones."""
+    return [*NAMED, *OTHERS, DECODE, *drawn(seed, count)]

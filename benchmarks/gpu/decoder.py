@@ -44,6 +44,11 @@ class DecodeStep(Work):
         found = [torch.empty(shape, dtype=DTYPES[self.dtype]) for shape in rest]
         return [torch.zeros(token, dtype=torch.int64), *found]
 
+    def touched(self, arguments: list[Tensor], results: list[Tensor]) -> int:
+        """Count one row of the table of words."""
+        words = arguments[3]
+        return super().touched(arguments, results) - (len(words) - 1) * words[0].nbytes
+
     @property
     def static(self) -> tuple[int, ...]:
         """Positions of weights and caches."""

@@ -36,8 +36,7 @@ def measure(work: DecodeStep, folder: Path, rival: bool) -> dict[str, Any]:
     row["error"] = max(errors)
     if not row["error"] <= 1:
         return row | {"wrong": f"errors of {errors} times what is allowed"}
-    read = arguments[:3] + arguments[4:]  # of the table of words one row is, which is nothing
-    size = sum(t.numel() * t.element_size() for t in read)
+    size = work.touched(arguments, results)
     sides: dict[str, Callable[[], Any]] = {"ours": lambda: ours(*moving)}
     if rival:
         torch._dynamo.reset()

@@ -71,6 +71,10 @@ class Work:
 
         return [make(position, shape) for position, shape in enumerate(self.shapes)]
 
+    def touched(self, arguments: list[Tensor], results: list[Tensor]) -> int:
+        """Count the bytes that have to be read and written: here, all."""
+        return sum(t.nbytes for t in (*arguments, *results))
+
 
 class _Called(torch.nn.Module):
     def __init__(self, function: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:

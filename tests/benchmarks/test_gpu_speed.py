@@ -45,10 +45,26 @@ def test_drawn_works_are_the_same_again_and_large():
     catalog = pytest.importorskip("benchmarks.gpu.catalog")
     drawn = works.drawn(6, 30)
     assert [w.name for w in drawn] == [w.name for w in works.drawn(6, 30)]
-    assert len({w.name for w in catalog.works(6, 30)}) == len(works.NAMED) + 1 + 30
+    every = catalog.works(6, 30)
+    assert len({w.name for w in every}) == len(every) > len(works.NAMED) + 30
     low, high = works.RANDOM_ELEMENTS
     assert all(low * 0.99 <= math.prod(w.shapes[0]) <= high for w in drawn)
     assert any(w.shapes[0][1] % 8 for w in drawn)
+
+
+@pytest.mark.torch
+def test_a_look_up_touches_rows_of_its_table():
+    torch = pytest.importorskip("torch")
+    others = pytest.importorskip("benchmarks.gpu.others")
+    shapes = ((50, 8), (3, 8), (8,), (8,), (2, 3))
+    work = others.Embedding("look_up", others.embedded, shapes)
+    *tables, ids = work.draw(0, "cpu")
+    assert ids.shape == (2, 3)
+    assert ids.dtype == torch.int64
+    ids.fill_(7)
+    result = work.function(*tables, ids)
+    given = 16 + 3 * 16 + 2 * 16 + 6 * 8  # a row, the positions, scale and shift, the numbers
+    assert work.touched([*tables, ids], [result]) == given + result.nbytes
 
 
 @pytest.mark.torch

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvm import ir, sym, tirx
 
+from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..address import offset, stride
 from ..gpu import VECTOR_BYTES
-from ..loops import constant, find, index, product, substitute
+from ..loops import constant, find, index, local, product, substitute
 from .domain import Domain
 from .reads import Read, bytes_of
 
@@ -15,6 +18,46 @@ from .reads import Read, bytes_of
 SECTOR_BYTES = 32
 WORD = 4  # bytes of a bank of shared memory
 SHIFTED = 256  # results: of shorter rows, one more tile would be too many
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """An aligned vector of a buffer, wherever it begins in its line.
+
+    Its number is kept in a register, in which TVM sees no remainder: of sums with some it makes no
+    vectors.
+
+    Attributes
+    ----------
+    buffer : Var
+        Of any shape.
+    width : int
+        Elements of a vector.
+    number : Var
+        The register.
+    """
+
+    buffer: ir.Var
+    width: int
+    number: ir.Var
+
+    @classmethod
+    def of(cls, buffer: ir.Var, width: int) -> Aligned:
+        """Declare the register."""
+        return cls(buffer, width, local(f"{buffer.name}_number", [1], "int64"))
+
+    def find(self, place: ir.Expr) -> tirx.Stmt:
+        """Keep the number of the vector that holds an element."""
+        return tirx.BufferStore(self.number, tirx.floordiv(place, index(self.width)), [index(0)])
+
+    @property
+    def first(self) -> ir.Expr:
+        """Position of its first element."""
+        return load(self.number, [index(0)]) * self.width
+
+    def at(self, lane: ir.Expr) -> list[ir.Expr]:
+        """Spell the indices of an element."""
+        return [*[index(0)] * (len(self.buffer.ty.shape) - 1), self.first + lane]
 
 
 def step_of(domain: Domain, place: ir.Expr, axis: Axis) -> int | None:

@@ -12,7 +12,6 @@ from ..loops import (
     block,
     constant,
     coordinates,
-    index,
     local,
     loop,
     product,
@@ -20,7 +19,7 @@ from ..loops import (
     substitute,
     when,
 )
-from .alignment import WORD, aligned_width
+from .alignment import WORD, Aligned, aligned_width
 from .reads import bytes_of
 from .tiles_gpu import THREADS, Spot, Tiles
 
@@ -62,12 +61,12 @@ class _Part:
         self._steps = -(-self._vectors // THREADS)
         size = self._steps * self._width
         self.register = local(f"{found.source.name}_part", [size], str(found.ty.dtype))
-        self._first = local(f"{found.source.name}_first", [1], "int64")
+        self._vector = Aligned.of(found.source, self._width)
 
     @property
     def registers(self) -> list[ir.Var]:
         """What it keeps, and where a vector begins."""
-        return [self.register, self._first] if self._overlap else [self.register]
+        return [self.register, self._vector.number] if self._overlap else [self.register]
 
     def _place(self, step: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         """Row and column of the tile, of a vector's first element."""
@@ -116,29 +115,25 @@ class _Part:
     def _aligned(self, step: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
         """Read the last aligned vector of the source that begins before a place in a line.
 
-        The source's last elements are read one by one, where they are no whole vector. Where a
-        vector begins is kept in a register, in which TVM sees no remainder: it makes no vectors of
-        sums with some.
+        The source's last elements are read one by one, where they are no whole vector.
         """
-        cut, spot, source = self._cut, self._spot, self._found.source
-        place = substitute(offset(source, self._found.indices), cut.place(spot.rest, row, column))
+        source, aligned = self._found.source, self._vector
+        place = offset(source, self._found.indices)
+        place = substitute(place, self._cut.place(self._spot.rest, row, column))
         size = product(list(source.ty.shape))
-        first = load(self._first, [index(0)]) * self._width
 
         def one(lane: ir.Expr) -> tirx.Stmt:
-            where = [index(0)] * (len(source.ty.shape) - 1) + [first + lane]
-            value = load(source, where)
+            value = load(source, aligned.at(lane))
             return tirx.BufferStore(self.register, value, [step * self._width + lane])
 
         def existing(lane: ir.Expr) -> tirx.Stmt:
-            return when(first + lane < size, one(lane))
+            return when(aligned.first + lane < size, one(lane))
 
         copied = loop("lane", self._width, one, tirx.ForKind.VECTORIZED)
         if (constant(size) or 1) % self._width:
             single = loop("lane", self._width, existing, tirx.ForKind.UNROLLED)
-            copied = tirx.IfThenElse(first + self._width <= size, copied, single)
-        kept = tirx.BufferStore(self._first, tirx.floordiv(place, index(self._width)), [index(0)])
-        return sequence([kept, copied])
+            copied = tirx.IfThenElse(aligned.first + self._width <= size, copied, single)
+        return sequence([aligned.find(place), copied])
 
     def keep(self, tile: ir.Var) -> tirx.Stmt:
         """Write them into shared memory, word by word: rows do not begin where vectors may."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..address import same
+from ..address import offset, same
 from ..loops import block, coordinates, index, local, loop, sequence, substitute
-from .alignment import WORD
+from .alignment import WORD, Aligned
 from .domain import Store
 from .reads import bytes_of
 from .tiles_gpu import THREADS, WARP, Spot, Tiles, lead
@@ -32,6 +32,9 @@ def write_tiles(
     return _Results(cut, shared, cut.spot(number, thread)).write()
 
 
+Places = Callable[[ir.Expr], list[ir.Expr]]  # from the lane of a vector to the element's indices
+
+
 class _Results:
     """What one thread computes of a tile."""
 
@@ -46,6 +49,8 @@ class _Results:
         self._ahead = [
             local(f"{x.source.name}_vector", [width], str(x.ty.dtype)) for x in cut.straight
         ]
+        self._reads = [Aligned.of(x.source, width) for x in cut.straight]
+        self._writes = [Aligned.of(s.buffer, width) for s in domain.outputs]
         self._kept, self._single = domain.files(width), domain.files(1)
         self._vectors = {
             s.buffer: local(f"{s.buffer.name}_vector", [width], str(s.buffer.ty.dtype))
@@ -57,7 +62,10 @@ class _Results:
         steps = self._cut.columns * self._cut.rows // self._cut.pair // self._cut.width // THREADS
         body = loop("step", steps, self._step, tirx.ForKind.UNROLLED)
         buffers = [*self._columns, *self._ahead, *self._kept.values(), *self._vectors.values()]
-        return block("write_tile", body, [*buffers, *self._single.values()])
+        if self._cut.shift:
+            buffers += [*self._single.values()]
+            buffers += [aligned.number for aligned in (*self._reads, *self._writes)]
+        return block("write_tile", body, buffers)
 
     def _step(self, number: ir.Expr) -> tirx.Stmt:
         """Compute one vector of each row of a word."""
@@ -116,12 +124,18 @@ class _Results:
         def at(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
             return cut.place(spot.rest, row, column + lane)
 
-        for x, register in zip(cut.straight, self._ahead, strict=True):
+        for i, (x, register) in enumerate(zip(cut.straight, self._ahead, strict=True)):
+            where, before = self._places(self._reads[i], x.indices, at)
 
-            def read(lane: ir.Expr, x: ir.TensorLoad = x, register: ir.Var = register) -> tirx.Stmt:
-                return tirx.BufferStore(register, substitute(x, at(lane)), [lane])
+            def read(
+                lane: ir.Expr,
+                source: ir.Var = x.source,
+                register: ir.Var = register,
+                where: Places = where,
+            ) -> tirx.Stmt:
+                return tirx.BufferStore(register, load(source, where(lane)), [lane])
 
-            stmts.append(loop("lane", cut.width, read, tirx.ForKind.VECTORIZED))
+            stmts += [*before, loop("lane", cut.width, read, tirx.ForKind.VECTORIZED)]
         for store in domain.stores:
 
             def compute(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
@@ -133,15 +147,28 @@ class _Results:
                 return _swapped(store, held).at(at(lane), {**self._kept, **self._vectors}, lane)
 
             stmts.append(loop("lane", cut.width, compute, tirx.ForKind.UNROLLED))
-        for store in domain.outputs:
+        for i, store in enumerate(domain.outputs):
+            where, before = self._places(self._writes[i], store.indices, at)
 
-            def write(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
-                where = [substitute(i, at(lane)) for i in store.indices]
+            def write(lane: ir.Expr, store: Store = store, where: Places = where) -> tirx.Stmt:
                 value = load(self._vectors[store.buffer], [lane])
-                return tirx.BufferStore(store.buffer, value, where)
+                return tirx.BufferStore(store.buffer, value, where(lane))
 
-            stmts.append(loop("lane", cut.width, write, tirx.ForKind.VECTORIZED))
+            stmts += [*before, loop("lane", cut.width, write, tirx.ForKind.VECTORIZED)]
         return sequence(stmts)
+
+    def _places(
+        self,
+        aligned: Aligned,
+        indices: Sequence[ir.Expr],
+        at: Callable[[ir.Expr], dict[ir.Var, ir.Expr]],
+    ) -> tuple[Places, list[tirx.Stmt]]:
+        """Spell the places of a vector's elements, and what is to be known before."""
+        if self._cut.shift:
+            return aligned.at, [
+                aligned.find(substitute(offset(aligned.buffer, indices), at(index(0))))
+            ]
+        return (lambda lane: [substitute(i, at(lane)) for i in indices]), []
 
     def _one_by_one(
         self, row: ir.Expr, column: ir.Expr, place: Callable[[int, ir.Expr], ir.Expr]
