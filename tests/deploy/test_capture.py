@@ -8,10 +8,12 @@ from group_kernels import serial
 from tvm import relax, te, tirx
 from tvm.ir.transform import PassContext
 
+from tvm_fusion.deploy import capture
 from tvm_fusion.deploy.capture import CAPTURED, CaptureLaunches
 from tvm_fusion.deploy.copies import copies
 from tvm_fusion.deploy.lower import LowerToVM
 from tvm_fusion.deploy.static_inputs import STATIC_INPUTS
+from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.report.count import count
 
 GRAPH = PassContext(config={"relax.backend.use_cuda_graph": True})
@@ -237,6 +239,20 @@ def test_several_readers_and_results_are_one_copy_each():
 def test_static_inputs_are_read_where_they_are():
     mod = CaptureLaunches()(module(residual, "xy", "w", (0, 1)))
     assert not any("copy" in name for name in called(mod))
+
+
+def test_what_would_be_copied_for_longer_than_launches_take_stays(monkeypatch):
+    mod = module(residual, "xy", "w")
+    inputs = 2 * ROWS * COLUMNS * 4
+    monkeypatch.setattr(capture, "BYTES_A_LAUNCH", inputs / 5)
+    assert CAPTURED in CaptureLaunches()(mod)["main"].attrs
+    monkeypatch.setattr(capture, "BYTES_A_LAUNCH", inputs / 5 - 1)
+    with recording() as decisions:
+        assert CAPTURED not in CaptureLaunches()(mod)["main"].attrs
+    assert [d.code for d in decisions] == ["not_captured"]
+    assert "static" in decisions[0].sentence
+    static = module(residual, "xy", "w", (0,))
+    assert CAPTURED in CaptureLaunches()(static)["main"].attrs
 
 
 def test_few_launches_stay_as_they_are():

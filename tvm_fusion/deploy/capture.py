@@ -8,16 +8,18 @@ for results behind the graph. So an inference is three launches at most.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import tvm
 import tvm_ffi
-from tvm import ir, relax, tirx
+from tvm import DataType, ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from ..foreign import is_lowered, is_ours
+from ..fusion.decisions import Decision, record
 from ..schedule.launches import launches
 from .copies import copies
 from .dependent_launch import has_dependent_launch, launched_early
@@ -25,6 +27,7 @@ from .static_inputs import static_inputs
 
 CAPTURED = "tvm_fusion.captured"  # marks a function whose kernels become a CUDA graph
 MOST_LAUNCHES = 3  # of a function that would gain nothing
+BYTES_A_LAUNCH = 2 << 20  # that are copied in the time that a launch takes
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _RESHAPE = ir.Op.get("relax.reshape")
@@ -36,8 +39,8 @@ class CaptureLaunches:
     """Prepare functions of static shapes for TVM's RewriteCUDAGraph.
 
     A function is taken if it is one block of ``call_tir`` with more than :data:`MOST_LAUNCHES`
-    launches; it is marked then. Its static inputs are read where they are. Where the device can,
-    its kernels are launched early.
+    launches, unless copies of its inputs would cost more than its launches; it is marked then. Its
+    static inputs are read where they are. Where the device can, its kernels are launched early.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -46,8 +49,14 @@ class CaptureLaunches:
         found: dict[ir.GlobalVar, relax.Function] = {}
         for gvar, func in mod.functions.items():
             calls = _Calls.of(mod, func) if is_ours(func) and not is_lowered(func) else None
-            if calls is not None and sum(calls.kernels.values()) > MOST_LAUNCHES:
-                found[gvar] = _Capture(builder, func, calls).function()
+            count = 0 if calls is None else sum(calls.kernels.values())
+            if calls is None or count <= MOST_LAUNCHES:
+                continue
+            capture = _Capture(builder, func, calls)
+            if capture.copied_bytes <= count * BYTES_A_LAUNCH:
+                found[gvar] = capture.function()
+            else:
+                record(_too_large(gvar.name_hint, capture.copied_bytes, count))
         mod = builder.get()
         target = Target.current()
         early = target is not None and has_dependent_launch(target)
@@ -142,6 +151,13 @@ class _Capture:
         self._count = int((func.attrs or {}).get("num_input", len(func.params)))
         self._leaves = calls.leaves(func.body.body)
 
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of inputs and results that are copied."""
+        copied = self._moving() if self._first() is None else []
+        copied += self._leaves if self._last() is None else []
+        return sum(_bytes(tensor.ty) for tensor in copied)
+
     def function(self) -> relax.Function:
         """Write it."""
         calls, func = self._calls, self._func
@@ -231,6 +247,19 @@ class _Capture:
             return next(leaves)
 
         return fill(self._func.ret_ty)
+
+
+def _too_large(function: str, size: int, count: int) -> Decision:
+    sentence = (
+        f"{count} launches of {function} are no CUDA graph, for {size / 1e6:.0f} MB of inputs and "
+        "results would be copied in each call; name inputs that stay in place static."
+    )
+    return Decision(function, "", "refused", "not_captured", sentence)
+
+
+def _bytes(ty: relax.TensorType) -> int:
+    bits = DataType(ty.dtype).bits
+    return math.prod(int(extent) for extent in ty.shape.values) * max(1, bits // 8)
 
 
 def _over(places: dict[relax.Expr, ir.Var], value: relax.Expr) -> relax.Expr:
