@@ -181,9 +181,10 @@ print(f"median of {len(milliseconds)} runs: {statistics.median(milliseconds):.1f
 import tvm
 from tvm.relax.frontend.onnx import from_onnx
 
+from tvm_fusion.device import parse
 from tvm_fusion.report.count import count_stock
 
-target = tvm.target.Target.from_device("cpu")
+target = parse("cpu").tvm_target()
 shapes = {name_in: [1, 3, 224, 224]}
 mod = from_onnx(onnx.load(path), shape_dict=shapes, keep_params_in_input=False)
 

@@ -35,8 +35,9 @@ from tvm.script import tirx as T
 
 import tvm_fusion
 from tvm_fusion import transform
+from tvm_fusion.device import parse
 
-target = tvm.target.Target.from_device("cpu")
+target = parse("cpu").tvm_target()
 
 # %% [markdown]
 # ## A softmax, written out

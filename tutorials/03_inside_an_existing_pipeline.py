@@ -34,8 +34,9 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_fusion import transform
+from tvm_fusion.device import parse
 
-cpu = tvm.target.Target.from_device("cpu")
+cpu = parse("cpu").tvm_target()
 gpu = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"}, host="llvm")
 
 # %% [markdown]

@@ -33,9 +33,10 @@ from tvm.script import relax as R
 
 import tvm_fusion
 from tvm_fusion import transform
+from tvm_fusion.device import parse
 from tvm_fusion.fusion.fuse import plan_module
 
-target = tvm.target.Target.from_device("cpu")
+target = parse("cpu").tvm_target()
 
 # %% [markdown]
 # ## What is missing
@@ -313,7 +314,6 @@ assert np.abs(result - (signals - expected)[:, ::-1]).max() < 1e-4
 # A template can also be asked directly. A row of 5000 elements is more than our buffer holds.
 
 # %%
-from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 
 

@@ -273,7 +273,9 @@ assert (left != right).any()
 # And the model itself, both ways, against numpy in 64-bit floats.
 
 # %%
-target = tvm.target.Target.from_device("cpu")
+from tvm_fusion.device import parse
+
+target = parse("cpu").tvm_target()
 
 
 def run(mod, *inputs):

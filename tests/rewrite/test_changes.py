@@ -63,7 +63,7 @@ def test_changes_of_two_layers():
     assert first.rules == second.rules == LAYERS
     assert (first.before, first.after) == (LAYER, "(a + c) * b")
     assert first.is_replayed
-    assert first.gain.flops == 2 * 64 * 128
+    assert first.gain.flops == 64 * 128  # of the sum; a factor of one is no operation
     assert noted.uses["factor_multiply"].chosen == noted.uses["neutral_multiply"].chosen == 2
     assert noted.uses["factor_multiply"].gain_us == pytest.approx(first.gain.us)
     assert all(noted.uses[name].chosen == 0 for name in set(noted.uses) - set(LAYERS))
