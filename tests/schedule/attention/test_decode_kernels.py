@@ -177,11 +177,14 @@ def test_sizes_of_heads(size, columns):
     compare(tensors(1, 2, 5, 300, size, columns), *PLAIN)
 
 
+@pytest.mark.parametrize("size", [128, 80])
+@pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
-def test_half_types_are_summed_in_float32(dtype, tolerance):
-    given = grouped_tensors(1, 1, 1000, 128, dtype)
+def test_half_types_are_summed_in_float32(dtype, tolerance, queries, size):
+    given = grouped_tensors(1, queries, 1000, size, dtype)
     cut = compare(given, spread(expanded), repeated_arrays, tolerance)
     assert cut.width == 8
+    assert cut.is_tensor == (size == 128)
 
 
 @pytest.mark.parametrize("name", ["padding", "bias", "keys"])
@@ -239,15 +242,17 @@ def test_blocks_fit_the_device(arch):
     assert cut.shared_bytes <= 48 * 1024
 
 
-def test_keys_and_values_are_read_once_in_vectors():
-    _, emission, _ = emitted(grouped_tensors(1, 1, 4096, 128, "float16"), spread(expanded))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_keys_and_values_are_read_once_in_vectors(dtype):
+    given = grouped_tensors(1, 1, 4096, 128, dtype)
+    _, emission, cut = emitted(given, spread(expanded))
     func = emission.kernels[0].func
     stores = find(func.body, tirx.BufferStore)
-    for name in ("_keys", "_values"):
+    for name in ("keys", "values"):
         (read,) = [x for x in stores if x.buffer.name.endswith(name)]
         loops = [x for x in find(func.body, tirx.For) if x.kind == tirx.ForKind.VECTORIZED]
         (around,) = [x for x in loops if read in find(x.body, tirx.BufferStore)]
-        assert int(around.extent) == 8
+        assert int(around.extent) == cut.width
     assert len([x for x in stores if reads_of(x.value, {"k", "v"})]) == 2
 
 
