@@ -50,3 +50,13 @@ def unguarded_barriers(assembly: str) -> int:
         elif instruction.startswith("s_barrier"):
             count += pending
     return count
+
+
+def amd_kernels(assembly: str) -> list[dict[str, int]]:
+    """What the metadata of AMD assembly say of each kernel: the numbers, by their names."""
+    metadata = assembly[assembly.index("amdhsa.kernels:") : assembly.index("amdhsa.target:")]
+    kernels = re.split(r"^  - ", metadata, flags=re.MULTILINE)[1:]
+    return [
+        {name: int(number) for name, number in re.findall(r"^ {0,4}\.(\w+): +(\d+)$", text, re.M)}
+        for text in kernels
+    ]

@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 
@@ -23,10 +24,11 @@ def test_the_manifest_tells_what_was_compiled(dense_folder):
     assert found["dims"] == {"batch": {"min": 1, "max": 8}}
     assert found["target"]["kind"] == "llvm"
     assert found["versions"]["apache-tvm"] == tvm_fusion._tvm.TVM
-    assert found["weights"]["weight"] == {
-        "shape": [64, 32], "dtype": "float32", "offset": 0, "bytes": 8192,
-        "packed": {"function": "pack0", "shape": [1, 64, 32]},
-    }  # fmt: skip
+    weight = found["weights"]["weight"]
+    packed = weight.pop("packed")
+    assert weight == {"shape": [64, 32], "dtype": "float32", "offset": 0, "bytes": 8192}
+    assert packed["function"] == "pack0"
+    assert math.prod(packed["shape"]) == 64 * 32  # in panels as wide as this machine's vectors
     main = found["functions"]["main"]
     assert main["inputs"] == [{"name": "data", "shape": ["batch", 64], "dtype": "float32"}]
     assert main["outputs"] == [{"name": "scores", "shape": ["batch", 32], "dtype": "float32"}]
@@ -113,3 +115,8 @@ def test_a_process_that_has_imported_tvm_already(dense_file):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) >= 1
     assert done.stderr == ""
+
+
+def test_static_inputs_are_the_models():
+    with pytest.raises(UserError, match=r"there is no input 'cache'.*data"):
+        tvm_fusion.compile(dense(2), dims=DIMS, static_inputs=("cache",))

@@ -59,6 +59,7 @@ def compile(  # the public name, as in tvm.compile
 
         from .deploy.build import build, export_library
         from .deploy.dump import Dump
+        from .deploy.static_inputs import mark_static_inputs
         from .frontend import import_model
         from .frontend.weights import WeightNames, tracking
         from .pipeline import stages
@@ -76,6 +77,7 @@ def compile(  # the public name, as in tvm.compile
         names = WeightNames((name, const) for const, name in imported.weight_names.items())
         with spec.tvm_target(), context, tracking(names):
             mod = tvm.ir.transform.Sequential(passes)(imported.mod)
+            mod = mark_static_inputs(mod, imported.signatures, config.static_inputs)
             built = build(mod, spec, list(imported.signatures), imported.dims, names)
     functions = {
         name: {

@@ -30,7 +30,10 @@ class FusionConfig:
     dims : mapping of str to (int or DimRange)
         Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
     cuda_graph : bool
-        Capture launches of static shapes into CUDA graphs.
+        On CUDA, let all launches of a function of static shapes be one CUDA graph.
+    static_inputs : collection of str
+        Inputs that lie at the same addresses in every call, such as caches: a CUDA graph reads them
+        where they are instead of copies. At other addresses it is captured again, which is slow.
     rewrite : {"search", "greedy", "none"}
         How equal forms of the graph are found: by a search with the planner's cost, by DNNFusion's
         rule that saves most operations, or not at all.
@@ -48,7 +51,8 @@ class FusionConfig:
     precision: Precision = "fp32"
     half_io: bool = False
     dims: Mapping[str, int | DimRange] = field(default_factory=dict)
-    cuda_graph: bool = False
+    cuda_graph: bool = True
+    static_inputs: Collection[str] = ()
     rewrite: Search = "search"
     allow: Collection[str] = ()
     fast_math: bool = False
@@ -65,6 +69,8 @@ class FusionConfig:
             raise UserError(f"rewrite {self.rewrite!r}", f"one of {', '.join(SEARCHES)}")
         object.__setattr__(self, "allow", _names("allow", self.allow))
         object.__setattr__(self, "without", _names("without", self.without))
+        static_inputs = _names("static_inputs", self.static_inputs)
+        object.__setattr__(self, "static_inputs", static_inputs)
         for flag in self.allow:
             if flag not in FLAGS:
                 raise unknown_name("flag", flag, FLAGS)

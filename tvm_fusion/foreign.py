@@ -37,7 +37,7 @@ def has_blocks(func: tirx.PrimFunc) -> bool:
     return _marked(func, "s_tir")
 
 
-def on_ours(*passes: Pass) -> Pass:
+def on_ours(*passes: Pass, only: str | None = None) -> Pass:
     """Make one pass that runs several over the Relax functions that are ours and not lowered yet.
 
     The others are external functions of the same name and type meanwhile: calls to them stay, and
@@ -47,6 +47,8 @@ def on_ours(*passes: Pass) -> Pass:
     ----------
     *passes : Pass
         Applied in order.
+    only : str, optional
+        An attribute: functions without it are left alone, too.
 
     Returns
     -------
@@ -60,7 +62,8 @@ def on_ours(*passes: Pass) -> Pass:
         others = {
             gvar: func
             for gvar, func in mod.functions.items()
-            if isinstance(func, relax.Function) and (not is_ours(func) or is_lowered(func))
+            if isinstance(func, relax.Function)
+            and (not is_ours(func) or is_lowered(func) or (only and not _marked(func, only)))
         }
         before = mod
         mod = mod.clone()

@@ -23,6 +23,7 @@ from ._tvm_stack import RegistersOnStack
 from .config import FusionConfig
 from .deploy.dump import Dump
 from .foreign import has_blocks
+from .schedule.bit_math import BitMath
 from .schedule.half_math import HalfMath
 
 STAGES: tuple[tuple[str, type], ...] = (
@@ -97,7 +98,7 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames(), BytesForBooleans(), HalfMath()])(mod)
+        mod = Sequential([ValidNames(), BytesForBooleans(), HalfMath(), BitMath()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():

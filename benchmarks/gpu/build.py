@@ -9,8 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from .catalog import works
+from .decoder import DecodeStep
 from .once import INDEX
-from .works import works
 
 
 def build(folder: Path, target: str, seed: int, count: int, only: Sequence[str]) -> list[str]:
@@ -55,9 +56,17 @@ def _compile(folder: Path, target: str, seed: int, count: int, number: int) -> s
     import tvm_fusion
 
     work = works(seed, count)[number]
-    exported = torch.export.export(work.module(), tuple(work.draw(0, "cpu")))
+    exported = torch.export.export(work.module(), tuple(work.examples()))
+    names = list(exported.graph_signature.user_inputs)
+    static = [str(names[i]) for i in work.static]
     try:
-        tvm_fusion.compile(exported, target=target).export(folder / work.name)
+        artifact = tvm_fusion.compile(
+            exported,
+            target=target,
+            static_inputs=static,
+            cuda_graph=isinstance(work, DecodeStep),  # calls of the others are captured as a whole
+        )
+        artifact.export(folder / work.name)
     # guard: one work that is not compiled is a row of the table
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"

@@ -27,7 +27,9 @@ class Work:
     shapes : tuple of tuple of int
         Of its arguments.
     dtype : str
-        Of all arguments.
+        Of all arguments but the packed ones.
+    packed : tuple of int
+        Positions of arguments of bytes.
     floor : float or None
         The least part of the copy bandwidth.
     limit_us : float or None
@@ -38,6 +40,7 @@ class Work:
     function: Callable[..., Tensor | tuple[Tensor, ...]]
     shapes: tuple[Shape, ...]
     dtype: str = "float16"
+    packed: tuple[int, ...] = ()
     floor: float | None = None
     limit_us: float | None = None
 
@@ -45,14 +48,32 @@ class Work:
         """Wrap the function as PyTorch exports it."""
         return _Called(self.function)
 
+    @property
+    def static(self) -> tuple[int, ...]:
+        """Positions of arguments that stay where they are from call to call."""
+        return ()
+
+    def examples(self) -> list[Tensor]:
+        """Give arguments whose shapes and dtypes matter only."""
+        return self.draw(0, "cpu")
+
     def draw(self, seed: int, device: str) -> list[Tensor]:
-        """Draw arguments from a normal distribution."""
+        """Draw arguments from a normal distribution; bytes are all equally likely."""
         generator = torch.Generator(device).manual_seed(seed)
         dtype = DTYPES[self.dtype]
-        return [
-            torch.randn(shape, generator=generator, device=device).to(dtype)
-            for shape in self.shapes
-        ]
+
+        def make(position: int, shape: Shape) -> Tensor:
+            if position in self.packed:
+                return torch.randint(
+                    256, shape, generator=generator, device=device, dtype=torch.uint8
+                )
+            return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+        return [make(position, shape) for position, shape in enumerate(self.shapes)]
+
+    def touched(self, arguments: list[Tensor], results: list[Tensor]) -> int:
+        """Count the bytes that have to be read and written: here, all."""
+        return sum(t.nbytes for t in (*arguments, *results))
 
 
 class _Called(torch.nn.Module):
@@ -99,6 +120,19 @@ def gemv(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight
 
 
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """Rows times a matrix that is stored as checkpoints do: along the terms."""
+    return functional.linear(x, weight)
+
+
+def int4_linear(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
+    """Compute the same with two weights a byte, and scales of groups of terms."""
+    columns, groups = scale.shape
+    weight = torch.stack([packed & 15, packed >> 4], -1).reshape(columns, groups, -1)
+    weight = (weight.to(x.dtype) - 8) * scale[:, :, None]
+    return functional.linear(x, weight.reshape(columns, -1))
+
+
 def rms_norm(x: Tensor, scale: Tensor) -> Tensor:
     """RMS norm in float32."""
     wide = x.float()
@@ -136,6 +170,12 @@ NAMED = (
         limit_us=9,
     ),
     Work("gemv_4096x28672", gemv, ((1, 4096), (4096, 28672)), limit_us=60),
+    Work("linear_4096x14336", linear, ((1, 4096), (14336, 4096)), floor=0.85),
+    Work("linear_8_rows_4096x14336", linear, ((8, 4096), (14336, 4096))),
+    Work(
+        "int4_linear_4096x14336", int4_linear, ((1, 4096), (14336, 2048), (14336, 32)),
+        packed=(1,), floor=0.70,
+    ),
     Work(
         "swiglu_block_4096_14336", swiglu_block,
         ((1, 4096), (4096,), (4096, 14336), (4096, 14336), (14336, 4096)), limit_us=94,
@@ -162,8 +202,3 @@ def drawn(seed: int, count: int) -> list[Work]:
         name = f"{kind}_{rows}x{columns}_{dtype}"
         found.append(Work(name, function, shapes(rows, columns), dtype, floor=0.80))
     return found
-
-
-def works(seed: int, count: int) -> list[Work]:
-    """List what is timed: the named works, then drawn ones."""
-    return [*NAMED, *drawn(seed, count)]

@@ -219,7 +219,7 @@ def test_a_group_too_large_is_left_out_with_the_reason(monkeypatch):
     monkeypatch.setattr(groups, "ELEMENTS", 10)
     (case,) = planned_groups(4)
     lost = groups.entry("soft", "zoo group", case, "cpu", 0, {})
-    assert (lost.stage, lost.reason) == ("limit", "73 elements; the limit is 10")
+    assert (lost.stage, lost.reason) == ("limit", "72 elements; the limit is 10")
 
 
 def test_a_group_that_fails_is_left_out_with_the_reason(monkeypatch):

@@ -42,12 +42,49 @@ def test_page():
 @pytest.mark.torch
 def test_drawn_works_are_the_same_again_and_large():
     works = pytest.importorskip("benchmarks.gpu.works")
+    catalog = pytest.importorskip("benchmarks.gpu.catalog")
     drawn = works.drawn(6, 30)
     assert [w.name for w in drawn] == [w.name for w in works.drawn(6, 30)]
-    assert len({w.name for w in works.works(6, 30)}) == len(works.NAMED) + 30
+    every = catalog.works(6, 30)
+    assert len({w.name for w in every}) == len(every) > len(works.NAMED) + 30
     low, high = works.RANDOM_ELEMENTS
     assert all(low * 0.99 <= math.prod(w.shapes[0]) <= high for w in drawn)
     assert any(w.shapes[0][1] % 8 for w in drawn)
+
+
+@pytest.mark.torch
+def test_a_look_up_touches_rows_of_its_table():
+    torch = pytest.importorskip("torch")
+    others = pytest.importorskip("benchmarks.gpu.others")
+    shapes = ((50, 8), (3, 8), (8,), (8,), (2, 3))
+    work = others.Embedding("look_up", others.embedded, shapes)
+    *tables, ids = work.draw(0, "cpu")
+    assert ids.shape == (2, 3)
+    assert ids.dtype == torch.int64
+    ids.fill_(7)
+    result = work.function(*tables, ids)
+    given = 16 + 3 * 16 + 2 * 16 + 6 * 8  # a row, the positions, scale and shift, the numbers
+    assert work.touched([*tables, ids], [result]) == given + result.nbytes
+
+
+@pytest.mark.torch
+def test_a_step_of_the_decoder_reads_its_caches(monkeypatch):
+    torch = pytest.importorskip("torch")
+    decoder = pytest.importorskip("benchmarks.gpu.decoder")
+    small = {"HEADS": 4, "KEY_HEADS": 2, "DEPTH": 16, "HIDDEN": 64, "INNER": 96, "WORDS": 40}
+    for name, value in small.items():
+        monkeypatch.setattr(decoder, name, value)
+    torch.manual_seed(0)
+    shapes = decoder._shapes(1, 5)
+    tensors = [torch.randn(shape) for shape in shapes[1:]]
+    token = torch.tensor([[3]])
+    logits, key, value = decoder.decode_step(token, *tensors)
+    assert logits.shape == (1, 1, decoder.WORDS)
+    assert key.shape == value.shape == (1, decoder.KEY_HEADS, 1, decoder.DEPTH)
+    tensors[-1] = tensors[-1] + 1  # the values so far
+    other, same_key, _ = decoder.decode_step(token, *tensors)
+    assert torch.equal(key, same_key)
+    assert not torch.allclose(logits, other)
 
 
 @pytest.mark.torch

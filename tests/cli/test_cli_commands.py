@@ -40,9 +40,9 @@ def test_compile(cli, dense_file, tmp_path):
 def test_compile_takes_all_its_options(cli, dense_file, tmp_path):
     result = cli(
         "compile", dense_file, "--output", tmp_path / "a [b]", "--dim", "batch=2", "--target",
-        "cpu", "--precision", "fp32", "--cuda-graph", "--dump", tmp_path / "dump", "--rewrite",
-        "greedy", "--allow", "reassociate,approximate", "--fast-math", "--without-rule",
-        "factor_one", "--without-rule", "join_matmuls",
+        "cpu", "--precision", "fp32", "--no-cuda-graph", "--static-input", "data", "--dump",
+        tmp_path / "dump", "--rewrite", "greedy", "--allow", "reassociate,approximate",
+        "--fast-math", "--without-rule", "factor_one", "--without-rule", "join_matmuls",
     )  # fmt: skip
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"{tmp_path}/a [b] for cpu:")

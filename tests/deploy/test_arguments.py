@@ -23,7 +23,7 @@ def check_two(ids, mask, dtypes=("int64", "bool")):
 
 
 def test_arguments_come_into_call_order():
-    assert order(TWO, {"mask": 1, "ids": 2}) == [2, 1]
+    assert order(TWO.inputs, {"mask": 1, "ids": 2}) == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_arguments_come_into_call_order():
 )
 def test_wrong_names_are_listed(arguments, words):
     with pytest.raises(UserError, match=re.escape(words)):
-        order(TWO, arguments)
+        order(TWO.inputs, arguments)
 
 
 def test_fitting_arguments_tell_the_extents():

@@ -9,7 +9,7 @@ import tvm_fusion
 from tvm_fusion import DimRange
 from tvm_fusion.errors import UserError
 
-WEIGHT = np.random.default_rng(0).standard_normal((16, 32)).astype("float32")
+WEIGHT = np.random.default_rng(0).standard_normal((16, 16)).astype("float32")
 
 
 def module(names=("main", "pair")) -> tvm.IRModule:

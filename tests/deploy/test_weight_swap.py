@@ -71,14 +71,15 @@ def test_mapped_weights_are_private(dense_folder):
     arrays["weight"][...] = 0
     assert (dense_folder / "weights.bin").read_bytes() == before
     again = weights_file.read(dense_folder, manifest.read(dense_folder))["weight"]
-    np.testing.assert_array_equal(again.reshape(64, 32), OWN["weight"])  # one panel of 32 columns
+    columns = again.transpose(1, 0, 2).reshape(64, 32)  # of all panels, side by side
+    np.testing.assert_array_equal(columns, OWN["weight"])
 
 
 def test_a_weight_that_is_stored_otherwise_is_refused(dense_folder, other_folder, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(other_folder, other)
     found = manifest.read(other)
-    found["weights"]["weight"]["packed"]["shape"] = [2, 64, 16]
+    found["weights"]["weight"]["packed"]["shape"] = [32, 64, 1]
     manifest.write(other, found)
     with pytest.raises(UserError, match="is stored in another form; expected an artifact of the"):
         tvm_fusion.load(dense_folder, weights=other)

@@ -6,11 +6,13 @@ import functools
 
 import pytest
 
-from benchmarks.fusion.case import TARGETS, Case, Compiled, compile_case, errors
+from benchmarks.fusion.case import Case, Compiled, compile_case, errors
 from benchmarks.fusion.graphs import GRAPHS, SIZES
 from tvm_fusion.device import parse
 from tvm_fusion.report.count import count_stock
 
+# Which kernels pay is the machine's: a named CPU makes counts the same everywhere.
+COUNTED = ("cpu:x86-64-v4", "cuda:sm_90a")
 CASES = {(name, size): graph.case(size) for name, graph in GRAPHS.items() for size in SIZES}
 each_case = pytest.mark.parametrize(
     ("name", "size"), list(CASES), ids=["-".join(key) for key in CASES]
@@ -22,7 +24,7 @@ def compiled(case: Case, target: str) -> Compiled:
     return compile_case(case, target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", COUNTED)
 @each_case
 def test_kernels(name, size, target):
     graph, found = GRAPHS[name], compiled(CASES[name, size], target)

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from benchmarks.fusion import cells
-from benchmarks.fusion.case import TARGETS, Case, Compiled, compile_case, errors, operators
+from benchmarks.fusion.case import Case, Compiled, compile_case, errors, operators
 from benchmarks.fusion.cell_operators import OPERATORS
 from tvm_fusion import transform
 from tvm_fusion._tvm import PIPELINE
@@ -21,6 +21,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.ecg.mapping import TABLE, MappingType, Relation
 
+# Which kernels pay is the machine's: a named CPU makes counts the same everywhere.
+COUNTED = ("cpu:x86-64-v4", "cuda:sm_90a")
 RED = {
     (first.value, second.value)
     for (first, second), cell in TABLE.items()
@@ -97,7 +99,7 @@ def test_results_are_right(cell, case):
         assert error <= case.tolerance, found
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", COUNTED)
 @pytest.mark.parametrize(("cell", "case"), FUSED)
 def test_one_kernel(cell, case, target):
     found = compiled(case, target)
@@ -107,7 +109,7 @@ def test_one_kernel(cell, case, target):
     assert not found.count.caveats
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", COUNTED)
 @pytest.mark.parametrize(("cell", "case"), APART)
 def test_red_cells_stay_apart_and_say_so(cell, case, target):
     found = compiled(case, target)

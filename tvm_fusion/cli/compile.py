@@ -35,7 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bind a dimension, or keep it symbolic within a range",
     )
     parser.add_argument(
-        "--cuda-graph", action="store_true", help="capture static launches into CUDA graphs"
+        "--no-cuda-graph",
+        dest="cuda_graph",
+        action="store_false",
+        help="launch every kernel by itself",
+    )
+    parser.add_argument(
+        "--static-input",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an input that lies at the same address in every call, such as a cache",
     )
     parser.add_argument(
         "--dump", type=Path, metavar="DIR", help="write TVMScript after every stage"
@@ -67,6 +77,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         half_io=options.half_io,
         dims=parse_dims(options.dim),
         cuda_graph=options.cuda_graph,
+        static_inputs=options.static_input,
         dump=options.dump,
         **rewrite_options(options),
     )

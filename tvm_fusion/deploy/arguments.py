@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import UserError
@@ -19,44 +20,54 @@ _OPERATORS: dict[type, Any] = {
 }
 
 
-def order(signature: Signature, arguments: Mapping[str, Any]) -> list[Any]:
-    """Bring named arguments into call order.
+def order(specs: Sequence[TensorSpec], arguments: Mapping[str, Any]) -> list[Any]:
+    """Bring arguments, all of the inputs, into call order; raises as :func:`check_names` does."""
+    check_names(specs, arguments)
+    return [arguments[spec.name] for spec in specs]
+
+
+def check_names(
+    specs: Sequence[TensorSpec], arguments: Mapping[str, Any], is_complete: bool = True
+) -> None:
+    """Check that arguments are some inputs, or all of them.
 
     Raises
     ------
     UserError
         For a name that the function does not have, or one that is missing.
     """
-    names = [spec.name for spec in signature.inputs]
+    names = dict.fromkeys(spec.name for spec in specs)
     if not isinstance(arguments, Mapping):
         raise UserError(
             f"the inputs are a {type(arguments).__name__}", f"arrays by name ({_listed(names)})"
         )
     unknown = [name for name in arguments if name not in names]
-    missing = [name for name in names if name not in arguments]
+    missing = [name for name in names if name not in arguments] if is_complete else []
     if unknown or missing:
         found = [f"unknown input {name!r}" for name in unknown]
         found += [f"missing input {name!r}" for name in missing]
         raise UserError(", ".join(found), f"the inputs {_listed(names)}")
-    return [arguments[name] for name in names]
 
 
 def check(
-    specs: tuple[TensorSpec, ...],
-    shapes: list[tuple[int, ...]],
-    dtypes: list[str],
+    specs: Sequence[TensorSpec],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
     dims: Mapping[str, DimRange],
+    known: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Check shapes and dtypes, and find the extents of the symbolic dimensions.
 
     Parameters
     ----------
-    specs : tuple of TensorSpec
-        What is expected, in call order.
-    shapes, dtypes : list
+    specs : sequence of TensorSpec
+        What is expected.
+    shapes, dtypes : sequence
         What was given.
     dims : mapping of str to DimRange
         Ranges of the symbolic dimensions.
+    known : mapping of str to int
+        Extents of symbolic dimensions that other inputs have fixed.
 
     Returns
     -------
@@ -68,27 +79,35 @@ def check(
     UserError
         At the first input that does not fit.
     """
-    extents: dict[str, int] = {}
+    extents = dict(known)
+    symbolic = []
     for spec, shape, dtype in zip(specs, shapes, dtypes, strict=True):
+        if dtype == spec.dtype and shape == spec.shape:
+            continue  # the usual case, and quick
+        symbolic.append((spec, shape))
         if dtype != spec.dtype:
             raise UserError(
                 f"input {spec.name!r} has dtype {dtype}", spec.dtype, f"cast it to {spec.dtype}"
             )
-        wanted = f"input {spec.name!r} has shape {shape}", _text(spec)
         if len(shape) != len(spec.shape):
-            raise UserError(*wanted)
+            raise _misshapen(spec, shape)
         for extent, size in zip(spec.shape, shape, strict=True):
             if isinstance(extent, str) and extent.isidentifier():
                 if extents.setdefault(extent, size) != size:
-                    raise UserError(*wanted, f"{extent} is {extents[extent]} in an earlier input")
+                    earlier = f"{extent} is {extents[extent]} in an earlier input"
+                    raise _misshapen(spec, shape, earlier)
                 _check_range(spec, extent, size, dims)
             elif isinstance(extent, int) and extent != size:
-                raise UserError(*wanted)
-    for spec, shape in zip(specs, shapes, strict=True):
+                raise _misshapen(spec, shape)
+    for spec, shape in symbolic:
         for extent, size in zip(spec.shape, shape, strict=True):
             if isinstance(extent, str) and evaluate(extent, extents) not in (None, size):
-                raise UserError(f"input {spec.name!r} has shape {shape}", _text(spec))
+                raise _misshapen(spec, shape)
     return extents
+
+
+def _misshapen(spec: TensorSpec, shape: tuple[int, ...], advice: str | None = None) -> UserError:
+    return UserError(f"input {spec.name!r} has shape {shape}", _text(spec), advice)
 
 
 def check_out(signature: Signature, out: Any) -> None:
@@ -150,7 +169,7 @@ def _check_range(spec: TensorSpec, name: str, size: int, dims: Mapping[str, DimR
         )
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 

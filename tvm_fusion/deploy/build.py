@@ -38,7 +38,7 @@ class Built:
     packings : dict of str to Packing
         By name, of weights that are packed.
     counts : dict of str to dict
-        By function: ``kernels``, ``calls``, ``intermediate_bytes``.
+        By function: ``kernels``, ``host_launches``, ``calls``, ``intermediate_bytes``.
     """
 
     executable: Any
@@ -102,6 +102,7 @@ def _count(
     result = count(mod, target, function=function, dims=extents, tir_pipeline=PIPELINE)
     return {
         "kernels": result.kernels,
+        "host_launches": result.host_launches,
         "calls": result.calls,
         "intermediate_bytes": result.intermediate_bytes,
     }

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.ir.transform import PassContext
+from tvm.ir.transform import PassContext, Sequential
+from tvm.target import Target
 
 from ..foreign import LOWERED, is_ours, on_ours
+from .capture import CAPTURED, CaptureLaunches
+from .static_inputs import with_static_inputs
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerToVM")
 class LowerToVM:
     """Lower Relax functions to what TVM's virtual machine executes.
 
-    Memory is planned statically. Lowered functions are marked, so that a second application leaves
-    them alone: TVM's own passes would check every argument twice.
+    Memory is planned statically. On CUDA, with ``relax.backend.use_cuda_graph``, launches become
+    CUDA graphs; see :mod:`tvm_fusion.deploy.capture`. Lowered functions are marked, so that a
+    second application leaves them alone: TVM's own passes would check every argument twice.
     """
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours and not lowered yet."""
         lower = relax.transform
+        target = Target.current()
+        on_cuda = target is not None and target.kind.name == "cuda"
+        if on_cuda and ctx.config.get("relax.backend.use_cuda_graph", False):
+            mod = Sequential([CaptureLaunches()])(mod)
         mod = on_ours(
             lower.ToNonDataflow(),
             lower.RemovePurityChecking(),
             lower.CallTIRRewrite(),
             lower.StaticPlanBlockMemory(),
-            lower.RewriteCUDAGraph(),  # if relax.backend.use_cuda_graph is set
+        )(mod)
+        mod = on_ours(with_static_inputs(lower.RewriteCUDAGraph()), only=CAPTURED)(mod)
+        mod = on_ours(
             lower.LowerAllocTensor(),
             lower.KillAfterLastUse(),
             lower.LowerRuntimeBuiltin(),

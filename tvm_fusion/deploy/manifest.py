@@ -18,7 +18,7 @@ Schema 1
 ``functions``
     By name: ``inputs`` and ``outputs``, lists of ``{"name", "shape", "dtype"}`` in call order, with
     a string for a symbolic extent; ``weights``, names in the order in which they follow the inputs;
-    ``kernels``, ``calls`` and ``intermediate_bytes`` of one inference, as
+    ``kernels``, ``host_launches``, ``calls`` and ``intermediate_bytes`` of one inference, as
     :func:`tvm_fusion.report.count.count` counts them with symbolic dimensions at ``max``.
 ``weights``
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of

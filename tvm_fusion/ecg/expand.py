@@ -7,6 +7,7 @@ equal PrimFuncs only if they are equal when they are added.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,7 +73,8 @@ def stand_in(
     builder : relax.BlockBuilder
         Where the call stands.
     dtype : callable
-        Element type of each tensor's stand-in; a constant of another type gets one too.
+        Element type of each tensor's stand-in. Constants get one too, but for finite scalars that
+        keep their type: those become literals.
 
     Returns
     -------
@@ -98,7 +100,7 @@ def stand_in(
         if not is_tensor and not (is_var and isinstance(expr.ty, relax.ShapeType)):
             return expr
         ty = _with_dtype(expr.ty, dtype) if is_tensor else expr.ty
-        if not is_var and ty is expr.ty:
+        if not is_var and ty.same_as(expr.ty) and _is_number(expr):
             return expr
         if hash(expr) not in made:
             made[hash(expr)] = relax.Var(expr.name if is_var else "constant", ty)
@@ -193,6 +195,12 @@ def _take_apart(var: relax.Var, builder: relax.BlockBuilder) -> relax.Tuple:
         return bound
     items = [relax.TupleGetItem(bound, i) for i in range(len(var.ty.fields))]
     return relax.Tuple([builder.emit(item) for item in items])
+
+
+def _is_number(expr: relax.Expr) -> bool:
+    """Whether a constant is a scalar that legalizations can write as a literal."""
+    is_scalar = isinstance(expr, ir.GenericConst) and expr.ty.ndim == 0
+    return is_scalar and math.isfinite(expr.value.numpy().item())
 
 
 def _with_dtype(ty: relax.TensorType, dtype: Callable[[str], str]) -> relax.TensorType:

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
+from .._tvm_half import half_results
 from ..config import FusionConfig
 from ..errors import UserError
 from ..fusion.decisions import Decision, record
@@ -22,6 +23,7 @@ from .findings import Findings
 from .finish import finish, without_bounds
 from .quiet import quiet_importer
 from .relax import bind
+from .torch_converters import CONVERTERS
 from .weights import WeightNames, constants, tracking, weight_key
 
 SOURCE = "ExportedProgram"
@@ -43,9 +45,12 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     chosen, unbound = table.resolve(config.dims, proved)
     Findings(operators=unsupported_operators(program), unbound=unbound).raise_if_any(SOURCE)
     try:
-        with quiet_importer():
+        with quiet_importer(), half_results():
             mod = translator.from_exported_program(
-                program, unwrap_unit_return_tuple=True, run_ep_decomposition=False
+                program,
+                unwrap_unit_return_tuple=True,
+                custom_convert_map=CONVERTERS,
+                run_ep_decomposition=False,
             )
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -112,7 +117,7 @@ def _attention(
 
 def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:
     """Count the operators that TVM's importer has no converter for, branches included."""
-    known = translator.ExportedProgramImporter().convert_map
+    known = {**translator.ExportedProgramImporter().convert_map, **CONVERTERS}
     return Counter(
         node.target.__name__
         for module in program.graph_module.modules()

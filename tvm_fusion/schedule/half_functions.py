@@ -5,9 +5,10 @@ over half types has time for some 28 instructions an element before memory is no
 waits for. Float32's own functions take 20 to 40, divisions 10.
 
 Relative errors are below 2**-14 (of `div`: 2**-22), an eighth of float16's last place at worst, on
-top of the half that rounding takes. Those of the instructions, as PTX's manual has them, are 2**-22
-(`ex2.approx`, `div.full`) and 2**-23 (`rcp.approx`). What `ftz` would flush to zero matters to
-bfloat16, whose range is float32's: exponentials are therefore squares of square roots.
+top of the half that rounding takes; what is made for one type has an eighth of that type's. Those
+of the instructions, as PTX's manual has them, are 2**-22 (`ex2.approx`, `div.full`) and 2**-23
+(`rcp.approx`). What `ftz` would flush to zero matters to bfloat16, whose range is float32's:
+exponentials are therefore squares of square roots.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ __forceinline__ __device__ float tvm_fusion_rcp(float x) {
 __forceinline__ __device__ float tvm_fusion_div(float x, float y) {
   float z; asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;
 }
-// Unlike fminf and fmaxf, this keeps NaN.
+// Unlike fminf and fmaxf, these keep NaN.
+__forceinline__ __device__ float tvm_fusion_positive(float x) {
+#if __CUDA_ARCH__ >= 800
+  float y; asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(0.0f)); return y;
+#else
+  return x < 0.0f ? 0.0f : x;
+#endif
+}
 __forceinline__ __device__ float tvm_fusion_clip(float x, float limit) {
 #if __CUDA_ARCH__ >= 800
   float y; asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(limit));
@@ -102,6 +110,18 @@ FUNCTIONS = {
   odds = fmaf(fmaf(odds, square, 2.59790553e-4f), square, -0.105193135f);
   odds = fmaf(odds, square, -2.30197826f);
   return x * tvm_fusion_rcp(1.0f + tvm_fusion_ex2(x * odds));
+}
+""",
+    # The same, x or 0 minus the tail: 2**-10.7, an eighth of bfloat16's last place. Down to its
+    # smallest results powers stay normal numbers: 2**24 times too large, and a polynomial as small.
+    # In 1 / (1 + 0.36 x), the polynomial is exp(x*x / 2) times the tail on 0 <= x <= 13.2.
+    "gelu_bfloat16": """(float x) {
+  float size = fminf(fabsf(x), 16.0f), near = tvm_fusion_rcp(fmaf(size, 0.36f, 1.0f));
+  float y = size * 0.84932180f;  // sqrt(log2(e) / 2)
+  float power = tvm_fusion_ex2(fmaf(-y, y, 24.0f));
+  float scaled = fmaf(fmaf(1.64456912e-8f, near, 3.91703662e-9f), near, 9.52672954e-9f);
+  scaled = fmaf(scaled, near, -6.91515516e-11f);
+  return fmaf(-size, scaled * power, tvm_fusion_positive(x));
 }
 """,
     # Twice the sigmoid of 2 x, as exact where it is nearly 0.

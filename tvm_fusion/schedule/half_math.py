@@ -81,16 +81,16 @@ def _rounded(node: tirx.Cast) -> ir.Expr:
     if str(node.ty.dtype) not in HALF_TYPES or str(node.value.ty.dtype) != "float32":
         return node
     dtype, value = str(node.ty.dtype), _loosened(node.value, [MOST])
-    return tirx.Cast(dtype, _gelu(value) if dtype == "float16" else value)
+    return tirx.Cast(dtype, _gelu(value, dtype))
 
 
-def _gelu(expr: ir.Expr) -> ir.Expr:
+def _gelu(expr: ir.Expr, dtype: str) -> ir.Expr:
     """Compute ``x * normal_cdf(x)`` at once."""
     if isinstance(expr, tirx.Mul):
         for x, function in ((expr.a, expr.b), (expr.b, expr.a)):
             argument = argument_of(function, "normal_cdf")
             if argument is not None and tvm_ffi.structural_equal(x, argument):
-                return call("gelu_float16", x)
+                return call(f"gelu_{dtype}", x)
     return expr
 
 

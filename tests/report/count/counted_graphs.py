@@ -13,6 +13,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+from tvm_fusion.deploy.static_inputs import STATIC_INPUTS
+
 
 def cuda() -> tvm.target.Target:
     return tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
@@ -177,6 +179,21 @@ def symbolic_cuda_graph() -> tvm.IRModule:
     return tvm.IRModule({"main": mod["main"].with_attrs(attrs)})
 
 
+@graph(cuda_graph=True)
+def blocks_with_a_cache() -> tvm.IRModule:
+    """Products and norms that read their input twice, and a cache that stays in place."""
+
+    def body(e: Callable, x: relax.Var, cache: relax.Var, w: relax.Var) -> list:
+        y = x
+        for _ in range(3):
+            weighed = e(op.nn.softmax(e(op.matmul(y, e(op.permute_dims(cache, [1, 0])))), -1))
+            y = e(op.add(x, e(op.matmul(e(op.matmul(weighed, cache)), w))))
+        return [y, e(op.exp(y))]
+
+    mod = make([tensor("x", 65, 512), tensor("cache", 700, 512), tensor("w", 512, 512)], body)
+    return tvm.IRModule({"main": mod["main"].with_attr(STATIC_INPUTS, [1])})
+
+
 @graph()
 def topk() -> tvm.IRModule:
     return make([tensor("x", 5, 300)], lambda e, x: op.topk(x, 3, ret_type="values"))
@@ -284,6 +301,13 @@ def unfused(entry: Graph, target: tvm.target.Target) -> tvm.IRModule:
                 dlight.ApplyDefaultSchedule(dlight.gpu.Fallback()),
             ]
         )(entry.build())
+
+
+def ours(entry: Graph, target: tvm.target.Target) -> tvm.IRModule:
+    """All stages of this package, up to the same form."""
+    config = {"relax.backend.use_cuda_graph": entry.cuda_graph}
+    with tvm.transform.PassContext(config=config), target:
+        return relax.get_pipeline("tvm_fusion", target=target)(entry.build())
 
 
 VARIANTS = {"stock": stock, "unfused": unfused}

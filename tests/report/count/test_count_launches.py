@@ -46,6 +46,7 @@ def test_count_is_what_a_device_launches(
     true = launched[variant][name][function]
     assert counted.kernels - counted.copies == true["kernels"]
     assert counted.copies == true["copies"]
+    assert counted.host_launches == true["host_launches"]
     assert counted.library_calls == 0
     assert not counted.caveats
 
@@ -54,6 +55,15 @@ def test_count_is_what_a_device_launches(
 def test_cuda_graph_was_really_used(launched: dict, name: str) -> None:
     assert launched["stock"][name]["main"]["graph_launches"] == 1
     assert launched["stock"]["softmax_written_out"]["main"]["graph_launches"] == 0
+
+
+def test_ours_is_one_graph_and_two_launches(launched: dict) -> None:
+    true = launched["ours"]["blocks_with_a_cache"]["main"]
+    entry, target = graphs.GRAPHS["blocks_with_a_cache"], graphs.cuda()
+    counted = count(graphs.ours(entry, target), target, tir_pipeline="tvm_fusion")
+    assert counted.kernels == true["kernels"] > 5
+    assert true["graph_launches"] == 1
+    assert counted.host_launches == true["host_launches"] == 3
 
 
 @pytest.mark.parametrize("name", ["attention_operator", "symbolic_batch", "topk"])

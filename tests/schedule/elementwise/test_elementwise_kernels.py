@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -226,6 +227,34 @@ CASES = {
         lambda emit, x: op.permute_dims(emit(op.strided_slice(x, [0, 1], [3, 1], [131, 193]))),
         lambda x: [x[3:131, 1:193].T],
     ),
+    "rows of results that begin anywhere": (
+        [tensor("x", 301, 132, dtype="float16")],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), "float32"),
+        lambda x: [x.T],
+    ),
+    "rows of both sides that begin anywhere": (
+        [tensor("x", 3, 421, 131, dtype="bfloat16"), tensor("y", 3, 131, 421, dtype="bfloat16"),
+         tensor("b", 421, dtype="bfloat16")],
+        lambda emit, x, y, b: op.maximum(
+            emit(op.maximum(emit(op.permute_dims(x, [0, 2, 1])), y)), b),
+        lambda x, y, b: [np.maximum(np.maximum(x.transpose(0, 2, 1), y), b)],
+    ),
+    "rows of the source that begin anywhere": (
+        [tensor("x", 512, 131, dtype="float16")],
+        lambda emit, x: op.nn.relu(emit(op.permute_dims(x))),
+        lambda x: [np.maximum(x.T, 0)],
+    ),
+    "shifted rows of two results": (
+        [tensor("x", 333, 70), tensor("y", 70, 1)],
+        lambda emit, x, y: (lambda s: [s, op.astype(s, "float16")])(
+            emit(op.maximum(emit(op.permute_dims(x)), y))),
+        lambda x, y: [np.maximum(x.T, y), np.maximum(x.T, y).astype("float16")],
+    ),
+    "a shifted part of rows": (
+        [tensor("x", 300, 140, dtype="float16")],
+        lambda emit, x: op.permute_dims(emit(op.strided_slice(x, [0, 1], [1, 3], [290, 132]))),
+        lambda x: [x[1:290, 3:132].T],
+    ),
     "a column": (
         [tensor("x", 127, 1), tensor("y", 1, 127)],
         lambda emit, x, y: op.add(emit(op.permute_dims(x)), y),
@@ -396,7 +425,10 @@ TYPES = ("float16", "float32")
 @pytest.mark.parametrize("source", TYPES)
 @pytest.mark.parametrize("rows", [4096, 4098, 4095])
 def test_tiles_have_no_bank_conflicts(source, result, rows):
-    """A warp's threads access different banks, or the same word, in every instruction."""
+    """A warp's threads access different banks, or the same word, in every instruction.
+
+    A few ask for the same bank where rows of results are shifted by unequal numbers of elements.
+    """
     members = group(
         [tensor("x", rows, 2 * rows, dtype=source)],
         lambda emit, x: op.astype(emit(op.permute_dims(x)), result),
@@ -407,8 +439,9 @@ def test_tiles_have_no_bank_conflicts(source, result, rows):
     assert {is_write for is_write, _ in accesses} == {True, False}
     per_word = 2 if source == "float16" else 1
     for _, places in accesses:
-        words = {int(place) // per_word for place in places}
-        assert len({word % 32 for word in words}) == len(words)
+        banks = Counter(word % 32 for word in {int(place) // per_word for place in places})
+        most = 1 if rows % 16 == 0 else 4
+        assert max(banks.values()) <= most
 
 
 def shared_accesses(func):
@@ -453,6 +486,20 @@ def test_transposes_move_vectors_on_both_sides():
         assert text.count("__syncthreads()") == 1
         first, last = text.index("x_tile[") if "x_tile[" in text else 0, text.rindex("x_tile")
         assert first < text.index("__syncthreads()") < last
+
+
+@pytest.mark.parametrize("result", TYPES)
+@pytest.mark.parametrize("shape", [(1001, 999), (1028, 513)])
+def test_odd_rows_move_in_vectors_on_both_sides(shape, result):
+    """Where a vector begins differs from line to line, and every one is aligned."""
+    members = group(
+        [tensor("x", *shape, dtype="float16")],
+        lambda emit, x: op.astype(emit(op.permute_dims(x)), result),
+        CUDA,
+    )
+    text = cuda_kernel(kernel(Elementwise(True), members, CUDA)[1])
+    assert re.search(r"\*\(uint4\*\)\(x_part_ptr.*= \*\(uint4\*\)\(x_ptr", text)
+    assert ("*(float4*)(" if result == "float32" else "*(uint4*)(") + "compute_ptr +" in text
 
 
 def test_barriers_stand_under_no_condition():

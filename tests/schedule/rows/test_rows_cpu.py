@@ -11,6 +11,7 @@ from row_checks import build, check, cpu_target
 from tvm import te, tirx
 from tvm.script import tirx as T
 
+from tvm_fusion.schedule.register_tile import VectorUnit
 from tvm_fusion.schedule.rows import schedule_rows_cpu
 from tvm_fusion.schedule.vector_math import vector_math
 
@@ -206,5 +207,5 @@ def test_lanes_are_neighbouring_terms_where_results_lie_apart_in_what_is_read():
                 total[vi] = total[vi] + x[vi, vk]
 
     text = schedule_rows_cpu(sums, 0, cpu_target()).script()
-    assert "total_64" in text
+    assert f"total_{4 * VectorUnit.of(cpu_target()).lanes}_" in text
     assert "range(T.int64(640))" not in text

@@ -187,6 +187,8 @@ def test_no_vectors_where_they_do_not_fit(example):
     [
         ((8192, 4096), (8192, 32, 4)),  # 4 vectors a thread
         ((8192, 5120), (8192, 32, 5)),
+        ((8192, 11200), (8192, 32, 8)),  # no more than 8 warps
+        ((8192, 32768), (8192, 32, 16)),  # but for what their registers cannot hold
         ((8192, 1024), (2048, 32, 4)),  # a warp a row
         ((1 << 18, 128), (1 << 14, 8, 16)),  # a part of a warp
         ((256, 4096), (256, 32, 16)),  # few rows: one vector a thread
@@ -197,6 +199,13 @@ def test_no_vectors_where_they_do_not_fit(example):
 def test_threads_for_vectors(size, expected):
     func = scheduled(NORMS["softmax"](*size, "float16"))
     assert threads_and_blocks(func) == expected
+
+
+def test_threads_for_narrow_accesses():
+    """Two elements at a time: of one stream all that four vectors hold, of two a quarter of it."""
+    softmax, rms_norm = programs.softmax, programs.rms_norm
+    assert threads_and_blocks(scheduled(softmax(8192, 8214, dtype="float16")))[1:] == (32, 8)
+    assert threads_and_blocks(scheduled(rms_norm(8192, 8214, "float16")))[1:] == (32, 32)
 
 
 def test_blocks_of_a_row_write_their_parts():

@@ -55,7 +55,7 @@ def check_inputs(planned: PlannedModel, inputs: Mapping[str, np.ndarray]) -> dic
         For wrong names, shapes and dtypes.
     """
     signature = planned.imported.signatures[planned.main]
-    arrays = arguments.order(signature, inputs)
+    arrays = arguments.order(signature.inputs, inputs)
     shapes, dtypes = [tuple(a.shape) for a in arrays], [str(a.dtype) for a in arrays]
     return arguments.check(signature.inputs, shapes, dtypes, planned.imported.dims)
 
@@ -90,7 +90,7 @@ def tensors(planned: PlannedModel, inputs: Mapping[str, np.ndarray]) -> list[Any
     """Bring inputs into call order and onto the device."""
     signature = planned.imported.signatures[planned.main]
     device = device_of(planned)
-    return [to_tensor(array, device) for array in arguments.order(signature, inputs)]
+    return [to_tensor(array, device) for array in arguments.order(signature.inputs, inputs)]
 
 
 def outputs_of(

@@ -89,6 +89,7 @@ def count(
             size for allocation, size in tally.allocations.items() if allocation not in returned
         ),
         hidden_bytes=tally.hidden_bytes,
+        host_launches=tally.host_launches,
         caveats=tuple(dict.fromkeys(tally.caveats)),
     )
 

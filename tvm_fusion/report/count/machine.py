@@ -152,7 +152,8 @@ class Machine:
             return None
         if name == "vm.builtin.cuda_graph.run_or_capture" and isinstance(args[0], FunctionValue):
             captured = args[1] if isinstance(args[1], tuple) else ()
-            return self.invoke(args[0], captured)
+            function = args[0]
+            return self.tally.launch_graph(lambda: self.invoke(function, captured))
         if name == "vm.builtin.cuda_graph.get_cached_alloc" and isinstance(args[0], FunctionValue):
             return self.invoke(args[0], ())
         if name == "vm.builtin.invoke_closure" and isinstance(args[0], FunctionValue):

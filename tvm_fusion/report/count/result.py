@@ -44,6 +44,8 @@ class Count:
     visible_bytes : int
         Bytes of tensors allocated between calls and not returned. Inputs, weights and constants are
         not among them; views of one allocation count once, tensors that share planned storage each.
+    host_launches : int
+        Launches that the host makes: a CUDA graph is one.
     hidden_bytes : int
         Bytes of buffers inside PrimFuncs that are larger than a tile.
     caveats : tuple of str
@@ -54,6 +56,7 @@ class Count:
     calls: int
     visible_bytes: int
     hidden_bytes: int
+    host_launches: int
     caveats: tuple[str, ...] = ()
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tvm import relax
@@ -58,10 +58,13 @@ class Tally:
     """What has been counted so far.
 
     ``launches`` maps (kernel, PrimFunc, kind) to times, ``allocations`` an allocation to bytes.
+    ``in_graph`` tells that a CUDA graph's launches are being counted, which the host does not make.
     """
 
     launches: dict[tuple[str, str, Kind], int] = field(default_factory=dict)
     calls: int = 0
+    host_launches: int = 0
+    in_graph: bool = False
     hidden_bytes: int = 0
     allocations: dict[int, int] = field(default_factory=dict)
     caveats: list[str] = field(default_factory=list)
@@ -70,6 +73,17 @@ class Tally:
         """Add launches."""
         key = (kernel, primfunc, kind)
         self.launches[key] = self.launches.get(key, 0) + times
+        if not self.in_graph:
+            self.host_launches += times
+
+    def launch_graph(self, body: Callable[[], object]) -> object:
+        """Count a CUDA graph, whose launches ``body`` adds, as one launch of the host."""
+        self.host_launches += 1
+        self.in_graph = True
+        try:
+            return body()
+        finally:
+            self.in_graph = False
 
     def call(self, primfunc: str, profile: Profile) -> None:
         """Add one call of a PrimFunc."""
@@ -81,8 +95,9 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Add all that another tally holds."""
-        for (kernel, primfunc, kind), times in other.launches.items():
-            self.launch(kernel, primfunc, kind, times)
+        for key, times in other.launches.items():
+            self.launches[key] = self.launches.get(key, 0) + times
+        self.host_launches += other.host_launches
         self.calls += other.calls
         self.hidden_bytes += other.hidden_bytes
         self.allocations.update(other.allocations)

@@ -14,6 +14,7 @@ from ..launches import launches
 from .canonical import canonical, gathered
 from .graft import CannotGraft, graft
 from .operands import SumOfProducts
+from .row_sums import RowSum
 from .slim import slim
 from .slim_gpu import slim_gpu
 from .sums_gpu import sums_gpu
@@ -22,13 +23,18 @@ RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
 
 
 def contraction_gpu(
-    program: Program, contraction: SumOfProducts, name: str, target: Target
+    program: Program,
+    contraction: SumOfProducts,
+    name: str,
+    target: Target,
+    row_sum: RowSum | None = None,
 ) -> tirx.PrimFunc:
     """Make the kernel: the first schedule that is one launch and fits the device.
 
-    Schedules finish one sum at a time, so those of several pieces are plain sums.
+    Products with a sum over the rows are of few rows. Schedules finish one sum at a time, so those
+    of several pieces are plain sums.
     """
-    cut = slim(contraction, target)
+    cut = slim(contraction, target, row_sum)
     if cut is not None:
         return slim_gpu(program, cut)
     if contraction.pieces is not None:

@@ -80,7 +80,7 @@ def row_prologue(program: Program) -> RowPrologue | Refusal:
         return Refusal("row_too_long", f"The terms of {stage.name} are not known.")
     shape = [a.extent for a in axes]
     operand = declare(shape, str(factor.ty.dtype), "rows")
-    swapped = _swap(stage, factor, load(operand, [a.var for a in axes]))
+    swapped = swap(stage, factor, load(operand, [a.var for a in axes]))
     written = [b for b in program.outputs if b in computed]
     fresh = tuple(Axis(tirx.Var(a.var.name, "int64"), a.extent) for a in axes)
     place = {a.var: f.var for a, f in zip(axes, fresh, strict=True)}
@@ -128,7 +128,7 @@ def _factor(stage: Stage, computed: set[ir.Var]) -> ir.Expr | None:
     return factors[0] if len(factors) == 1 else None
 
 
-def _swap(stage: Stage, factor: ir.Expr, other: ir.Expr) -> Stage:
+def swap(stage: Stage, factor: ir.Expr, other: ir.Expr) -> Stage:
     """Put another expression in a factor's place."""
 
     def swap(node: ir.Expr) -> ir.Expr:

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import DataType, ir, sym, tirx
+from tvm import DataType, ir, tirx
 from tvm.target import Target
 
 from ...device import Device
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
-from ..address import conditional_loads, offset, same, stride
-from ..gpu import VECTOR_BYTES
-from ..loops import ceildiv, constant, coordinates, index, product, substitute, when
+from ..address import conditional_loads
+from ..loops import ceildiv, constant, coordinates, index, product, when
 from .operands import SumOfProducts
+from .row_sums import RowSum
+from .tile import Tile, tile_of
 
 MOST_SUMS = 16  # that a thread holds for each of its columns
-LANES = (8, 4, 2)  # vectors side by side: a cache line of 128 bytes, or parts of one
+LANES = (8, 4, 2)  # tiles side by side: vectors of a cache line of 128 bytes, or of parts of one
 BLOCKS = 128  # below which multiprocessors of large devices are idle
 FILL = 1 << 18  # threads that ask for enough at once: as many as a large device holds
 LEAST_THREADS = 256
+WARP = 32
 REGISTERS = 64  # sums of one thread; with more, fewer terms are asked for at once
+BESIDES = 40  # registers of one thread that are no sums
+FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
 
 
@@ -37,16 +41,18 @@ class Slim:
     batch, rows, columns, reduce : tuple of Axis
         Axes of both factors; of the small one; of the large one, without the one that tells pieces
         apart; those of the sum.
-    streamed : tuple of TensorLoad
-        Reads of the large factor in vectors.
-    width : int
-        Columns of a vector.
+    small, large : Expr
+        The factors.
+    tile : Tile
+        What a thread takes at a time.
     lanes : int
-        Vectors side by side in a block.
+        Tiles side by side in a block.
     slices : int
         Threads that share the terms of a column.
     ahead : int
-        Terms that a thread asks for at once.
+        Tiles that a thread asks for at once.
+    row_sum : RowSum or None
+        A sum over each row that scales the row's results.
     """
 
     contraction: SumOfProducts
@@ -54,11 +60,23 @@ class Slim:
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     reduce: tuple[Axis, ...]
-    streamed: tuple[ir.TensorLoad, ...]
-    width: int
+    small: ir.Expr
+    large: ir.Expr
+    tile: Tile
     lanes: int
     slices: int
     ahead: int
+    row_sum: RowSum | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of a tile."""
+        return self.tile.width
+
+    @property
+    def steps(self) -> ir.Expr:
+        """Tiles behind each other in a column."""
+        return ceildiv(product([a.extent for a in self.reduce]), self.tile.terms)
 
     @property
     def count(self) -> int:
@@ -86,33 +104,53 @@ class Slim:
         return product([*(a.extent for a in self.batch), ceildiv(_static(self.columns), self.side)])
 
     @property
+    def kept(self) -> int:
+        """Sums of a thread: of all rows, pieces and columns of a tile, then those over the rows."""
+        return self.count * (self.pieces * self.width + (self.row_sum is not None))
+
+    def shared(self, rows: int) -> int:
+        """Count a slice's sums of some rows, of all columns of a block, in the same order."""
+        return rows * (self.pieces * self.side + (self.row_sum is not None))
+
+    @property
     def together(self) -> int:
         """Rows that are added up in shared memory at once."""
-        size = _bytes(self.contraction.dtype) * self.threads * self.width * self.pieces
+        size = _bytes(self.contraction.dtype) * self.slices * self.shared(1)
         return max(1, SHARED_BYTES // size)
 
+    def thread(self, number: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        """Tell a thread's slice and tile; neighbours read what lies side by side."""
+        if self.tile.is_along:
+            slices = index(self.slices)
+            return tirx.floormod(number, slices), tirx.floordiv(number, slices)
+        lanes = index(self.lanes)
+        return tirx.floordiv(number, lanes), tirx.floormod(number, lanes)
+
     def place(
-        self,
-        number: ir.Expr,
-        row: ir.Expr | int,
-        piece: ir.Expr | int,
-        vector: ir.Expr,
-        lane: ir.Expr,
-    ) -> list[ir.Expr]:
-        """Say where a sum is, for each axis of the stage."""
+        self, number: ir.Expr, row: ir.Expr | int, piece: ir.Expr | int, vector: ir.Expr
+    ) -> dict[ir.Var, ir.Expr]:
+        """Say where a tile is: for each axis, of the last of the columns the tile's number."""
         blocks = ceildiv(_static(self.columns), self.side)
         around = coordinates(tirx.floordiv(number, blocks), [a.extent for a in self.batch])
         extents = [a.extent for a in self.columns]
         extents[-1] = index(int(extents[-1]) // self.width)
         across = coordinates(tirx.floormod(number, blocks) * self.lanes + vector, extents)
-        across[-1] = across[-1] * self.width + lane
         down = coordinates(index(row), [a.extent for a in self.rows])
-        found = dict(
-            zip((*self.batch, *self.rows, *self.columns), (*around, *down, *across), strict=True)
-        )
+        axes = (*self.batch, *self.rows, *self.columns)
+        found = {a.var: index(0) for a in self.contraction.stage.axes}
+        found |= {a.var: p for a, p in zip(axes, (*around, *down, *across), strict=True)}
         if self.contraction.pieces is not None:
-            found[self.contraction.pieces.piece] = index(piece)
-        return [found.get(axis, index(0)) for axis in self.contraction.stage.axes]
+            found[self.contraction.pieces.piece.var] = index(piece)
+        return found | {self.tile.across: across[-1]}
+
+    def element(
+        self, number: ir.Expr, row: ir.Expr | int, vector: ir.Expr, lane: ir.Expr
+    ) -> list[ir.Expr]:
+        """Say where a sum is, for each axis of the stage; of several pieces the first."""
+        place = self.place(number, row, 0, vector)
+        last = self.columns[-1].var
+        place[last] = place[last] * self.width + lane
+        return [place[a.var] for a in self.contraction.stage.axes]
 
     def inside(self, number: ir.Expr, vector: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Leave out what the last block has beyond the columns."""
@@ -123,7 +161,9 @@ class Slim:
         return when(tirx.floormod(number, index(blocks)) * self.lanes + vector < vectors, body)
 
 
-def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:
+def slim(
+    contraction: SumOfProducts, target: Target | Device, row_sum: RowSum | None = None
+) -> Slim | None:
     """Cut a product of few rows; ``None`` where it is none, or not one of vectors.
 
     Parameters
@@ -132,10 +172,10 @@ def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:
         The product.
     target : Target or Device
         A GPU, whose blocks have so many threads at most.
+    row_sum : RowSum, optional
+        See :attr:`Slim.row_sum`.
     """
     stage = contraction.stage
-    if conditional_loads(contraction.term()):
-        return None
     piece = None if contraction.pieces is None else contraction.pieces.piece
     wide = [a for a in stage.axes if constant(a.extent) != 1 and a is not piece]
     reduce = tuple(a for a in stage.reduce if constant(a.extent) != 1)
@@ -159,57 +199,71 @@ def slim(contraction: SumOfProducts, target: Target | Device) -> Slim | None:
     sums = _static(rows) * len(contraction.totals)
     if sums > MOST_SUMS or (piece is not None and piece.var in used[0]):
         return None
-    streamed = _streamed(large[0], columns[-1], [a.var for a in (*stage.axes, *stage.reduce)])
-    if not streamed:
+    if conditional_loads(small) or any(loads(i) for x in loads(small) for i in x.indices):
         return None
-    width = _width(streamed, columns[-1])
-    if width is None:
+    if not _is_wider(contraction.dtype, (small, large[0])):
         return None
-    vectors = _static(columns) // width
-    lanes = next((n for n in LANES if vectors // n >= BLOCKS), LANES[-1])
-    blocks = max(1, vectors // lanes)
-    room = SHARED_BYTES // (_bytes(contraction.dtype) * width * len(contraction.totals))
-    most = min(_most_threads(target), room)
-    wanted = min(max(FILL // blocks, LEAST_THREADS), most) // lanes
-    terms = at(product([a.extent for a in reduce]))
-    slices = 1 << min(wanted, terms).bit_length() - 1
-    ahead = 8 if sums * width <= REGISTERS // 2 else 4
-    return Slim(contraction, batch, rows, columns, reduce, streamed, width, lanes, slices, ahead)
+    tile = tile_of(
+        large[0],
+        columns,
+        reduce,
+        (*stage.axes, *stage.reduce),
+        _static(rows),
+        len(contraction.totals),
+    )
+    if tile is None:
+        return None
+    most = min(_most_threads(target), _room(contraction, tile), _most_registers(sums * tile.width))
+    tiles = max(1, at(product([a.extent for a in reduce])) // tile.terms)
+    across = _static(columns) // tile.width
+    if tile.is_along:
+        lanes, slices = _along(across, tiles, most)
+    else:
+        lanes, slices = _beside(across, tiles, most)
+    several = 8 if sums * tile.width <= REGISTERS // 2 else 4
+    ahead = min(max(1, several // tile.vectors), -(-tiles // slices))
+    axes, factors = (batch, rows, columns, reduce), (small, large[0])
+    return Slim(contraction, *axes, *factors, tile, lanes, slices, ahead, row_sum)
+
+
+def _beside(across: int, tiles: int, most: int) -> tuple[int, int]:
+    """Choose lanes and slices where a cache line is of several columns."""
+    lanes = next((n for n in LANES if across // n >= BLOCKS), LANES[-1])
+    wanted = min(max(FILL // max(1, across // lanes), LEAST_THREADS), most) // lanes
+    return lanes, 1 << min(wanted, tiles).bit_length() - 1
+
+
+def _along(across: int, tiles: int, most: int) -> tuple[int, int]:
+    """Choose lanes and slices where a cache line is of several terms."""
+    wanted = min(max(FILL // across, LEAST_THREADS), most)
+    slices = -(-tiles // -(-tiles // wanted))
+    whole = -(-slices // WARP) * WARP
+    slices = whole if slices > WARP and whole <= most else slices
+    lanes = 1
+    while lanes * slices * 2 <= min(LEAST_THREADS, most) and lanes * 2 <= across:
+        lanes *= 2
+    return lanes, slices
+
+
+def _is_wider(dtype: str, factors: Sequence[ir.Expr]) -> bool:
+    """Whether factors that become this type keep what they are."""
+    return all(DataType(str(f.ty.dtype)).bits <= DataType(dtype).bits for f in factors)
+
+
+def _room(contraction: SumOfProducts, tile: Tile) -> int:
+    """Count the threads whose sums of one row fit shared memory."""
+    return SHARED_BYTES // (_bytes(contraction.dtype) * tile.width * len(contraction.totals))
+
+
+def _most_registers(sums: int) -> int:
+    """Count the threads of a block whose sums, and what they need besides, are registers."""
+    return 1 << (FILE // (sums + BESIDES)).bit_length() - 1
 
 
 def _most_threads(target: Target | Device) -> int:
     if isinstance(target, Device):
         return target.max_threads_per_block or 1024
     return int(target.attrs.get("max_num_threads", 1024))
-
-
-def _streamed(factor: ir.Expr, column: Axis, axes: Sequence[ir.Var]) -> tuple[ir.TensorLoad, ...]:
-    """List the different reads that lie along the columns; none if one lies in another way."""
-    found: list[ir.TensorLoad] = []
-    for x in loads(factor):
-        if column.var not in variables(x) or any(same(x, y) for y in found):
-            continue
-        step = stride(offset(x.source, x.indices), column.var, axes)
-        if step is None or constant(step) != 1:
-            return ()
-        found.append(x)
-    return tuple(found)
-
-
-def _width(streamed: Sequence[ir.TensorLoad], column: Axis) -> int | None:
-    """Choose the columns of a vector: of the widest one that begins where it may, always."""
-    size = max(_bytes(str(x.ty.dtype)) for x in streamed)
-    vector, analyzer = tirx.Var("vector", "int64"), sym.Analyzer()
-
-    def is_aligned(width: int) -> bool:
-        starts = [substitute(offset(x.source, x.indices), {column.var: vector * width})
-                  for x in streamed]  # fmt: skip
-        return int(column.extent) % width == 0 and all(
-            analyzer.can_prove_equal(tirx.floormod(start, index(width)), 0) for start in starts
-        )
-
-    widths = [n for n in (8, 4, 2) if n * size <= VECTOR_BYTES]
-    return next((n for n in widths if is_aligned(n)), None)
 
 
 def _bytes(dtype: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tvm import DataType, ir, tirx
@@ -16,7 +16,7 @@ from ...ecg.mapping import MappingType
 from ...ecg.work import at
 from ...fusion.expressions import is_expensive
 from ...fusion.group import Group
-from ...fusion.program import Unstructured
+from ...fusion.program import Program, Stage, Unstructured
 from ..address import lies_along
 from ..estimate import flops, operations, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
@@ -29,6 +29,8 @@ from .gpu import contraction_gpu
 from .operands import SumOfProducts, analyse
 from .packed import packable
 from .roles import roles
+from .row_propose import row_product_proposals
+from .row_sums import RowSum, with_row_sum
 from .slim import slim
 from .together import Pieces
 
@@ -44,6 +46,8 @@ GPU_TILE = 32 * 64
 
 class Contraction(Template):
     """One sum of products of two operands, cheap maps of the operands, any maps of the result.
+
+    On a GPU a product of few rows gathers a sum over the rows as well, which scales its results.
 
     Matrix products, convolutions (grouped, depthwise, transposed) and what else has that form. On a
     CPU, operands that are padded or lie across the columns are copied first.
@@ -61,15 +65,18 @@ class Contraction(Template):
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
         reductions = sum(not stage.is_map for stage in program.stages)
-        if reductions != 1:
+        if reductions != 1 and not (self._is_gpu and reductions == 2):
             return Refusal("not_mine", f"There are {reductions} reductions, not one.")
         refusal = too_many_parameters(program) or inlined_size(program)
         if refusal is not None:
             return refusal
         stages = inlined(program)
-        contraction = analyse(program, stages)
-        if isinstance(contraction, Refusal):
-            return contraction
+        read = _read(program, stages)
+        if isinstance(read, Refusal):
+            return read
+        contraction, row_sum = read
+        if row_sum is not None and slim(contraction, device, row_sum) is None:
+            return Refusal("not_mine", "Sums over rows are gathered by products of few rows alone.")
         refusal = None if self._is_gpu else unpacked_pieces(group, contraction)
         if refusal is not None:
             return refusal
@@ -90,12 +97,13 @@ class Contraction(Template):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Schedule the kernel."""
         program = claim.group.program
-        contraction = analyse(program, inlined(program))
-        if isinstance(contraction, Refusal):
-            raise RuntimeError(contraction.sentence)
+        read = _read(program, inlined(program))
+        if isinstance(read, Refusal):
+            raise RuntimeError(read.sentence)
+        contraction, row_sum = read
         packing: dict[int, tirx.PrimFunc] = {}
         if self._is_gpu:
-            func = contraction_gpu(program, contraction, claim.group.title, target)
+            func = contraction_gpu(program, contraction, claim.group.title, target, row_sum)
         else:
             func, packing = contraction_cpu(program, contraction, constants_of(claim.group), target)
         return replace(Emission.one(func, claim.group), packing=packing)
@@ -106,7 +114,11 @@ class Contraction(Template):
         The mapping table keeps such a pair apart. On a GPU an operand's tile is computed on its way
         to shared memory, and the largest tensor of a squeeze-and-excitation block goes. What is
         only repeated, such as the keys that several heads share, is an index on every target.
+
+        On a GPU norms go into products of few rows, too.
         """
+        if self._is_gpu:
+            yield from row_product_proposals(graph)
         for op in graph.operators:
             if op.type is not MappingType.MANY_TO_MANY:
                 continue
@@ -157,6 +169,16 @@ class Contraction(Template):
         elif self._is_gpu:
             tile = 128
         return max(1, math.ceil(sums / tile))
+
+
+def _read(
+    program: Program, stages: Sequence[Stage]
+) -> tuple[SumOfProducts, RowSum | None] | Refusal:
+    """Read one product, or one with a sum over its rows."""
+    if sum(not stage.is_map for stage in stages) == 2:
+        return with_row_sum(program, stages)
+    contraction = analyse(program, stages)
+    return contraction if isinstance(contraction, Refusal) else (contraction, None)
 
 
 def _expanded(graph: Graph, producer: Operator, reader: Operator) -> list[Operator]:

@@ -24,7 +24,8 @@ from ..loops import (
     when,
 )
 from .domain import Domain, domains, in_registers
-from .tile_phases_gpu import read_tiles, write_tiles
+from .tile_reads_gpu import read_tiles
+from .tile_results_gpu import write_tiles
 from .tiles_gpu import Tiles, tiles
 from .vectors_gpu import Vectors, compute, vectors
 

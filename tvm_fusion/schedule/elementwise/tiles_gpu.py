@@ -13,6 +13,13 @@ one word of the tile further: for the same lane of their vectors they read rows 
 apart, and the words between. When writing, a warp writes words side by side of a few rows, each
 shifted by one bank. (Two to four threads ask for the same bank where sources of both sizes meet,
 whose rows of float32 are 65 words long, and when tiles with shorter or longer rows are written.)
+
+Where rows of results do not begin at sectors of memory, tiles would share sectors with their
+neighbours, and a GPU's memory takes twice as long for parts of one. Each row of such a tile begins
+at the last sector before, so that all vectors are aligned, whatever the rows' length is; only the
+first and the last of a row are incomplete, and go element by element. What is read reaches as far
+back. Where lines of the source do not even begin at words, they are read in aligned vectors, too,
+which hold elements of neighbouring lines at both ends.
 """
 
 from __future__ import annotations
@@ -29,18 +36,17 @@ from ..loops import (
     ceildiv,
     constant,
     coordinates,
-    find,
     index,
     product,
     substitute,
     when,
 )
+from .alignment import WORD, aligned_width, begins_alike, overlap_of, shift_of, step_of
 from .domain import TILED_STRIDE, Domain
 from .reads import Read, bytes_of, reads
 
 THREADS = 256
 WARP = 32  # threads that access shared memory at once; a wavefront of 64 does it in two halves
-WORD = 4  # bytes of a bank
 WORDS = 2048  # of a tile
 ROW = 32  # words of its rows: a cache line
 NARROW = 16  # elements: along a shorter last axis most of a tile would be empty
@@ -83,10 +89,14 @@ class Tiles:
         Those in vectors along the last axis; other elements are read one by one.
     width : int
         Elements of a vector of results.
-    pair : int
-        Results along ``across`` that a thread computes: those of a word.
+    per_word : int
+        Elements of a word.
     words : int
         How many words a row of the tile has: 32, fewer or more where an axis is short.
+    shift : int
+        Results by which rows of a tile may begin earlier, at a sector.
+    overlaps : tuple of int
+        For each transposed read, elements by which its vectors may begin earlier.
     """
 
     domain: Domain
@@ -94,23 +104,35 @@ class Tiles:
     transposed: tuple[Read, ...]
     straight: tuple[ir.TensorLoad, ...]
     width: int
-    pair: int
+    per_word: int
     words: int
+    shift: int
+    overlaps: tuple[int, ...]
 
     @property
     def rows(self) -> int:
         """Results along ``across``, of one block."""
-        return self.words * self.pair
+        return self.words * self.per_word
+
+    @property
+    def pair(self) -> int:
+        """Results along ``across`` that a thread computes: those of a word, if they begin alike."""
+        return 1 if self.shift or any(self.overlaps) else self.per_word
 
     @property
     def columns(self) -> int:
         """Results along the last axis, of one block."""
         return WORDS // self.words
 
-    def pitch(self, found: ir.TensorLoad) -> int:
+    @property
+    def depth(self) -> int:
+        """Elements along the last axis that a tile holds."""
+        return self.columns + self.shift
+
+    def pitch(self, number: int) -> int:
         """Elements of a row of a tile, its padding included."""
-        per_word = WORD // bytes_of(found)
-        return (self.rows // per_word + 1) * per_word
+        per_word = WORD // bytes_of(self.transposed[number].element)
+        return ((self.rows + self.overlaps[number]) // per_word + 1) * per_word
 
     @property
     def sides(self) -> tuple[Axis, Axis]:
@@ -125,20 +147,19 @@ class Tiles:
     @property
     def shared_bytes(self) -> int:
         """Shared memory that the tiles take."""
-        return sum(
-            self.columns * self.pitch(r.element) * bytes_of(r.element) for r in self.transposed
-        )
+        sizes = [bytes_of(r.element) for r in self.transposed]
+        return sum(self.depth * self.pitch(i) * size for i, size in enumerate(sizes))
 
     def declare(self) -> tuple[ir.Var, ...]:
         """Declare the tiles."""
         return tuple(
             scratch(
-                [index(self.columns * self.pitch(r.element))],
+                [index(self.depth * self.pitch(i))],
                 str(r.element.ty.dtype),
                 f"{r.element.source.name}_tile",
                 scope="shared",
             )
-            for r in self.transposed
+            for i, r in enumerate(self.transposed)
         )
 
     @property
@@ -160,7 +181,8 @@ class Tiles:
         row, last = self.sides
         rest = [index(axis.extent) for axis in self.domain.axes[:-1] if axis is not row]
         groups = ceildiv(row.extent, self.rows * self.group)
-        return [*rest, groups, ceildiv(last.extent, self.columns), index(self.group)]
+        columns = ceildiv(last.extent + max(0, self.shift - 1), self.columns)
+        return [*rest, groups, columns, index(self.group)]
 
     @property
     def blocks(self) -> ir.Expr:
@@ -178,8 +200,18 @@ class Tiles:
         return _inside(self.sides[0], self.rows * self.group, row, body)
 
     def inside_column(self, column: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
-        """Leave out what a tile has beyond the end of the last axis."""
+        """Leave out what a tile has beyond the ends of the last axis."""
+        if self.shift:
+            return when(column >= index(0), when(column < index(self.sides[1].extent), body))
         return _inside(self.sides[1], self.columns, column, body)
+
+    def back(self, rest: list[ir.Expr], row: ir.Expr) -> ir.Expr:
+        """Count the results between the last sector that begins before a row, and the row."""
+        if not self.shift:
+            return index(0)
+        first = self.domain.outputs[0]
+        place = substitute(offset(first.buffer, first.indices), self.place(rest, row, index(0)))
+        return tirx.floormod(place, index(self.shift))
 
 
 def _inside(axis: Axis, size: int, place: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
@@ -206,40 +238,43 @@ def tiles(domain: Domain, shared_bytes: int = STATIC_SHARED_BYTES) -> Tiles | No
         return None
     sides = [(s.buffer, offset(s.buffer, s.indices)) for s in domain.outputs]
     if any(str(s.buffer.ty.dtype) not in VECTOR_TYPES for s in domain.stores) or any(
-        _step(domain, place, last) != 1 for _, place in sides
+        step_of(domain, place, last) != 1 for _, place in sides
     ):
         return None
     found = reads(domain)
     transposed = tuple(r for r in found if _is_transposed(domain, r.element, row, last))
     if not transposed:
         return None
-    width = min(aligned_width(domain, place, last, bytes_of(buffer)) for buffer, place in sides)
-    straight = tuple(
-        r.element
-        for r in found
-        if r.condition is None
-        and _step(domain, place := offset(r.element.source, r.element.indices), last) == 1
-        and aligned_width(domain, place, last, bytes_of(r.element)) >= width
-    )
-    pair = max(WORD // bytes_of(r.element) for r in transposed)
-    words = _words(constant(row.extent), constant(last.extent), pair)
-    cut = Tiles(domain, across, transposed, straight, width, pair, words)
+    shift = shift_of(domain)
+    if shift:
+        width = VECTOR_BYTES // max(bytes_of(buffer) for buffer, _ in sides)
+    else:
+        width = min(aligned_width(domain, place, last, bytes_of(buffer)) for buffer, place in sides)
+
+    def is_straight(found: ir.TensorLoad) -> bool:
+        place = offset(found.source, found.indices)
+        if step_of(domain, place, last) != 1:
+            return False
+        if shift:
+            return begins_alike(place, sides[0][1], width)
+        return aligned_width(domain, place, last, bytes_of(found)) >= width
+
+    straight = tuple(r.element for r in found if r.condition is None and is_straight(r.element))
+    per_word = max(WORD // bytes_of(r.element) for r in transposed)
+    words = _words(constant(row.extent), constant(last.extent), per_word)
+    overlaps = tuple(overlap_of(domain, r, row) for r in transposed)
+    cut = Tiles(domain, across, transposed, straight, width, per_word, words, shift, overlaps)
     return cut if cut.shared_bytes <= shared_bytes else None
 
 
-def _words(across: int | None, last: int | None, pair: int) -> int:
+def _words(across: int | None, last: int | None, per_word: int) -> int:
     """Choose the length of a tile's rows, whose number follows."""
     if last is not None and last <= WARP:
         return 2 * ROW
     short = (
-        words for words in (ROW // 4, ROW // 2) if across is not None and across <= words * pair
+        words for words in (ROW // 4, ROW // 2) if across is not None and across <= words * per_word
     )
     return next(short, ROW)
-
-
-def _step(domain: Domain, place: ir.Expr, axis: Axis) -> int | None:
-    found = stride(place, axis.var, domain.variables)
-    return None if found is None else constant(found)
 
 
 def _is_transposed(domain: Domain, found: ir.TensorLoad, row: Axis, last: Axis) -> bool:
@@ -250,30 +285,11 @@ def _is_transposed(domain: Domain, found: ir.TensorLoad, row: Axis, last: Axis) 
         str(found.ty.dtype) in VECTOR_TYPES
         and away is not None
         and (size is None or abs(size) >= TILED_STRIDE)
-        and _step(domain, place, row) == 1
+        and step_of(domain, place, row) == 1
     )
 
 
-def aligned_width(domain: Domain, place: ir.Expr, axis: Axis, size: int) -> int:
-    """Elements of the longest aligned vectors along an axis, of which rows are whole multiples.
-
-    Parameters
-    ----------
-    place : PrimExpr
-        Position of an element, in elements; its neighbours along the axis are next to it.
-    size : int
-        Bytes of an element.
-    """
-    steps = [_step(domain, place, a) for a in domain.axes if a is not axis]
-    start = constant(_at_zero(domain, place))
-    width = VECTOR_BYTES // size
-    for number in (constant(axis.extent), start, *steps):
-        while width > 1 and (number is None or number % width):
-            width //= 2
-    return width
-
-
-def _at_zero(domain: Domain, place: ir.Expr) -> ir.Expr:
-    if find(place, ir.TensorLoad):
-        return place
-    return product([substitute(place, {v: index(0) for v in domain.variables})])
+def lead(cut: Tiles, found: ir.TensorLoad, overlap: int, spot: Spot, column: ir.Expr) -> ir.Expr:
+    """Count the elements that a tile holds of a line of a source before those that are wanted."""
+    place = substitute(offset(found.source, found.indices), cut.place(spot.rest, spot.row, column))
+    return tirx.floormod(place, index(overlap))

@@ -8,11 +8,8 @@ from tvm import ir, s_tir, tirx
 
 from .block import Block
 from .emit import assign, element, integer, sequence, store_all
+from .geometry import IN_TURN
 from .stages import Stage
-
-# Warps whose results each thread takes in one after the other; of more, each warp combines them
-# like the terms of its own threads.
-IN_TURN = 8
 
 
 def combine(block: Block, stages: Sequence[Stage]) -> list[tirx.Stmt]:

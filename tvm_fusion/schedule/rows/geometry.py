@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from .cpu import lanes_are_rows
 from .emit import integer, static_volume, threads_of
 from .stages import RowStages
-from .vectors import order_of
+from .vectors import order_of, streams_of
 
 BLOCK = 128  # threads of a block of short rows
 LANE_ROWS = 32  # neighbouring rows of a block whose threads lie along rows
@@ -22,6 +22,10 @@ SYMBOLIC_COUNT = 1024  # what an unknown number of rows is taken for
 # as many as find room with a row in their registers.
 VECTORS = 4
 FILL = 1 << 17  # threads below which a device has room for more of them, with less to do each
+# Warps whose results each thread takes in one after the other; of more, each warp combines them
+# like the terms of its own threads, which takes twice as long. Rows have more to fill a device.
+IN_TURN = 8
+VECTOR_ELEMENTS = 64  # of a row that a thread keeps: the loops over them are unrolled
 LEAST_THREADS = 8  # whose vectors fill a cache line
 
 
@@ -112,7 +116,13 @@ def choose_geometry(program: RowStages, most: int, warp: int, whole_warps: bool)
     order = order_of(program, longest)
     if order.is_ahead:
         count = static_volume(program.rows, SYMBOLIC_COUNT)
-        threads = _threads_ahead(-(-size // order.width), VECTORS * order.parts, count, warp)
+        is_single = streams_of(program, longest) == 1
+        # Narrow accesses of several streams are too many for a thread to have on their way.
+        each = VECTORS * order.parts if is_single else VECTORS
+        threads = _threads_ahead(-(-size // order.width), each, count, warp)
+        enough = _whole_warps(max(IN_TURN * warp, -(-size // VECTOR_ELEMENTS)), warp)
+        if is_single and order.width > 1 and count * enough >= FILL:
+            threads = min(threads, enough)
         least = min(LEAST_THREADS * order.parts, warp)
     else:
         threads = _power_of_two(-(-size // ITEMS))
@@ -131,7 +141,11 @@ def _threads_ahead(vectors: int, each: int, rows: int, warp: int) -> int:
     while each > 1 and rows * -(-vectors // each) < FILL:
         each //= 2
     threads = -(-vectors // each)
-    return _power_of_two(threads) if threads < warp else -(-threads // warp) * warp
+    return _power_of_two(threads) if threads < warp else _whole_warps(threads, warp)
+
+
+def _whole_warps(threads: int, warp: int) -> int:
+    return -(-threads // warp) * warp
 
 
 def _power_of_two(count: int) -> int:

@@ -9,14 +9,12 @@ from tvm import DataType, ir
 
 from ..expressions import contains
 from .emit import static_volume
-from .geometry import Geometry
+from .geometry import VECTOR_ELEMENTS, Geometry
 from .passes import Pass, is_same_position, plan_passes, private_buffers
 from .stages import Axis, RowStages
 from .vectors import order_of
 
 REGISTER_ELEMENTS = 32  # single elements of one row buffer that a thread keeps in registers
-# In vectors: the loops over what a thread keeps are unrolled.
-VECTOR_ELEMENTS = 48
 # 32-bit registers of a thread: what its rows leave to addresses and arithmetic, and what a thread
 # gets at most, so that a multiprocessor holds threads enough.
 RESERVED_REGISTERS = 32

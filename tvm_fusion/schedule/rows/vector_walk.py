@@ -21,7 +21,8 @@ from .emit import (
     static_volume,
     unflatten,
 )
-from .registers import VECTOR_ELEMENTS, steps_of
+from .geometry import VECTOR_ELEMENTS
+from .registers import steps_of
 from .stages import Axis, Stage
 from .vectors import is_streamed, is_vector, lanes_at_once
 

@@ -94,6 +94,19 @@ def is_streamed(load: ir.TensorLoad, rows: Sequence[Axis]) -> bool:
     return not rows or _mentions(load.indices, rows)
 
 
+def streams_of(program: RowStages, axes: Sequence[Axis]) -> int:
+    """Count the inputs of which each row reads elements of its own along some axes."""
+    found: list[ir.Var] = []
+    for stage in program.stages:
+        if not axes or not equal_axes(stage.domain, axes):
+            continue
+        for load in stage.loads:
+            is_one = is_vector(program, load, stage.domain[-1]) and is_streamed(load, stage.rows)
+            if is_one and not contains(found, load.source):
+                found.append(load.source)
+    return len(found)
+
+
 def _widths(
     program: RowStages, alike: Sequence[tuple[Stage, Sequence[Axis]]], fused: int
 ) -> tuple[int, int]:

@@ -34,6 +34,6 @@ def load(folder: Path) -> ctypes.CDLL:
     """Make them the process's CUDA. Must come before TVM is imported."""
     driver = ctypes.CDLL(str(folder / DRIVER), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(str(folder / RUNTIME), ctypes.RTLD_GLOBAL)
-    for name in ("fake_kernels", "fake_copies", "fake_graph_launches", "fake_captures"):
-        getattr(driver, name).restype = ctypes.c_long
+    for name in ("kernels", "host_launches", "copies", "graph_launches", "captures"):
+        getattr(driver, f"fake_{name}").restype = ctypes.c_long
     return driver

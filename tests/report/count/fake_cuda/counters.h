@@ -2,9 +2,11 @@
 #ifndef FAKE_CUDA_COUNTERS_H_
 #define FAKE_CUDA_COUNTERS_H_
 
-/* Numbers since the last fake_reset. Kernels and copies of a graph count once per graph launch. */
+/* Numbers since the last fake_reset. Kernels and copies of a graph count once per graph launch;
+ * host_launches are calls of the driver, of which a graph is one. */
 struct fake_counters {
   long kernels;
+  long host_launches;
   long copies;
   long graph_launches;
   long captures;

@@ -10,6 +10,7 @@ struct fake_graph *fake_capture;
 
 void fake_reset(void) { memset(&fake_counters, 0, sizeof fake_counters); }
 long fake_kernels(void) { return fake_counters.kernels; }
+long fake_host_launches(void) { return fake_counters.host_launches; }
 long fake_copies(void) { return fake_counters.copies; }
 long fake_graph_launches(void) { return fake_counters.graph_launches; }
 long fake_captures(void) { return fake_counters.captures; }
@@ -18,7 +19,7 @@ void fake_record_copy(void) {
   if (fake_capture)
     fake_capture->copies++;
   else
-    fake_counters.copies++;
+    fake_counters.copies++, fake_counters.host_launches++;
 }
 
 int cuLaunchKernelEx(const void *config, void *function, void **params, void **extra) {
@@ -26,7 +27,7 @@ int cuLaunchKernelEx(const void *config, void *function, void **params, void **e
   if (fake_capture)
     fake_capture->kernels++;
   else
-    fake_counters.kernels++;
+    fake_counters.kernels++, fake_counters.host_launches++;
   return 0;
 }
 

@@ -97,6 +97,7 @@ int cudaGraphLaunch(void *executable, void *stream) {
   (void)stream;
   const struct fake_graph *graph = executable;
   fake_counters.graph_launches++;
+  fake_counters.host_launches++;
   fake_counters.kernels += graph->kernels;
   fake_counters.copies += graph->copies;
   return 0;

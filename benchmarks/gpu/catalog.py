@@ -1,0 +1,12 @@
+"""All that is timed, in the order of the table."""
+
+from __future__ import annotations
+
+from .decoder import DECODE
+from .others import OTHERS
+from .works import NAMED, Work, drawn
+
+
+def works(seed: int, count: int) -> list[Work]:
+    """List the named works, further ones, a whole step of a decoder, and drawn ones."""
+    return [*NAMED, *OTHERS, DECODE, *drawn(seed, count)]

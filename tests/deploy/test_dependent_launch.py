@@ -1,0 +1,102 @@
+"""Kernels launched while the one before them runs: each waits first, and lets the next go last."""
+
+import pytest
+import tvm
+from tvm.script import tirx as T
+
+from tvm_fusion.deploy.copies import copies
+from tvm_fusion.deploy.dependent_launch import (
+    has_dependent_launch,
+    launched_early,
+)
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.launches import launches
+
+
+@T.prim_func(private=True, s_tir=True)
+def two_kernels(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    T.func_attr({"tirx.noalias": True})
+    with T.sblock("root"):
+        for i in T.thread_binding(2, "blockIdx.x"):
+            for j in T.thread_binding(32, "threadIdx.x"):
+                b[i * 32 + j] = a[i * 32 + j] + T.float32(1)
+        for i in T.thread_binding(2, "blockIdx.x"):
+            for _ in range(1):
+                for j in T.thread_binding(32, "threadIdx.x"):
+                    b[i * 32 + j] = b[i * 32 + j] * T.float32(2)
+
+
+@T.prim_func(private=True, s_tir=True)
+def two_kernels_early(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    T.func_attr(
+        {
+            "tirx.noalias": True,
+            "tirx.kernel_launch_params": ["tirx.use_programtic_dependent_launch"],
+        }
+    )
+    with T.sblock("root"):
+        for i in T.thread_binding(2, "blockIdx.x"):
+            T.ptx.griddepcontrol.wait()
+            for j in T.thread_binding(32, "threadIdx.x"):
+                b[i * 32 + j] = a[i * 32 + j] + T.float32(1)
+            T.ptx.griddepcontrol.launch_dependents()
+        for i in T.thread_binding(2, "blockIdx.x"):
+            T.ptx.griddepcontrol.wait()
+            for _ in range(1):
+                for j in T.thread_binding(32, "threadIdx.x"):
+                    b[i * 32 + j] = b[i * 32 + j] * T.float32(2)
+            T.ptx.griddepcontrol.launch_dependents()
+
+
+@T.prim_func(private=True, s_tir=True)
+def on_the_host(a: T.Buffer((64,), "float32")):
+    with T.sblock("root"):
+        for i in range(64):
+            a[i] = T.float32(1)
+
+
+def test_every_kernel_waits_first_and_lets_go_last():
+    early = launched_early(two_kernels)
+    tvm.ir.assert_structural_equal(early, two_kernels_early)
+    assert launches(early) == launches(two_kernels) == 2
+
+
+def test_it_is_done_once():
+    early = launched_early(two_kernels)
+    assert launched_early(early).same_as(early)
+
+
+def test_what_has_no_kernel_stays():
+    assert launched_early(on_the_host).same_as(on_the_host)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("cuda:sm_80", False),
+        ("cuda:sm_80,sm_90a", False),
+        ("cuda:sm_90", True),
+        ("cuda:sm_90a", True),
+        ("rocm:gfx942", False),
+        ("cpu", False),
+    ],
+)
+def test_devices_that_know_it(target, expected):
+    assert has_dependent_launch(parse(target).tvm_target()) == expected
+
+
+@pytest.mark.cuda_toolchain
+def test_machine_code_waits_before_it_reads():
+    from tvm import relax
+
+    from tvm_fusion.deploy.toolchain import toolchain
+
+    spec = parse("cuda:sm_90a")
+    func = launched_early(copies([relax.TensorType((129, 8), "float16")]))
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    with toolchain(spec):
+        built = tvm.compile(mod, spec.tvm_target(), tir_pipeline="tvm_fusion")
+    source = built.mod.imports[0].inspect_source()
+    body = source[source.rindex("__global__") :]
+    wait, dependents = body.index("griddepcontrol_wait()"), body.index("launch_dependents()")
+    assert wait < body.index("= *(uint4*)") < dependents

@@ -1,0 +1,67 @@
+"""Kernels that are launched while the one before them still runs.
+
+Every kernel waits at its start until all memory that the one before wrote is visible, and lets the
+next one be launched when all of its own blocks are about to end, so that the time between two
+kernels is hidden: programmatic dependent launch of NVIDIA's CUDA C++ Programming Guide, from
+compute capability 9.0 on. Launched any earlier, the next kernel's blocks would crowd on the
+multiprocessors that are free first. A kernel that does neither is ordered as ever, so foreign ones
+may stand between.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ..foreign import has_blocks
+from ..schedule.loops import find
+
+LAUNCH_PARAMS = "tirx.kernel_launch_params"
+DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM 0.27 spells it
+LEAST_ARCH = 90
+
+
+def has_dependent_launch(target: Target) -> bool:
+    """Tell whether all devices of a target know dependent launch."""
+    if target.kind.name != "cuda":
+        return False
+    digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
+    return int(digits) >= LEAST_ARCH
+
+
+def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let the kernels of a scheduled PrimFunc be launched early.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Over SBlocks and thread bindings; any other is returned as it is.
+
+    Returns
+    -------
+    PrimFunc
+        Each of its kernels waits first.
+    """
+    if not has_blocks(func) or LAUNCH_PARAMS in func.attrs:
+        return func
+    wait, launch = (tirx.Evaluate(_control(a)) for a in ("wait", "launch_dependents"))
+    inner: set[tirx.For] = set()
+    found: list[tirx.For] = []
+
+    def enter(loop: tirx.For) -> tirx.Stmt:
+        if loop.kind != tirx.ForKind.THREAD_BINDING or loop in inner:
+            return loop
+        found.append(loop)
+        inner.update(find(loop.body, tirx.For))
+        body = tirx.SeqStmt([wait, loop.body, launch])
+        binding, annotations = loop.thread_binding, loop.annotations
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, binding, annotations)
+
+    body = tvm_ffi.structural_map(func.body, (tirx.For, enter), order="pre")
+    return func.with_body(body).with_attr(LAUNCH_PARAMS, [DEPENDENT]) if found else func
+
+
+def _control(action: str) -> ir.Call:
+    """Write one of PTX's two instructions; the second argument would be a predicate."""
+    return tirx.call_intrin("void", "tirx.ptx.griddepcontrol", action, "")

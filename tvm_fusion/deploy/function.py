@@ -1,0 +1,150 @@
+"""One function of a loaded model, with some of its inputs fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+
+from ..errors import UserError
+from ..signature import DimRange, Signature
+from . import arguments
+from .tensors import as_array, copy_to, to_numpy, to_tensor, write_into
+
+
+class Function:
+    """A function of a loaded model; :meth:`Executable.bind` makes those with fixed inputs.
+
+    Attributes
+    ----------
+    name : str
+        The function's.
+    signature : Signature
+        All of its inputs, the fixed ones too, and its outputs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        dims: Mapping[str, DimRange],
+        device: tvm_ffi.Device,
+        weights: Sequence[tvm_ffi.Tensor],
+        machine: Callable[[], Any],
+        fixed: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self.signature = name, signature
+        self._dims, self._device, self._weights = dims, device, list(weights)
+        self._machine = machine
+        self._fixed = dict(fixed or {})
+        arguments.check_names(signature.inputs, self._fixed, is_complete=False)
+        self._specs = [s for s in signature.inputs if s.name not in self._fixed]
+        self._labels = [f"input {spec.name!r}" for spec in self._specs]
+        self._names = [spec.name for spec in signature.outputs]
+        specs = [s for s in signature.inputs if s.name in self._fixed]
+        labels = [f"input {spec.name!r}" for spec in specs]
+        tensors, self._extents = self._taken(specs, labels, self._fixed, {})
+        held = dict(zip((spec.name for spec in specs), tensors, strict=True))
+        self._slots = [held.get(spec.name) for spec in signature.inputs]
+        self._held = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
+
+    def __repr__(self) -> str:
+        return f"<function {self.name!r} of inputs {[spec.name for spec in self._specs]}>"
+
+    def __call__(
+        self, /, *positional: Any, out: Mapping[str, Any] | None = None, **inputs: Any
+    ) -> dict[str, Any]:
+        """Call it with inputs by name; as :meth:`Executable.__call__`."""
+        if positional:
+            names = ", ".join(repr(spec.name) for spec in self._specs)
+            raise UserError("an input without a name", f"inputs by name: {names}")
+        return self.run(inputs, out=out)
+
+    def bind(self, inputs: Mapping[str, Any]) -> Function:
+        """Fix further inputs; see :meth:`Executable.bind`."""
+        arguments.check_names(self._specs, inputs, is_complete=False)
+        return Function(
+            self.name,
+            self.signature,
+            self._dims,
+            self._device,
+            self._weights,
+            self._machine,
+            {**self._fixed, **inputs},
+        )
+
+    def run(
+        self, inputs: Mapping[str, Any], *, out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Call it with inputs by any name; as :meth:`Executable.run`."""
+        arguments.check_out(self.signature, out)
+        given, _ = self._taken(self._specs, self._labels, inputs, self._extents)
+        rest = iter(given)
+        tensors = [next(rest) if fixed is None else fixed for fixed in self._slots]
+        result = self._machine()[self.name](*tensors, *self._weights)
+        results = self._owned(_leaves(result), given)
+        outputs = dict(zip(self._names, results, strict=True))
+        return outputs if out is None else {**outputs, **_write_out(out, outputs)}
+
+    def _taken(
+        self,
+        specs: Sequence[Any],
+        labels: Sequence[str],
+        inputs: Mapping[str, Any],
+        extents: Mapping[str, int],
+    ) -> tuple[list[tvm_ffi.Tensor], dict[str, int]]:
+        """Check arrays and bring them to the device."""
+        values = arguments.order(specs, inputs)
+        arrays = [
+            as_array(value, spec.dtype, label)
+            for value, spec, label in zip(values, specs, labels, strict=True)
+        ]
+        shapes, dtypes = [tuple(a.shape) for a in arrays], [str(a.dtype) for a in arrays]
+        known = arguments.check(specs, shapes, dtypes, self._dims, extents)
+        tensors = [
+            to_tensor(array, self._device, label)
+            for array, label in zip(arrays, labels, strict=True)
+        ]
+        return tensors, known
+
+    def _owned(self, results: list[Any], given: list[tvm_ffi.Tensor]) -> list[Any]:
+        """Give each result memory of its own, which the caller may write to.
+
+        A model may return an input, a weight, or the same tensor twice.
+        """
+        on_host = self._device.type == "cpu"
+        seen = {tensor.data_ptr() for tensor in given}
+        owned: list[Any] = []
+        for tensor in results:
+            value = to_numpy(tensor) if on_host else tensor
+            pointer = tensor.data_ptr()
+            if pointer in seen or pointer in self._held:
+                value = value.copy() if on_host else copy_to(tensor, self._device)
+            seen.add(pointer)
+            owned.append(value)
+        return owned
+
+
+def _leaves(result: Any) -> list[Any]:
+    """List the tensors of a result in order; a function may return tuples within tuples."""
+    if not isinstance(result, tvm_ffi.Array):
+        return [result]
+    return [leaf for field in result for leaf in _leaves(field)]
+
+
+def _write_out(out: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy results into the caller's arrays, none of them unless all fit."""
+    for name, array in out.items():
+        value = outputs[name]
+        found = f"shape {tuple(array.shape)} and dtype {_dtype(array)}"
+        wanted = f"shape {tuple(value.shape)} and dtype {_dtype(value)}"
+        if found != wanted:
+            raise UserError(f"the array for output {name!r} has {found}", wanted)
+    for name, array in out.items():
+        write_into(array, outputs[name], f"the array for output {name!r}")
+    return dict(out)
+
+
+def _dtype(array: Any) -> str:
+    return str(array.dtype).removeprefix("torch.")

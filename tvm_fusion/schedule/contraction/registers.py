@@ -1,0 +1,90 @@
+"""Registers that hold what a thread has read: of several tiles, for several rows or pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tvm import DataType, ir, tirx
+
+from ...fusion.expressions import load
+from ..loops import index, local, loop, sequence, substitute
+from .elements import BYTES, Vector
+
+_WORD_BYTES = 4
+
+
+class Registers:
+    """One array of registers for each buffer that is read.
+
+    Parameters
+    ----------
+    vectors : sequence of Vector
+        What is read at once; the widest of each buffer come first.
+    copies : int
+        How often it is kept, each time read at another place.
+
+    Attributes
+    ----------
+    arrays : list of Var
+        The arrays.
+    """
+
+    def __init__(self, vectors: Sequence[Vector], copies: int) -> None:
+        counts: dict[ir.Var, int] = {}
+        self._vectors: list[tuple[Vector, int]] = []
+        self._held: dict[ir.Var, tuple[ir.Var, int, bool]] = {}
+        for vector in vectors:
+            source = vector.first.source
+            start = counts.get(source, 0)
+            self._vectors.append((vector, start))
+            counts[source] = start + len(vector.elements)
+            for lane, element in enumerate(vector.elements):
+                self._held[element] = source, start + lane, len(vector.elements) > 1
+        self._counts = {b: -(-n // _WORD_BYTES) * _WORD_BYTES if _is_bytes(b) else n
+                        for b, n in counts.items()}  # fmt: skip
+        self._arrays = {
+            b: local(f"{b.name}_vector", [copies * n], str(b.ty.dtype))
+            for b, n in self._counts.items()
+        }
+        self.arrays = list(self._arrays.values())
+
+    def fill(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Read all vectors, at some place, into a copy."""
+
+        def one(vector: Vector, start: int) -> tirx.Stmt:
+            source = vector.first.source
+            place = copy * self._counts[source] + start
+
+            def element(lane: ir.Expr) -> tirx.Stmt:
+                value = substitute(vector.load(lane), where)
+                return tirx.BufferStore(self._arrays[source], value, [place + lane])
+
+            return loop("lane", len(vector.elements), element, tirx.ForKind.VECTORIZED)
+
+        return sequence([one(vector, start) for vector, start in self._vectors])
+
+    def values(self, expr: ir.Expr, copy: ir.Expr) -> ir.Expr:
+        """Put registers in the place of the elements of an expression."""
+        used = {v for v in tirx.analysis.undefined_vars(expr) if v in self._held}
+        return substitute(expr, {v: self._load(v, copy) for v in used})
+
+    def word(self, element: ir.Var, copy: ir.Expr) -> tuple[ir.Expr, int] | None:
+        """Give the 32 bits of which an element is a part, and where it begins among them."""
+        source, place, in_vector = self._held[element]
+        bits = DataType(str(source.ty.dtype)).bits
+        if bits == 32:
+            return tirx.reinterpret("uint32", self._load(element, copy)), 0
+        if bits != 8 or not in_vector:
+            return None
+        lane = place % _WORD_BYTES
+        first = copy * self._counts[source] + (place - lane)
+        four = tirx.BufferLoad(self._arrays[source], [tirx.Ramp(first, index(1), _WORD_BYTES)])
+        return tirx.reinterpret("uint32", four), bits * lane
+
+    def _load(self, element: ir.Var, copy: ir.Expr) -> ir.Expr:
+        source, place, _ = self._held[element]
+        return load(self._arrays[source], [copy * self._counts[source] + place])
+
+
+def _is_bytes(buffer: ir.Var) -> bool:
+    return str(buffer.ty.dtype) in BYTES
