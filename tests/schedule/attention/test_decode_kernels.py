@@ -268,3 +268,23 @@ def test_compiles_for_cuda():
     with toolchain(CUDA), target:
         built = tvm.compile(tvm.IRModule(functions), target, tir_pipeline="tvm_fusion")
     assert any(module.kind == "cuda" for module in built.mod.imports)
+
+
+@pytest.mark.parametrize(("past", "new"), [(300, 1), (511, 3), (n, 1)])
+def test_keys_and_values_are_appended_where_they_are_read(past, new):
+    def body(emit, q, keys, values, key, value):
+        k = emit(op.concat([keys, key], 2))
+        v = emit(op.concat([values, value], 2))
+        return spread(expanded)(emit, q, k, v)
+
+    def expected(q, keys, values, key, value):
+        k, v = np.concatenate([keys, key], 2), np.concatenate([values, value], 2)
+        return repeated_arrays(q, k, v)
+
+    params = [
+        tensor("q", 1, 8, 1, 64),
+        *(tensor(name, 1, 2, past, 64) for name in ("keys", "values")),
+        *(tensor(name, 1, 2, new, 64) for name in ("key", "value")),
+    ]
+    cut = compare(params, body, expected)
+    assert len(cut.keys) == len(cut.values) == 2

@@ -12,7 +12,7 @@ from ...device import Device, parse
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
-from ..address import conditional_loads, offset, same, stride
+from ..address import conditions_of, offset, same, stride
 from ..gpu import VECTOR_BYTES
 from ..loops import ceildiv, constant, index, product, substitute, threads
 from .pattern import Pattern
@@ -161,11 +161,13 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
         return None
     if (constant(pattern.key.extent) or LEAST_KEYS) < LEAST_KEYS:
         return None
-    if conditional_loads(pattern.k) or conditional_loads(pattern.v):
-        return None
     keys = streamed(pattern, pattern.k, pattern.depth)
     values = streamed(pattern, pattern.v, pattern.column)
     if not keys or not values:
+        return None
+    pairs_of = [(x, pattern.k, pattern.depth) for x in keys]
+    pairs_of += [(x, pattern.v, pattern.column) for x in values]
+    if not all(_is_whole(*pair) for pair in pairs_of):
         return None
     width = width_of([(x, pattern.depth) for x in keys] + [(x, pattern.column) for x in values])
     if width is None:
@@ -198,6 +200,15 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
         *(pattern, sharing, keys, values, width, lanes, groups, ahead, rows, splits),
         *(device.warp_size or 32, combining, is_tensor),
     )
+
+
+def _is_whole(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
+    """Whether all elements of a vector are read, or none is."""
+    try:
+        conditions = conditions_of(load, operand)
+    except ValueError:
+        return False
+    return not any(along.var in variables(c) or loads(c) for c in conditions)
 
 
 def is_tensor_work(pattern: Pattern) -> bool:

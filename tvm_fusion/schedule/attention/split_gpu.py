@@ -16,6 +16,7 @@ from tvm import ir, tirx
 
 from ...fusion.expressions import load
 from ...fusion.program import Axis, Program
+from ..address import conditions_of
 from ..loops import (
     block,
     coordinates,
@@ -26,6 +27,7 @@ from ..loops import (
     sequence,
     substitute,
     threads,
+    when,
 )
 from .decode import Decode
 from .lanes_gpu import over_lanes
@@ -136,7 +138,11 @@ class Block(SplitBlock):
         cut, pattern = self._cut, self._cut.pattern
 
         def vectors(
-            found: Sequence[ir.TensorLoad], own: Sequence[ir.Var], axis: Axis, size: int
+            operand: ir.Expr,
+            found: Sequence[ir.TensorLoad],
+            own: Sequence[ir.Var],
+            axis: Axis,
+            size: int,
         ) -> tirx.Stmt:
             def slot(s: ir.Expr) -> tirx.Stmt:
                 at = {**self._at(0), pattern.key.var: self._inside(self._key(first, g, s))}
@@ -149,7 +155,11 @@ class Block(SplitBlock):
                             value = substitute(x, {**at, axis.var: place})
                             return tirx.BufferStore(register, value, [g, t, held])
 
-                        return loop("lane", cut.width, element, tirx.ForKind.VECTORIZED)
+                        stmt = loop("lane", cut.width, element, tirx.ForKind.VECTORIZED)
+                        # What was appended lies elsewhere than what was there.
+                        for condition in conditions_of(x, operand):
+                            stmt = when(substitute(condition, at), stmt)
+                        return stmt
 
                     return sequence([one(*pair) for pair in zip(found, own, strict=True)])
 
@@ -179,8 +189,8 @@ class Block(SplitBlock):
 
         return sequence(
             [
-                vectors(cut.keys, self._keys, pattern.depth, self._deep),
-                vectors(cut.values, self._values, pattern.column, self._wide),
+                vectors(pattern.k, cut.keys, self._keys, pattern.depth, self._deep),
+                vectors(pattern.v, cut.values, self._values, pattern.column, self._wide),
                 self._each(cut.ahead, products, "slot"),
             ]
         )
