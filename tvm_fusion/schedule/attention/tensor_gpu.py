@@ -52,6 +52,7 @@ class TensorBlock(SplitBlock):
         super().__init__(cut, number, sums, rest, SHARERS, 1)
         self._half = str(cut.keys[0].ty.dtype)
         own = self._own
+        self._deep = cut.depth // SHARERS  # elements of a key that a thread reads
         self._query = own("query", self._deep, self._half)
         self._keys = own("keys", TENSOR_KEYS // 8 * self._deep, self._half)
         self._values = own("values", TENSOR_KEYS // 8 * self._wide, self._half)
@@ -83,6 +84,10 @@ class TensorBlock(SplitBlock):
         row = tirx.floordiv(t, index(SHARERS))
         inside = tirx.all(row >= rows.start, row < rows.stop)
         return when(inside, body(row, index(0)))
+
+    def leads(self, t: ir.Expr) -> ir.Expr:
+        """Let the first of the four threads of a row speak."""
+        return tirx.EQ(tirx.floormod(t, index(SHARERS)), index(0))
 
     def column(self, held: ir.Expr, t: ir.Expr) -> ir.Expr:
         """Turn round how values were read: columns of a fragment are as far apart as vectors."""
