@@ -31,6 +31,8 @@ SHARED_BYTES = 32 * 1024
 # Of tensor cores: rows and keys of a warp at once, and elements of a key and of a value which its
 # threads' vectors cover at once.
 TENSOR_ROWS, TENSOR_KEYS, TENSOR_DEPTH, TENSOR_COLUMNS = 8, 16, 32, 64
+# Few warps a block, and more blocks than a multiprocessor holds at once: they take turns.
+TENSOR_THREADS, TENSOR_RESIDENT = 128, 1024
 
 
 @dataclass(frozen=True)
@@ -185,9 +187,10 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
         return None
     rows = -(-sharing.count // -(-sharing.count // rows))
     most = device.max_threads_per_block or 1024
-    groups = min(THREADS, most) // lanes
+    wanted, resident = (TENSOR_THREADS, TENSOR_RESIDENT) if is_tensor else (THREADS, RESIDENT)
+    groups = min(wanted, most) // lanes
     pairs = at(product(sharing.extents)) * -(-sharing.count // rows)
-    slots = (device.sm_count or 1) * (RESIDENT // (lanes * groups))
+    slots = (device.sm_count or 1) * (resident // (lanes * groups))
     splits = _splits(pairs, slots)
     count = constant(pattern.key.extent)
     if count is not None:
