@@ -58,7 +58,8 @@ def kernel(template, members, spec):
 def serial(func):
     """Thread bindings as loops: the meaning of a schedule without barriers, on a CPU.
 
-    What a thread asks of another one of its warp, it reads where that one keeps it.
+    What a thread asks of another one of its warp, it reads where that one keeps it; so do the
+    threads of a warp whose fragments tensor cores multiply.
     """
 
     def unbind(loop):
@@ -72,8 +73,32 @@ def serial(func):
         (thread,) = variables(call.args[2])
         return substitute(call.args[1], {thread: tirx.Cast("int64", call.args[2])})
 
+    def multiply(call):
+        is_call = isinstance(call.value, tvm.ir.Call)
+        if not is_call or call_name(call.value) != "func_call":
+            return call
+        sums, left, right = (x.args[0] for x in call.value.args[1:4])
+        return tirx.SeqStmt([_sum_of_fragments(sums, left, right, column) for column in range(2)])
+
     body = tvm_ffi.structural_map(func.body, (tvm.ir.Call, read), order="post")
+    body = tvm_ffi.structural_map(body, (tirx.Evaluate, multiply), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tirx.For, unbind), order="post"))
+
+
+def _sum_of_fragments(sums, left, right, column):
+    """One of the two sums of a thread: a row of eight times a column of eight, sixteen terms."""
+    warp, thread, place = sums.indices
+    row, of_thread = tirx.floordiv(thread, 4), 2 * tirx.floormod(thread, 4) + column
+    where = [warp, thread, place + column]
+    total = tirx.BufferLoad(sums.source, where)
+    for other in range(4):
+        for i in range(4):
+            factors = [
+                tirx.BufferLoad(x.source, [warp, 4 * line + other, x.indices[2] + i])
+                for x, line in ((left, row), (right, of_thread))
+            ]
+            total = total + tirx.Cast("float32", factors[0]) * tirx.Cast("float32", factors[1])
+    return tirx.BufferStore(sums.source, total, where)
 
 
 def extents(type_):

@@ -65,6 +65,33 @@ def conditional_loads(expr: ir.Expr) -> list[ir.TensorLoad]:
     return [load for c in choices for branch in c.args[1:] for load in find(branch, ir.TensorLoad)]
 
 
+def conditions_of(load: ir.TensorLoad, expr: ir.Expr) -> list[ir.Expr]:
+    """List the conditions that must all hold where an expression reads an element.
+
+    Raises
+    ------
+    ValueError
+        If it reads that element in several places, under different conditions perhaps.
+    """
+
+    def count(part: ir.Expr) -> int:
+        return sum(same(x, load) for x in find(part, ir.TensorLoad))
+
+    found: list[ir.Expr] = []
+    if not any(same(x, load) for x in conditional_loads(expr)):
+        return found
+    if count(expr) != 1:
+        raise ValueError(f"{load} is read {count(expr)} times")
+    for condition, then, otherwise in (
+        c.args for c in find(expr, ir.Call) if call_name(c) == "if_then_else"
+    ):
+        if count(then):
+            found.append(condition)
+        elif count(otherwise):
+            found.append(tirx.Not(condition))
+    return found
+
+
 def without_loads(expr: ir.Expr) -> ir.Expr:
     """Replace every load by a variable, to see where else an axis is used."""
     return tvm_ffi.structural_map(

@@ -68,9 +68,10 @@ def _runs_on_threads(func: tirx.PrimFunc) -> bool:
 
 def _function(node: ir.Call) -> ir.Expr:
     """Compute a function of half-type numbers in float32."""
-    dtype, name = str(node.ty.dtype), call_name(node)
-    if dtype not in HALF_TYPES or name not in UNARY:
+    name = call_name(node)
+    if name not in UNARY or str(node.ty.dtype) not in HALF_TYPES:
         return node
+    dtype = str(node.ty.dtype)
     name = f"{name}_float16" if name in RANGED and dtype == "float16" else name
     return tirx.Cast(dtype, call(name, tirx.Cast("float32", node.args[0])))
 

@@ -177,11 +177,14 @@ def test_sizes_of_heads(size, columns):
     compare(tensors(1, 2, 5, 300, size, columns), *PLAIN)
 
 
+@pytest.mark.parametrize("size", [128, 80])
+@pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
-def test_half_types_are_summed_in_float32(dtype, tolerance):
-    given = grouped_tensors(1, 1, 1000, 128, dtype)
+def test_half_types_are_summed_in_float32(dtype, tolerance, queries, size):
+    given = grouped_tensors(1, queries, 1000, size, dtype)
     cut = compare(given, spread(expanded), repeated_arrays, tolerance)
     assert cut.width == 8
+    assert cut.is_tensor == (size == 128)
 
 
 @pytest.mark.parametrize("name", ["padding", "bias", "keys"])
@@ -239,15 +242,17 @@ def test_blocks_fit_the_device(arch):
     assert cut.shared_bytes <= 48 * 1024
 
 
-def test_keys_and_values_are_read_once_in_vectors():
-    _, emission, _ = emitted(grouped_tensors(1, 1, 4096, 128, "float16"), spread(expanded))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_keys_and_values_are_read_once_in_vectors(dtype):
+    given = grouped_tensors(1, 1, 4096, 128, dtype)
+    _, emission, cut = emitted(given, spread(expanded))
     func = emission.kernels[0].func
     stores = find(func.body, tirx.BufferStore)
-    for name in ("_keys", "_values"):
+    for name in ("keys", "values"):
         (read,) = [x for x in stores if x.buffer.name.endswith(name)]
         loops = [x for x in find(func.body, tirx.For) if x.kind == tirx.ForKind.VECTORIZED]
         (around,) = [x for x in loops if read in find(x.body, tirx.BufferStore)]
-        assert int(around.extent) == 8
+        assert int(around.extent) == cut.width
     assert len([x for x in stores if reads_of(x.value, {"k", "v"})]) == 2
 
 
@@ -263,3 +268,23 @@ def test_compiles_for_cuda():
     with toolchain(CUDA), target:
         built = tvm.compile(tvm.IRModule(functions), target, tir_pipeline="tvm_fusion")
     assert any(module.kind == "cuda" for module in built.mod.imports)
+
+
+@pytest.mark.parametrize(("past", "new"), [(300, 1), (511, 3), (n, 1)])
+def test_keys_and_values_are_appended_where_they_are_read(past, new):
+    def body(emit, q, keys, values, key, value):
+        k = emit(op.concat([keys, key], 2))
+        v = emit(op.concat([values, value], 2))
+        return spread(expanded)(emit, q, k, v)
+
+    def expected(q, keys, values, key, value):
+        k, v = np.concatenate([keys, key], 2), np.concatenate([values, value], 2)
+        return repeated_arrays(q, k, v)
+
+    params = [
+        tensor("q", 1, 8, 1, 64),
+        *(tensor(name, 1, 2, past, 64) for name in ("keys", "values")),
+        *(tensor(name, 1, 2, new, 64) for name in ("key", "value")),
+    ]
+    cut = compare(params, body, expected)
+    assert len(cut.keys) == len(cut.values) == 2

@@ -12,7 +12,7 @@ from ...device import Device, parse
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
-from ..address import conditional_loads, offset, same, stride
+from ..address import conditions_of, offset, same, stride
 from ..gpu import VECTOR_BYTES
 from ..loops import ceildiv, constant, index, product, substitute, threads
 from .pattern import Pattern
@@ -28,6 +28,11 @@ AHEAD = 4  # keys that a thread asks for at once
 MOST_SPLITS = 128
 FILLED = 0.9  # of the places of the last wave of blocks, from which on a number of splits will do
 SHARED_BYTES = 32 * 1024
+# Of tensor cores: rows and keys of a warp at once, and elements of a key and of a value which its
+# threads' vectors cover at once.
+TENSOR_ROWS, TENSOR_KEYS, TENSOR_DEPTH, TENSOR_COLUMNS = 8, 16, 32, 64
+# Few warps a block, and more blocks than a multiprocessor holds at once: they take turns.
+TENSOR_THREADS, TENSOR_RESIDENT = 128, 1024
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Decode:
         Threads of a warp.
     combining : int
         Threads that share a column when splits are combined.
+    is_tensor : bool
+        Whether warps multiply on tensor cores: a group is a warp then, which has ``ahead`` keys.
     """
 
     pattern: Pattern
@@ -72,6 +79,7 @@ class Decode:
     splits: int
     warp: int
     combining: int
+    is_tensor: bool
 
     @property
     def depth(self) -> int:
@@ -155,13 +163,15 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
         return None
     if (constant(pattern.key.extent) or LEAST_KEYS) < LEAST_KEYS:
         return None
-    if conditional_loads(pattern.k) or conditional_loads(pattern.v):
-        return None
-    keys = _streamed(pattern, pattern.k, pattern.depth)
-    values = _streamed(pattern, pattern.v, pattern.column)
+    keys = streamed(pattern, pattern.k, pattern.depth)
+    values = streamed(pattern, pattern.v, pattern.column)
     if not keys or not values:
         return None
-    width = _width([(x, pattern.depth) for x in keys] + [(x, pattern.column) for x in values])
+    pairs_of = [(x, pattern.k, pattern.depth) for x in keys]
+    pairs_of += [(x, pattern.v, pattern.column) for x in values]
+    if not all(_is_whole(*pair) for pair in pairs_of):
+        return None
+    width = width_of([(x, pattern.depth) for x in keys] + [(x, pattern.column) for x in values])
     if width is None:
         return None
     vectors = [int(a.extent) // width for a in (pattern.depth, pattern.column)]
@@ -169,26 +179,55 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     while any(v % lanes for v in vectors):
         lanes //= 2
     held = sum(v // lanes for v in vectors) * width  # of a row
-    rows = min(sharing.count, REGISTERS // held)
+    ahead, rows = AHEAD, min(sharing.count, REGISTERS // held)
+    is_tensor = _has_tensor_cores(device) and is_tensor_work(pattern)
+    if is_tensor:
+        lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
     if rows == 0:
         return None
     rows = -(-sharing.count // -(-sharing.count // rows))
     most = device.max_threads_per_block or 1024
-    groups = min(THREADS, most) // lanes
+    wanted, resident = (TENSOR_THREADS, TENSOR_RESIDENT) if is_tensor else (THREADS, RESIDENT)
+    groups = min(wanted, most) // lanes
     pairs = at(product(sharing.extents)) * -(-sharing.count // rows)
-    slots = (device.sm_count or 1) * (RESIDENT // (lanes * groups))
+    slots = (device.sm_count or 1) * (resident // (lanes * groups))
     splits = _splits(pairs, slots)
     count = constant(pattern.key.extent)
     if count is not None:
         # As many as have keys.
-        step = groups * AHEAD
+        step = groups * ahead
         each = -(-count // (splits * step)) * step
         splits = -(-count // each)
     combining = max(1, min(4, min(512, most) // int(pattern.column.extent)))
     return Decode(
-        *(pattern, sharing, keys, values, width, lanes, groups, AHEAD, rows, splits),
-        *(device.warp_size or 32, combining),
+        *(pattern, sharing, keys, values, width, lanes, groups, ahead, rows, splits),
+        *(device.warp_size or 32, combining, is_tensor),
     )
+
+
+def _is_whole(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
+    """Whether all elements of a vector are read, or none is."""
+    try:
+        conditions = conditions_of(load, operand)
+    except ValueError:
+        return False
+    return not any(along.var in variables(c) or loads(c) for c in conditions)
+
+
+def is_tensor_work(pattern: Pattern) -> bool:
+    """Whether keys and values are pieces of memory of a half type, in whole fragments."""
+    operands = [e.value if isinstance(e, tirx.Cast) else None for e in (pattern.k, pattern.v)]
+    types = {str(e.ty.dtype) for e in operands if isinstance(e, ir.TensorLoad)}
+    are_loads = all(isinstance(e, ir.TensorLoad) for e in operands)
+    depth, columns = int(pattern.depth.extent), int(pattern.column.extent)
+    fits = depth % TENSOR_DEPTH == 0 and columns % TENSOR_COLUMNS == 0
+    return are_loads and len(types) == 1 and types <= {"float16", "bfloat16"} and fits
+
+
+def _has_tensor_cores(device: Device) -> bool:
+    """Whether a device multiplies fragments of 16 terms of either half type: from sm_80 on."""
+    number = "".join(c for c in device.arch if c.isdigit())
+    return device.kind == "cuda" and int(number or 0) >= 80
 
 
 def _splits(pairs: int, slots: int) -> int:
@@ -201,7 +240,7 @@ def _splits(pairs: int, slots: int) -> int:
     return first
 
 
-def _streamed(pattern: Pattern, operand: ir.Expr, along: Axis) -> tuple[ir.TensorLoad, ...]:
+def streamed(pattern: Pattern, operand: ir.Expr, along: Axis) -> tuple[ir.TensorLoad, ...]:
     """List the different reads that lie along an axis; none if one lies in another way."""
     axes = [a.var for a in (*pattern.batch, pattern.key, along)]
     found: list[ir.TensorLoad] = []
@@ -215,7 +254,7 @@ def _streamed(pattern: Pattern, operand: ir.Expr, along: Axis) -> tuple[ir.Tenso
     return tuple(found)
 
 
-def _width(streamed: Sequence[tuple[ir.TensorLoad, Axis]]) -> int | None:
+def width_of(streamed: Sequence[tuple[ir.TensorLoad, Axis]]) -> int | None:
     """Choose the elements of a vector: of the widest that begins where it may, always."""
     size = max(DataType(str(x.ty.dtype)).bits // 8 for x, _ in streamed)
     vector, analyzer = tirx.Var("vector", "int64"), sym.Analyzer()

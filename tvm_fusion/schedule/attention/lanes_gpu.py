@@ -1,7 +1,8 @@
-"""Sums over neighbouring threads of a warp, level by level: all values of a level at once."""
+"""Sums and maxima over neighbouring threads of a warp, all values at once, level by level."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from tvm import ir, tirx
@@ -10,15 +11,21 @@ from tvm.tirx.op import tvm_warp_shuffle
 from ..loops import index, loop
 
 ALL = 0xFFFFFFFF  # threads that take part: every one of a warp
+Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
 Every = Callable[[Callable[[ir.Expr, ir.Expr], tirx.Stmt]], tirx.Stmt]
 
 
-def summed_over_lanes(
-    buffers: tuple[ir.Var, ir.Var], count: int, lanes: int, warp: int, every: Every
+def over_lanes(
+    buffers: tuple[ir.Var, ir.Var],
+    count: int,
+    lanes: int,
+    warp: int,
+    every: Every,
+    combine: Combine = operator.add,
 ) -> tuple[list[tirx.Stmt], ir.Var]:
-    """Give each of some neighbouring threads the sums over all of them.
+    """Give each of some neighbouring threads the sums, or what else is said, over all of them.
 
-    At each level a thread adds what the one that is half as far away has. Every level is a loop
+    At each level a thread takes in what the one that is half as far away has. Every level is a loop
     over the threads of its own, from one buffer into the other, so that it means the same if
     threads run one after the other.
 
@@ -34,6 +41,8 @@ def summed_over_lanes(
         Threads of a warp.
     every : callable
         Runs ``body(group, lane)`` in every thread.
+    combine : callable
+        A sum, or a maximum.
 
     Returns
     -------
@@ -58,7 +67,7 @@ def summed_over_lanes(
                 own = tirx.BufferLoad(here, [g, t, number])
                 sizes = (tirx.const(lanes, "int32"), tirx.const(warp, "int32"))
                 its = tvm_warp_shuffle(tirx.const(ALL, "uint32"), own, other, *sizes)
-                return tirx.BufferStore(there, own + its, [g, t, number])
+                return tirx.BufferStore(there, combine(own, its), [g, t, number])
 
             return loop("sum", index(count), one, tirx.ForKind.UNROLLED)
 

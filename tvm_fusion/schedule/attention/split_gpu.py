@@ -11,14 +11,12 @@ results are the same every time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Axis, Program
-from ..address import same
+from ..address import conditions_of
 from ..loops import (
     block,
     coordinates,
@@ -27,17 +25,16 @@ from ..loops import (
     local,
     loop,
     sequence,
-    simplified,
     substitute,
     threads,
     when,
 )
 from .decode import Decode
-from .lanes_gpu import summed_over_lanes
+from .lanes_gpu import over_lanes
 from .pattern import FLOAT
 from .rows_cpu import LOWEST, float_
-
-UNROLLED = tirx.ForKind.UNROLLED
+from .split_block import SplitBlock
+from .tensor_gpu import TensorBlock
 
 
 def split_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> tirx.PrimFunc:
@@ -56,88 +53,54 @@ def split_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> tirx
     """
 
     def body(number: ir.Expr) -> tirx.Stmt:
-        return _Block(cut, number, sums, rest).stmt()
+        made = TensorBlock if cut.is_tensor else Block
+        return made(cut, number, sums, rest).stmt()
 
     whole = Program(program.inputs, (sums, rest), program.scalars, (), 0)
     return kernel(whole, threads("blockIdx.x", cut.blocks, body))
 
 
-class _Block:
-    """What one block does."""
+class Block(SplitBlock):
+    """A block whose threads multiply and add: some neighbours share a key."""
 
     def __init__(self, cut: Decode, number: ir.Expr, sums: ir.Var, rest: ir.Var) -> None:
-        self._cut, self._sums, self._rest = cut, sums, rest
-        self._pair, part, self._split = coordinates(number, [cut.pairs, cut.parts, cut.splits])
-        self._first = part * cut.rows  # row
-        self._start = self._split * (cut.steps * cut.step)  # key
-        self._count = index(cut.pattern.key.extent)
-        self._deep = cut.depth // cut.lanes  # elements of a thread
-        self._wide = cut.columns // cut.lanes
-
-        def own(name: str, count: int, dtype: str = FLOAT) -> ir.Var:
-            """Declare registers; lowering drops the thread's numbers."""
-            return scratch([index(d) for d in (cut.groups, cut.lanes, count)], dtype, name, "local")
-
-        self._query = own("query", cut.rows * self._deep)
+        super().__init__(cut, number, sums, rest, cut.lanes, cut.rows)
+        self._deep = cut.depth // cut.lanes
+        self._query = self._own("query", cut.rows * self._deep)
         self._keys = [
-            own(f"{x.source.name}_keys", cut.ahead * self._deep, str(x.ty.dtype)) for x in cut.keys
+            self._own(f"{x.source.name}_keys", cut.ahead * self._deep, str(x.ty.dtype))
+            for x in cut.keys
         ]
         self._values = [
-            own(f"{x.source.name}_values", cut.ahead * self._wide, str(x.ty.dtype))
+            self._own(f"{x.source.name}_values", cut.ahead * self._wide, str(x.ty.dtype))
             for x in cut.values
         ]
-        self._scores = own("scores", cut.rows * cut.ahead), own("sums", cut.rows * cut.ahead)
-        self._out = own("out", cut.rows * self._wide)
-        self._top, self._total = own("top", cut.rows), own("total", cut.rows)
-        self._tops = self._shared("tops", cut.groups, cut.rows)
-        self._totals = self._shared("totals", cut.groups, cut.rows)
-        self._parts = self._shared("parts", cut.groups, cut.together * cut.columns)
+        count = cut.rows * cut.ahead
+        self._scores = self._own("scores", count), self._own("sums_of_lanes", count)
+        self._buffers += [self._query, *self._keys, *self._values, *self._scores]
 
-    def _shared(self, name: str, *shape: int) -> ir.Var:
-        return scratch([index(d) for d in shape], FLOAT, name, "shared")
+    def own_rows(
+        self, rows: range, t: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
+    ) -> tirx.Stmt:
+        """Run through all of them: each thread holds its columns of every row."""
+        return self._each(len(rows), lambda n: body(n + rows.start, n + rows.start), "row")
 
-    def stmt(self) -> tirx.Stmt:
-        """Write the whole block."""
-        cut = self._cut
-        stmts = [cut.every(self._begin), loop("step", self._steps(), self._step)]
-        stmts.append(cut.every(self._publish))
-        for first in range(0, cut.rows, cut.together):
-            rows = range(first, min(first + cut.together, cut.rows))
-            stmts.append(cut.every(partial(self._level, rows)))
-            stmts.append(cut.every(partial(self._add_up, rows)))
-        buffers = [self._query, *self._keys, *self._values, *self._scores, self._out, self._top]
-        buffers += [self._total, self._tops, self._totals, self._parts]
-        return block("split", sequence(stmts), buffers)
+    def leads(self, t: ir.Expr) -> ir.Expr:
+        """Let the first of the threads that share a key speak."""
+        return tirx.EQ(t, index(0))
 
-    def _steps(self) -> ir.Expr:
-        """Count the steps of this block; blocks behind the last key have none."""
-        cut = self._cut
-        if cut.is_even:
-            return cut.steps
-        left = tirx.max(self._count - self._start, index(0))
-        return tirx.min(cut.steps, tirx.floordiv(left + (cut.step - 1), index(cut.step)))
-
-    def _each(self, count: int, body: Callable[[ir.Expr], tirx.Stmt], name: str = "i"):
-        return loop(name, count, body, UNROLLED)
-
-    def _at(self, row: ir.Expr | int) -> dict[ir.Var, ir.Expr]:
-        """Place of a row; those behind the last compute it once more, and are not stored."""
-        number = self._first + row
-        if self._cut.sharing.count % self._cut.rows:
-            number = tirx.min(number, index(self._cut.sharing.count - 1))
-        return self._cut.sharing.place(self._pair, simplified(number))
-
-    def _along(self, held: ir.Expr, t: ir.Expr) -> ir.Expr:
-        """Position in a row of the ``held``-th element of a thread."""
-        number, lane = coordinates(held, [index(self._deep), index(self._cut.width)])
+    def column(self, held: ir.Expr, t: ir.Expr) -> ir.Expr:
+        """Let vectors of a row take turns among the threads."""
+        number, lane = coordinates(held, [index(-1), index(self._cut.width)])
         return (number * self._cut.lanes + t) * self._cut.width + lane
 
-    def _begin(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+    def begin(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Read queries of all rows."""
         cut, pattern = self._cut, self._cut.pattern
 
         def row(r: ir.Expr) -> tirx.Stmt:
             def element(i: ir.Expr) -> tirx.Stmt:
-                at = {**self._at(r), pattern.depth.var: self._along(i, t)}
+                at = {**self._at(r), pattern.depth.var: self.column(i, t)}
                 value = substitute(pattern.q, at)
                 return tirx.BufferStore(self._query, value, [g, t, r * self._deep + i])
 
@@ -155,11 +118,11 @@ class _Block:
 
         return self._each(cut.rows, row, "row")
 
-    def _step(self, number: ir.Expr) -> tirx.Stmt:
+    def step(self, number: ir.Expr) -> tirx.Stmt:
         """Take in the next keys."""
         cut = self._cut
         first = self._start + number * cut.step
-        exchanges, found = summed_over_lanes(
+        exchanges, found = over_lanes(
             self._scores, cut.rows * cut.ahead, cut.lanes, cut.warp, cut.every
         )
         return sequence(
@@ -170,19 +133,16 @@ class _Block:
             ]
         )
 
-    def _key(self, first: ir.Expr, g: ir.Expr, slot: ir.Expr) -> ir.Expr:
-        return first + slot * self._cut.groups + g
-
-    def _inside(self, key: ir.Expr) -> ir.Expr:
-        """Give the key itself, or the last one instead of those behind it."""
-        return key if self._cut.is_even else tirx.min(key, self._count - 1)
-
     def _read(self, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Ask for keys and values, and multiply the keys."""
         cut, pattern = self._cut, self._cut.pattern
 
         def vectors(
-            found: Sequence[ir.TensorLoad], own: Sequence[ir.Var], axis: Axis, size: int
+            operand: ir.Expr,
+            found: Sequence[ir.TensorLoad],
+            own: Sequence[ir.Var],
+            axis: Axis,
+            size: int,
         ) -> tirx.Stmt:
             def slot(s: ir.Expr) -> tirx.Stmt:
                 at = {**self._at(0), pattern.key.var: self._inside(self._key(first, g, s))}
@@ -195,7 +155,11 @@ class _Block:
                             value = substitute(x, {**at, axis.var: place})
                             return tirx.BufferStore(register, value, [g, t, held])
 
-                        return loop("lane", cut.width, element, tirx.ForKind.VECTORIZED)
+                        stmt = loop("lane", cut.width, element, tirx.ForKind.VECTORIZED)
+                        # What was appended lies elsewhere than what was there.
+                        for condition in conditions_of(x, operand):
+                            stmt = when(substitute(condition, at), stmt)
+                        return stmt
 
                     return sequence([one(*pair) for pair in zip(found, own, strict=True)])
 
@@ -211,7 +175,7 @@ class _Block:
 
                 def term(i: ir.Expr) -> tirx.Stmt:
                     held = [g, t, s * self._deep + i]
-                    known = {pattern.key.var: key, pattern.depth.var: self._along(i, t)}
+                    known = {pattern.key.var: key, pattern.depth.var: self.column(i, t)}
                     value = self._operand(pattern.k, cut.keys, self._keys, held, known)
                     value = load(self._query, [g, t, r * self._deep + i]) * value
                     return tirx.BufferStore(
@@ -225,27 +189,11 @@ class _Block:
 
         return sequence(
             [
-                vectors(cut.keys, self._keys, pattern.depth, self._deep),
-                vectors(cut.values, self._values, pattern.column, self._wide),
+                vectors(pattern.k, cut.keys, self._keys, pattern.depth, self._deep),
+                vectors(pattern.v, cut.values, self._values, pattern.column, self._wide),
                 self._each(cut.ahead, products, "slot"),
             ]
         )
-
-    def _operand(
-        self,
-        operand: ir.Expr,
-        found: Sequence[ir.TensorLoad],
-        own: Sequence[ir.Var],
-        held: Sequence[ir.Expr],
-        known: dict[ir.Var, ir.Expr],
-    ) -> ir.Expr:
-        """Compute an element of a key or a value from vectors in registers."""
-
-        def swap(x: ir.TensorLoad) -> ir.Expr:
-            pairs = zip(found, own, strict=True)
-            return next((load(register, held) for y, register in pairs if same(x, y)), x)
-
-        return substitute(substitute(operand, {}, swap), {**self._at(0), **known})
 
     def _weigh(self, scores: ir.Var, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Bring what is there to the new maximum, then add the values."""
@@ -283,7 +231,7 @@ class _Block:
 
                 def column(i: ir.Expr) -> tirx.Stmt:
                     where, held = [g, t, r * self._wide + i], [g, t, s * self._wide + i]
-                    known = {pattern.key.var: key, pattern.column.var: self._along(i, t)}
+                    known = {pattern.key.var: key, pattern.column.var: self.column(i, t)}
                     element = self._operand(pattern.v, cut.values, self._values, held, known)
                     return tirx.BufferStore(
                         self._out, load(self._out, where) + factor * element, where
@@ -310,92 +258,3 @@ class _Block:
             return block("weigh", sequence(stmts), [highest, weight])
 
         return self._each(cut.rows, row, "row")
-
-    def _publish(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Let all threads know every group's maxima and sums."""
-
-        def row(r: ir.Expr) -> tirx.Stmt:
-            return sequence(
-                [
-                    tirx.BufferStore(self._tops, load(self._top, [g, t, r]), [g, r]),
-                    tirx.BufferStore(self._totals, load(self._total, [g, t, r]), [g, r]),
-                ]
-            )
-
-        return when(tirx.EQ(t, index(0)), self._each(self._cut.rows, row, "row"))
-
-    def _level(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Bring results of some rows to the block's maximum, and share them."""
-        cut = self._cut
-
-        def row(number: ir.Expr) -> tirx.Stmt:
-            r = number + rows.start
-            highest, total = local("highest", [1], FLOAT), local("total_of_block", [1], FLOAT)
-            now, all_ = load(highest, [index(0)]), load(total, [index(0)])
-
-            def larger(other: ir.Expr) -> tirx.Stmt:
-                return tirx.BufferStore(highest, tirx.max(now, load(self._tops, [other, r])), [0])
-
-            def term(other: ir.Expr) -> tirx.Stmt:
-                power = tirx.exp(load(self._tops, [other, r]) - now)
-                return tirx.BufferStore(total, all_ + load(self._totals, [other, r]) * power, [0])
-
-            def column(i: ir.Expr) -> tirx.Stmt:
-                value = load(self._out, [g, t, r * self._wide + i])
-                value = value * tirx.exp(load(self._top, [g, t, r]) - now)
-                place = number * cut.columns + self._along(i, t)
-                return tirx.BufferStore(self._parts, value, [g, place])
-
-            def store(which: int, value: ir.Expr) -> tirx.Stmt:
-                return tirx.BufferStore(
-                    self._rest, value, [self._pair, self._first + r, which, self._split]
-                )
-
-            known = [
-                tirx.BufferStore(total, float_(0), [0]),
-                loop("group", cut.groups, term),
-                store(0, now),
-                store(1, all_),
-            ]
-            first = tirx.all(tirx.EQ(g, index(0)), tirx.EQ(t, index(0)), self._is_row(r))
-            stmts = [
-                tirx.BufferStore(highest, float_(LOWEST), [0]),
-                loop("group", cut.groups, larger),
-                self._each(self._wide, column),
-                when(first, sequence(known)),
-            ]
-            return block("level", sequence(stmts), [highest, total])
-
-        return self._each(len(rows), row, "row")
-
-    def _is_row(self, row: ir.Expr) -> ir.Expr:
-        return self._first + row < self._cut.sharing.count
-
-    def _add_up(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Add what the groups found, neighbouring threads side by side."""
-        cut = self._cut
-        total = local("sum_of_groups", [1], FLOAT)
-        count = len(rows) * cut.columns
-
-        def item(number: ir.Expr) -> tirx.Stmt:
-            flat = number * cut.threads + g * cut.lanes + t
-            row, column = coordinates(flat, [index(len(rows)), index(cut.columns)])
-            row = row + rows.start
-
-            def term(other: ir.Expr) -> tirx.Stmt:
-                found = load(self._parts, [other, flat])
-                return tirx.BufferStore(total, load(total, [index(0)]) + found, [0])
-
-            where = [self._pair, self._first + row, self._split, column]
-            stmts = [
-                tirx.BufferStore(total, float_(0), [0]),
-                loop("group", cut.groups, term),
-                when(
-                    self._is_row(row),
-                    tirx.BufferStore(self._sums, load(total, [index(0)]), where),
-                ),
-            ]
-            stmt = block("sum", sequence(stmts), [total])
-            return stmt if count % cut.threads == 0 else when(flat < count, stmt)
-
-        return loop("item", -(-count // cut.threads), item)

@@ -1,0 +1,298 @@
+"""Attention of few rows on tensor cores: warps multiply what they read straight from memory.
+
+The sums of a product may run over its terms in any order, so a thread gives the tensor cores the
+vectors as they come: a fragment's terms are four elements of the thread's vector, not those that
+the instruction numbers so. Half of an instruction's sixteen rows are zeros, which cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
+
+from ...fusion.expressions import load, variables
+from ..loops import coordinates, index, loop, sequence, substitute, when
+from .decode import (
+    TENSOR_COLUMNS,
+    TENSOR_DEPTH,
+    TENSOR_KEYS,
+    Decode,
+    streamed,
+    width_of,
+)
+from .lanes_gpu import over_lanes
+from .rows_cpu import LOWEST, float_
+from .split_block import SplitBlock
+
+SHARERS = 4  # threads that share a row of a fragment
+VECTOR = 8  # elements
+FRAGMENT = 4  # elements of a factor that a thread gives to one instruction
+#: ``c[row, column] += a[row, term] * b[term, column]``: eight rows and columns, sixteen terms.
+MULTIPLY = "fragments_{}"
+_SOURCE = """
+__device__ __forceinline__ void {name}(float* c, const void* a, const void* b) {{
+  const unsigned* x = (const unsigned*)a;
+  const unsigned* y = (const unsigned*)b;
+  float unused0, unused1;
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32 "
+      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%10, %11, %12, %13}};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(unused0), "=f"(unused1)
+      : "r"(x[0]), "r"(0), "r"(x[1]), "r"(0), "r"(y[0]), "r"(y[1]),
+        "f"(c[0]), "f"(c[1]), "f"(0.f), "f"(0.f));
+}}
+"""
+
+
+class TensorBlock(SplitBlock):
+    """A block of warps: four threads share a row, and a vector of each of eight keys."""
+
+    def __init__(self, cut: Decode, number: ir.Expr, sums: ir.Var, rest: ir.Var) -> None:
+        super().__init__(cut, number, sums, rest, SHARERS, 1)
+        self._half = str(cut.keys[0].ty.dtype)
+        own = self._own
+        self._deep = cut.depth // SHARERS  # elements of a key that a thread reads
+        self._query = own("query", self._deep, self._half)
+        self._keys = own("keys", TENSOR_KEYS // 8 * self._deep, self._half)
+        self._values = own("values", TENSOR_KEYS // 8 * self._wide, self._half)
+        self._pieces = own("pieces", TENSOR_KEYS // 8 * self._wide, self._half)
+        self._weights = own("weights", FRAGMENT, self._half)
+        self._scores = own("scores", FRAGMENT)
+        self._high = own("high", 1), own("highest", 1)
+        self._whole = own("sum_of_lanes", 1)
+        self._buffers += [self._query, self._keys, self._values, self._pieces, self._weights]
+        self._buffers += [self._scores, *self._high, self._whole]
+        self._factor, element = _factored(cut)
+        if isinstance(element, tirx.Cast) and str(element.value.ty.dtype) == self._half:
+            element = element.value
+        else:
+            element = tirx.Cast(self._half, element)
+        depth = cut.pattern.depth
+        reads = streamed(cut.pattern, element, depth)
+        self._element = element
+        self._is_vector = (
+            isinstance(element, ir.TensorLoad)
+            and bool(reads)
+            and width_of([(element, depth)]) == VECTOR
+        )
+
+    def own_rows(
+        self, rows: range, t: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
+    ) -> tirx.Stmt:
+        """Four threads have a row."""
+        row = tirx.floordiv(t, index(SHARERS))
+        inside = tirx.all(row >= rows.start, row < rows.stop)
+        return when(inside, body(row, index(0)))
+
+    def leads(self, t: ir.Expr) -> ir.Expr:
+        """Let the first of the four threads of a row speak."""
+        return tirx.EQ(tirx.floormod(t, index(SHARERS)), index(0))
+
+    def column(self, held: ir.Expr, t: ir.Expr) -> ir.Expr:
+        """Turn round how values were read: columns of a fragment are as far apart as vectors."""
+        chunk, number, one = coordinates(held, [index(-1), index(VECTOR), index(2)])
+        other = 2 * tirx.floormod(t, index(SHARERS)) + one
+        return chunk * TENSOR_COLUMNS + other * VECTOR + number
+
+    def _row(self, t: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        last = index(self._cut.rows - 1)
+        return self._at(tirx.min(tirx.floordiv(t, index(SHARERS)), last))
+
+    def _depth(self, chunk: ir.Expr, t: ir.Expr, lane: ir.Expr) -> ir.Expr:
+        return chunk * TENSOR_DEPTH + tirx.floormod(t, index(SHARERS)) * VECTOR + lane
+
+    def begin(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Read the queries of a row, as keys are read."""
+        depth = self._cut.pattern.depth.var
+
+        def chunk(number: ir.Expr) -> tirx.Stmt:
+            def element(lane: ir.Expr) -> tirx.Stmt:
+                at = {**self._row(t), depth: self._depth(number, t, lane)}
+                value = substitute(self._element, at)
+                return tirx.BufferStore(self._query, value, [g, t, number * VECTOR + lane])
+
+            kind = tirx.ForKind.VECTORIZED if self._is_vector else tirx.ForKind.UNROLLED
+            return loop("lane", VECTOR, element, kind)
+
+        def zero(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._out, float_(0), [g, t, i])
+
+        return sequence(
+            [
+                self._each(self._deep // VECTOR, chunk, "vector"),
+                self._each(self._wide, zero),
+                tirx.BufferStore(self._top, float_(LOWEST), [g, t, 0]),
+                tirx.BufferStore(self._total, float_(0), [g, t, 0]),
+            ]
+        )
+
+    def step(self, number: ir.Expr) -> tirx.Stmt:
+        """Take in sixteen keys a warp."""
+        cut = self._cut
+
+        def first(g: ir.Expr) -> ir.Expr:
+            return self._start + number * cut.step + g * TENSOR_KEYS
+
+        maxima, highest = over_lanes(self._high, 1, SHARERS, cut.warp, cut.every, tirx.max)
+        phases = [
+            lambda g, t: self._read(first(g), g, t),
+            self._multiply_keys,
+            lambda g, t: self._score(first(g), g, t),
+        ]
+        stmts = [cut.every(phase) for phase in phases] + maxima
+        stmts.append(cut.every(lambda g, t: self._weigh(highest, first(g), g, t)))
+        return sequence([*stmts, cut.every(self._multiply_values)])
+
+    def _read(self, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Ask for a vector of each key, and for vectors of the values of a thread's own keys."""
+        pattern, cut = self._cut.pattern, self._cut
+        row, lanes = tirx.floordiv(t, index(SHARERS)), tirx.floormod(t, index(SHARERS))
+
+        def vector(into: ir.Var, start: ir.Expr, at: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+            def element(lane: ir.Expr) -> tirx.Stmt:
+                return tirx.BufferStore(into, at(lane), [g, t, start + lane])
+
+            return loop("lane", VECTOR, element, tirx.ForKind.VECTORIZED)
+
+        def key(number: ir.Expr) -> tirx.Stmt:
+            b, chunk = coordinates(number, [2, index(self._deep // VECTOR)])
+            known = {**self._at(0), pattern.key.var: self._inside(first + b * 8 + row)}
+
+            def at(lane: ir.Expr) -> ir.Expr:
+                place = {**known, pattern.depth.var: self._depth(chunk, t, lane)}
+                return substitute(cut.keys[0], place)
+
+            return vector(self._keys, number * VECTOR, at)
+
+        def value(number: ir.Expr) -> tirx.Stmt:
+            chunk, b, one = coordinates(number, [index(-1), 2, 2])
+            own = self._inside(first + b * 8 + lanes * 2 + one)
+            known = {**self._at(0), pattern.key.var: own}
+
+            def at(lane: ir.Expr) -> ir.Expr:
+                column = chunk * TENSOR_COLUMNS + row * VECTOR + lane
+                return substitute(cut.values[0], {**known, pattern.column.var: column})
+
+            return vector(self._values, number * VECTOR, at)
+
+        def zero(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._scores, float_(0), [g, t, i])
+
+        return sequence(
+            [
+                self._each(2 * self._deep // VECTOR, key, "vector"),
+                self._each(2 * self._wide // VECTOR, value, "vector"),
+                self._each(FRAGMENT, zero),
+            ]
+        )
+
+    def _multiply(self, g: ir.Expr, t: ir.Expr, *places: tuple[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Multiply fragments: where the sum is, and where both factors are."""
+        addresses = [tirx.address_of(load(buffer, [g, t, place])) for buffer, place in places]
+        short = {"float16": "f16", "bfloat16": "bf16"}[self._half]
+        name = MULTIPLY.format(short)
+        source = _SOURCE.format(name=name, short=short)
+        return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
+
+    def _multiply_keys(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        def one(number: ir.Expr) -> tirx.Stmt:
+            piece, b = coordinates(number, [index(-1), 2])
+            query, key = (self._query, piece * FRAGMENT), piece * FRAGMENT + b * self._deep
+            return self._multiply(g, t, (self._scores, b * 2), query, (self._keys, key))
+
+        return self._each(2 * self._deep // FRAGMENT, one, "fragment")
+
+    def _own_key(self, first: ir.Expr, t: ir.Expr, i: ir.Expr) -> ir.Expr:
+        """Key of a thread's ``i``-th score."""
+        b, one = coordinates(i, [2, 2])
+        return first + b * 8 + tirx.floormod(t, index(SHARERS)) * 2 + one
+
+    def _score(self, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Find the largest of a thread's scores."""
+        pattern, high = self._cut.pattern, self._high[0]
+
+        def one(i: ir.Expr) -> tirx.Stmt:
+            where, key = [g, t, i], self._own_key(first, t, i)
+            at = {**self._row(t), pattern.key.var: self._inside(key)}
+            raw = load(self._scores, where)
+            if self._factor is not None:
+                raw = raw * substitute(self._factor, at)
+            value = substitute(pattern.score, {**at, pattern.raw: raw})
+            if not self._cut.is_even:
+                value = tirx.Select(key < self._count, value, float_(-float("inf")))
+            larger = tirx.max(load(high, [g, t, index(0)]), load(self._scores, where))
+            return sequence(
+                [
+                    tirx.BufferStore(self._scores, value, where),
+                    tirx.BufferStore(high, larger, [g, t, 0]),
+                ]
+            )
+
+        start = tirx.BufferStore(high, load(self._top, [g, t, index(0)]), [g, t, 0])
+        return sequence([start, self._each(FRAGMENT, one)])
+
+    def _weigh(self, highest: ir.Var, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Bring what is there to the new maximum, and make fragments of weights and values."""
+        pattern, mine = self._cut.pattern, [g, t, index(0)]
+        top, total, now = (load(b, mine) for b in (self._top, self._total, highest))
+
+        def one(i: ir.Expr) -> tirx.Stmt:
+            where = [g, t, i]
+            power = load(self._scores, where)
+            at = {**self._row(t), pattern.key.var: self._inside(self._own_key(first, t, i))}
+            weight = substitute(pattern.weight, {**at, pattern.exponential: power})
+            return sequence(
+                [
+                    tirx.BufferStore(self._scores, tirx.exp(power - now), where),
+                    tirx.BufferStore(self._total, total + power, mine),
+                    tirx.BufferStore(self._weights, tirx.Cast(self._half, weight), where),
+                ]
+            )
+
+        def scaled(i: ir.Expr) -> tirx.Stmt:
+            value = load(self._out, [g, t, i]) * load(self._whole, mine)
+            return tirx.BufferStore(self._out, value, [g, t, i])
+
+        def piece(i: ir.Expr) -> tirx.Stmt:
+            chunk, number, key = coordinates(i, [index(-1), VECTOR, FRAGMENT])
+            value = load(self._values, [g, t, (chunk * FRAGMENT + key) * VECTOR + number])
+            return tirx.BufferStore(self._pieces, value, [g, t, i])
+
+        return sequence(
+            [
+                tirx.BufferStore(self._whole, tirx.exp(top - now), mine),
+                tirx.BufferStore(self._top, now, mine),
+                tirx.BufferStore(self._total, total * load(self._whole, mine), mine),
+                self._each(FRAGMENT, one),
+                self._each(self._wide, scaled),
+                self._each(2 * self._wide, piece),
+            ]
+        )
+
+    def _multiply_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        def one(number: ir.Expr) -> tirx.Stmt:
+            sums, weights = (self._out, number * 2), (self._weights, index(0))
+            return self._multiply(g, t, sums, weights, (self._pieces, number * FRAGMENT))
+
+        return self._each(self._wide // 2, one, "fragment")
+
+    def last(self) -> list[tirx.Stmt]:
+        """Sum the exponentials of a row over its threads."""
+        pair = self._total, self._whole
+        stmts, found = over_lanes(pair, 1, SHARERS, self._cut.warp, self._cut.every)
+        self._total = found
+        return stmts
+
+
+def _factored(cut: Decode) -> tuple[ir.Expr | None, ir.Expr]:
+    """Part queries into a factor of the whole row, such as a scale, and elements.
+
+    The scores take the factor, so that elements of a half type stay what they are.
+    """
+    query, depth = cut.pattern.q, cut.pattern.depth.var
+    if isinstance(query, tirx.Mul):
+        for factor, element in ((query.a, query.b), (query.b, query.a)):
+            if depth not in variables(factor):
+                return factor, element
+    return None, query
