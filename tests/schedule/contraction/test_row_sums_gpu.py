@@ -5,12 +5,19 @@ import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
 from tvm import relax
 
+from tvm_fusion.schedule.contraction import template
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
 TEMPLATE = Contraction(True)
 EPSILON = 1e-3
+
+
+@pytest.fixture
+def one_product(monkeypatch):
+    """Let sums go into one product, too, which costs more than it saves."""
+    monkeypatch.setattr(template, "LEAST_PIECES", 1)
 
 
 def rms(x, g):
@@ -88,12 +95,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("example", CASES.values(), ids=CASES)
-def test_computes_the_product(example):
+def test_computes_the_product(one_product, example):
     check(TEMPLATE, *example, CUDA)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
-def test_half_types(dtype, tolerance):
+def test_half_types(one_product, dtype, tolerance):
     check(TEMPLATE, given(3, 1000, 264, dtype), normed, plain_reference, CUDA, tolerance=tolerance)
 
 
@@ -126,3 +133,10 @@ def test_a_mean_that_is_taken_away_is_another_kernel():
 @pytest.mark.cuda_toolchain
 def test_compiles_for_cuda():
     assert compiles_for_cuda(TEMPLATE, CASES)
+
+
+def test_one_product_is_refused():
+    params = [tensor("x", 1, 512), tensor("g", 512), tensor("w", 512, 1024)]
+    refusal = TEMPLATE.claim(group(params, normed, CUDA), CUDA.device)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "sums_cost_more"

@@ -44,6 +44,12 @@ CPU_TILE = 256  # sums of one tile, roughly
 GPU_TILE = 32 * 64
 
 
+# Products that share one walk, from which on that gathers sums over rows as well. Measured on an
+# H200: a norm before 4096 x 32000 takes 79 us with its product, 61 and 1.5 apart; before two
+# products of 4096 x 14336 it takes 55 with them, 57 and 1.2 apart.
+LEAST_PIECES = 2
+
+
 class Contraction(Template):
     """One sum of products of two operands, cheap maps of the operands, any maps of the result.
 
@@ -75,8 +81,14 @@ class Contraction(Template):
         if isinstance(read, Refusal):
             return read
         contraction, row_sum = read
-        if row_sum is not None and slim(contraction, device, row_sum) is None:
-            return Refusal("not_mine", "Sums over rows are gathered by products of few rows alone.")
+        if row_sum is not None:
+            cut = slim(contraction, device, row_sum)
+            if cut is None:
+                sentence = "Sums over rows are gathered by products of few rows alone."
+                return Refusal("not_mine", sentence)
+            if cut.pieces < LEAST_PIECES:
+                sentence = "For one product, gathering its rows' sums costs more than a launch."
+                return Refusal("sums_cost_more", sentence)
         refusal = None if self._is_gpu else unpacked_pieces(group, contraction)
         if refusal is not None:
             return refusal
