@@ -36,6 +36,11 @@ def embedded(words: Tensor, places: Tensor, scale: Tensor, shift: Tensor, ids: T
     return functional.layer_norm(total, total.shape[-1:], scale, shift, 1e-5)
 
 
+def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention of one token, whose heads share keys and values in groups."""
+    return functional.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
+
+
 class Embedding(Work):
     """A work whose last argument holds numbers of rows of the first."""
 
@@ -63,5 +68,12 @@ OTHERS = (
     Embedding(
         "embedding_norm_8192x768", embedded,
         ((50257, 768), (1024, 768), (768,), (768,), (8, 1024)), floor=0.80,
+    ),
+    *(
+        Work(
+            f"decode_attention_{n}x8192", attended,
+            ((n, 32, 1, 128), (n, 8, 8192, 128), (n, 8, 8192, 128)), floor=0.80,
+        )
+        for n in (1, 8)
     ),
 )  # fmt: skip
