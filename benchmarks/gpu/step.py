@@ -34,7 +34,7 @@ def measure(work: DecodeStep, folder: Path, rival: bool) -> dict[str, Any]:
     results = poisoned(ours, moving)
     errors = [difference(r, e, work.dtype) for r, e in zip(results, expected, strict=True)]
     row["error"] = max(errors)
-    if not row["error"] <= 1:
+    if not row["error"] <= work.allowed:
         return row | {"wrong": f"errors of {errors} times what is allowed"}
     size = work.touched(arguments, results)
     sides: dict[str, Callable[[], Any]] = {"ours": lambda: ours(*moving)}

@@ -31,8 +31,10 @@ SHARED_BYTES = 32 * 1024
 # Of tensor cores: rows and keys of a warp at once, and elements of a key and of a value which its
 # threads' vectors cover at once.
 TENSOR_ROWS, TENSOR_KEYS, TENSOR_DEPTH, TENSOR_COLUMNS = 8, 16, 32, 64
-# Few warps a block, and more blocks than a multiprocessor holds at once: they take turns.
+# Few warps a block, and more blocks than a multiprocessor holds at once: they take turns. Where
+# few rows share the device, blocks of more warps leave fewer splits to combine.
 TENSOR_THREADS, TENSOR_RESIDENT = 128, 1024
+FEW_PAIRS = 4  # of them would still leave multiprocessors idle
 
 
 @dataclass(frozen=True)
@@ -187,9 +189,11 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
         return None
     rows = -(-sharing.count // -(-sharing.count // rows))
     most = device.max_threads_per_block or 1024
-    wanted, resident = (TENSOR_THREADS, TENSOR_RESIDENT) if is_tensor else (THREADS, RESIDENT)
-    groups = min(wanted, most) // lanes
     pairs = at(product(sharing.extents)) * -(-sharing.count // rows)
+    are_many = pairs * FEW_PAIRS > (device.sm_count or 1)
+    wanted = TENSOR_THREADS if is_tensor and are_many else THREADS
+    groups = min(wanted, most) // lanes
+    resident = TENSOR_RESIDENT if is_tensor else RESIDENT
     slots = (device.sm_count or 1) * (resident // (lanes * groups))
     splits = _splits(pairs, slots)
     count = constant(pattern.key.extent)
