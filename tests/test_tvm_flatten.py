@@ -10,6 +10,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion._tvm_flatten import FlattenRightly, contiguous
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.loops import find
 
 N = 42
 
@@ -107,3 +108,14 @@ def test_tvm_still_takes_one_shift_for_all():
     index = tirx.floormod(i + 10, 5) + tirx.floormod(i + 13, 5)
     found = sym.iter_map_simplify([index], {i: Range(0, N)})[0]
     tvm.ir.assert_structural_equal(found, tirx.floormod(i + 3, 5) * tirx.IntImm("int64", 2))
+
+
+def test_hidden_divisions_leave_contiguous_vectors():
+    """CUDA has no vector of a quotient and a remainder that are not one index again."""
+    i, m = tirx.Var("i", "int64"), tirx.Var("m", "int64")
+    start = (i - tirx.floordiv(m + 127, tirx.const(128, "int64"))) * 2048
+    index = tirx.floordiv(start, tirx.const(14, "int64")) * 14
+    index = index + tirx.floormod(start, tirx.const(14, "int64"))
+    found = contiguous(index)
+    assert not find(found, tirx.FloorMod)
+    tvm.ir.assert_structural_equal(sym.Analyzer().simplify(found - start), tirx.const(0, "int64"))

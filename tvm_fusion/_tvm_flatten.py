@@ -4,7 +4,8 @@ Its FlattenBuffer simplifies ``(i % 6 + 2) % 3`` as a part of ``i`` shifted by w
 takes one shift for all parts of ``i`` in an index: ``(i + 10) % 5 + (i + 13) % 5`` becomes
 ``(i + 3) % 5 * 2``, and ``i % 64 % 7`` becomes ``i % 7``. Such divisions it does not see here.
 
-It leaves ``(i // n + 1) * n + i % n`` alone where ``n`` is symbolic. LLVM knows that the elements
+It leaves ``(i // n + 1) * n + i % n`` alone where ``n`` is symbolic, and what it does not see. CUDA
+has no vectors of such indices. LLVM knows that the elements
 lie side by side, and where a condition guards the access it makes one masked access of several,
 from an address whose division was left out if the first of them is not wanted: a crash.
 """
@@ -64,7 +65,9 @@ class FlattenRightly:
 
 
 def contiguous(index: ir.Expr) -> ir.Expr:
-    """Put ``a`` for ``a // b * b + a % b`` with symbolic ``b``, whatever else is added or factors.
+    """Put ``a`` for ``a // b * b + a % b``, whatever else is added or factors.
+
+    Only where FlattenBuffer does not: where ``b`` is symbolic, or the division was hidden from it.
 
     Parameters
     ----------
@@ -77,7 +80,8 @@ def contiguous(index: ir.Expr) -> ir.Expr:
         The same numbers.
     """
     for remainder in find(index, tirx.FloorMod):
-        if constant(remainder.b) is None and str(index.ty.dtype) == "int64":
+        is_left = constant(remainder.b) is None or _shifts(remainder)
+        if is_left and str(index.ty.dtype) == "int64":
             index = _without(remainder, index)
     return index
 
