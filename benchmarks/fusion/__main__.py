@@ -15,11 +15,12 @@ from typing import Any
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
+from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
 from . import counting
 from .case import TARGETS
-from .figures import MODELS
+from .figures import CPU, MODELS
 from .graphs import GRAPHS, SIZES
 from .table import COUNTS, README, SCHEMA, load, render
 
@@ -48,6 +49,9 @@ def _count(path: Path, names: list[str], recount_stock: bool) -> dict[str, Any]:
             raise UserError(f"unknown model {name}", f"one of {', '.join(MODELS)}")
     found = environment.describe(ROOT)
     where = {key: found[key] for key in ("date", "commit", "dirty")}
+    where["vector_bits"] = parse(
+        CPU
+    ).device.vector_bits  # which kernels pay on the CPU depends on it
     where["versions"] = {package: version(package) for package in _PACKAGES}
     old = load(path) if path.is_file() else {"models": {}, "environment": {"versions": {}}}
     same_tvm = old["environment"]["versions"].get("apache-tvm") == version("apache-tvm")
