@@ -49,9 +49,8 @@ def _count(path: Path, names: list[str], recount_stock: bool) -> dict[str, Any]:
             raise UserError(f"unknown model {name}", f"one of {', '.join(MODELS)}")
     found = environment.describe(ROOT)
     where = {key: found[key] for key in ("date", "commit", "dirty")}
-    where["vector_bits"] = parse(
-        CPU
-    ).device.vector_bits  # which kernels pay on the CPU depends on it
+    # Which kernels pay on the CPU depends on its vectors.
+    where["vector_bits"] = parse(CPU).device.vector_bits
     where["versions"] = {package: version(package) for package in _PACKAGES}
     old = load(path) if path.is_file() else {"models": {}, "environment": {"versions": {}}}
     same_tvm = old["environment"]["versions"].get("apache-tvm") == version("apache-tvm")
