@@ -131,7 +131,7 @@ def test_a_mean_that_is_taken_away_is_another_kernel():
 
 
 @pytest.mark.cuda_toolchain
-def test_compiles_for_cuda():
+def test_compiles_for_cuda(one_product):
     assert compiles_for_cuda(TEMPLATE, CASES)
 
 
