@@ -112,7 +112,7 @@ BUGS: tuple[Bug, ...] = (
         "fusion/compose.py",
         "if len(users) != 1 or target in outputs:",
         "if not users or target in outputs:",
-        seeds=(135,),
+        seeds=(135, 313),
     ),
     Bug(
         "the last elements are left out where they fill no vector",
