@@ -150,25 +150,27 @@ class _Capture:
         self._builder, self._func, self._calls = builder, func, calls
         self._count = int((func.attrs or {}).get("num_input", len(func.params)))
         self._leaves = calls.leaves(func.body.body)
+        self._moving = self._read_inputs()
+        self._first, self._last = self._find_first(), self._find_last()
+        self._inputs = [] if self._first is not None else self._moving
+        self._results = [] if self._last is not None else self._computed()
 
     @property
     def copied_bytes(self) -> int:
         """Bytes of inputs and results that are copied."""
-        copied = self._moving() if self._first() is None else []
-        copied += self._leaves if self._last() is None else []
-        return sum(_bytes(tensor.ty) for tensor in copied)
+        return sum(_bytes(tensor.ty) for tensor in (*self._inputs, *self._results))
 
     def function(self) -> relax.Function:
         """Write it."""
         calls, func = self._calls, self._func
-        first, last = self._first(), self._last()
-        middle = [kernel for kernel in calls.kernels if kernel not in (first, last)]
-        ends = [[] if k is None else [k] for k in (first, last if last != first else None)]
-        before, places = ([], {}) if first is not None else self._inputs()
-        behind, results = ([], {}) if last is not None else self._results(places)
+        ends = (self._first, self._last)
+        middle = [kernel for kernel in calls.kernels if kernel not in ends]
+        order = dict.fromkeys(k for k in (ends[0], *middle, ends[1]) if k is not None)
+        before, places = self._copied(self._inputs, "inputs")
+        behind, results = self._copied(self._results, "results")
         bindings = [
             relax.VarBinding(var, _over(places, calls.values[var]))
-            for var in calls.ordered([*ends[0], *middle, *ends[1]])
+            for var in calls.ordered(list(order))
         ]
         result = relax.Var("result", func.ret_ty)
         behind.append(relax.VarBinding(result, self._result(results)))
@@ -177,22 +179,22 @@ class _Capture:
         whole = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
         return relax.analysis.remove_all_unused(whole).with_attr(CAPTURED, True)
 
-    def _moving(self) -> list[ir.Var]:
+    def _read_inputs(self) -> list[ir.Var]:
         """List the inputs that kernels read and that lie elsewhere every time."""
         static = static_inputs(self._func)
         read = {o for kernel in self._calls.kernels for o in self._calls.origins(kernel)}
         params = self._func.params[: self._count]
         return [p for i, p in enumerate(params) if i not in static and p in read]
 
-    def _first(self) -> ir.Var | None:
+    def _find_first(self) -> ir.Var | None:
         """Find the one kernel that reads inputs, if it can run before all others."""
-        calls, moving = self._calls, set(self._moving())
+        calls, moving = self._calls, set(self._moving)
         readers = [k for k in calls.kernels if moving.intersection(calls.origins(k))]
         if len(readers) != 1 or calls.kernels[readers[0]] != 1:
             return None
         return None if set(calls.kernels).intersection(calls.origins(readers[0])) else readers[0]
 
-    def _last(self) -> ir.Var | None:
+    def _find_last(self) -> ir.Var | None:
         """Find the one kernel that writes results, if no other reads them."""
         calls = self._calls
         leaves = [calls.origin(leaf) for leaf in self._leaves]
@@ -202,25 +204,19 @@ class _Capture:
         (writer,) = writers
         return None if any(writer in calls.origins(k) for k in calls.kernels) else writer
 
-    def _inputs(self) -> tuple[list[relax.VarBinding], dict[relax.Expr, ir.Var]]:
-        """Copy inputs to where a graph finds them."""
-        return self._copied(self._moving(), "inputs")
-
-    def _results(
-        self, places: dict[relax.Expr, ir.Var]
-    ) -> tuple[list[relax.VarBinding], dict[relax.Expr, ir.Var]]:
-        """Copy results to where the caller keeps them; an input that is one stays what it is."""
+    def _computed(self) -> list[relax.Expr]:
+        """List the results that lie in the graph's memory; an input that is one does not."""
         origins = {leaf: self._calls.origin(leaf) for leaf in self._leaves}
-        own = [
+        return [
             leaf
             for leaf, origin in origins.items()
-            if origin in self._calls.kernels or (origin in places and leaf != origin)
+            if origin in self._calls.kernels or (origin in self._inputs and leaf != origin)
         ]
-        return self._copied(own, "results")
 
     def _copied(
         self, tensors: list[relax.Expr], name: str
     ) -> tuple[list[relax.VarBinding], dict[relax.Expr, ir.Var]]:
+        """Copy tensors, and say where the copies are."""
         if not tensors:
             return [], {}
         types = [tensor.ty for tensor in tensors]

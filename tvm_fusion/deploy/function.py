@@ -37,16 +37,15 @@ class Function:
         self.name, self.signature = name, signature
         self._dims, self._device, self._weights = dims, device, list(weights)
         self._machine = machine
-        self._fixed = dict(fixed or {})
-        arguments.check_names(signature.inputs, self._fixed, is_complete=False)
-        self._specs = [s for s in signature.inputs if s.name not in self._fixed]
+        fixed = fixed or {}
+        self._specs = [s for s in signature.inputs if s.name not in fixed]
         self._labels = [f"input {spec.name!r}" for spec in self._specs]
         self._names = [spec.name for spec in signature.outputs]
-        specs = [s for s in signature.inputs if s.name in self._fixed]
+        specs = [s for s in signature.inputs if s.name in fixed]
         labels = [f"input {spec.name!r}" for spec in specs]
-        tensors, self._extents = self._taken(specs, labels, self._fixed, {})
-        held = dict(zip((spec.name for spec in specs), tensors, strict=True))
-        self._slots = [held.get(spec.name) for spec in signature.inputs]
+        tensors, self._extents = self._taken(specs, labels, fixed, {})
+        self._fixed = dict(zip((spec.name for spec in specs), tensors, strict=True))
+        self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
         self._held = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
 
     def __repr__(self) -> str:

@@ -52,6 +52,11 @@ def lies_along(buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis) -> bool:
     return lane not in tirx.analysis.undefined_vars(position)
 
 
+def is_aligned(place: ir.Expr, lanes: int, analyzer: sym.Analyzer) -> bool:
+    """Whether a vector from a place on never crosses a multiple of its length."""
+    return analyzer.can_prove_equal(tirx.floormod(place, index(lanes)), 0)
+
+
 def same(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
     """Whether two loads are of the same element."""
     return a.source.same_as(b.source) and all(

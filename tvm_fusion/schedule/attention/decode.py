@@ -12,9 +12,9 @@ from ...device import Device, parse
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
-from ..address import conditions_of, offset, same, stride
+from ..address import conditions_of, is_aligned, offset, same, stride
 from ..gpu import VECTOR_BYTES
-from ..loops import ceildiv, constant, index, product, substitute, threads
+from ..loops import ceildiv, constant, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing
 
@@ -263,17 +263,13 @@ def width_of(streamed: Sequence[tuple[ir.TensorLoad, Axis]]) -> int | None:
     size = max(DataType(str(x.ty.dtype)).bits // 8 for x, _ in streamed)
     vector, analyzer = tirx.Var("vector", "int64"), sym.Analyzer()
 
-    def is_aligned(width: int) -> bool:
+    def fits(width: int) -> bool:
         return all(
             int(axis.extent) % width == 0
-            and analyzer.can_prove_equal(
-                tirx.floormod(
-                    substitute(offset(x.source, x.indices), {axis.var: vector * width}),
-                    index(width),
-                ),
-                0,
+            and is_aligned(
+                substitute(offset(x.source, x.indices), {axis.var: vector * width}), width, analyzer
             )
             for x, axis in streamed
         )
 
-    return next((n for n in (8, 4, 2) if n * size <= VECTOR_BYTES and is_aligned(n)), None)
+    return next((n for n in (8, 4, 2) if n * size <= VECTOR_BYTES and fits(n)), None)

@@ -9,7 +9,7 @@ from tvm import DataType, ir, sym, tirx
 
 from ...ecg.intrinsic import call_name
 from ...fusion.expressions import choice
-from ..address import offset
+from ..address import is_aligned, offset
 from ..gpu import VECTOR_BYTES, VECTOR_TYPES
 from ..loops import constant, index
 
@@ -122,11 +122,6 @@ def lanes_of(dtype: str) -> list[int]:
     size = DataType(dtype).bits // 8
     least = _WORD if dtype in BYTES else 2
     return [n for n in (16, 8, 4, 2) if least <= n and n * size <= VECTOR_BYTES]
-
-
-def is_aligned(place: ir.Expr, lanes: int, analyzer: sym.Analyzer) -> bool:
-    """Whether a vector from a place on never crosses a multiple of its length."""
-    return analyzer.can_prove_equal(tirx.floormod(place, index(lanes)), 0)
 
 
 def resolved(expr: ir.Expr, analyzer: sym.Analyzer) -> ir.Expr:

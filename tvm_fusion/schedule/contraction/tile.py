@@ -10,9 +10,9 @@ from tvm import DataType, ir, sym, tirx
 
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
-from ..address import conditional_loads, offset, stride
+from ..address import conditional_loads, is_aligned, offset, stride
 from ..loops import constant, coordinates, index, substitute
-from .elements import is_aligned, lanes_of, resolved
+from .elements import lanes_of, resolved
 from .weights import has_integers
 
 PERIODS = ((1, 1), (2, 1), (1, 2))  # terms and columns after which packed weights repeat
