@@ -26,8 +26,7 @@ class TileSums:
     sums : Var
         Registers of the sums.
     place : callable
-        Where a sum is in them, from its number: rows, then pieces, then columns; then those over
-        the rows.
+        Where a sum is in them, from its number: rows, then pieces, then columns.
 
     Attributes
     ----------
@@ -53,9 +52,6 @@ class TileSums:
         self._weights = [
             [weights.read(tile.at(cut.large, i, j)) for i in terms] for j in range(tile.width)
         ]
-        self._row_terms: list[ir.Expr] = []
-        if cut.row_sum is not None:
-            self._row_terms = [values.read(tile.at(cut.row_sum.term, i, 0)) for i in terms]
         self._is_quantised = has_integers(cut.large) and dtype == "float32"
         self._small = Registers(values.vectors(), cut.ahead * cut.count)
         self._large = Registers(weights.vectors(), cut.ahead * cut.pieces)
@@ -87,15 +83,7 @@ class TileSums:
 
     def use(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Add what :meth:`read` has read."""
-        cut = self._cut
-
-        def row(r: ir.Expr) -> tirx.Stmt:
-            mine = self._place(r + cut.count * cut.pieces * cut.width)
-            terms = [self._given(term, slot, r, step) for term in self._row_terms]
-            return sequence([_add(self._sums, mine, term) for term in terms])
-
-        products = _unrolled("piece", cut.pieces, lambda p: self._piece(slot, p, step))
-        return sequence([products, self._rows(row)] if self._row_terms else [products])
+        return _unrolled("piece", self._cut.pieces, lambda p: self._piece(slot, p, step))
 
     def _piece(self, slot: ir.Expr, piece: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         cut = self._cut
