@@ -7,13 +7,16 @@ the instruction numbers so. Half of an instruction's sixteen rows are zeros, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
+from ..._tvm_buffer import scratch
 from ...fusion.expressions import load, variables
-from ..loops import coordinates, index, loop, sequence, substitute, when
+from ..address import conditions_of
+from ..loops import coordinates, index, loop, sequence, simplified, substitute, when
+from .copies_gpu import commit, copy, wait
 from .decode import (
     TENSOR_COLUMNS,
     TENSOR_DEPTH,
@@ -56,6 +59,8 @@ class TensorBlock(SplitBlock):
         self._query = own("query", self._deep, self._half)
         self._keys = own("keys", TENSOR_KEYS // 8 * self._deep, self._half)
         self._values = own("values", TENSOR_KEYS // 8 * self._wide, self._half)
+        self._staged_keys = self._staged("staged_keys", self._deep)
+        self._staged_values = self._staged("staged_values", self._wide)
         self._pieces = own("pieces", TENSOR_KEYS // 8 * self._wide, self._half)
         self._weights = own("weights", FRAGMENT, self._half)
         self._scores = own("scores", FRAGMENT)
@@ -63,6 +68,7 @@ class TensorBlock(SplitBlock):
         self._whole = own("sum_of_lanes", 1)
         self._buffers += [self._query, self._keys, self._values, self._pieces, self._weights]
         self._buffers += [self._scores, *self._high, self._whole]
+        self._buffers += [self._staged_keys, self._staged_values]
         self._factor, element = _factored(cut)
         if isinstance(element, tirx.Cast) and str(element.value.ty.dtype) == self._half:
             element = element.value
@@ -102,8 +108,13 @@ class TensorBlock(SplitBlock):
     def _depth(self, chunk: ir.Expr, t: ir.Expr, lane: ir.Expr) -> ir.Expr:
         return chunk * TENSOR_DEPTH + tirx.floormod(t, index(SHARERS)) * VECTOR + lane
 
-    def begin(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Read the queries of a row, as keys are read."""
+    def begin(self) -> list[tirx.Stmt]:
+        """Ask for the first steps, then read the queries of a row as keys are read."""
+        stages = map(index, range(self._cut.stages))
+        asks = [self._ask(ask, n) for n in stages for ask in (self._ask_keys, self._ask_values)]
+        return [*asks, self._cut.every(self._read_queries)]
+
+    def _read_queries(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         depth = self._cut.pattern.depth.var
 
         def chunk(number: ir.Expr) -> tirx.Stmt:
@@ -128,64 +139,114 @@ class TensorBlock(SplitBlock):
         )
 
     def step(self, number: ir.Expr) -> tirx.Stmt:
-        """Take in sixteen keys a warp."""
+        """Take in sixteen keys a warp, and ask for those of a later step in their place."""
         cut = self._cut
+        later, slot = number + cut.stages, self._slot(number)
 
         def first(g: ir.Expr) -> ir.Expr:
-            return self._start + number * cut.step + g * TENSOR_KEYS
+            return self._start(number) + g * TENSOR_KEYS
+
+        def read(into: ir.Var, staged: ir.Var, size: int) -> tirx.Stmt:
+            return cut.every(lambda g, t: self._read(into, staged, slot, size, g, t))
 
         maxima, highest = over_lanes(self._high, 1, SHARERS, cut.warp, cut.every, tirx.max)
-        phases = [
-            lambda g, t: self._read(first(g), g, t),
-            self._multiply_keys,
-            lambda g, t: self._score(first(g), g, t),
-        ]
-        stmts = [cut.every(phase) for phase in phases] + maxima
-        stmts.append(cut.every(lambda g, t: self._weigh(highest, first(g), g, t)))
-        return sequence([*stmts, cut.every(self._multiply_values)])
+        return sequence(
+            [
+                read(self._keys, self._staged_keys, self._deep),
+                cut.every(self._multiply_keys),
+                self._ask(self._ask_keys, later),
+                cut.every(lambda g, t: self._score(first(g), g, t)),
+                *maxima,
+                cut.every(lambda g, t: self._weigh(highest, first(g), g, t)),
+                read(self._values, self._staged_values, self._wide),
+                cut.every(self._turn_values),
+                cut.every(self._multiply_values),
+                self._ask(self._ask_values, later),
+            ]
+        )
 
-    def _read(self, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Ask for a vector of each key, and for vectors of the values of a thread's own keys."""
-        pattern, cut = self._cut.pattern, self._cut
-        row, lanes = tirx.floordiv(t, index(SHARERS)), tirx.floormod(t, index(SHARERS))
+    def _staged(self, name: str, size: int) -> ir.Var:
+        """Declare shared memory for vectors, of which each thread uses its own alone."""
+        cut = self._cut
+        vectors = TENSOR_KEYS // 8 * size // VECTOR
+        shape = [index(d) for d in (cut.stages, vectors, cut.groups, cut.lanes, VECTOR)]
+        return scratch(shape, self._half, name, "shared.dyn")
 
-        def vector(into: ir.Var, start: ir.Expr, at: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+    def _slot(self, number: ir.Expr) -> ir.Expr:
+        """Say which stage a step has."""
+        return simplified(tirx.floormod(number, index(self._cut.stages)))
+
+    def _ask(self, ask: Callable[..., tirx.Stmt], number: ir.Expr) -> tirx.Stmt:
+        """Ask for keys or for values of a step, if there is such a step."""
+        first, slot = self._start(number), self._slot(number)
+
+        def thread(g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+            asked = ask(first + g * TENSOR_KEYS, slot, g, t)
+            return sequence([when(number < self._steps(), asked), commit()])
+
+        return self._cut.every(thread)
+
+    def _ask_keys(self, first: ir.Expr, slot: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Ask for a thread's vectors of every eighth key."""
+        pattern = self._cut.pattern
+        row = tirx.floordiv(t, index(SHARERS))
+
+        def one(number: ir.Expr) -> tirx.Stmt:
+            b, chunk = coordinates(number, [2, index(self._deep // VECTOR)])
+            key, place = first + b * 8 + row, self._depth(chunk, t, index(0))
+            at = {pattern.key.var: key, pattern.depth.var: place}
+            to = load(self._staged_keys, [slot, number, g, t, index(0)])
+            return self._copies(pattern.k, self._cut.keys, at, to)
+
+        return self._each(2 * self._deep // VECTOR, one, "vector")
+
+    def _ask_values(self, first: ir.Expr, slot: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Ask for vectors of the values of a thread's own keys."""
+        pattern = self._cut.pattern
+        row, lane = tirx.floordiv(t, index(SHARERS)), tirx.floormod(t, index(SHARERS))
+
+        def one(number: ir.Expr) -> tirx.Stmt:
+            chunk, b, other = coordinates(number, [index(-1), 2, 2])
+            key, place = first + b * 8 + lane * 2 + other, chunk * TENSOR_COLUMNS + row * VECTOR
+            at = {pattern.key.var: key, pattern.column.var: place}
+            to = load(self._staged_values, [slot, number, g, t, index(0)])
+            return self._copies(pattern.v, self._cut.values, at, to)
+
+        return self._each(2 * self._wide // VECTOR, one, "vector")
+
+    def _copies(
+        self,
+        operand: ir.Expr,
+        found: Sequence[ir.TensorLoad],
+        at: dict[ir.Var, ir.Expr],
+        to: ir.TensorLoad,
+    ) -> tirx.Stmt:
+        """Copy a vector from where it lies: what was appended lies elsewhere."""
+        key = self._cut.pattern.key.var
+        at = {**self._at(0), **at, key: self._inside(at[key])}
+
+        def one(x: ir.TensorLoad) -> tirx.Stmt:
+            stmt = copy(to, substitute(x, at))
+            for condition in conditions_of(x, operand):
+                stmt = when(substitute(condition, at), stmt)
+            return stmt
+
+        return sequence([one(x) for x in found])
+
+    def _read(
+        self, into: ir.Var, staged: ir.Var, slot: ir.Expr, size: int, g: ir.Expr, t: ir.Expr
+    ) -> tirx.Stmt:
+        """Take a thread's vectors when they are there: before them was asked for all but these."""
+
+        def vector(number: ir.Expr) -> tirx.Stmt:
             def element(lane: ir.Expr) -> tirx.Stmt:
-                return tirx.BufferStore(into, at(lane), [g, t, start + lane])
+                value = load(staged, [slot, number, g, t, lane])
+                return tirx.BufferStore(into, value, [g, t, number * VECTOR + lane])
 
             return loop("lane", VECTOR, element, tirx.ForKind.VECTORIZED)
 
-        def key(number: ir.Expr) -> tirx.Stmt:
-            b, chunk = coordinates(number, [2, index(self._deep // VECTOR)])
-            known = {**self._at(0), pattern.key.var: self._inside(first + b * 8 + row)}
-
-            def at(lane: ir.Expr) -> ir.Expr:
-                place = {**known, pattern.depth.var: self._depth(chunk, t, lane)}
-                return substitute(cut.keys[0], place)
-
-            return vector(self._keys, number * VECTOR, at)
-
-        def value(number: ir.Expr) -> tirx.Stmt:
-            chunk, b, one = coordinates(number, [index(-1), 2, 2])
-            own = self._inside(first + b * 8 + lanes * 2 + one)
-            known = {**self._at(0), pattern.key.var: own}
-
-            def at(lane: ir.Expr) -> ir.Expr:
-                column = chunk * TENSOR_COLUMNS + row * VECTOR + lane
-                return substitute(cut.values[0], {**known, pattern.column.var: column})
-
-            return vector(self._values, number * VECTOR, at)
-
-        def zero(i: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(self._scores, float_(0), [g, t, i])
-
-        return sequence(
-            [
-                self._each(2 * self._deep // VECTOR, key, "vector"),
-                self._each(2 * self._wide // VECTOR, value, "vector"),
-                self._each(FRAGMENT, zero),
-            ]
-        )
+        pending = 2 * self._cut.stages - 1
+        return sequence([wait(pending), self._each(2 * size // VECTOR, vector, "vector")])
 
     def _multiply(self, g: ir.Expr, t: ir.Expr, *places: tuple[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Multiply fragments: where the sum is, and where both factors are."""
@@ -196,12 +257,16 @@ class TensorBlock(SplitBlock):
         return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
 
     def _multiply_keys(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        def zero(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._scores, float_(0), [g, t, i])
+
         def one(number: ir.Expr) -> tirx.Stmt:
             piece, b = coordinates(number, [index(-1), 2])
             query, key = (self._query, piece * FRAGMENT), piece * FRAGMENT + b * self._deep
             return self._multiply(g, t, (self._scores, b * 2), query, (self._keys, key))
 
-        return self._each(2 * self._deep // FRAGMENT, one, "fragment")
+        products = self._each(2 * self._deep // FRAGMENT, one, "fragment")
+        return sequence([self._each(FRAGMENT, zero), products])
 
     def _own_key(self, first: ir.Expr, t: ir.Expr, i: ir.Expr) -> ir.Expr:
         """Key of a thread's ``i``-th score."""
@@ -254,11 +319,6 @@ class TensorBlock(SplitBlock):
             value = load(self._out, [g, t, i]) * load(self._whole, mine)
             return tirx.BufferStore(self._out, value, [g, t, i])
 
-        def piece(i: ir.Expr) -> tirx.Stmt:
-            chunk, number, key = coordinates(i, [index(-1), VECTOR, FRAGMENT])
-            value = load(self._values, [g, t, (chunk * FRAGMENT + key) * VECTOR + number])
-            return tirx.BufferStore(self._pieces, value, [g, t, i])
-
         return sequence(
             [
                 tirx.BufferStore(self._whole, tirx.exp(top - now), mine),
@@ -266,9 +326,18 @@ class TensorBlock(SplitBlock):
                 tirx.BufferStore(self._total, total * load(self._whole, mine), mine),
                 self._each(FRAGMENT, one),
                 self._each(self._wide, scaled),
-                self._each(2 * self._wide, piece),
             ]
         )
+
+    def _turn_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Make fragments of elements of several values."""
+
+        def piece(i: ir.Expr) -> tirx.Stmt:
+            chunk, number, key = coordinates(i, [index(-1), VECTOR, FRAGMENT])
+            value = load(self._values, [g, t, (chunk * FRAGMENT + key) * VECTOR + number])
+            return tirx.BufferStore(self._pieces, value, [g, t, i])
+
+        return self._each(2 * self._wide, piece)
 
     def _multiply_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         def one(number: ir.Expr) -> tirx.Stmt:
