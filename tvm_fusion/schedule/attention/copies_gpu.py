@@ -1,7 +1,7 @@
-"""Copies from memory to shared memory that run while the thread that asked for them goes on.
+"""Copies from memory to shared memory that run while the warp that asked for them goes on.
 
-A thread that waits for the copies that it asked for itself needs no barrier to read them: shared
-memory then serves as registers which a compiler cannot leave empty until they are used.
+Shared memory that one warp alone uses needs no barrier of the block: it serves as registers that a
+compiler cannot leave empty until they are used, and whose vectors may change threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ __device__ __forceinline__ void copies_committed() {
 _WAIT = """
 __device__ __forceinline__ void {name}() {{
   asm volatile("cp.async.wait_group {pending};" ::: "memory");
+  __syncwarp();
 }}
+"""
+_MEET = """
+__device__ __forceinline__ void warp_meets() {
+  __syncwarp();
+}
 """
 
 
@@ -42,7 +48,12 @@ def commit() -> tirx.Stmt:
 
 
 def wait(pending: int) -> tirx.Stmt:
-    """Wait until all of the thread's groups but the last few are there."""
+    """Wait until all of the warp's groups but the last few are there."""
     name = f"copies_but_{pending}"
     source = _WAIT.format(name=name, pending=pending)
     return tirx.Evaluate(cuda_func_call(name, source_code=source))
+
+
+def meet() -> tirx.Stmt:
+    """Let the threads of a warp have read what the next copies overwrite."""
+    return tirx.Evaluate(cuda_func_call("warp_meets", source_code=_MEET))

@@ -14,9 +14,10 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load, variables
+from ...fusion.program import Axis
 from ..address import conditions_of
 from ..loops import coordinates, index, loop, sequence, simplified, substitute, when
-from .copies_gpu import commit, copy, wait
+from .copies_gpu import commit, copy, meet, wait
 from .decode import (
     TENSOR_COLUMNS,
     TENSOR_DEPTH,
@@ -59,8 +60,8 @@ class TensorBlock(SplitBlock):
         self._query = own("query", self._deep, self._half)
         self._keys = own("keys", TENSOR_KEYS // 8 * self._deep, self._half)
         self._values = own("values", TENSOR_KEYS // 8 * self._wide, self._half)
-        self._staged_keys = self._staged("staged_keys", self._deep)
-        self._staged_values = self._staged("staged_values", self._wide)
+        self._staged_keys = self._staged("staged_keys", cut.depth // VECTOR)
+        self._staged_values = self._staged("staged_values", cut.columns // VECTOR)
         self._pieces = own("pieces", TENSOR_KEYS // 8 * self._wide, self._half)
         self._weights = own("weights", FRAGMENT, self._half)
         self._scores = own("scores", FRAGMENT)
@@ -146,31 +147,26 @@ class TensorBlock(SplitBlock):
         def first(g: ir.Expr) -> ir.Expr:
             return self._start(number) + g * TENSOR_KEYS
 
-        def read(into: ir.Var, staged: ir.Var, size: int) -> tirx.Stmt:
-            return cut.every(lambda g, t: self._read(into, staged, slot, size, g, t))
-
         maxima, highest = over_lanes(self._high, 1, SHARERS, cut.warp, cut.every, tirx.max)
         return sequence(
             [
-                read(self._keys, self._staged_keys, self._deep),
+                cut.every(lambda g, t: self._read_keys(slot, g, t)),
                 cut.every(self._multiply_keys),
                 self._ask(self._ask_keys, later),
                 cut.every(lambda g, t: self._score(first(g), g, t)),
                 *maxima,
                 cut.every(lambda g, t: self._weigh(highest, first(g), g, t)),
-                read(self._values, self._staged_values, self._wide),
+                cut.every(lambda g, t: self._read_values(slot, g, t)),
                 cut.every(self._turn_values),
                 cut.every(self._multiply_values),
                 self._ask(self._ask_values, later),
             ]
         )
 
-    def _staged(self, name: str, size: int) -> ir.Var:
-        """Declare shared memory for vectors, of which each thread uses its own alone."""
-        cut = self._cut
-        vectors = TENSOR_KEYS // 8 * size // VECTOR
-        shape = [index(d) for d in (cut.stages, vectors, cut.groups, cut.lanes, VECTOR)]
-        return scratch(shape, self._half, name, "shared.dyn")
+    def _staged(self, name: str, vectors: int) -> ir.Var:
+        """Declare shared memory for the vectors of each warp's keys, or values."""
+        shape = (self._cut.stages, self._cut.groups, TENSOR_KEYS, vectors, VECTOR)
+        return scratch([index(d) for d in shape], self._half, name, "shared.dyn")
 
     def _slot(self, number: ir.Expr) -> ir.Expr:
         """Say which stage a step has."""
@@ -182,65 +178,92 @@ class TensorBlock(SplitBlock):
 
         def thread(g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
             asked = ask(first + g * TENSOR_KEYS, slot, g, t)
-            return sequence([when(number < self._steps(), asked), commit()])
+            return sequence([meet(), when(number < self._steps(), asked), commit()])
 
         return self._cut.every(thread)
 
-    def _ask_keys(self, first: ir.Expr, slot: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Ask for a thread's vectors of every eighth key."""
+    def _ask_keys(self, *where: ir.Expr) -> tirx.Stmt:
         pattern = self._cut.pattern
-        row = tirx.floordiv(t, index(SHARERS))
+        into = self._staged_keys
+        return self._copies(pattern.k, self._cut.keys, pattern.depth, into, _turned_key, *where)
 
-        def one(number: ir.Expr) -> tirx.Stmt:
-            b, chunk = coordinates(number, [2, index(self._deep // VECTOR)])
-            key, place = first + b * 8 + row, self._depth(chunk, t, index(0))
-            at = {pattern.key.var: key, pattern.depth.var: place}
-            to = load(self._staged_keys, [slot, number, g, t, index(0)])
-            return self._copies(pattern.k, self._cut.keys, at, to)
-
-        return self._each(2 * self._deep // VECTOR, one, "vector")
-
-    def _ask_values(self, first: ir.Expr, slot: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Ask for vectors of the values of a thread's own keys."""
+    def _ask_values(self, *where: ir.Expr) -> tirx.Stmt:
         pattern = self._cut.pattern
-        row, lane = tirx.floordiv(t, index(SHARERS)), tirx.floormod(t, index(SHARERS))
-
-        def one(number: ir.Expr) -> tirx.Stmt:
-            chunk, b, other = coordinates(number, [index(-1), 2, 2])
-            key, place = first + b * 8 + lane * 2 + other, chunk * TENSOR_COLUMNS + row * VECTOR
-            at = {pattern.key.var: key, pattern.column.var: place}
-            to = load(self._staged_values, [slot, number, g, t, index(0)])
-            return self._copies(pattern.v, self._cut.values, at, to)
-
-        return self._each(2 * self._wide // VECTOR, one, "vector")
+        into = self._staged_values
+        return self._copies(
+            pattern.v, self._cut.values, pattern.column, into, _turned_value, *where
+        )
 
     def _copies(
         self,
         operand: ir.Expr,
         found: Sequence[ir.TensorLoad],
-        at: dict[ir.Var, ir.Expr],
-        to: ir.TensorLoad,
+        axis: Axis,
+        into: ir.Var,
+        turned: Callable[[ir.Expr, ir.Expr, int], ir.Expr],
+        first: ir.Expr,
+        slot: ir.Expr,
+        g: ir.Expr,
+        t: ir.Expr,
     ) -> tirx.Stmt:
-        """Copy a vector from where it lies: what was appended lies elsewhere."""
-        key = self._cut.pattern.key.var
-        at = {**self._at(0), **at, key: self._inside(at[key])}
+        """Ask for neighbouring vectors in neighbouring threads."""
+        along = self._cut.pattern.key.var
+        vectors = int(axis.extent) // VECTOR
 
-        def one(x: ir.TensorLoad) -> tirx.Stmt:
-            stmt = copy(to, substitute(x, at))
-            for condition in conditions_of(x, operand):
-                stmt = when(substitute(condition, at), stmt)
-            return stmt
+        def one(number: ir.Expr) -> tirx.Stmt:
+            own, vector = coordinates(number * self._cut.lanes + t, [TENSOR_KEYS, index(vectors)])
+            at = {**self._at(0), along: self._inside(first + own), axis.var: vector * VECTOR}
+            to = load(into, [slot, g, own, turned(vector, own, vectors), index(0)])
 
-        return sequence([one(x) for x in found])
+            def piece(x: ir.TensorLoad) -> tirx.Stmt:
+                stmt = copy(to, substitute(x, at))
+                # What was appended lies elsewhere.
+                for condition in conditions_of(x, operand):
+                    stmt = when(substitute(condition, at), stmt)
+                return stmt
 
-    def _read(
-        self, into: ir.Var, staged: ir.Var, slot: ir.Expr, size: int, g: ir.Expr, t: ir.Expr
+            return sequence([piece(x) for x in found])
+
+        return self._each(TENSOR_KEYS * vectors // self._cut.lanes, one, "vector")
+
+    def _read_keys(self, slot: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Take a thread's vectors of every eighth key."""
+        row, lanes = tirx.floordiv(t, index(SHARERS)), tirx.floormod(t, index(SHARERS))
+        vectors = self._cut.depth // VECTOR
+
+        def one(number: ir.Expr) -> list[ir.Expr]:
+            b, chunk = coordinates(number, [2, index(self._deep // VECTOR)])
+            own = b * 8 + row
+            return [slot, g, own, _turned_key(chunk * SHARERS + lanes, own, vectors)]
+
+        return self._taken(self._keys, self._staged_keys, self._deep, one, g, t)
+
+    def _read_values(self, slot: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Take vectors of the values of a thread's own keys."""
+        row, lanes = tirx.floordiv(t, index(SHARERS)), tirx.floormod(t, index(SHARERS))
+        vectors = self._cut.columns // VECTOR
+
+        def one(number: ir.Expr) -> list[ir.Expr]:
+            chunk, b, other = coordinates(number, [index(-1), 2, 2])
+            own = b * 8 + lanes * 2 + other
+            return [slot, g, own, _turned_value(chunk * 8 + row, own, vectors)]
+
+        return self._taken(self._values, self._staged_values, self._wide, one, g, t)
+
+    def _taken(
+        self,
+        into: ir.Var,
+        staged: ir.Var,
+        size: int,
+        place: Callable[[ir.Expr], list[ir.Expr]],
+        g: ir.Expr,
+        t: ir.Expr,
     ) -> tirx.Stmt:
-        """Take a thread's vectors when they are there: before them was asked for all but these."""
+        """Take vectors when they are there: before them was asked for all but these."""
 
         def vector(number: ir.Expr) -> tirx.Stmt:
             def element(lane: ir.Expr) -> tirx.Stmt:
-                value = load(staged, [slot, number, g, t, lane])
+                value = load(staged, [*place(number), lane])
                 return tirx.BufferStore(into, value, [g, t, number * VECTOR + lane])
 
             return loop("lane", VECTOR, element, tirx.ForKind.VECTORIZED)
@@ -352,6 +375,15 @@ class TensorBlock(SplitBlock):
         stmts, found = over_lanes(pair, 1, SHARERS, self._cut.warp, self._cut.every)
         self._total = found
         return stmts
+
+
+def _turned_key(vector: ir.Expr, key: ir.Expr, vectors: int) -> ir.Expr:
+    """Let vectors that neighbouring threads take at once lie in different banks."""
+    return tirx.bitwise_xor(vector, key % 2 * 4) if vectors % 8 == 0 else vector
+
+
+def _turned_value(vector: ir.Expr, key: ir.Expr, vectors: int) -> ir.Expr:
+    return tirx.bitwise_xor(vector, key // 2 % 4 * 2) if vectors % 8 == 0 else vector
 
 
 def _factored(cut: Decode) -> tuple[ir.Expr | None, ir.Expr]:
