@@ -15,7 +15,7 @@ from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
 from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES
-from ..loops import ceildiv, constant, product, substitute, threads
+from ..loops import constant, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing
 
@@ -195,7 +195,9 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     groups, stages, resident = min(THREADS, most) // lanes, 0, RESIDENT // THREADS
     if _has_tensor_cores(device) and is_tensor_work(pattern):
         lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
-        groups, stages = _staged(pattern, rows, device.shared_memory_per_block or STATIC_SHARED_BYTES)
+        groups, stages = _staged(
+            pattern, rows, device.shared_memory_per_block or STATIC_SHARED_BYTES
+        )
         resident = TENSOR_BLOCKS
     if rows == 0 or groups == 0:
         return None
