@@ -31,10 +31,10 @@ from tvm import ir, tirx
 
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.attention.copies_gpu import COPY
 from tvm_fusion.schedule.attention.decode import decode
 from tvm_fusion.schedule.attention.match import FLOATS, read
 from tvm_fusion.schedule.attention.template import Attention
+from tvm_fusion.schedule.copies_gpu import COPY
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.loops import find
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, tensor
-from tvm import relax, s_tir, tirx
+from tvm import ir, relax, s_tir, tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.copies_gpu import COPY
 from tvm_fusion.schedule.loops import find
 
 op = relax.op
@@ -56,6 +57,12 @@ CASES = {
     "two_sums_each": both(1, 300, 512),
     "two_sums_each_of_rows": both(7, 129, 264),
 }
+COPIED = {
+    "whole": case(1, 1536, 512, "float16"),
+    "odd_terms": case(1, 1537, 512, "float16"),
+    "odd_blocks": case(1, 1000, 1032, "float16"),
+    "words": case(1, 1000, 516),
+}
 HALF = {
     "float16": case(1, 513, 1000, "float16"),
     "bfloat16": case(7, 1000, 72, "bfloat16"),
@@ -77,6 +84,27 @@ def test_computes_the_product(example):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
 def test_half_types(dtype, tolerance):
     check(TEMPLATE, *HALF[dtype], CUDA, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("example", COPIED.values(), ids=COPIED)
+def test_tiles_that_are_copied_ahead(example):
+    tolerance = 2e-3 if str(example[0][0].ty.dtype) == "float16" else 1e-4
+    _, func = check(TEMPLATE, *example, CUDA, tolerance=tolerance)
+    asked = [c for c in find(func.body, ir.Call) if COPY in map(str_of, c.args)]
+    # One in front of the walk, which is unrolled when it is lowered, and one in it.
+    assert len(asked) == 2
+
+
+def str_of(arg):
+    return arg.value if isinstance(arg, tirx.StringImm) else None
+
+
+@pytest.mark.parametrize("arch", ["cuda:sm_75", "rocm:gfx942"])
+def test_devices_without_copies_read_tiles(arch):
+    spec = parse(arch)
+    params, body, _ = COPIED["whole"]
+    _, func = kernel(TEMPLATE, group(params, body, spec), spec)
+    assert COPY not in func.script()
 
 
 def test_sums_that_a_result_needs_share_a_walk():

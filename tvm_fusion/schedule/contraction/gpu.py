@@ -36,7 +36,7 @@ def contraction_gpu(
     """
     cut = slim(contraction, target, row_sum)
     if cut is not None:
-        return slim_gpu(program, cut)
+        return slim_gpu(program, cut, target)
     if contraction.pieces is not None:
         return sums_gpu(program, contraction)
     factors = (("left", contraction.left), ("right", contraction.right))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
 
@@ -48,20 +48,41 @@ class Registers:
         }
         self.arrays = list(self._arrays.values())
 
-    def fill(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
-        """Read all vectors, at some place, into a copy."""
+    @property
+    def vectors(self) -> list[Vector]:
+        """List the vectors."""
+        return [vector for vector, _ in self._vectors]
 
-        def one(vector: Vector, start: int) -> tirx.Stmt:
+    def fill(
+        self,
+        copy: ir.Expr,
+        where: Mapping[ir.Var, ir.Expr],
+        held: Callable[[int, ir.Expr], ir.Expr] | None = None,
+    ) -> tirx.Stmt:
+        """Read all vectors, at some place, into a copy.
+
+        Parameters
+        ----------
+        copy : Expr
+            Its number.
+        where : mapping of Var to Expr
+            The place.
+        held : callable, optional
+            Gives an element by the vector's number and the lane, if it is elsewhere.
+        """
+
+        def one(number: int, vector: Vector, start: int) -> tirx.Stmt:
             source = vector.first.source
             place = copy * self._counts[source] + start
 
             def element(lane: ir.Expr) -> tirx.Stmt:
-                value = substitute(vector.load(lane), where)
+                there = vector.load(lane) if held is None else held(number, lane)
+                value = substitute(there, where)
                 return tirx.BufferStore(self._arrays[source], value, [place + lane])
 
             return loop("lane", len(vector.elements), element, tirx.ForKind.VECTORIZED)
 
-        return sequence([one(vector, start) for vector, start in self._vectors])
+        return sequence([one(n, *vector) for n, vector in enumerate(self._vectors)])
 
     def values(self, expr: ir.Expr, copy: ir.Expr) -> ir.Expr:
         """Put registers in the place of the elements of an expression."""

@@ -159,12 +159,17 @@ class Slim:
         place[last] = place[last] * self.width + lane
         return [place[a.var] for a in self.contraction.stage.axes]
 
+    @property
+    def is_even(self) -> bool:
+        """Whether columns fill all blocks."""
+        return _static(self.columns) % self.side == 0
+
     def inside(self, number: ir.Expr, vector: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Leave out what the last block has beyond the columns."""
+        if self.is_even:
+            return body
         vectors = _static(self.columns) // self.width
         blocks = -(-vectors // self.lanes)
-        if vectors % self.lanes == 0:
-            return body
         return when(tirx.floormod(number, index(blocks)) * self.lanes + vector < vectors, body)
 
 

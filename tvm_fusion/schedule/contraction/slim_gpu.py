@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from tvm import ir, sym, tirx
+from tvm.target import Target
 
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
@@ -30,6 +31,7 @@ from ..loops import (
     threads,
     when,
 )
+from .copied_walk import CopiedWalk
 from .graft import epilogue
 from .slim import Slim
 from .staged_rows import StagedRows
@@ -38,7 +40,7 @@ from .tile_sums import TileSums
 FOLDED = 32  # slices from which on they are added up in two steps
 
 
-def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
+def slim_gpu(program: Program, cut: Slim, target: Target) -> tirx.PrimFunc:
     """Make the kernel of a product of few rows: one launch."""
     rows = cut.count
     # Lowering drops the thread's number, the first index.
@@ -61,12 +63,19 @@ def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
 
     staged = StagedRows.of(cut, shared)
     walked = cut if staged is None else replace(cut, small=staged.value)
+    copied = CopiedWalk.of(walked, target)
 
     def body(number: ir.Expr) -> tirx.Stmt:
+        def tiles(thread: ir.Expr) -> TileSums:
+            _, vector = cut.thread(thread)
+            return TileSums(walked, number, vector, sums, lambda i: [thread, i])
+
         stmts = []
+        if copied is not None:
+            stmts.append(_every(cut, lambda t: copied.begin(number, t, tiles(t))))
         if staged is not None:
-            stmts = [_every(cut, partial(staged.stage, number)), _every(cut, staged.fold)]
-        stmts.append(_every(cut, partial(_sums, walked, number, sums)))
+            stmts += [_every(cut, partial(staged.stage, number)), _every(cut, staged.fold)]
+        stmts.append(_every(cut, lambda t: _sums(walked, number, sums, t, tiles(t), copied)))
         for first in range(0, rows, cut.together):
             some = range(first, min(first + cut.together, rows))
             stmts.append(_every(cut, partial(_publish, cut, some, sums, shared)))
@@ -79,6 +88,7 @@ def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
             shared,
             *([folded] if is_folded else []),
             *(staged.buffers if staged else []),
+            *([copied.places] if copied else []),
         ]
         return block("slices", sequence(stmts), buffers)
 
@@ -90,10 +100,32 @@ def _every(cut: Slim, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
     return threads("threadIdx.x", cut.threads, body)
 
 
-def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, thread: ir.Expr) -> tirx.Stmt:
-    """Add up a thread's terms: every ``slices``-th tile, some at once."""
+def _sums(
+    cut: Slim,
+    number: ir.Expr,
+    sums: ir.Var,
+    thread: ir.Expr,
+    tiles: TileSums,
+    copied: CopiedWalk | None,
+) -> tirx.Stmt:
+    """Add up a thread's terms: every ``slices``-th tile."""
+    start = loop(
+        "sum",
+        cut.kept,
+        lambda i: tirx.BufferStore(sums, cut.contraction.initial, [thread, i]),
+        tirx.ForKind.UNROLLED,
+    )
+    if copied is not None:
+        return sequence(
+            [start, block("terms", copied.steps(number, thread, tiles), tiles.registers)]
+        )
     part, vector = cut.thread(thread)
-    tiles = TileSums(cut, number, vector, sums, lambda i: [thread, i])
+    body = block("terms", _read(cut, part, tiles), tiles.registers)
+    return sequence([start, cut.inside(number, vector, body)])
+
+
+def _read(cut: Slim, part: ir.Expr, tiles: TileSums) -> tirx.Stmt:
+    """Read some tiles at once, then use them."""
 
     def steps(first: ir.Expr, count: int) -> tirx.Stmt:
         def each(do: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
@@ -107,12 +139,6 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, thread: ir.Expr) -> tirx.Stm
     step = cut.ahead * cut.slices
     whole = sym.Analyzer().simplify(tirx.floordiv(cut.steps, index(step)))
     left = sym.Analyzer().simplify(cut.steps - whole * step)
-    start = loop(
-        "sum",
-        cut.kept,
-        lambda i: tirx.BufferStore(sums, cut.contraction.initial, [thread, i]),
-        tirx.ForKind.UNROLLED,
-    )
     stmts = [loop("step", whole, lambda i: steps(i * cut.ahead, cut.ahead))]
     if constant(left) != 0:
 
@@ -121,8 +147,7 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, thread: ir.Expr) -> tirx.Stm
             return when(number_of * cut.slices + part < cut.steps, steps(number_of, 1))
 
         stmts.append(loop("rest", ceildiv(left, cut.slices), rest))
-    body = block("terms", sequence(stmts), tiles.registers)
-    return sequence([start, cut.inside(number, vector, body)])
+    return sequence(stmts)
 
 
 def _publish(cut: Slim, rows: range, sums: ir.Var, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tvm import ir, tirx
 
@@ -12,6 +13,8 @@ from .elements import Elements
 from .registers import Registers
 from .slim import Slim
 from .weights import common, has_integers, widened
+
+Held = Callable[[ir.Expr, int, ir.Expr], ir.Expr]
 
 
 class TileSums:
@@ -61,7 +64,7 @@ class TileSums:
         own = [self._value, self._weight, self._partial]
         self.registers = [*self._large.arrays, *self._small.arrays, *own]
 
-    def read(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+    def read(self, slot: ir.Expr, step: ir.Expr, held: Held | None = None) -> tirx.Stmt:
         """Read a tile of each piece, and what it meets of each row.
 
         Parameters
@@ -70,16 +73,32 @@ class TileSums:
             Which of the tiles that are held at once it becomes.
         step : Expr
             Which tile of the column it is.
+        held : callable, optional
+            Gives an element of the large factor by piece, vector and lane, if it is not to be read
+            where the factor lies.
         """
         cut = self._cut
 
         def piece(p: ir.Expr) -> tirx.Stmt:
-            return self._large.fill(slot * cut.pieces + p, self._at(0, p, step))
+            source = None if held is None else partial(held, p)
+            return self._large.fill(slot * cut.pieces + p, self._at(0, p, step), source)
 
         def row(r: ir.Expr) -> tirx.Stmt:
             return self._small.fill(slot * cut.count + r, self._at(r, 0, step))
 
         return sequence([_unrolled("piece", cut.pieces, piece), self._rows(row)])
+
+    def each_vector(
+        self, step: ir.Expr, body: Callable[[ir.Expr, int, ir.TensorLoad], tirx.Stmt]
+    ) -> tirx.Stmt:
+        """Do something for the first element of every vector of a tile, by piece and number."""
+
+        def piece(p: ir.Expr) -> tirx.Stmt:
+            here = self._at(0, p, step)
+            firsts = [substitute(v.load(index(0)), here) for v in self._large.vectors]
+            return sequence([body(p, number, first) for number, first in enumerate(firsts)])
+
+        return _unrolled("piece", self._cut.pieces, piece)
 
     def use(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Add what :meth:`read` has read."""
