@@ -20,6 +20,7 @@ from .tile_sums import TileSums
 
 STAGES = 3  # steps that have places; more would leave a multiprocessor fewer blocks
 BLOCK_BYTES = 48 * 1024
+MOST_THREADS = 3 << 16  # of all blocks; more of them ask for enough by themselves
 LEAST_ARCH = 80
 
 
@@ -41,8 +42,10 @@ class CopiedWalk:
     @classmethod
     def of(cls, cut: Slim, target: Target) -> CopiedWalk | None:
         """Plan it; ``None`` for what is read directly."""
-        steps = constant(ceildiv(cut.steps, cut.slices))
-        if not _has_copies(target) or steps is None or cut.count > 1:
+        steps, blocks = constant(ceildiv(cut.steps, cut.slices)), constant(cut.blocks)
+        if not _has_copies(target) or steps is None or blocks is None or cut.count > 1:
+            return None
+        if blocks * cut.threads > MOST_THREADS:
             return None
         tile, large = cut.tile, cut.large
         while isinstance(large, tirx.Cast):
