@@ -13,7 +13,7 @@ from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
-from ..gpu import VECTOR_BYTES
+from ..gpu import VECTOR_BYTES, has_tensor_cores
 from ..loops import ceildiv, constant, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing
@@ -182,7 +182,7 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
         lanes //= 2
     held = sum(v // lanes for v in vectors) * width  # of a row
     ahead, rows = AHEAD, min(sharing.count, REGISTERS // held)
-    is_tensor = _has_tensor_cores(device) and is_tensor_work(pattern)
+    is_tensor = has_tensor_cores(device) and is_tensor_work(pattern)
     if is_tensor:
         lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
     if rows == 0:
@@ -226,12 +226,6 @@ def is_tensor_work(pattern: Pattern) -> bool:
     depth, columns = int(pattern.depth.extent), int(pattern.column.extent)
     fits = depth % TENSOR_DEPTH == 0 and columns % TENSOR_COLUMNS == 0
     return are_loads and len(types) == 1 and types <= {"float16", "bfloat16"} and fits
-
-
-def _has_tensor_cores(device: Device) -> bool:
-    """Whether a device multiplies fragments of 16 terms of either half type: from sm_80 on."""
-    number = "".join(c for c in device.arch if c.isdigit())
-    return device.kind == "cuda" and int(number or 0) >= 80
 
 
 def _splits(pairs: int, slots: int) -> int:

@@ -12,6 +12,8 @@ from ..gpu import check_gpu, rule
 from ..guard import reason_of
 from ..launches import launches
 from .canonical import canonical, gathered
+from .fragment_gpu import fragment_gpu
+from .fragment_slim import fragment_slim
 from .graft import CannotGraft, graft
 from .operands import SumOfProducts
 from .row_sums import RowSum
@@ -36,7 +38,8 @@ def contraction_gpu(
     """
     cut = slim(contraction, target, row_sum)
     if cut is not None:
-        return slim_gpu(program, cut)
+        fragments = fragment_slim(cut, target)
+        return slim_gpu(program, cut) if fragments is None else fragment_gpu(program, fragments)
     if contraction.pieces is not None:
         return sums_gpu(program, contraction)
     factors = (("left", contraction.left), ("right", contraction.right))

@@ -64,7 +64,7 @@ def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
             if is_folded:
                 stmts.append(_every(cut, partial(_fold, cut, some, shared, folded)))
             parts = folded if is_folded else shared
-            stmts.append(_every(cut, partial(_finish, cut, number, some, parts)))
+            stmts.append(_every(cut, partial(finish, cut, number, some, parts)))
         return block("slices", sequence(stmts), [sums, shared, *([folded] if is_folded else [])])
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))
@@ -162,7 +162,7 @@ def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Exp
     return loop("sum", ceildiv(left * size, cut.threads), element)
 
 
-def _finish(cut: Slim, number: ir.Expr, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
+def finish(cut: Slim, number: ir.Expr, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
     """Add up what the slices found, and write the results: neighbouring threads' side by side."""
     dtype, has_row_sum = cut.contraction.dtype, cut.row_sum is not None
     totals = local("totals", [cut.pieces + has_row_sum], dtype)

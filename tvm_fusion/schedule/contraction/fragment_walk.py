@@ -1,0 +1,214 @@
+"""How warps of a product of few rows walk over tiles of the large factor, on tensor cores.
+
+Every thread reads its tile of the large factor, and the same terms of the row that has its line's
+number; lines behind the last row read that again, for results that nobody takes. What the threads
+have read are fragments as it is, but for the order of a tile's terms, which both factors share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import ir, tirx
+
+from ...fusion.expressions import load
+from ..loops import coordinates, index, local, loop, sequence, substitute, when
+from .elements import Elements
+from .fragment_slim import FragmentSlim, bare
+from .fragment_weights import FragmentWeights, Where
+from .fragments import CHUNK, LINES, SHARERS, SUMS, multiply
+from .registers import Registers
+
+Slot = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
+
+
+class FragmentWalk:
+    """The sums of a block's warps.
+
+    Parameters
+    ----------
+    cut : FragmentSlim
+        The product.
+    number : Expr
+        The block.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        What holds sums and tiles.
+    """
+
+    def __init__(self, cut: FragmentSlim, number: ir.Expr) -> None:
+        self._cut, self._number = cut, number
+        tile, stage = cut.tile, cut.contraction.stage
+        analyzer = tile.analyzer((*stage.axes, *stage.reduce))
+        values = Elements(analyzer)
+        self._values = [values.read(tile.at(bare(cut.small), i, 0)) for i in range(tile.terms)]
+        self._small = Registers(values.vectors(), cut.ahead * cut.eights, cut.threads)
+        self._weights = FragmentWeights(cut, analyzer)
+
+        def own(name: str, size: int, dtype: str) -> ir.Var:
+            # Lowering drops the thread's number, the first index.
+            return local(name, [cut.threads, size], dtype)
+
+        left = cut.ahead * cut.pieces * tile.width * tile.terms
+        self._left = own("left", left, cut.half)
+        self._right = own("right", cut.ahead * cut.eights * tile.terms, cut.half)
+        self._sums = own("sums", cut.kept, "float32")
+        self.buffers = [self._sums, self._left, self._right]
+        self.buffers += [*self._small.arrays, *self._weights.buffers]
+        self._group = self._sums
+        if cut.is_quantised:
+            self._group = own("group", cut.kept // cut.pieces, "float32")
+            self.buffers.append(self._group)
+
+    def stmt(self) -> tirx.Stmt:
+        """Add up all terms: every warp takes every so many steps, some at once."""
+        cut = self._cut
+        total = int(cut.steps) // SHARERS
+        whole = total // (cut.ahead * cut.slices)
+        left = total - whole * cut.ahead * cut.slices
+
+        def start(thread: ir.Expr) -> tirx.Stmt:
+            def one(i: ir.Expr) -> tirx.Stmt:
+                return tirx.BufferStore(self._sums, cut.contraction.initial, [thread, i])
+
+            return _unrolled("sum", cut.kept, one)
+
+        def rest(i: ir.Expr) -> tirx.Stmt:
+            return self._steps(whole * cut.ahead + i, 1, total if left % cut.slices else None)
+
+        stmts = [cut.every(start)]
+        stmts.append(loop("step", whole, lambda i: self._steps(i * cut.ahead, cut.ahead)))
+        stmts.append(loop("rest", -(-left // cut.slices), rest))
+        return sequence(stmts)
+
+    def publish(self, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
+        """Write some rows of a warp's sums where all threads see them."""
+        cut = self._cut
+        warp, line, sharer = cut.lane(thread)
+
+        def one(number: ir.Expr) -> tirx.Stmt:
+            piece, eight, column, own = coordinates(number, [1, cut.eights, cut.width, 2])
+            row = eight * LINES + sharer * 2 + own - rows.start
+            place = (row * cut.pieces + piece) * cut.side + line * cut.width + column
+            value = load(self._sums, [thread, number])
+            inside = tirx.all(row >= 0, row < len(rows))
+            return when(inside, tirx.BufferStore(shared, value, [warp, place]))
+
+        return _unrolled("sum", cut.kept, one)
+
+    def _steps(self, first: ir.Expr, count: int, total: int | None = None) -> tirx.Stmt:
+        """Read some tiles, then multiply them; with a total, warps behind the last have none."""
+        cut = self._cut
+
+        def phase(do: Slot) -> tirx.Stmt:
+            def body(thread: ir.Expr) -> tirx.Stmt:
+                warp, _, sharer = cut.lane(thread)
+
+                def one(slot: ir.Expr) -> tirx.Stmt:
+                    step = (first + slot) * cut.slices + warp
+                    return do(thread, slot, step * SHARERS + sharer)
+
+                stmt = _unrolled("slot", count, one)
+                return stmt if total is None else when(first * cut.slices + warp < total, stmt)
+
+            return cut.every(body)
+
+        return sequence([phase(self._read), phase(self._arrange), phase(self._multiply)])
+
+    def _read(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Read a tile of each piece, and the same terms of a row."""
+        cut = self._cut
+
+        def piece(p: ir.Expr) -> tirx.Stmt:
+            return self._weights.read(slot * cut.pieces + p, self._place(thread, p, tile), thread)
+
+        def eight(e: ir.Expr) -> tirx.Stmt:
+            return self._small.fill(slot * cut.eights + e, self._row(thread, e, tile), thread)
+
+        reads = _unrolled("piece", cut.pieces, piece), _unrolled("eight", cut.eights, eight)
+        return sequence(reads)
+
+    def _arrange(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Make fragments of what has been read."""
+        cut, terms, weights = self._cut, self._cut.tile.terms, self._weights
+
+        def piece(p: ir.Expr) -> tirx.Stmt:
+            copy, where = slot * cut.pieces + p, self._place(thread, p, tile)
+            stmts = [weights.convert(copy, thread)]
+            for column in range(cut.width):
+                for place, term in enumerate(weights.order):
+                    value = weights.value(column, term, copy, where, thread)
+                    mine = (copy * cut.width + column) * terms + place
+                    stmts.append(tirx.BufferStore(self._left, value, [thread, mine]))
+            return sequence(stmts)
+
+        def eight(e: ir.Expr) -> tirx.Stmt:
+            copy, where, stmts = slot * cut.eights + e, self._row(thread, e, tile), []
+            for place, term in enumerate(weights.order):
+                held = self._small.values(self._values[term], copy, thread)
+                mine = [thread, copy * terms + place]
+                stmts.append(tirx.BufferStore(self._right, substitute(held, where), mine))
+            return sequence(stmts)
+
+        pieces = _unrolled("piece", cut.pieces, piece)
+        return sequence([pieces, _unrolled("eight", cut.eights, eight)])
+
+    def _multiply(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Multiply fragments; sums of a group of terms are scaled before they join the others."""
+        cut, terms = self._cut, self._cut.tile.terms
+        pairs, sums = cut.width // 2, cut.kept // cut.pieces
+
+        def piece(p: ir.Expr) -> tirx.Stmt:
+            copy, where = slot * cut.pieces + p, self._place(thread, p, tile)
+
+            def fragment(number: ir.Expr) -> tirx.Stmt:
+                chunk, eight, pair = coordinates(number, [1, cut.eights, pairs])
+                first = p * sums if self._weights.scales is None else index(0)
+                low = (copy * cut.width + pair * 2) * terms + chunk * CHUNK
+                return multiply(
+                    cut.half,
+                    load(self._group, [thread, first + (eight * pairs + pair) * SUMS]),
+                    [load(self._left, [thread, low + column * terms]) for column in range(2)],
+                    load(
+                        self._right,
+                        [thread, (slot * cut.eights + eight) * terms + chunk * CHUNK],
+                    ),
+                )
+
+            fragments = _unrolled("fragment", terms // CHUNK * cut.eights * pairs, fragment)
+            if self._weights.scales is None:
+                return fragments
+
+            def clear(i: ir.Expr) -> tirx.Stmt:
+                return tirx.BufferStore(self._group, tirx.const(0, "float32"), [thread, i])
+
+            stmts = [_unrolled("sum", sums, clear), fragments]
+            for number in range(sums):
+                scale = self._weights.scales[number // 2 % cut.width](copy, where, thread)
+                mine = [thread, p * sums + number]
+                value = load(self._group, [thread, index(number)]) * scale
+                stmts.append(tirx.BufferStore(self._sums, load(self._sums, mine) + value, mine))
+            return sequence(stmts)
+
+        return _unrolled("piece", cut.pieces, piece)
+
+    def _place(self, thread: ir.Expr, piece: ir.Expr, tile: ir.Expr) -> Where:
+        """Say where a thread's tile is; lines behind the last column read those before."""
+        line = self._cut.nearest(self._number, self._cut.lane(thread)[1])
+        return self._at(index(0), piece, line, tile)
+
+    def _row(self, thread: ir.Expr, eight: ir.Expr, tile: ir.Expr) -> Where:
+        """Say where the terms of a line's row are."""
+        row, count = eight * LINES + self._cut.lane(thread)[1], self._cut.count
+        row = row if count % LINES == 0 else tirx.min(row, index(count - 1))
+        return self._at(row, index(0), index(0), tile)
+
+    def _at(self, row: ir.Expr, piece: ir.Expr, line: ir.Expr, tile: ir.Expr) -> Where:
+        place = self._cut.place(self._number, row, piece, line)
+        return place | {self._cut.tile.down: tile}
+
+
+def _unrolled(name: str, trips: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+    return loop(name, trips, body, tirx.ForKind.UNROLLED)
