@@ -17,6 +17,9 @@ from .fragment_slim import FragmentSlim
 from .fragment_walk import FragmentWalk
 from .slim_gpu import finish
 
+#: Without it, the compiler saves registers for more blocks than there are, and reads late.
+MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+
 
 def fragment_gpu(program: Program, cut: FragmentSlim) -> tirx.PrimFunc:
     """Make the kernel of a product of few rows: one launch."""
@@ -31,6 +34,7 @@ def fragment_gpu(program: Program, cut: FragmentSlim) -> tirx.PrimFunc:
             some = range(first, min(first + cut.together, rows))
             stmts.append(cut.every(partial(walk.publish, some, shared)))
             stmts.append(cut.every(partial(finish, cut, number, some, shared)))
-        return block("slices", sequence(stmts), [*walk.buffers, shared])
+        made = block("slices", sequence(stmts), [*walk.buffers, shared])
+        return tirx.AttrStmt(index(0), MIN_BLOCKS, tirx.IntImm("int32", cut.resident), made)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))

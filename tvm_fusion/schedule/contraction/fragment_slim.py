@@ -27,7 +27,8 @@ from .weights import FLOATS, has_integers
 
 BLOCKS = 256  # below which multiprocessors of large devices have too little to wait for
 IN_FLIGHT = 1 << 23  # bytes that threads ask for at once: what keeps memory busy
-OF_THREAD = 64  # of these
+RESIDENT = 768  # threads of a multiprocessor
+AHEAD = 2  # steps of a warp in registers
 MOST_WARPS = 16
 # Rows from which on an H200 is faster with tensor cores than without, by where vectors lie.
 LEAST_ROWS, LEAST_ROWS_ALONG = 2, 3
@@ -38,7 +39,14 @@ class FragmentSlim(Slim):
     """A product of few rows whose warps multiply on tensor cores.
 
     Tiles side by side are a warp's lines; four threads of a line share each of its columns.
+
+    Attributes
+    ----------
+    resident : int
+        Blocks that a multiprocessor is to hold at once; the fewer, the more registers each has.
     """
+
+    resident: int = 1
 
     @property
     def threads(self) -> int:
@@ -129,13 +137,12 @@ def fragment_slim(cut: Slim, target: Target | Device) -> FragmentSlim | None:
     if tile is None:
         return None
     size = tile.vectors * tile.lanes * cut.pieces * (1 if is_quantised else 2)
-    ahead = max(1, OF_THREAD // size)
     steps = terms // (tile.terms * SHARERS)
-    wanted = IN_FLIGHT // (blocks(tile) * LINES * SHARERS * size * ahead)
-    warps = 1 << max(1, min(wanted, MOST_WARPS, steps)).bit_length() - 1
+    wanted = IN_FLIGHT // (blocks(tile) * LINES * SHARERS * size)
+    warps = next(n for n in range(min(max(wanted, 1), MOST_WARPS, steps), 0, -1) if steps % n == 0)
     given = {f.name: getattr(cut, f.name) for f in fields(Slim)}
     given |= {"tile": tile, "lanes": LINES, "slices": warps}
-    return FragmentSlim(**given | {"ahead": min(ahead, -(-steps // warps))})
+    return FragmentSlim(**given | {"ahead": min(AHEAD, steps // warps)})
 
 
 def bare(factor: ir.Expr) -> ir.Expr:

@@ -19,6 +19,7 @@ from .fragment_weights import FragmentWeights, Where
 from .fragments import CHUNK, LINES, SHARERS, SUMS, multiply
 from .registers import Registers
 
+CONTIGUOUS = False
 Slot = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
 
@@ -63,11 +64,9 @@ class FragmentWalk:
             self.buffers.append(self._group)
 
     def stmt(self) -> tirx.Stmt:
-        """Add up all terms: every warp takes every so many steps, some at once."""
+        """Add up all terms: every warp takes every so many steps, and reads some of them ahead."""
         cut = self._cut
-        total = int(cut.steps) // SHARERS
-        whole = total // (cut.ahead * cut.slices)
-        left = total - whole * cut.ahead * cut.slices
+        steps, slots = int(cut.steps) // SHARERS // cut.slices, cut.ahead
 
         def start(thread: ir.Expr) -> tirx.Stmt:
             def one(i: ir.Expr) -> tirx.Stmt:
@@ -75,13 +74,41 @@ class FragmentWalk:
 
             return _unrolled("sum", cut.kept, one)
 
-        def rest(i: ir.Expr) -> tirx.Stmt:
-            return self._steps(whole * cut.ahead + i, 1, total if left % cut.slices else None)
+        def read(step: ir.Expr | int, slot: int) -> tirx.Stmt:
+            return self._phase(self._read, index(step), slot % slots)
 
-        stmts = [cut.every(start)]
-        stmts.append(loop("step", whole, lambda i: self._steps(i * cut.ahead, cut.ahead)))
-        stmts.append(loop("rest", -(-left // cut.slices), rest))
+        def use(step: ir.Expr | int, slot: int) -> tirx.Stmt:
+            phases = (self._arrange, self._multiply)
+            return sequence([self._phase(do, index(step), slot % slots) for do in phases])
+
+        def turn(i: ir.Expr) -> tirx.Stmt:
+            stmts = []
+            for n in range(slots):
+                stmts.append(read(i * slots + (n + slots - 1), n + slots - 1))
+                stmts.append(use(i * slots + n, n))
+            return sequence(stmts)
+
+        turns = (steps - slots + 1) // slots
+        stmts = [read(n, n) for n in range(slots - 1)]
+        stmts += [cut.every(start), loop("turn", turns, turn)]
+        for n in range(turns * slots, steps):
+            if n + slots - 1 < steps:
+                stmts.append(read(n + slots - 1, n + slots - 1))
+            stmts.append(use(n, n))
         return sequence(stmts)
+
+    def _phase(self, do: Slot, step: ir.Expr, slot: int) -> tirx.Stmt:
+        """Let every thread do something with a slot of registers and a step of its warp."""
+        cut = self._cut
+
+        def body(thread: ir.Expr) -> tirx.Stmt:
+            warp, _, sharer = cut.lane(thread)
+            number = step * cut.slices + warp
+            if CONTIGUOUS:
+                number = warp * (int(cut.steps) // SHARERS // cut.slices) + step
+            return do(thread, index(slot), number * SHARERS + sharer)
+
+        return cut.every(body)
 
     def publish(self, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
         """Write some rows of a warp's sums where all threads see them."""
@@ -97,25 +124,6 @@ class FragmentWalk:
             return when(inside, tirx.BufferStore(shared, value, [warp, place]))
 
         return _unrolled("sum", cut.kept, one)
-
-    def _steps(self, first: ir.Expr, count: int, total: int | None = None) -> tirx.Stmt:
-        """Read some tiles, then multiply them; with a total, warps behind the last have none."""
-        cut = self._cut
-
-        def phase(do: Slot) -> tirx.Stmt:
-            def body(thread: ir.Expr) -> tirx.Stmt:
-                warp, _, sharer = cut.lane(thread)
-
-                def one(slot: ir.Expr) -> tirx.Stmt:
-                    step = (first + slot) * cut.slices + warp
-                    return do(thread, slot, step * SHARERS + sharer)
-
-                stmt = _unrolled("slot", count, one)
-                return stmt if total is None else when(first * cut.slices + warp < total, stmt)
-
-            return cut.every(body)
-
-        return sequence([phase(self._read), phase(self._arrange), phase(self._multiply)])
 
     def _read(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Read a tile of each piece, and the same terms of a row."""
