@@ -3,7 +3,7 @@
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import DataType, relax, tirx
 
 from tvm_fusion import transform
 from tvm_fusion.deploy.toolchain import toolchain
@@ -13,6 +13,7 @@ from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.fusion.expressions import substitute, variables
 from tvm_fusion.fusion.group import Group
 from tvm_fusion.report.count import count
+from tvm_fusion.schedule.attention.copies_gpu import BYTES, COPY
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.template import Claim
 
@@ -59,7 +60,7 @@ def serial(func):
     """Thread bindings as loops: the meaning of a schedule without barriers, on a CPU.
 
     What a thread asks of another one of its warp, it reads where that one keeps it; so do the
-    threads of a warp whose fragments tensor cores multiply.
+    threads of a warp whose fragments tensor cores multiply. Copies are there at once.
     """
 
     def unbind(loop):
@@ -73,19 +74,32 @@ def serial(func):
         (thread,) = variables(call.args[2])
         return substitute(call.args[1], {thread: tirx.Cast("int64", call.args[2])})
 
-    def multiply(call):
+    def written_out(call):
         is_call = isinstance(call.value, tvm.ir.Call)
         if not is_call or call_name(call.value) != "func_call":
             return call
-        *factors, _source = call.value.args[1:]
-        if len(factors) == 4:
-            return _sums_of_columns(*(x.args[0] for x in factors))
-        sums, left, right = (x.args[0] for x in factors)
-        return tirx.SeqStmt([_sum_of_fragments(sums, left, right, column) for column in range(2)])
+        name, *args = call.value.args
+        places = [x.args[0] for x in args if call_name(x) == "address_of"]
+        if name.value == COPY:
+            lanes = BYTES // DataType(str(places[0].ty.dtype)).itemsize
+            return tirx.SeqStmt([_copied(*places, i) for i in range(lanes)])
+        if not places:
+            return tirx.Evaluate(0)
+        if len(places) == 4:
+            return _sums_of_columns(*places)
+        return tirx.SeqStmt([_sum_of_fragments(*places, column) for column in range(2)])
 
     body = tvm_ffi.structural_map(func.body, (tvm.ir.Call, read), order="post")
-    body = tvm_ffi.structural_map(body, (tirx.Evaluate, multiply), order="post")
+    body = tvm_ffi.structural_map(body, (tirx.Evaluate, written_out), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tirx.For, unbind), order="post"))
+
+
+def _copied(to, element, lane):
+    """One element of a vector."""
+    *where, last = element.indices
+    value = tirx.BufferLoad(element.source, [*where, last + lane])
+    *where, last = to.indices
+    return tirx.BufferStore(to.source, value, [*where, last + lane])
 
 
 def _sum_of_fragments(sums, left, right, column):

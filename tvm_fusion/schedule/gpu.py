@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import DataType, s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
@@ -43,11 +45,12 @@ def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
     """Say why a scheduled function cannot be launched on the target; ``None`` if it can."""
     threads = int(target.attrs.get("max_num_threads", 1024))
     shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
-    if "shared" in _scopes(func):
-        shared = min(shared, STATIC_SHARED_BYTES)
     limits = {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
     lowered = _LOWER_BLOCKS(tvm.IRModule({"main": func}))["main"]
-    if s_tir.analysis.verify_gpu_code(_with_static_grid(lowered), limits):
+    declared = _declared_bytes(lowered)
+    if declared > STATIC_SHARED_BYTES:
+        shared = STATIC_SHARED_BYTES
+    elif s_tir.analysis.verify_gpu_code(_with_static_grid(lowered), limits):
         return None
     return f"its blocks need more than {threads} threads or {shared} bytes of shared memory."
 
@@ -72,11 +75,12 @@ def _with_static_grid(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
-def _scopes(func: tirx.PrimFunc) -> set[str]:
-    """Memory scopes of the buffers that a function allocates."""
-    blocks: list[s_tir.SBlock] = []
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, blocks.append))
-    return {buffer.scope() for block in blocks for buffer in block.alloc_buffers}
+def _declared_bytes(func: tirx.PrimFunc) -> int:
+    """Count the shared memory that a lowered function declares, rather than asks for at launch."""
+    found: list[tirx.AllocBuffer] = []
+    tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, found.append))
+    buffers = [stmt.buffer for stmt in found if stmt.buffer.scope() == "shared"]
+    return sum(math.prod(map(int, b.shape)) * DataType(str(b.dtype)).itemsize for b in buffers)
 
 
 def rule(rule: ScheduleRule) -> Rule:

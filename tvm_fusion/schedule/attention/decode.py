@@ -9,12 +9,13 @@ from tvm import DataType, ir, sym, tirx
 from tvm.target import Target
 
 from ...device import Device, parse
+from ...ecg.intrinsic import call_name
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
-from ..gpu import VECTOR_BYTES, has_tensor_cores
-from ..loops import ceildiv, constant, product, substitute, threads
+from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES
+from ..loops import constant, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing
 
@@ -31,10 +32,8 @@ SHARED_BYTES = 32 * 1024
 # Of tensor cores: rows and keys of a warp at once, and elements of a key and of a value which its
 # threads' vectors cover at once.
 TENSOR_ROWS, TENSOR_KEYS, TENSOR_DEPTH, TENSOR_COLUMNS = 8, 16, 32, 64
-# Few warps a block, and more blocks than a multiprocessor holds at once: they take turns. Where
-# few rows share the device, blocks of more warps leave fewer splits to combine.
-TENSOR_THREADS, TENSOR_RESIDENT = 128, 1024
-FEW_PAIRS = 4  # of them would still leave multiprocessors idle
+TENSOR_WARPS, TENSOR_BLOCKS = 8, 1  # of a block, and blocks of a multiprocessor
+STAGED = 128 * 1024  # bytes of keys and values that a multiprocessor waits for
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,13 @@ class Decode:
         Blocks that share the keys of some rows.
     warp : int
         Threads of a warp.
+    resident : int
+        Blocks that a multiprocessor holds at once.
     combining : int
         Threads that share a column when splits are combined.
-    is_tensor : bool
-        Whether warps multiply on tensor cores: a group is a warp then, which has ``ahead`` keys.
+    stages : int
+        Steps whose keys and values are asked for before they are needed, on tensor cores: a group
+        is a warp then, which has ``ahead`` keys. 0: threads multiply.
     """
 
     pattern: Pattern
@@ -80,8 +82,14 @@ class Decode:
     rows: int
     splits: int
     warp: int
+    resident: int
     combining: int
-    is_tensor: bool
+    stages: int
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether warps multiply on tensor cores."""
+        return self.stages > 0
 
     @property
     def depth(self) -> int:
@@ -119,15 +127,15 @@ class Decode:
         return self.groups * self.ahead
 
     @property
-    def steps(self) -> ir.Expr:
-        """Steps of a block; the last blocks may have fewer."""
-        return ceildiv(ceildiv(self.pattern.key.extent, self.splits), self.step)
+    def round(self) -> int:
+        """Keys that all blocks which share them take in at once, side by side."""
+        return self.step * self.splits
 
     @property
     def is_even(self) -> bool:
         """Whether all blocks have the same number of keys."""
-        count, steps = constant(self.pattern.key.extent), constant(self.steps)
-        return count is not None and steps is not None and count == steps * self.step * self.splits
+        count = constant(self.pattern.key.extent)
+        return count is not None and count % self.round == 0
 
     @property
     def together(self) -> int:
@@ -138,7 +146,8 @@ class Decode:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block of the first launch."""
-        return 4 * self.groups * (self.together * self.columns + 2 * self.rows)
+        found = 4 * self.groups * (self.together * self.columns + 2 * self.rows)
+        return found + self.stages * self.groups * staged_bytes(self.pattern)
 
     def every(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         """Run ``body(group, lane)`` in every thread."""
@@ -182,31 +191,42 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
         lanes //= 2
     held = sum(v // lanes for v in vectors) * width  # of a row
     ahead, rows = AHEAD, min(sharing.count, REGISTERS // held)
-    is_tensor = has_tensor_cores(device) and is_tensor_work(pattern)
-    if is_tensor:
+    most = device.max_threads_per_block or 1024
+    groups, stages, resident = min(THREADS, most) // lanes, 0, RESIDENT // THREADS
+    if _has_tensor_cores(device) and is_tensor_work(pattern):
         lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
-    if rows == 0:
+        groups, stages = _staged(
+            pattern, rows, device.shared_memory_per_block or STATIC_SHARED_BYTES
+        )
+        resident = TENSOR_BLOCKS
+    if rows == 0 or groups == 0:
         return None
     rows = -(-sharing.count // -(-sharing.count // rows))
-    most = device.max_threads_per_block or 1024
     pairs = at(product(sharing.extents)) * -(-sharing.count // rows)
-    are_many = pairs * FEW_PAIRS > (device.sm_count or 1)
-    wanted = TENSOR_THREADS if is_tensor and are_many else THREADS
-    groups = min(wanted, most) // lanes
-    resident = TENSOR_RESIDENT if is_tensor else RESIDENT
-    slots = (device.sm_count or 1) * (resident // (lanes * groups))
-    splits = _splits(pairs, slots)
+    splits = _splits(pairs, (device.sm_count or 1) * resident)
     count = constant(pattern.key.extent)
     if count is not None:
-        # As many as have keys.
-        step = groups * ahead
-        each = -(-count // (splits * step)) * step
-        splits = -(-count // each)
+        splits = min(splits, -(-count // (groups * ahead)))  # each has keys
     combining = max(1, min(4, min(512, most) // int(pattern.column.extent)))
     return Decode(
         *(pattern, sharing, keys, values, width, lanes, groups, ahead, rows, splits),
-        *(device.warp_size or 32, combining, is_tensor),
+        *(device.warp_size or 32, resident, combining, stages),
     )
+
+
+def _staged(pattern: Pattern, rows: int, most: int) -> tuple[int, int]:
+    """Choose warps of a block, and how many steps of theirs wait in shared memory."""
+    size, columns = staged_bytes(pattern), int(pattern.column.extent)
+    groups = TENSOR_WARPS
+    while groups > 1 and groups * (size + 4 * (columns + 2 * rows)) > most:
+        groups //= 2
+    left = most - max(SHARED_BYTES, 4 * groups * columns) - 8 * groups * rows
+    return groups, max(1, min(STAGED // TENSOR_BLOCKS, left) // (groups * size))
+
+
+def staged_bytes(pattern: Pattern) -> int:
+    """Count the bytes of the keys and values of a warp's step, of a half type."""
+    return 2 * TENSOR_KEYS * (int(pattern.depth.extent) + int(pattern.column.extent))
 
 
 def _is_whole(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
@@ -219,13 +239,26 @@ def _is_whole(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
 
 
 def is_tensor_work(pattern: Pattern) -> bool:
-    """Whether keys and values are pieces of memory of a half type, in whole fragments."""
-    operands = [e.value if isinstance(e, tirx.Cast) else None for e in (pattern.k, pattern.v)]
-    types = {str(e.ty.dtype) for e in operands if isinstance(e, ir.TensorLoad)}
-    are_loads = all(isinstance(e, ir.TensorLoad) for e in operands)
+    """Whether keys and values are pieces of memory of one half type, in whole fragments."""
+    if not all(is_copy(e) for e in (pattern.k, pattern.v)):
+        return False
+    types = {str(x.ty.dtype) for e in (pattern.k, pattern.v) for x in loads(e)}
     depth, columns = int(pattern.depth.extent), int(pattern.column.extent)
     fits = depth % TENSOR_DEPTH == 0 and columns % TENSOR_COLUMNS == 0
-    return are_loads and len(types) == 1 and types <= {"float16", "bfloat16"} and fits
+    return len(types) == 1 and types <= {"float16", "bfloat16"} and fits
+
+
+def is_copy(operand: ir.Expr) -> bool:
+    """Whether elements are read as they are: here or, where they were appended, there."""
+    if call_name(operand) == "if_then_else":
+        return all(is_copy(branch) for branch in operand.args[1:])
+    return isinstance(operand, tirx.Cast) and isinstance(operand.value, ir.TensorLoad)
+
+
+def _has_tensor_cores(device: Device) -> bool:
+    """Whether a device multiplies fragments of 16 terms of either half type: from sm_80 on."""
+    number = "".join(c for c in device.arch if c.isdigit())
+    return device.kind == "cuda" and int(number or 0) >= 80
 
 
 def _splits(pairs: int, slots: int) -> int:

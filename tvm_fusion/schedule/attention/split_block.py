@@ -43,7 +43,6 @@ class SplitBlock(ABC):
         self._cut, self._sums, self._rest = cut, sums, rest
         self._pair, part, self._split = coordinates(number, [cut.pairs, cut.parts, cut.splits])
         self._first = part * cut.rows  # row
-        self._start = self._split * (cut.steps * cut.step)  # key
         self._count = index(cut.pattern.key.extent)
         self._wide = cut.columns // sharers  # columns of a thread
         self._out = self._own("out", slots * self._wide)
@@ -63,8 +62,8 @@ class SplitBlock(ABC):
         return scratch([index(d) for d in shape], FLOAT, name, "shared")
 
     @abstractmethod
-    def begin(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Read a thread's queries; nothing is found yet."""
+    def begin(self) -> list[tirx.Stmt]:
+        """Read the queries; nothing is found yet."""
 
     @abstractmethod
     def step(self, number: ir.Expr) -> tirx.Stmt:
@@ -95,7 +94,7 @@ class SplitBlock(ABC):
     def stmt(self) -> tirx.Stmt:
         """Write the whole block."""
         cut = self._cut
-        stmts = [cut.every(self.begin), loop("step", self._steps(), self.step), *self.last()]
+        stmts = [*self.begin(), loop("step", self._steps(), self.step), *self.last()]
         stmts.append(cut.every(self._publish))
         for first in range(0, cut.rows, cut.together):
             rows = range(first, min(first + cut.together, cut.rows))
@@ -103,13 +102,17 @@ class SplitBlock(ABC):
             stmts.append(cut.every(partial(self._add_up, rows)))
         return block("split", sequence(stmts), self._buffers)
 
+    def _start(self, number: ir.Expr) -> ir.Expr:
+        """Say which key a step begins with: blocks that share them read side by side."""
+        return (number * self._cut.splits + self._split) * self._cut.step
+
     def _steps(self) -> ir.Expr:
-        """Count the steps of this block; blocks behind the last key have none."""
+        """Count the steps of this block."""
         cut = self._cut
         if cut.is_even:
-            return cut.steps
-        left = tirx.max(self._count - self._start, index(0))
-        return tirx.min(cut.steps, tirx.floordiv(left + (cut.step - 1), index(cut.step)))
+            return tirx.floordiv(self._count, index(cut.round))
+        left = tirx.max(self._count - self._start(index(0)), index(0))
+        return tirx.floordiv(left + (cut.round - 1), index(cut.round))
 
     def _each(self, count: int, body: Callable[[ir.Expr], tirx.Stmt], name: str = "i"):
         return loop(name, count, body, UNROLLED)

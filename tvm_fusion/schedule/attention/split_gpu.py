@@ -94,8 +94,11 @@ class Block(SplitBlock):
         number, lane = coordinates(held, [index(-1), index(self._cut.width)])
         return (number * self._cut.lanes + t) * self._cut.width + lane
 
-    def begin(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+    def begin(self) -> list[tirx.Stmt]:
         """Read queries of all rows."""
+        return [self._cut.every(self._read_queries)]
+
+    def _read_queries(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         cut, pattern = self._cut, self._cut.pattern
 
         def row(r: ir.Expr) -> tirx.Stmt:
@@ -121,7 +124,7 @@ class Block(SplitBlock):
     def step(self, number: ir.Expr) -> tirx.Stmt:
         """Take in the next keys."""
         cut = self._cut
-        first = self._start + number * cut.step
+        first = self._start(number)
         exchanges, found = over_lanes(
             self._scores, cut.rows * cut.ahead, cut.lanes, cut.warp, cut.every
         )

@@ -1,48 +1,21 @@
-"""Attention of few rows on tensor cores: warps multiply what they read straight from memory.
-
-The sums of a product may run over its terms in any order, so a thread gives the tensor cores the
-vectors as they come: a fragment's terms are four elements of the thread's vector, not those that
-the instruction numbers so. Half of an instruction's sixteen rows are zeros, which cost nothing.
-"""
+"""Attention of few rows on tensor cores: each warp multiplies keys and values of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from tvm import ir, tirx
-from tvm.backend.cuda.op import cuda_func_call
 
 from ...fusion.expressions import load, variables
 from ..loops import coordinates, index, loop, sequence, substitute, when
-from .decode import (
-    TENSOR_COLUMNS,
-    TENSOR_DEPTH,
-    TENSOR_KEYS,
-    Decode,
-    streamed,
-    width_of,
-)
+from .decode import TENSOR_COLUMNS, TENSOR_DEPTH, TENSOR_KEYS, Decode, streamed, width_of
+from .fragments_gpu import FRAGMENT, multiply
 from .lanes_gpu import over_lanes
 from .rows_cpu import LOWEST, float_
 from .split_block import SplitBlock
+from .staged_gpu import VECTOR, Staged
 
 SHARERS = 4  # threads that share a row of a fragment
-VECTOR = 8  # elements
-FRAGMENT = 4  # elements of a factor that a thread gives to one instruction
-#: ``c[row, column] += a[row, term] * b[term, column]``: eight rows and columns, sixteen terms.
-MULTIPLY = "fragments_{}"
-_SOURCE = """
-__device__ __forceinline__ void {name}(float* c, const void* a, const void* b) {{
-  const unsigned* x = (const unsigned*)a;
-  const unsigned* y = (const unsigned*)b;
-  float unused0, unused1;
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32 "
-      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%10, %11, %12, %13}};"
-      : "=f"(c[0]), "=f"(c[1]), "=f"(unused0), "=f"(unused1)
-      : "r"(x[0]), "r"(0), "r"(x[1]), "r"(0), "r"(y[0]), "r"(y[1]),
-        "f"(c[0]), "f"(c[1]), "f"(0.f), "f"(0.f));
-}}
-"""
 
 
 class TensorBlock(SplitBlock):
@@ -56,6 +29,14 @@ class TensorBlock(SplitBlock):
         self._query = own("query", self._deep, self._half)
         self._keys = own("keys", TENSOR_KEYS // 8 * self._deep, self._half)
         self._values = own("values", TENSOR_KEYS // 8 * self._wide, self._half)
+        pattern = cut.pattern
+        # A quarter of a warp takes vectors of two keys, or of the values of four, two keys apart.
+        self._staged_keys = Staged(
+            cut, pattern.k, cut.keys, pattern.depth, lambda key: key % 2 * SHARERS
+        )
+        self._staged_values = Staged(
+            cut, pattern.v, cut.values, pattern.column, lambda key: key // 2 % SHARERS * 2
+        )
         self._pieces = own("pieces", TENSOR_KEYS // 8 * self._wide, self._half)
         self._weights = own("weights", FRAGMENT, self._half)
         self._scores = own("scores", FRAGMENT)
@@ -63,13 +44,14 @@ class TensorBlock(SplitBlock):
         self._whole = own("sum_of_lanes", 1)
         self._buffers += [self._query, self._keys, self._values, self._pieces, self._weights]
         self._buffers += [self._scores, *self._high, self._whole]
+        self._buffers += [self._staged_keys.buffer, self._staged_values.buffer]
         self._factor, element = _factored(cut)
         if isinstance(element, tirx.Cast) and str(element.value.ty.dtype) == self._half:
             element = element.value
         else:
             element = tirx.Cast(self._half, element)
-        depth = cut.pattern.depth
-        reads = streamed(cut.pattern, element, depth)
+        depth = pattern.depth
+        reads = streamed(pattern, element, depth)
         self._element = element
         self._is_vector = (
             isinstance(element, ir.TensorLoad)
@@ -102,8 +84,13 @@ class TensorBlock(SplitBlock):
     def _depth(self, chunk: ir.Expr, t: ir.Expr, lane: ir.Expr) -> ir.Expr:
         return chunk * TENSOR_DEPTH + tirx.floormod(t, index(SHARERS)) * VECTOR + lane
 
-    def begin(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Read the queries of a row, as keys are read."""
+    def begin(self) -> list[tirx.Stmt]:
+        """Ask for the first steps, then read the queries of a row as keys are read."""
+        stages = map(index, range(self._cut.stages))
+        asks = [self._ask(x, n) for n in stages for x in (self._staged_keys, self._staged_values)]
+        return [*asks, self._cut.every(self._read_queries)]
+
+    def _read_queries(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         depth = self._cut.pattern.depth.var
 
         def chunk(number: ir.Expr) -> tirx.Stmt:
@@ -128,80 +115,77 @@ class TensorBlock(SplitBlock):
         )
 
     def step(self, number: ir.Expr) -> tirx.Stmt:
-        """Take in sixteen keys a warp."""
-        cut = self._cut
+        """Take in sixteen keys a warp, and ask for those of a later step in their place."""
+        cut, later = self._cut, number + self._cut.stages
 
         def first(g: ir.Expr) -> ir.Expr:
-            return self._start + number * cut.step + g * TENSOR_KEYS
+            return self._start(number) + g * TENSOR_KEYS
 
         maxima, highest = over_lanes(self._high, 1, SHARERS, cut.warp, cut.every, tirx.max)
-        phases = [
-            lambda g, t: self._read(first(g), g, t),
-            self._multiply_keys,
-            lambda g, t: self._score(first(g), g, t),
-        ]
-        stmts = [cut.every(phase) for phase in phases] + maxima
-        stmts.append(cut.every(lambda g, t: self._weigh(highest, first(g), g, t)))
-        return sequence([*stmts, cut.every(self._multiply_values)])
-
-    def _read(self, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Ask for a vector of each key, and for vectors of the values of a thread's own keys."""
-        pattern, cut = self._cut.pattern, self._cut
-        row, lanes = tirx.floordiv(t, index(SHARERS)), tirx.floormod(t, index(SHARERS))
-
-        def vector(into: ir.Var, start: ir.Expr, at: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
-            def element(lane: ir.Expr) -> tirx.Stmt:
-                return tirx.BufferStore(into, at(lane), [g, t, start + lane])
-
-            return loop("lane", VECTOR, element, tirx.ForKind.VECTORIZED)
-
-        def key(number: ir.Expr) -> tirx.Stmt:
-            b, chunk = coordinates(number, [2, index(self._deep // VECTOR)])
-            known = {**self._at(0), pattern.key.var: self._inside(first + b * 8 + row)}
-
-            def at(lane: ir.Expr) -> ir.Expr:
-                place = {**known, pattern.depth.var: self._depth(chunk, t, lane)}
-                return substitute(cut.keys[0], place)
-
-            return vector(self._keys, number * VECTOR, at)
-
-        def value(number: ir.Expr) -> tirx.Stmt:
-            chunk, b, one = coordinates(number, [index(-1), 2, 2])
-            own = self._inside(first + b * 8 + lanes * 2 + one)
-            known = {**self._at(0), pattern.key.var: own}
-
-            def at(lane: ir.Expr) -> ir.Expr:
-                column = chunk * TENSOR_COLUMNS + row * VECTOR + lane
-                return substitute(cut.values[0], {**known, pattern.column.var: column})
-
-            return vector(self._values, number * VECTOR, at)
-
-        def zero(i: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(self._scores, float_(0), [g, t, i])
-
         return sequence(
             [
-                self._each(2 * self._deep // VECTOR, key, "vector"),
-                self._each(2 * self._wide // VECTOR, value, "vector"),
-                self._each(FRAGMENT, zero),
+                cut.every(lambda g, t: self._take_keys(number, g, t)),
+                cut.every(self._multiply_keys),
+                self._ask(self._staged_keys, later),
+                cut.every(lambda g, t: self._score(first(g), g, t)),
+                *maxima,
+                cut.every(lambda g, t: self._weigh(highest, first(g), g, t)),
+                cut.every(lambda g, t: self._take_values(number, g, t)),
+                cut.every(self._turn_values),
+                cut.every(self._multiply_values),
+                self._ask(self._staged_values, later),
             ]
         )
 
-    def _multiply(self, g: ir.Expr, t: ir.Expr, *places: tuple[ir.Var, ir.Expr]) -> tirx.Stmt:
-        """Multiply fragments: where the sum is, and where both factors are."""
-        addresses = [tirx.address_of(load(buffer, [g, t, place])) for buffer, place in places]
-        short = {"float16": "f16", "bfloat16": "bf16"}[self._half]
-        name = MULTIPLY.format(short)
-        source = _SOURCE.format(name=name, short=short)
-        return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
+    def _ask(self, staged: Staged, number: ir.Expr) -> tirx.Stmt:
+        """Ask for keys or for values of a step."""
+
+        def thread(g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+            def place(key: ir.Expr) -> dict[ir.Var, ir.Expr]:
+                key = self._inside(self._start(number) + g * TENSOR_KEYS + key)
+                return {**self._at(0), self._cut.pattern.key.var: key}
+
+            return staged.ask(number, number < self._steps(), place, g, t)
+
+        return self._cut.every(thread)
+
+    def _take_keys(self, number: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Take a thread's vectors of every eighth key."""
+        row, lane = coordinates(t, [8, index(SHARERS)])
+        count = 2 * self._deep // VECTOR
+
+        def which(own: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+            b, chunk = coordinates(own, [2, index(count // 2)])
+            return b * 8 + row, chunk * SHARERS + lane
+
+        return self._staged_keys.take(number, self._keys, count, which, g, t)
+
+    def _take_values(self, number: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Take vectors of the values of a thread's own keys."""
+        row, lane = coordinates(t, [8, index(SHARERS)])
+        count = 2 * self._wide // VECTOR
+
+        def which(own: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+            chunk, b, one = coordinates(own, [index(-1), 2, 2])
+            return b * 8 + lane * 2 + one, chunk * 8 + row
+
+        return self._staged_values.take(number, self._values, count, which, g, t)
 
     def _multiply_keys(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        def zero(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._scores, float_(0), [g, t, i])
+
         def one(number: ir.Expr) -> tirx.Stmt:
             piece, b = coordinates(number, [index(-1), 2])
-            query, key = (self._query, piece * FRAGMENT), piece * FRAGMENT + b * self._deep
-            return self._multiply(g, t, (self._scores, b * 2), query, (self._keys, key))
+            start = piece * FRAGMENT
+            return multiply(
+                load(self._scores, [g, t, b * 2]),
+                load(self._query, [g, t, start]),
+                load(self._keys, [g, t, start + b * self._deep]),
+            )
 
-        return self._each(2 * self._deep // FRAGMENT, one, "fragment")
+        products = self._each(2 * self._deep // FRAGMENT, one, "fragment")
+        return sequence([self._each(FRAGMENT, zero), products])
 
     def _own_key(self, first: ir.Expr, t: ir.Expr, i: ir.Expr) -> ir.Expr:
         """Key of a thread's ``i``-th score."""
@@ -254,11 +238,6 @@ class TensorBlock(SplitBlock):
             value = load(self._out, [g, t, i]) * load(self._whole, mine)
             return tirx.BufferStore(self._out, value, [g, t, i])
 
-        def piece(i: ir.Expr) -> tirx.Stmt:
-            chunk, number, key = coordinates(i, [index(-1), VECTOR, FRAGMENT])
-            value = load(self._values, [g, t, (chunk * FRAGMENT + key) * VECTOR + number])
-            return tirx.BufferStore(self._pieces, value, [g, t, i])
-
         return sequence(
             [
                 tirx.BufferStore(self._whole, tirx.exp(top - now), mine),
@@ -266,14 +245,26 @@ class TensorBlock(SplitBlock):
                 tirx.BufferStore(self._total, total * load(self._whole, mine), mine),
                 self._each(FRAGMENT, one),
                 self._each(self._wide, scaled),
-                self._each(2 * self._wide, piece),
             ]
         )
 
+    def _turn_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Make fragments of elements of several values."""
+
+        def piece(i: ir.Expr) -> tirx.Stmt:
+            chunk, number, key = coordinates(i, [index(-1), VECTOR, FRAGMENT])
+            value = load(self._values, [g, t, (chunk * FRAGMENT + key) * VECTOR + number])
+            return tirx.BufferStore(self._pieces, value, [g, t, i])
+
+        return self._each(2 * self._wide, piece)
+
     def _multiply_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         def one(number: ir.Expr) -> tirx.Stmt:
-            sums, weights = (self._out, number * 2), (self._weights, index(0))
-            return self._multiply(g, t, sums, weights, (self._pieces, number * FRAGMENT))
+            return multiply(
+                load(self._out, [g, t, number * 2]),
+                load(self._weights, [g, t, index(0)]),
+                load(self._pieces, [g, t, number * FRAGMENT]),
+            )
 
         return self._each(self._wide // 2, one, "fragment")
 
