@@ -17,7 +17,7 @@ from ...device import Device
 from ...ecg.work import at
 from ...fusion.program import Axis
 from ..gpu import has_tensor_cores
-from ..loops import constant, index, product, threads
+from ..loops import constant, coordinates, index, product, threads
 from .elements import Elements
 from .fragments import CHUNK, LINES, SHARERS, SUMS
 from .half_numbers import FRACTION, scaled_number
@@ -28,8 +28,9 @@ from .weights import FLOATS, has_integers
 BLOCKS = 256  # below which multiprocessors of large devices have too little to wait for
 IN_FLIGHT = 1 << 23  # bytes that threads ask for at once: what keeps memory busy
 RESIDENT = 768  # threads of a multiprocessor
-AHEAD = 2  # steps of a warp in registers
-MOST_WARPS = 16
+AHEAD = 2  # runs that a warp has asked for
+MOST_WARPS = 4
+RUN = 4
 # Rows from which on an H200 is faster with tensor cores than without, by where vectors lie.
 LEAST_ROWS, LEAST_ROWS_ALONG = 2, 3
 
@@ -42,11 +43,38 @@ class FragmentSlim(Slim):
 
     Attributes
     ----------
+    run : int
+        Steps of a warp whose terms lie side by side; it copies them at once.
     resident : int
         Blocks that a multiprocessor is to hold at once; the fewer, the more registers each has.
     """
 
+    run: int = 1
     resident: int = 1
+
+    @property
+    def runs(self) -> int:
+        """Runs of a warp."""
+        return int(self.steps) // (SHARERS * self.run * self.slices)
+
+    @property
+    def ring(self) -> tuple[int, ...]:
+        """Vectors of a slot: of each warp, line, step of a run and thread of a line."""
+        return self.slices, LINES, self.run * SHARERS
+
+    def held(self, thread: ir.Expr, line: ir.Expr, step: ir.Expr, sharer: ir.Expr) -> list[ir.Expr]:
+        """Say where a vector is in a slot: neighbouring lines', which are read at once, apart."""
+        place = step * SHARERS + sharer
+        if self.run > 1:
+            place = tirx.bitwise_xor(place, tirx.floormod(line, index(2)) * SHARERS)
+        return [self.lane(thread)[0], line, place]
+
+    def copied(self, part: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+        """Say which line, step and place of a line a thread copies: neighbours along a run."""
+        lane = tirx.floormod(thread, index(LINES * SHARERS))
+        flat = part * (LINES * SHARERS) + lane
+        line, step, sharer = coordinates(flat, [LINES, index(self.run), index(SHARERS)])
+        return line, step, sharer
 
     @property
     def threads(self) -> int:
@@ -137,11 +165,14 @@ def fragment_slim(cut: Slim, target: Target | Device) -> FragmentSlim | None:
     if tile is None:
         return None
     size = tile.vectors * tile.lanes * cut.pieces * (1 if is_quantised else 2)
-    steps = terms // (tile.terms * SHARERS)
+    run = next(
+        n for n in (RUN if tile.is_along else 1, 2, 1) if terms % (n * tile.terms * SHARERS) == 0
+    )
+    steps = terms // (tile.terms * SHARERS * run)
     wanted = IN_FLIGHT // (blocks(tile) * LINES * SHARERS * size)
     warps = next(n for n in range(min(max(wanted, 1), MOST_WARPS, steps), 0, -1) if steps % n == 0)
     given = {f.name: getattr(cut, f.name) for f in fields(Slim)}
-    given |= {"tile": tile, "lanes": LINES, "slices": warps}
+    given |= {"tile": tile, "lanes": LINES, "slices": warps, "run": run}
     return FragmentSlim(**given | {"ahead": min(AHEAD, steps // warps)})
 
 

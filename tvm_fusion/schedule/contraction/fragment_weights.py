@@ -1,6 +1,7 @@
 """The large factor as tensor cores take it: weights of a half type, or small integers with scales.
 
-Scales are those of groups of terms. They multiply the sums of a group, in float32, not each weight.
+Their vectors are copied to shared memory ahead of use. Scales are those of groups of terms: they
+multiply the sums of a group, in float32, not each weight.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import mul
 
-from tvm import ir, sym, tirx
+from tvm import DataType, ir, sym, tirx
 
-from ..loops import sequence, substitute
-from .elements import Elements
+from ..._tvm_buffer import scratch
+from ...fusion.expressions import load
+from ..attention.copies_gpu import BYTES, copy
+from ..loops import index, sequence, substitute
+from .elements import Elements, Vector
 from .fragment_slim import FragmentSlim, bare
 from .half_numbers import HalfNumbers, scaled_number
 from .registers import Registers
@@ -48,9 +52,18 @@ class FragmentWeights:
             [elements.read(tile.at(large, i, j)) for i in range(tile.terms)]
             for j in range(tile.width)
         ]
-        copies = cut.ahead * cut.pieces
-        self._registers = Registers(elements.vectors(), copies, cut.threads)
-        self.buffers = list(self._registers.arrays)
+        self._rings: dict[Vector, ir.Var] = {}
+        others: list[Vector] = []
+        for vector in elements.vectors():
+            lanes, dtype = len(vector.elements), str(vector.first.ty.dtype)
+            if lanes * DataType(dtype).itemsize == BYTES:
+                shape = [index(d) for d in (cut.ahead, cut.pieces, *cut.ring, lanes)]
+                self._rings[vector] = scratch(shape, dtype, "ring", "shared.dyn")
+            else:
+                others.append(vector)
+        self._copied = Registers([*self._rings], cut.pieces, cut.threads)
+        self._others = Registers(others, cut.pieces, cut.threads)
+        self.buffers = [*self._copied.arrays, *self._others.arrays, *self._rings.values()]
         self.order = [*range(tile.terms)]
         self.scales: list[Callable[[ir.Expr, Where, ir.Expr], ir.Expr]] | None = None
         self._numbers: HalfNumbers | None = None
@@ -61,7 +74,8 @@ class FragmentWeights:
         split = [[scaled_number(weight) for weight in column] for column in self._weights]
         found = [[pair for pair in column if pair is not None] for column in split]
         numbers = [[number for number, _ in column] for column in found]
-        self._numbers = HalfNumbers(numbers, self._registers, cut.half, cut.threads)
+        words = self._copied if self._copied.holds(numbers[0][0].field.element) else self._others
+        self._numbers = HalfNumbers(numbers, words, cut.half, cut.threads)
         self.order = self._numbers.order
         self.buffers.append(self._numbers.array)
         self.scales = [self._scale(column[0][1]) for column in found]
@@ -71,13 +85,31 @@ class FragmentWeights:
         value = reduce(mul, wide, tirx.const(1, "float32")) if not wide else reduce(mul, wide)
 
         def scale(copy: ir.Expr, where: Where, thread: ir.Expr) -> ir.Expr:
-            return substitute(self._registers.values(value, copy, thread), where)
+            return self._held(value, copy, where, thread)
 
         return scale
 
-    def read(self, copy: ir.Expr, where: Where, thread: ir.Expr) -> tirx.Stmt:
-        """Read a tile at some place into a copy."""
-        return self._registers.fill(copy, where, thread)
+    def ask(self, slot: Sequence[ir.Expr], where: Where) -> tirx.Stmt:
+        """Ask for the vectors of a tile, for a place in the rings."""
+        return sequence(
+            [
+                copy(load(ring, [*slot, index(0)]), substitute(vector.first, where))
+                for vector, ring in self._rings.items()
+            ]
+        )
+
+    def read(self, piece: ir.Expr, where: Where, thread: ir.Expr) -> tirx.Stmt:
+        """Read what is not copied of a tile."""
+        return self._others.fill(piece, where, thread)
+
+    def take(self, slot: Sequence[ir.Expr], piece: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+        """Take a tile from the rings."""
+
+        def held(ring: ir.Var) -> Callable[[ir.Expr], ir.Expr]:
+            return lambda lane: load(ring, [*slot, lane])
+
+        rings = {vector: held(ring) for vector, ring in self._rings.items()}
+        return self._copied.fill(piece, {}, thread, held=rings)
 
     def convert(self, copy: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         """Make numbers of a copy's integers; those of other copies are gone then."""
@@ -89,5 +121,8 @@ class FragmentWeights:
         """Give a weight of the copy that was converted last."""
         if self._numbers is not None:
             return self._numbers.value(column, term, thread)
-        held = self._registers.values(self._weights[column][term], copy, thread)
-        return substitute(held, where)
+        return self._held(self._weights[column][term], copy, where, thread)
+
+    def _held(self, value: ir.Expr, copy: ir.Expr, where: Where, thread: ir.Expr) -> ir.Expr:
+        value = self._others.values(self._copied.values(value, copy, thread), copy, thread)
+        return substitute(value, where)

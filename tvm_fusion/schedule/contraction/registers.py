@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
 
@@ -54,20 +54,42 @@ class Registers:
         }
         self.arrays = list(self._arrays.values())
 
-    def fill(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], *thread: ir.Expr) -> tirx.Stmt:
-        """Read all vectors, at some place, into a copy."""
+    def fill(
+        self,
+        copy: ir.Expr,
+        where: Mapping[ir.Var, ir.Expr],
+        *thread: ir.Expr,
+        held: Mapping[Vector, Callable[[ir.Expr], ir.Expr]] | None = None,
+    ) -> tirx.Stmt:
+        """Read all vectors, at some place, into a copy.
+
+        Parameters
+        ----------
+        copy : Expr
+            Its number.
+        where : mapping
+            The place.
+        *thread : Expr
+            Which thread's, where the arrays are those of several.
+        held : mapping, optional
+            The lanes of vectors that are there already.
+        """
 
         def one(vector: Vector, start: int) -> tirx.Stmt:
             source = vector.first.source
-            place = copy * self._counts[source] + start
+            place, ready = copy * self._counts[source] + start, (held or {}).get(vector)
 
             def element(lane: ir.Expr) -> tirx.Stmt:
-                value = substitute(vector.load(lane), where)
+                value = substitute(vector.load(lane), where) if ready is None else ready(lane)
                 return tirx.BufferStore(self._arrays[source], value, [*thread, place + lane])
 
             return loop("lane", len(vector.elements), element, tirx.ForKind.VECTORIZED)
 
         return sequence([one(vector, start) for vector, start in self._vectors])
+
+    def holds(self, element: ir.Var) -> bool:
+        """Whether an element is in these registers."""
+        return element in self._held
 
     def values(self, expr: ir.Expr, copy: ir.Expr, *thread: ir.Expr) -> ir.Expr:
         """Put registers in the place of the elements of an expression."""
