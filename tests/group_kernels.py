@@ -3,7 +3,7 @@
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import DataType, relax, tirx
+from tvm import relax, tirx
 
 from tvm_fusion import transform
 from tvm_fusion.deploy.toolchain import toolchain
@@ -13,7 +13,7 @@ from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.fusion.expressions import substitute, variables
 from tvm_fusion.fusion.group import Group
 from tvm_fusion.report.count import count
-from tvm_fusion.schedule.attention.copies_gpu import BYTES, COPY
+from tvm_fusion.schedule.copies_gpu import BYTES, COPY
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.template import Claim
 
@@ -81,8 +81,7 @@ def serial(func):
         name, *args = call.value.args
         places = [x.args[0] for x in args if call_name(x) == "address_of"]
         if name.value == COPY:
-            lanes = BYTES // DataType(str(places[0].ty.dtype)).itemsize
-            return tirx.SeqStmt([_copied(*places, i) for i in range(lanes)])
+            return _copied(*places)
         if not places:
             return tirx.Evaluate(0)
         if len(places) == 4:
@@ -94,12 +93,19 @@ def serial(func):
     return func.with_body(tvm_ffi.structural_map(body, (tirx.For, unbind), order="post"))
 
 
-def _copied(to, element, lane):
-    """One element of a vector."""
-    *where, last = element.indices
-    value = tirx.BufferLoad(element.source, [*where, last + lane])
-    *where, last = to.indices
-    return tirx.BufferStore(to.source, value, [*where, last + lane])
+def _copied(to, element):
+    """All elements of a vector."""
+
+    def beside(load, lane):
+        return [*load.indices[:-1], load.indices[-1] + lane]
+
+    def one(lane):
+        value = tirx.BufferLoad(element.source, beside(element, lane))
+        return tirx.BufferStore(to.source, value, beside(to, lane))
+
+    return tirx.SeqStmt(
+        [one(lane) for lane in range(BYTES // tvm.DataType(str(to.ty.dtype)).itemsize)]
+    )
 
 
 def _sum_of_fragments(sums, left, right, column):

@@ -13,7 +13,7 @@ import tvm_ffi
 import tvm_fusion
 
 from .decoder import DecodeStep
-from .run import COPY_BYTES, captured, difference, poisoned
+from .run import COPY_BYTES, captured, copies, difference, poisoned
 
 ROUNDS, CALLS = 15, 20
 
@@ -42,10 +42,9 @@ def measure(work: DecodeStep, folder: Path, rival: bool) -> dict[str, Any]:
         torch._dynamo.reset()
         compiled = torch.compile(work.function, dynamic=False)
         sides["inductor"] = captured(compiled, [arguments]).replay
-    pieces = torch.empty(2, 2, COPY_BYTES // 2, dtype=torch.uint8, device="cuda")
-    sides["copy"] = captured(lambda piece: piece[1].copy_(piece[0]), [[p] for p in pieces]).replay
+    sides["copy"] = copies(2, COPY_BYTES).replay
     us = _alternate(sides)
-    us["copy"] *= size / COPY_BYTES / len(pieces)
+    us["copy"] *= size / COPY_BYTES / 2
     return row | {"bytes": size, "us": us, "of_copy": us["copy"] / us["ours"], "turns": 1}
 
 

@@ -31,10 +31,10 @@ from tvm import ir, tirx
 
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.attention.copies_gpu import COPY
 from tvm_fusion.schedule.attention.decode import decode
 from tvm_fusion.schedule.attention.match import FLOATS, read
 from tvm_fusion.schedule.attention.template import Attention
+from tvm_fusion.schedule.copies_gpu import COPY
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.loops import find
 
@@ -196,6 +196,36 @@ def test_half_types_are_summed_in_float32(dtype, tolerance, queries, size):
     cut = compare(given, spread(expanded), repeated_arrays, tolerance)
     assert cut.width == 8
     assert cut.is_tensor == (size == 128)
+
+
+def test_copies_begin_where_vectors_of_16_bytes_may():
+    """Keys that begin in the middle of such a vector are read in shorter ones."""
+
+    def body(emit, q, k, v):
+        k, v = (
+            emit(op.strided_slice(x, axes=[3], begin=[start], end=[start + 64]))
+            for x, start in ((k, 4), (v, 8))
+        )
+        return PLAIN[0](emit, q, k, v)
+
+    def expected(q, k, v):
+        return PLAIN[1](q, k[..., 4:68], v[..., 8:72])
+
+    params = [tensor("q", 1, 2, 1, 64, dtype="float16")]
+    params += [tensor(name, 1, 2, 300, 80, dtype="float16") for name in ("k", "v")]
+    cut = compare(params, body, expected, 2e-3)
+    assert cut.width == 4
+    assert not cut.is_tensor
+
+
+@pytest.mark.parametrize("size", [64, 128, 512])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
+def test_staged_keys_fit_the_device(arch, size):
+    spec = parse(f"cuda:{arch}")
+    given = tensors(1, 2, 16, 300, size, dtype="float16")
+    cut = cut_of(group(given, PLAIN[0], spec), spec)
+    assert cut.is_tensor
+    assert cut.shared_bytes <= spec.device.shared_memory_per_block
 
 
 @pytest.mark.parametrize("name", ["padding", "bias", "keys"])

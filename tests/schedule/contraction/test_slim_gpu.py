@@ -7,6 +7,7 @@ from tvm import relax, s_tir, tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.copies_gpu import COPY
 from tvm_fusion.schedule.loops import find
 
 op = relax.op
@@ -56,6 +57,12 @@ CASES = {
     "two_sums_each": both(1, 300, 512),
     "two_sums_each_of_rows": both(7, 129, 264),
 }
+COPIED = {
+    "whole": case(1, 1536, 512, "float16"),
+    "odd_terms": case(1, 1537, 512, "float16"),
+    "odd_blocks": case(1, 3000, 1032, "float16"),
+    "words": case(1, 3000, 516),
+}
 HALF = {
     "float16": case(1, 513, 1000, "float16"),
     "bfloat16": case(7, 1000, 72, "bfloat16"),
@@ -79,6 +86,25 @@ def test_half_types(dtype, tolerance):
     check(TEMPLATE, *HALF[dtype], CUDA, tolerance=tolerance)
 
 
+@pytest.mark.parametrize("example", COPIED.values(), ids=COPIED)
+def test_tiles_that_are_copied_ahead(example):
+    tolerance = 2e-3 if str(example[0][0].ty.dtype) == "float16" else 1e-4
+    _, func = check(TEMPLATE, *example, CUDA, tolerance=tolerance)
+    assert has_copies(func)
+
+
+def has_copies(func):
+    return COPY in func.script()
+
+
+@pytest.mark.parametrize("arch", ["cuda:sm_75", "rocm:gfx942"])
+def test_devices_without_copies_read_tiles(arch):
+    spec = parse(arch)
+    params, body, _ = COPIED["whole"]
+    _, func = kernel(TEMPLATE, group(params, body, spec), spec)
+    assert not has_copies(func)
+
+
 def test_sums_that_a_result_needs_share_a_walk():
     _, func = cut_of(both(1, 300, 512))
     assert vectors(func) == {4}
@@ -99,7 +125,7 @@ def test_reads_are_as_wide_as_their_places_allow(example, width):
 
 
 def test_the_large_factor_is_read_once():
-    _, func = cut_of(case(3, 512, 512, "float16"))
+    _, func = cut_of(case(3, 512, 512))
     reads = [x for x in find(func.body, tirx.BufferStore) if "w_vector" in x.buffer.name]
     assert reads
     direct = [x for x in find(func.body, type(reads[0].value)) if x.source.name == "w"]

@@ -15,7 +15,7 @@ from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
 from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES
-from ..loops import constant, product, substitute, threads
+from ..loops import constant, index, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing
 
@@ -140,14 +140,27 @@ class Decode:
     @property
     def together(self) -> int:
         """Rows that a block adds up in shared memory at once."""
-        size = 4 * self.groups * self.columns
-        return min(self.rows, max(1, SHARED_BYTES // size))
+        return min(self.rows, max(1, SHARED_BYTES // (4 * self.groups * self.pitch)))
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block of the first launch."""
-        found = 4 * self.groups * (self.together * self.columns + 2 * self.rows)
+        found = 4 * self.groups * (self.together * self.pitch + 2 * self.rows)
         return found + self.stages * self.groups * staged_bytes(self.pattern)
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of results to the next in shared memory."""
+        return self.columns // 16 * 20 + 1 if self.is_tensor else self.columns
+
+    def place(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
+        """Say where in shared memory a result is.
+
+        The threads of a fragment store columns of several rows at once that lie sixteen apart: with
+        gaps behind every sixteen, and behind a row, they are in different banks.
+        """
+        gaps = tirx.floordiv(column, index(16)) * 4 if self.is_tensor else index(0)
+        return row * self.pitch + column + gaps
 
     def every(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         """Run ``body(group, lane)`` in every thread."""
@@ -193,7 +206,7 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     ahead, rows = AHEAD, min(sharing.count, REGISTERS // held)
     most = device.max_threads_per_block or 1024
     groups, stages, resident = min(THREADS, most) // lanes, 0, RESIDENT // THREADS
-    if _has_tensor_cores(device) and is_tensor_work(pattern):
+    if _has_tensor_cores(device) and _is_tensor_work(pattern, keys, values, width):
         lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
         groups, stages = _staged(
             pattern, rows, device.shared_memory_per_block or STATIC_SHARED_BYTES
@@ -207,7 +220,7 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     count = constant(pattern.key.extent)
     if count is not None:
         splits = min(splits, -(-count // (groups * ahead)))  # each has keys
-    combining = max(1, min(4, min(512, most) // int(pattern.column.extent)))
+    combining = max(1, min(THREADS, most) // int(pattern.column.extent))
     return Decode(
         *(pattern, sharing, keys, values, width, lanes, groups, ahead, rows, splits),
         *(device.warp_size or 32, resident, combining, stages),
@@ -238,21 +251,23 @@ def _is_whole(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
     return not any(along.var in variables(c) or loads(c) for c in conditions)
 
 
-def is_tensor_work(pattern: Pattern) -> bool:
-    """Whether keys and values are pieces of memory of one half type, in whole fragments."""
-    if not all(is_copy(e) for e in (pattern.k, pattern.v)):
-        return False
-    types = {str(x.ty.dtype) for e in (pattern.k, pattern.v) for x in loads(e)}
+def _is_tensor_work(
+    pattern: Pattern, keys: Sequence[ir.TensorLoad], values: Sequence[ir.TensorLoad], width: int
+) -> bool:
+    """Whether keys and values are copies of memory of one half type, in whole fragments."""
+    types = {str(x.ty.dtype) for x in (*keys, *values)}
     depth, columns = int(pattern.depth.extent), int(pattern.column.extent)
     fits = depth % TENSOR_DEPTH == 0 and columns % TENSOR_COLUMNS == 0
-    return len(types) == 1 and types <= {"float16", "bfloat16"} and fits
+    is_half = len(types) == 1 and types <= {"float16", "bfloat16"} and 2 * width == VECTOR_BYTES
+    return is_half and fits and _is_copy(pattern.k, keys) and _is_copy(pattern.v, values)
 
 
-def is_copy(operand: ir.Expr) -> bool:
+def _is_copy(operand: ir.Expr, found: Sequence[ir.TensorLoad]) -> bool:
     """Whether elements are read as they are: here or, where they were appended, there."""
     if call_name(operand) == "if_then_else":
-        return all(is_copy(branch) for branch in operand.args[1:])
-    return isinstance(operand, tirx.Cast) and isinstance(operand.value, ir.TensorLoad)
+        return all(_is_copy(branch, found) for branch in operand.args[1:])
+    value = operand.value if isinstance(operand, tirx.Cast) else None
+    return isinstance(value, ir.TensorLoad) and any(same(value, x) for x in found)
 
 
 def _has_tensor_cores(device: Device) -> bool:

@@ -49,7 +49,7 @@ class SplitBlock(ABC):
         self._top, self._total = self._own("top", slots), self._own("total", slots)
         self._tops = self._shared("tops", cut.groups, cut.rows)
         self._totals = self._shared("totals", cut.groups, cut.rows)
-        self._parts = self._shared("parts", cut.groups, cut.together * cut.columns)
+        self._parts = self._shared("parts", cut.groups, cut.together * cut.pitch)
         self._buffers = [self._out, self._top, self._total]
         self._buffers += [self._tops, self._totals, self._parts]
 
@@ -109,10 +109,11 @@ class SplitBlock(ABC):
     def _steps(self) -> ir.Expr:
         """Count the steps of this block."""
         cut = self._cut
+        whole = tirx.floordiv(self._count, index(cut.round))
         if cut.is_even:
-            return tirx.floordiv(self._count, index(cut.round))
-        left = tirx.max(self._count - self._start(index(0)), index(0))
-        return tirx.floordiv(left + (cut.round - 1), index(cut.round))
+            return whole
+        left = tirx.floormod(self._count, index(cut.round))
+        return whole + tirx.Select(self._split * cut.step < left, index(1), index(0))
 
     def _each(self, count: int, body: Callable[[ir.Expr], tirx.Stmt], name: str = "i"):
         return loop(name, count, body, UNROLLED)
@@ -178,7 +179,7 @@ class SplitBlock(ABC):
             def column(i: ir.Expr) -> tirx.Stmt:
                 value = load(self._out, [g, t, self.held(slot, i)])
                 value = value * tirx.exp(load(self._top, [g, t, slot]) - now)
-                place = (r - rows.start) * cut.columns + self.column(i, t)
+                place = cut.place(r - rows.start, self.column(i, t))
                 return tirx.BufferStore(self._parts, value, [g, place])
 
             def store(which: int, value: ir.Expr) -> tirx.Stmt:
@@ -215,10 +216,11 @@ class SplitBlock(ABC):
         def item(number: ir.Expr) -> tirx.Stmt:
             flat = number * cut.threads + g * cut.lanes + t
             row, column = coordinates(flat, [index(len(rows)), index(cut.columns)])
+            place = cut.place(row, column)
             row = row + rows.start
 
             def term(other: ir.Expr) -> tirx.Stmt:
-                found = load(self._parts, [other, flat])
+                found = load(self._parts, [other, place])
                 return tirx.BufferStore(total, load(total, [index(0)]) + found, [0])
 
             where = [self._pair, self._first + row, self._split, column]

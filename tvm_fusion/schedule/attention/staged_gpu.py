@@ -10,8 +10,8 @@ from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..address import conditions_of
+from ..copies_gpu import commit, copy, meet, wait
 from ..loops import coordinates, index, loop, sequence, simplified, substitute, when
-from .copies_gpu import commit, copy, meet, wait
 from .decode import TENSOR_KEYS, Decode
 
 VECTOR = 8  # elements

@@ -33,7 +33,7 @@ def fragment_gpu(program: Program, cut: FragmentSlim) -> tirx.PrimFunc:
         for first in range(0, rows, cut.together):
             some = range(first, min(first + cut.together, rows))
             stmts.append(cut.every(partial(walk.publish, some, shared)))
-            stmts.append(cut.every(partial(finish, cut, number, some, shared)))
+            stmts.append(cut.every(partial(finish, cut, number, some, shared, None)))
         made = block("slices", sequence(stmts), [*walk.buffers, shared])
         return tirx.AttrStmt(index(0), MIN_BLOCKS, tirx.IntImm("int32", cut.resident), made)
 

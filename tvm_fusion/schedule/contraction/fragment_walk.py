@@ -13,7 +13,7 @@ from functools import partial
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..attention.copies_gpu import commit, meet, wait
+from ..copies_gpu import commit, meet, wait
 from ..loops import coordinates, index, local, loop, sequence, substitute, when
 from .elements import Elements
 from .fragment_slim import FragmentSlim, bare
@@ -128,7 +128,7 @@ class FragmentWalk:
             return self._weights.read(p, self._own(thread, number, step, p), thread)
 
         def eight(e: ir.Expr) -> tirx.Stmt:
-            return self._small.fill(e, self._row(thread, number, step, e), thread)
+            return self._small.fill(e, self._row(thread, number, step, e), None, thread)
 
         eights = _unrolled("eight", cut.eights, eight)
         return sequence([eights, _unrolled("piece", cut.pieces, piece)])

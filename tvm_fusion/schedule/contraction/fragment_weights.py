@@ -14,7 +14,7 @@ from tvm import DataType, ir, sym, tirx
 
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
-from ..attention.copies_gpu import BYTES, copy
+from ..copies_gpu import BYTES, copy
 from ..loops import index, sequence, substitute
 from .elements import Elements, Vector
 from .fragment_slim import FragmentSlim, bare
@@ -52,23 +52,23 @@ class FragmentWeights:
             [elements.read(tile.at(large, i, j)) for i in range(tile.terms)]
             for j in range(tile.width)
         ]
-        self._rings: dict[Vector, ir.Var] = {}
-        others: list[Vector] = []
-        for vector in elements.vectors():
-            lanes, dtype = len(vector.elements), str(vector.first.ty.dtype)
-            if lanes * DataType(dtype).itemsize == BYTES:
-                shape = [index(d) for d in (cut.ahead, cut.pieces, *cut.ring, lanes)]
-                self._rings[vector] = scratch(shape, dtype, "ring", "shared.dyn")
-            else:
-                others.append(vector)
-        self._copied = Registers([*self._rings], cut.pieces, cut.threads)
+        vectors = elements.vectors()
+        copied = [vector for vector in vectors if _size(vector) == BYTES]
+        others = [vector for vector in vectors if _size(vector) != BYTES]
+        self._copied = Registers(copied, cut.pieces, cut.threads)
         self._others = Registers(others, cut.pieces, cut.threads)
-        self.buffers = [*self._copied.arrays, *self._others.arrays, *self._rings.values()]
+        self._rings = [self._ring(vector, cut) for vector in copied]
+        self.buffers = [*self._copied.arrays, *self._others.arrays, *self._rings]
         self.order = [*range(tile.terms)]
         self.scales: list[Callable[[ir.Expr, Where, ir.Expr], ir.Expr]] | None = None
         self._numbers: HalfNumbers | None = None
         if cut.is_quantised:
             self._read_numbers(cut)
+
+    def _ring(self, vector: Vector, cut: FragmentSlim) -> ir.Var:
+        shape = (cut.ahead, cut.pieces, *cut.ring, len(vector.elements))
+        dtype = str(vector.first.ty.dtype)
+        return scratch([index(d) for d in shape], dtype, "ring", "shared.dyn")
 
     def _read_numbers(self, cut: FragmentSlim) -> None:
         split = [[scaled_number(weight) for weight in column] for column in self._weights]
@@ -91,25 +91,21 @@ class FragmentWeights:
 
     def ask(self, slot: Sequence[ir.Expr], where: Where) -> tirx.Stmt:
         """Ask for the vectors of a tile, for a place in the rings."""
-        return sequence(
-            [
-                copy(load(ring, [*slot, index(0)]), substitute(vector.first, where))
-                for vector, ring in self._rings.items()
-            ]
-        )
+        copies = zip(self._rings, self._copied.vectors, strict=True)
+        places = [(load(ring, [*slot, index(0)]), vector.first) for ring, vector in copies]
+        return sequence([copy(to, substitute(first, where)) for to, first in places])
 
     def read(self, piece: ir.Expr, where: Where, thread: ir.Expr) -> tirx.Stmt:
         """Read what is not copied of a tile."""
-        return self._others.fill(piece, where, thread)
+        return self._others.fill(piece, where, None, thread)
 
     def take(self, slot: Sequence[ir.Expr], piece: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         """Take a tile from the rings."""
 
-        def held(ring: ir.Var) -> Callable[[ir.Expr], ir.Expr]:
-            return lambda lane: load(ring, [*slot, lane])
+        def held(number: int, lane: ir.Expr) -> ir.Expr:
+            return load(self._rings[number], [*slot, lane])
 
-        rings = {vector: held(ring) for vector, ring in self._rings.items()}
-        return self._copied.fill(piece, {}, thread, held=rings)
+        return self._copied.fill(piece, {}, held, thread)
 
     def convert(self, copy: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         """Make numbers of a copy's integers; those of other copies are gone then."""
@@ -126,3 +122,7 @@ class FragmentWeights:
     def _held(self, value: ir.Expr, copy: ir.Expr, where: Where, thread: ir.Expr) -> ir.Expr:
         value = self._others.values(self._copied.values(value, copy, thread), copy, thread)
         return substitute(value, where)
+
+
+def _size(vector: Vector) -> int:
+    return len(vector.elements) * DataType(str(vector.first.ty.dtype)).itemsize

@@ -39,7 +39,9 @@ def contraction_gpu(
     cut = slim(contraction, target, row_sum)
     if cut is not None:
         fragments = fragment_slim(cut, target)
-        return slim_gpu(program, cut) if fragments is None else fragment_gpu(program, fragments)
+        if fragments is not None:
+            return fragment_gpu(program, fragments)
+        return slim_gpu(program, cut, target)
     if contraction.pieces is not None:
         return sums_gpu(program, contraction)
     factors = (("left", contraction.left), ("right", contraction.right))

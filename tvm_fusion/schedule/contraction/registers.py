@@ -54,12 +54,17 @@ class Registers:
         }
         self.arrays = list(self._arrays.values())
 
+    @property
+    def vectors(self) -> list[Vector]:
+        """List the vectors."""
+        return [vector for vector, _ in self._vectors]
+
     def fill(
         self,
         copy: ir.Expr,
         where: Mapping[ir.Var, ir.Expr],
+        held: Callable[[int, ir.Expr], ir.Expr] | None = None,
         *thread: ir.Expr,
-        held: Mapping[Vector, Callable[[ir.Expr], ir.Expr]] | None = None,
     ) -> tirx.Stmt:
         """Read all vectors, at some place, into a copy.
 
@@ -67,25 +72,26 @@ class Registers:
         ----------
         copy : Expr
             Its number.
-        where : mapping
+        where : mapping of Var to Expr
             The place.
+        held : callable, optional
+            Gives an element by the vector's number and the lane, if it is elsewhere.
         *thread : Expr
             Which thread's, where the arrays are those of several.
-        held : mapping, optional
-            The lanes of vectors that are there already.
         """
 
-        def one(vector: Vector, start: int) -> tirx.Stmt:
+        def one(number: int, vector: Vector, start: int) -> tirx.Stmt:
             source = vector.first.source
-            place, ready = copy * self._counts[source] + start, (held or {}).get(vector)
+            place = copy * self._counts[source] + start
 
             def element(lane: ir.Expr) -> tirx.Stmt:
-                value = substitute(vector.load(lane), where) if ready is None else ready(lane)
+                there = vector.load(lane) if held is None else held(number, lane)
+                value = substitute(there, where)
                 return tirx.BufferStore(self._arrays[source], value, [*thread, place + lane])
 
             return loop("lane", len(vector.elements), element, tirx.ForKind.VECTORIZED)
 
-        return sequence([one(vector, start) for vector, start in self._vectors])
+        return sequence([one(n, *vector) for n, vector in enumerate(self._vectors)])
 
     def holds(self, element: ir.Var) -> bool:
         """Whether an element is in these registers."""

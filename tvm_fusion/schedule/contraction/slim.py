@@ -28,6 +28,7 @@ REGISTERS = 64  # sums of one thread; with more, fewer terms are asked for at on
 BESIDES = 40  # registers of one thread that are no sums
 FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
+ROW_SUM_BYTES = 8 * 1024
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Slim:
     ahead : int
         Tiles that a thread asks for at once.
     row_sum : RowSum or None
-        A sum over each row that scales the row's results.
+        A sum over each row that scales the row's results; the rows are staged in shared memory.
     """
 
     contraction: SumOfProducts
@@ -105,12 +106,18 @@ class Slim:
 
     @property
     def kept(self) -> int:
-        """Sums of a thread: of all rows, pieces and columns of a tile, then those over the rows."""
-        return self.count * (self.pieces * self.width + (self.row_sum is not None))
+        """Sums of a thread: of all rows, pieces and columns of a tile."""
+        return self.count * self.pieces * self.width
 
     def shared(self, rows: int) -> int:
         """Count a slice's sums of some rows, of all columns of a block, in the same order."""
-        return rows * (self.pieces * self.side + (self.row_sum is not None))
+        return rows * self.pieces * self.side
+
+    @property
+    def staged(self) -> int:
+        """Elements of the small factor that a block keeps for its walk: where a sum scales rows."""
+        terms = constant(product([a.extent for a in self.reduce]))
+        return 0 if self.row_sum is None or terms is None else self.count * terms
 
     @property
     def together(self) -> int:
@@ -152,12 +159,17 @@ class Slim:
         place[last] = place[last] * self.width + lane
         return [place[a.var] for a in self.contraction.stage.axes]
 
+    @property
+    def is_even(self) -> bool:
+        """Whether columns fill all blocks."""
+        return _static(self.columns) % self.side == 0
+
     def inside(self, number: ir.Expr, vector: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Leave out what the last block has beyond the columns."""
+        if self.is_even:
+            return body
         vectors = _static(self.columns) // self.width
         blocks = -(-vectors // self.lanes)
-        if vectors % self.lanes == 0:
-            return body
         return when(tirx.floormod(number, index(blocks)) * self.lanes + vector < vectors, body)
 
 
@@ -223,7 +235,15 @@ def slim(
     several = 8 if sums * tile.width <= REGISTERS // 2 else 4
     ahead = min(max(1, several // tile.vectors), -(-tiles // slices))
     axes, factors = (batch, rows, columns, reduce), (small, large[0])
-    return Slim(contraction, *axes, *factors, tile, lanes, slices, ahead, row_sum)
+    cut = Slim(contraction, *axes, *factors, tile, lanes, slices, ahead, row_sum)
+    return cut if _is_staged(cut) else None
+
+
+def _is_staged(cut: Slim) -> bool:
+    """Whether a block has room for its rows and for what its threads add up of them."""
+    size = _bytes(cut.contraction.dtype)
+    sums = 0 if cut.row_sum is None else cut.count * cut.threads
+    return cut.staged * size <= SHARED_BYTES and sums * size <= ROW_SUM_BYTES
 
 
 def _beside(across: int, tiles: int, most: int) -> tuple[int, int]:

@@ -9,9 +9,11 @@ order, so that results are the same every time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tvm import ir, sym, tirx
+from tvm.target import Target
 
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
@@ -29,14 +31,16 @@ from ..loops import (
     threads,
     when,
 )
+from .copied_walk import CopiedWalk
 from .graft import epilogue
 from .slim import Slim
+from .staged_rows import StagedRows
 from .tile_sums import TileSums
 
 FOLDED = 32  # slices from which on they are added up in two steps
 
 
-def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
+def slim_gpu(program: Program, cut: Slim, target: Target) -> tirx.PrimFunc:
     """Make the kernel of a product of few rows: one launch."""
     rows = cut.count
     # Lowering drops the thread's number, the first index.
@@ -46,8 +50,9 @@ def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
         "sums",
         scope="local",
     )
+    width = cut.shared(min(cut.together, rows))
     shared = scratch(
-        [index(d) for d in (cut.slices, cut.shared(min(cut.together, rows)))],
+        [index(d) for d in (max(cut.slices, -(-cut.staged // width)), width)],
         cut.contraction.dtype,
         "slices",
         scope="shared",
@@ -56,16 +61,36 @@ def slim_gpu(program: Program, cut: Slim) -> tirx.PrimFunc:
     left = 1 << cut.slices.bit_length() // 2 if is_folded else cut.slices
     folded = scratch([index(left), shared.ty.shape[1]], cut.contraction.dtype, "folded", "shared")
 
+    staged = StagedRows.of(cut, shared)
+    walked = cut if staged is None else replace(cut, small=staged.value)
+    copied = CopiedWalk.of(walked, target)
+
     def body(number: ir.Expr) -> tirx.Stmt:
-        stmts = [_every(cut, partial(_sums, cut, number, sums))]
+        def tiles(thread: ir.Expr) -> TileSums:
+            _, vector = cut.thread(thread)
+            return TileSums(walked, number, vector, sums, lambda i: [thread, i])
+
+        stmts = []
+        if copied is not None:
+            stmts.append(_every(cut, lambda t: copied.begin(number, t, tiles(t))))
+        if staged is not None:
+            stmts += [_every(cut, partial(staged.stage, number)), _every(cut, staged.fold)]
+        stmts.append(_every(cut, lambda t: _sums(walked, number, sums, t, tiles(t), copied)))
         for first in range(0, rows, cut.together):
             some = range(first, min(first + cut.together, rows))
             stmts.append(_every(cut, partial(_publish, cut, some, sums, shared)))
             if is_folded:
                 stmts.append(_every(cut, partial(_fold, cut, some, shared, folded)))
             parts = folded if is_folded else shared
-            stmts.append(_every(cut, partial(finish, cut, number, some, parts)))
-        return block("slices", sequence(stmts), [sums, shared, *([folded] if is_folded else [])])
+            stmts.append(_every(cut, partial(finish, cut, number, some, parts, staged)))
+        buffers = [
+            sums,
+            shared,
+            *([folded] if is_folded else []),
+            *(staged.buffers if staged else []),
+            *([copied.places] if copied else []),
+        ]
+        return block("slices", sequence(stmts), buffers)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))
 
@@ -75,10 +100,32 @@ def _every(cut: Slim, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
     return threads("threadIdx.x", cut.threads, body)
 
 
-def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, thread: ir.Expr) -> tirx.Stmt:
-    """Add up a thread's terms: every ``slices``-th tile, some at once."""
+def _sums(
+    cut: Slim,
+    number: ir.Expr,
+    sums: ir.Var,
+    thread: ir.Expr,
+    tiles: TileSums,
+    copied: CopiedWalk | None,
+) -> tirx.Stmt:
+    """Add up a thread's terms: every ``slices``-th tile."""
+    start = loop(
+        "sum",
+        cut.kept,
+        lambda i: tirx.BufferStore(sums, cut.contraction.initial, [thread, i]),
+        tirx.ForKind.UNROLLED,
+    )
+    if copied is not None:
+        return sequence(
+            [start, block("terms", copied.steps(number, thread, tiles), tiles.registers)]
+        )
     part, vector = cut.thread(thread)
-    tiles = TileSums(cut, number, vector, sums, lambda i: [thread, i])
+    body = block("terms", _read(cut, part, tiles), tiles.registers)
+    return sequence([start, cut.inside(number, vector, body)])
+
+
+def _read(cut: Slim, part: ir.Expr, tiles: TileSums) -> tirx.Stmt:
+    """Read some tiles at once, then use them."""
 
     def steps(first: ir.Expr, count: int) -> tirx.Stmt:
         def each(do: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
@@ -92,12 +139,6 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, thread: ir.Expr) -> tirx.Stm
     step = cut.ahead * cut.slices
     whole = sym.Analyzer().simplify(tirx.floordiv(cut.steps, index(step)))
     left = sym.Analyzer().simplify(cut.steps - whole * step)
-    start = loop(
-        "sum",
-        cut.kept,
-        lambda i: tirx.BufferStore(sums, cut.contraction.initial, [thread, i]),
-        tirx.ForKind.UNROLLED,
-    )
     stmts = [loop("step", whole, lambda i: steps(i * cut.ahead, cut.ahead))]
     if constant(left) != 0:
 
@@ -106,8 +147,7 @@ def _sums(cut: Slim, number: ir.Expr, sums: ir.Var, thread: ir.Expr) -> tirx.Stm
             return when(number_of * cut.slices + part < cut.steps, steps(number_of, 1))
 
         stmts.append(loop("rest", ceildiv(left, cut.slices), rest))
-    body = block("terms", sequence(stmts), tiles.registers)
-    return sequence([start, cut.inside(number, vector, body)])
+    return sequence(stmts)
 
 
 def _publish(cut: Slim, rows: range, sums: ir.Var, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
@@ -124,17 +164,7 @@ def _publish(cut: Slim, rows: range, sums: ir.Var, shared: ir.Var, thread: ir.Ex
 
         return loop("lane", width, element, tirx.ForKind.UNROLLED)
 
-    stmts = [loop("sum", len(rows) * cut.pieces, one, tirx.ForKind.UNROLLED)]
-    if cut.row_sum is not None:
-        # All tiles of a slice have met the same terms.
-        before = cut.count * cut.pieces * width + rows.start
-
-        def row(r: ir.Expr) -> tirx.Stmt:
-            place = [part, len(rows) * cut.pieces * cut.side + r]
-            return tirx.BufferStore(shared, load(sums, [thread, before + r]), place)
-
-        stmts.append(when(vector < 1, loop("row", len(rows), row, tirx.ForKind.UNROLLED)))
-    return sequence(stmts)
+    return loop("sum", len(rows) * cut.pieces, one, tirx.ForKind.UNROLLED)
 
 
 def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Expr) -> tirx.Stmt:
@@ -162,10 +192,18 @@ def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Exp
     return loop("sum", ceildiv(left * size, cut.threads), element)
 
 
-def finish(cut: Slim, number: ir.Expr, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
+def finish(
+    cut: Slim,
+    number: ir.Expr,
+    rows: range,
+    shared: ir.Var,
+    staged: StagedRows | None,
+    thread: ir.Expr,
+) -> tirx.Stmt:
     """Add up what the slices found, and write the results: neighbouring threads' side by side."""
-    dtype, has_row_sum = cut.contraction.dtype, cut.row_sum is not None
-    totals = local("totals", [cut.pieces + has_row_sum], dtype)
+    dtype, pieces = cut.contraction.dtype, range(cut.pieces)
+    totals, row_total = local("totals", [cut.pieces], dtype), local("row_total", [1], dtype)
+    parts = cut.slices if cut.slices < FOLDED else shared.ty.shape[0]
     count = len(rows)
 
     def element(step: ir.Expr) -> tirx.Stmt:
@@ -173,28 +211,24 @@ def finish(cut: Slim, number: ir.Expr, rows: range, shared: ir.Var, thread: ir.E
         row, column = coordinates(flat, [count, cut.side])
         across, lane = coordinates(column, [cut.lanes, cut.width])
 
-        places = [(row * cut.pieces + piece) * cut.side + column for piece in range(cut.pieces)]
-        places += [count * cut.pieces * cut.side + row] * has_row_sum
-
         def add(s: ir.Expr) -> tirx.Stmt:
-            def one(n: int, place: ir.Expr) -> tirx.Stmt:
-                value = load(totals, [index(n)]) + load(shared, [s, place])
-                return tirx.BufferStore(totals, value, [n])
+            def one(piece: int) -> tirx.Stmt:
+                part = load(shared, [s, (row * cut.pieces + piece) * cut.side + column])
+                return tirx.BufferStore(totals, load(totals, [index(piece)]) + part, [piece])
 
-            return sequence([one(n, place) for n, place in enumerate(places)])
+            return sequence([one(piece) for piece in pieces])
 
-        start = [tirx.BufferStore(totals, tirx.const(0, dtype), [n]) for n in range(len(places))]
+        stmts = [tirx.BufferStore(totals, tirx.const(0, dtype), [piece]) for piece in pieces]
+        stmts.append(loop("slice", parts, add))
         place = cut.element(number, rows.start + row, across, lane)
-        found = [load(totals, [index(piece)]) for piece in range(cut.pieces)]
-        if cut.row_sum is not None:
-            scale = cut.row_sum.of(place, load(totals, [index(cut.pieces)]), cut.contraction.stage)
+        found = [load(totals, [index(piece)]) for piece in pieces]
+        if staged is not None:
+            add_rest, scale = staged.scale(rows.start + row, place, row_total)
+            stmts.append(add_rest)
             found = [total * scale for total in found]
-        stmts = [
-            *start,
-            loop("slice", shared.ty.shape[0], add),
-            epilogue(cut.contraction, place, *found),
-        ]
-        stmt = when(flat < count * cut.side, block("finish", sequence(stmts), [totals]))
+        stmts.append(epilogue(cut.contraction, place, *found))
+        buffers = [totals] if staged is None else [totals, row_total]
+        stmt = when(flat < count * cut.side, block("finish", sequence(stmts), buffers))
         return cut.inside(number, across, stmt)
 
     return loop("result", ceildiv(count * cut.side, cut.threads), element)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tvm import ir, tirx
 
@@ -12,6 +13,8 @@ from .elements import Elements
 from .registers import Registers
 from .slim import Slim
 from .weights import common, has_integers, widened
+
+Held = Callable[[ir.Expr, int, ir.Expr], ir.Expr]
 
 
 class TileSums:
@@ -26,8 +29,7 @@ class TileSums:
     sums : Var
         Registers of the sums.
     place : callable
-        Where a sum is in them, from its number: rows, then pieces, then columns; then those over
-        the rows.
+        Where a sum is in them, from its number: rows, then pieces, then columns.
 
     Attributes
     ----------
@@ -53,9 +55,6 @@ class TileSums:
         self._weights = [
             [weights.read(tile.at(cut.large, i, j)) for i in terms] for j in range(tile.width)
         ]
-        self._row_terms: list[ir.Expr] = []
-        if cut.row_sum is not None:
-            self._row_terms = [values.read(tile.at(cut.row_sum.term, i, 0)) for i in terms]
         self._is_quantised = has_integers(cut.large) and dtype == "float32"
         self._small = Registers(values.vectors(), cut.ahead * cut.count)
         self._large = Registers(weights.vectors(), cut.ahead * cut.pieces)
@@ -65,7 +64,7 @@ class TileSums:
         own = [self._value, self._weight, self._partial]
         self.registers = [*self._large.arrays, *self._small.arrays, *own]
 
-    def read(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+    def read(self, slot: ir.Expr, step: ir.Expr, held: Held | None = None) -> tirx.Stmt:
         """Read a tile of each piece, and what it meets of each row.
 
         Parameters
@@ -74,28 +73,36 @@ class TileSums:
             Which of the tiles that are held at once it becomes.
         step : Expr
             Which tile of the column it is.
+        held : callable, optional
+            Gives an element of the large factor by piece, vector and lane, if it is not to be read
+            where the factor lies.
         """
         cut = self._cut
 
         def piece(p: ir.Expr) -> tirx.Stmt:
-            return self._large.fill(slot * cut.pieces + p, self._at(0, p, step))
+            source = None if held is None else partial(held, p)
+            return self._large.fill(slot * cut.pieces + p, self._at(0, p, step), source)
 
         def row(r: ir.Expr) -> tirx.Stmt:
             return self._small.fill(slot * cut.count + r, self._at(r, 0, step))
 
         return sequence([_unrolled("piece", cut.pieces, piece), self._rows(row)])
 
+    def each_vector(
+        self, step: ir.Expr, body: Callable[[ir.Expr, int, ir.TensorLoad], tirx.Stmt]
+    ) -> tirx.Stmt:
+        """Do something for the first element of every vector of a tile, by piece and number."""
+
+        def piece(p: ir.Expr) -> tirx.Stmt:
+            here = self._at(0, p, step)
+            firsts = [substitute(v.load(index(0)), here) for v in self._large.vectors]
+            return sequence([body(p, number, first) for number, first in enumerate(firsts)])
+
+        return _unrolled("piece", self._cut.pieces, piece)
+
     def use(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Add what :meth:`read` has read."""
-        cut = self._cut
-
-        def row(r: ir.Expr) -> tirx.Stmt:
-            mine = self._place(r + cut.count * cut.pieces * cut.width)
-            terms = [self._given(term, slot, r, step) for term in self._row_terms]
-            return sequence([_add(self._sums, mine, term) for term in terms])
-
-        products = _unrolled("piece", cut.pieces, lambda p: self._piece(slot, p, step))
-        return sequence([products, self._rows(row)] if self._row_terms else [products])
+        return _unrolled("piece", self._cut.pieces, lambda p: self._piece(slot, p, step))
 
     def _piece(self, slot: ir.Expr, piece: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         cut = self._cut
