@@ -13,11 +13,11 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...device import Device
+from ...device import Device, parse
 from ...ecg.work import at
 from ...fusion.program import Axis
 from ..gpu import has_tensor_cores
-from ..loops import constant, coordinates, index, product, threads
+from ..loops import constant, index, product, threads
 from .elements import Elements
 from .fragments import CHUNK, LINES, SHARERS, SUMS
 from .half_numbers import FRACTION, scaled_number
@@ -25,12 +25,13 @@ from .slim import Slim
 from .tile import Tile, tile_of
 from .weights import FLOATS, has_integers
 
-BLOCKS = 256  # below which multiprocessors of large devices have too little to wait for
-IN_FLIGHT = 1 << 23  # bytes that threads ask for at once: what keeps memory busy
-RESIDENT = 768  # threads of a multiprocessor
-AHEAD = 2  # runs that a warp has asked for
-MOST_WARPS = 4
-RUN = 4
+# Below which multiprocessors of large devices are idle; narrower tiles help then. Across the terms,
+# they are narrower parts of cache lines, too.
+BLOCKS, BLOCKS_ALONG = 128, 256
+# Of a multiprocessor: warps, each with many registers for what it has asked for, and blocks.
+WARPS, RESIDENT = 16, 4
+AHEAD = 2  # steps of a warp in registers
+VECTORS = 8  # that a thread asks for at once, at most
 # Rows from which on an H200 is faster with tensor cores than without, by where vectors lie.
 LEAST_ROWS, LEAST_ROWS_ALONG = 2, 3
 
@@ -43,38 +44,11 @@ class FragmentSlim(Slim):
 
     Attributes
     ----------
-    run : int
-        Steps of a warp whose terms lie side by side; it copies them at once.
     resident : int
         Blocks that a multiprocessor is to hold at once; the fewer, the more registers each has.
     """
 
-    run: int = 1
     resident: int = 1
-
-    @property
-    def runs(self) -> int:
-        """Runs of a warp."""
-        return int(self.steps) // (SHARERS * self.run * self.slices)
-
-    @property
-    def ring(self) -> tuple[int, ...]:
-        """Vectors of a slot: of each warp, line, step of a run and thread of a line."""
-        return self.slices, LINES, self.run * SHARERS
-
-    def held(self, thread: ir.Expr, line: ir.Expr, step: ir.Expr, sharer: ir.Expr) -> list[ir.Expr]:
-        """Say where a vector is in a slot: neighbouring lines', which are read at once, apart."""
-        place = step * SHARERS + sharer
-        if self.run > 1:
-            place = tirx.bitwise_xor(place, tirx.floormod(line, index(2)) * SHARERS)
-        return [self.lane(thread)[0], line, place]
-
-    def copied(self, part: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
-        """Say which line, step and place of a line a thread copies: neighbours along a run."""
-        lane = tirx.floormod(thread, index(LINES * SHARERS))
-        flat = part * (LINES * SHARERS) + lane
-        line, step, sharer = coordinates(flat, [LINES, index(self.run), index(SHARERS)])
-        return line, step, sharer
 
     @property
     def threads(self) -> int:
@@ -151,29 +125,27 @@ def fragment_slim(cut: Slim, target: Target | Device) -> FragmentSlim | None:
         columns = int(product([a.extent for a in cut.columns]))
         return at(product([a.extent for a in cut.batch])) * -(-columns // (tile.width * LINES))
 
-    def tile_of_blocks(least: int) -> Tile | None:
+    def tile_of_blocks(least: int, least_along: int) -> Tile | None:
         def accept(tile: Tile) -> bool:
             if tile.width % 2 or tile.terms % CHUNK or terms % (tile.terms * SHARERS):
                 return False
-            if blocks(tile) < least:
+            if blocks(tile) < (least_along if tile.is_along else least):
                 return False
             return not is_quantised or _is_of_groups(tile, cut.large, half, axes)
 
         return tile_of(cut.large, cut.columns, cut.reduce, axes, sums, cut.pieces, accept)
 
-    tile = tile_of_blocks(BLOCKS) or tile_of_blocks(1)
+    tile = tile_of_blocks(BLOCKS, BLOCKS_ALONG) or tile_of_blocks(1, 1)
     if tile is None:
         return None
-    size = tile.vectors * tile.lanes * cut.pieces * (1 if is_quantised else 2)
-    run = next(
-        n for n in (RUN if tile.is_along else 1, 2, 1) if terms % (n * tile.terms * SHARERS) == 0
-    )
-    steps = terms // (tile.terms * SHARERS * run)
-    wanted = IN_FLIGHT // (blocks(tile) * LINES * SHARERS * size)
-    warps = next(n for n in range(min(max(wanted, 1), MOST_WARPS, steps), 0, -1) if steps % n == 0)
+    device = target if isinstance(target, Device) else parse(target).device
+    resident = min(RESIDENT, -(-blocks(tile) // (device.sm_count or 1)))
+    steps = terms // (tile.terms * SHARERS)
+    warps = next(n for n in range(min(WARPS // resident, steps), 0, -1) if steps % n == 0)
+    ahead = min(AHEAD, steps // warps, max(1, VECTORS // (tile.vectors * cut.pieces)))
     given = {f.name: getattr(cut, f.name) for f in fields(Slim)}
-    given |= {"tile": tile, "lanes": LINES, "slices": warps, "run": run}
-    return FragmentSlim(**given | {"ahead": min(AHEAD, steps // warps)})
+    given |= {"tile": tile, "lanes": LINES, "slices": warps, "ahead": ahead}
+    return FragmentSlim(**given, resident=resident)
 
 
 def bare(factor: ir.Expr) -> ir.Expr:

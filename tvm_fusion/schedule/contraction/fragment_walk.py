@@ -8,12 +8,10 @@ have read are fragments as it is, but for the order of a tile's terms, which bot
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..copies_gpu import commit, meet, wait
 from ..loops import coordinates, index, local, loop, sequence, substitute, when
 from .elements import Elements
 from .fragment_slim import FragmentSlim, bare
@@ -21,7 +19,7 @@ from .fragment_weights import FragmentWeights, Where
 from .fragments import CHUNK, LINES, SHARERS, SUMS, multiply
 from .registers import Registers
 
-Phase = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
+Slot = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
 
 class FragmentWalk:
@@ -46,15 +44,16 @@ class FragmentWalk:
         analyzer = tile.analyzer((*stage.axes, *stage.reduce))
         values = Elements(analyzer)
         self._values = [values.read(tile.at(bare(cut.small), i, 0)) for i in range(tile.terms)]
-        self._small = Registers(values.vectors(), cut.eights, cut.threads)
+        self._small = Registers(values.vectors(), cut.ahead * cut.eights, cut.threads)
         self._weights = FragmentWeights(cut, analyzer)
 
         def own(name: str, size: int, dtype: str) -> ir.Var:
             # Lowering drops the thread's number, the first index.
             return local(name, [cut.threads, size], dtype)
 
-        self._left = own("left", cut.pieces * tile.width * tile.terms, cut.half)
-        self._right = own("right", cut.eights * tile.terms, cut.half)
+        left = cut.ahead * cut.pieces * tile.width * tile.terms
+        self._left = own("left", left, cut.half)
+        self._right = own("right", cut.ahead * cut.eights * tile.terms, cut.half)
         self._sums = own("sums", cut.kept, "float32")
         self.buffers = [self._sums, self._left, self._right]
         self.buffers += [*self._small.arrays, *self._weights.buffers]
@@ -64,8 +63,9 @@ class FragmentWalk:
             self.buffers.append(self._group)
 
     def stmt(self) -> tirx.Stmt:
-        """Add up all terms: every warp takes every so many runs, and asks for some ahead."""
+        """Add up all terms: every warp takes every so many steps, and reads some of them ahead."""
         cut = self._cut
+        steps, slots = int(cut.steps) // SHARERS // cut.slices, cut.ahead
 
         def start(thread: ir.Expr) -> tirx.Stmt:
             def one(i: ir.Expr) -> tirx.Stmt:
@@ -73,20 +73,38 @@ class FragmentWalk:
 
             return _unrolled("sum", cut.kept, one)
 
-        def run(number: ir.Expr) -> tirx.Stmt:
-            def phase(do: Phase, step: int) -> tirx.Stmt:
-                return cut.every(partial(do, number, index(step)))
+        def read(step: ir.Expr | int, slot: int) -> tirx.Stmt:
+            return self._phase(self._read, index(step), slot % slots)
 
-            # What is read directly is asked for before a wait, too.
-            stmts = [self._ask(number + (cut.ahead - 1)), phase(self._read, 0)]
-            stmts.append(cut.every(lambda _: wait(cut.ahead - 1)))
-            for step in range(cut.run):
-                stmts += [phase(self._read, step)] * (step > 0)
-                stmts += [phase(do, step) for do in (self._take, self._arrange, self._multiply)]
+        def use(step: ir.Expr | int, slot: int) -> tirx.Stmt:
+            phases = (self._arrange, self._multiply)
+            return sequence([self._phase(do, index(step), slot % slots) for do in phases])
+
+        def turn(i: ir.Expr) -> tirx.Stmt:
+            stmts = []
+            for n in range(slots):
+                stmts.append(read(i * slots + (n + slots - 1), n + slots - 1))
+                stmts.append(use(i * slots + n, n))
             return sequence(stmts)
 
-        first = [self._ask(index(n)) for n in range(cut.ahead - 1)]
-        return sequence([*first, cut.every(start), loop("run", cut.runs, run)])
+        turns = (steps - slots + 1) // slots
+        stmts = [read(n, n) for n in range(slots - 1)]
+        stmts += [cut.every(start), loop("turn", turns, turn)]
+        for n in range(turns * slots, steps):
+            if n + slots - 1 < steps:
+                stmts.append(read(n + slots - 1, n + slots - 1))
+            stmts.append(use(n, n))
+        return sequence(stmts)
+
+    def _phase(self, do: Slot, step: ir.Expr, slot: int) -> tirx.Stmt:
+        """Let every thread do something with a slot of registers and a step of its warp."""
+        cut = self._cut
+
+        def body(thread: ir.Expr) -> tirx.Stmt:
+            warp, _, sharer = cut.lane(thread)
+            return do(thread, index(slot), (step * cut.slices + warp) * SHARERS + sharer)
+
+        return cut.every(body)
 
     def publish(self, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
         """Write some rows of a warp's sums where all threads see them."""
@@ -103,92 +121,64 @@ class FragmentWalk:
 
         return _unrolled("sum", cut.kept, one)
 
-    def _ask(self, number: ir.Expr) -> tirx.Stmt:
-        """Ask for the weights of a run, if there is such a one."""
-        cut = self._cut
-
-        def body(thread: ir.Expr) -> tirx.Stmt:
-            def copies(i: ir.Expr) -> tirx.Stmt:
-                piece, part = coordinates(i, [cut.pieces, cut.run])
-                line, step, sharer = cut.copied(part, thread)
-                where = self._place(thread, number, step, piece, line, sharer)
-                slot = [self._slot(number), piece, *cut.held(thread, line, step, sharer)]
-                return self._weights.ask(slot, where)
-
-            stmt = when(number < cut.runs, _unrolled("copy", cut.pieces * cut.run, copies))
-            return sequence([meet(), stmt, commit()])
-
-        return cut.every(body)
-
-    def _read(self, number: ir.Expr, step: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
-        """Read the terms of a row, and what is not copied of a tile of each piece."""
+    def _read(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Read a tile of each piece, and the same terms of a row."""
         cut = self._cut
 
         def piece(p: ir.Expr) -> tirx.Stmt:
-            return self._weights.read(p, self._own(thread, number, step, p), thread)
+            return self._weights.read(slot * cut.pieces + p, self._place(thread, p, tile), thread)
 
         def eight(e: ir.Expr) -> tirx.Stmt:
-            return self._small.fill(e, self._row(thread, number, step, e), None, thread)
+            return self._small.fill(slot * cut.eights + e, self._row(thread, e, tile), None, thread)
 
-        eights = _unrolled("eight", cut.eights, eight)
-        return sequence([eights, _unrolled("piece", cut.pieces, piece)])
+        reads = _unrolled("piece", cut.pieces, piece), _unrolled("eight", cut.eights, eight)
+        return sequence(reads)
 
-    def _take(self, number: ir.Expr, step: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
-        """Take the copied vectors of a tile of each piece."""
-        cut = self._cut
-        _, line, sharer = cut.lane(thread)
-
-        def piece(p: ir.Expr) -> tirx.Stmt:
-            slot = [self._slot(number), p, *cut.held(thread, line, step, sharer)]
-            return self._weights.take(slot, p, thread)
-
-        return _unrolled("piece", cut.pieces, piece)
-
-    def _slot(self, number: ir.Expr) -> ir.Expr:
-        return tirx.floormod(number, index(self._cut.ahead))
-
-    def _arrange(self, number: ir.Expr, step: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+    def _arrange(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Make fragments of what has been read."""
         cut, terms, weights = self._cut, self._cut.tile.terms, self._weights
 
         def piece(p: ir.Expr) -> tirx.Stmt:
-            where = self._own(thread, number, step, p)
-            stmts = [weights.convert(p, thread)]
+            copy, where = slot * cut.pieces + p, self._place(thread, p, tile)
+            stmts = [weights.convert(copy, thread)]
             for column in range(cut.width):
                 for place, term in enumerate(weights.order):
-                    value = weights.value(column, term, p, where, thread)
-                    mine = (p * cut.width + column) * terms + place
+                    value = weights.value(column, term, copy, where, thread)
+                    mine = (copy * cut.width + column) * terms + place
                     stmts.append(tirx.BufferStore(self._left, value, [thread, mine]))
             return sequence(stmts)
 
         def eight(e: ir.Expr) -> tirx.Stmt:
-            where, stmts = self._row(thread, number, step, e), []
+            copy, where, stmts = slot * cut.eights + e, self._row(thread, e, tile), []
             for place, term in enumerate(weights.order):
-                held = self._small.values(self._values[term], e, thread)
-                mine = [thread, e * terms + place]
+                held = self._small.values(self._values[term], copy, thread)
+                mine = [thread, copy * terms + place]
                 stmts.append(tirx.BufferStore(self._right, substitute(held, where), mine))
             return sequence(stmts)
 
         pieces = _unrolled("piece", cut.pieces, piece)
         return sequence([pieces, _unrolled("eight", cut.eights, eight)])
 
-    def _multiply(self, number: ir.Expr, step: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+    def _multiply(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply fragments; sums of a group of terms are scaled before they join the others."""
         cut, terms = self._cut, self._cut.tile.terms
         pairs, sums = cut.width // 2, cut.kept // cut.pieces
 
         def piece(p: ir.Expr) -> tirx.Stmt:
-            where = self._own(thread, number, step, p)
+            copy, where = slot * cut.pieces + p, self._place(thread, p, tile)
 
-            def fragment(i: ir.Expr) -> tirx.Stmt:
-                chunk, eight, pair = coordinates(i, [1, cut.eights, pairs])
+            def fragment(number: ir.Expr) -> tirx.Stmt:
+                chunk, eight, pair = coordinates(number, [1, cut.eights, pairs])
                 first = p * sums if self._weights.scales is None else index(0)
-                low = (p * cut.width + pair * 2) * terms + chunk * CHUNK
+                low = (copy * cut.width + pair * 2) * terms + chunk * CHUNK
                 return multiply(
                     cut.half,
                     load(self._group, [thread, first + (eight * pairs + pair) * SUMS]),
                     [load(self._left, [thread, low + column * terms]) for column in range(2)],
-                    load(self._right, [thread, eight * terms + chunk * CHUNK]),
+                    load(
+                        self._right,
+                        [thread, (slot * cut.eights + eight) * terms + chunk * CHUNK],
+                    ),
                 )
 
             fragments = _unrolled("fragment", terms // CHUNK * cut.eights * pairs, fragment)
@@ -199,46 +189,29 @@ class FragmentWalk:
                 return tirx.BufferStore(self._group, tirx.const(0, "float32"), [thread, i])
 
             stmts = [_unrolled("sum", sums, clear), fragments]
-            for i in range(sums):
-                scale = self._weights.scales[i // 2 % cut.width](p, where, thread)
-                mine = [thread, p * sums + i]
-                value = load(self._group, [thread, index(i)]) * scale
+            for number in range(sums):
+                scale = self._weights.scales[number // 2 % cut.width](copy, where, thread)
+                mine = [thread, p * sums + number]
+                value = load(self._group, [thread, index(number)]) * scale
                 stmts.append(tirx.BufferStore(self._sums, load(self._sums, mine) + value, mine))
             return sequence(stmts)
 
         return _unrolled("piece", cut.pieces, piece)
 
-    def _own(self, thread: ir.Expr, number: ir.Expr, step: ir.Expr, piece: ir.Expr) -> Where:
-        """Say where a thread's tile is."""
-        _, line, sharer = self._cut.lane(thread)
-        return self._place(thread, number, step, piece, line, sharer)
+    def _place(self, thread: ir.Expr, piece: ir.Expr, tile: ir.Expr) -> Where:
+        """Say where a thread's tile is; lines behind the last column read those before."""
+        line = self._cut.nearest(self._number, self._cut.lane(thread)[1])
+        return self._at(index(0), piece, line, tile)
 
-    def _place(
-        self,
-        thread: ir.Expr,
-        number: ir.Expr,
-        step: ir.Expr,
-        piece: ir.Expr,
-        line: ir.Expr,
-        sharer: ir.Expr,
-    ) -> Where:
-        """Say where a tile of a thread's warp is; lines behind the last read columns before."""
-        nearest = self._cut.nearest(self._number, line)
-        place = self._cut.place(self._number, index(0), piece, nearest)
-        return place | self._terms(thread, number, step, sharer)
-
-    def _row(self, thread: ir.Expr, number: ir.Expr, step: ir.Expr, eight: ir.Expr) -> Where:
+    def _row(self, thread: ir.Expr, eight: ir.Expr, tile: ir.Expr) -> Where:
         """Say where the terms of a line's row are."""
-        _, line, sharer = self._cut.lane(thread)
-        row, count = eight * LINES + line, self._cut.count
+        row, count = eight * LINES + self._cut.lane(thread)[1], self._cut.count
         row = row if count % LINES == 0 else tirx.min(row, index(count - 1))
-        place = self._cut.place(self._number, row, index(0), index(0))
-        return place | self._terms(thread, number, step, sharer)
+        return self._at(row, index(0), index(0), tile)
 
-    def _terms(self, thread: ir.Expr, number: ir.Expr, step: ir.Expr, sharer: ir.Expr) -> Where:
-        cut = self._cut
-        run = number * cut.slices + cut.lane(thread)[0]
-        return {cut.tile.down: (run * cut.run + step) * SHARERS + sharer}
+    def _at(self, row: ir.Expr, piece: ir.Expr, line: ir.Expr, tile: ir.Expr) -> Where:
+        place = self._cut.place(self._number, row, piece, line)
+        return place | {self._cut.tile.down: tile}
 
 
 def _unrolled(name: str, trips: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:

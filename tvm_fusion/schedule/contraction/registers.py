@@ -93,10 +93,6 @@ class Registers:
 
         return sequence([one(n, *vector) for n, vector in enumerate(self._vectors)])
 
-    def holds(self, element: ir.Var) -> bool:
-        """Whether an element is in these registers."""
-        return element in self._held
-
     def values(self, expr: ir.Expr, copy: ir.Expr, *thread: ir.Expr) -> ir.Expr:
         """Put registers in the place of the elements of an expression."""
         used = {v for v in tirx.analysis.undefined_vars(expr) if v in self._held}
