@@ -84,6 +84,8 @@ def serial(func):
             return _copied(*places)
         if not places:
             return tirx.Evaluate(0)
+        if len(places) == 4:
+            return _sums_of_columns(*places)
         return tirx.SeqStmt([_sum_of_fragments(*places, column) for column in range(2)])
 
     body = tvm_ffi.structural_map(func.body, (tvm.ir.Call, read), order="post")
@@ -120,6 +122,28 @@ def _sum_of_fragments(sums, left, right, column):
             ]
             total = total + tirx.Cast("float32", factors[0]) * tirx.Cast("float32", factors[1])
     return tirx.BufferStore(sums.source, total, where)
+
+
+def _sums_of_columns(sums, low, high, rows):
+    """The four sums of a thread: two columns of sixteen times two rows of eight, sixteen terms."""
+    thread, place = sums.indices
+    warp, lane = tirx.floordiv(thread, 32), tirx.floormod(thread, 32)
+    line, sharer = tirx.floordiv(lane, 4), tirx.floormod(lane, 4)
+
+    def factor(load, line, other, term):
+        where = [warp * 32 + 4 * line + other, load.indices[1] + term]
+        return tirx.Cast("float32", tirx.BufferLoad(load.source, where))
+
+    stores = []
+    for number, (columns, row) in enumerate((c, r) for c in (low, high) for r in range(2)):
+        where = [thread, place + number]
+        total = tirx.BufferLoad(sums.source, where)
+        for other in range(4):
+            for term in range(4):
+                of_row = factor(rows, 2 * sharer + row, other, term)
+                total = total + factor(columns, line, other, term) * of_row
+        stores.append(tirx.BufferStore(sums.source, total, where))
+    return tirx.SeqStmt(stores)
 
 
 def extents(type_):

@@ -11,6 +11,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from ..device import Device, parse
 from .guard import Rule
 
 # TVM's analysis counts threads and memory once blocks are lowered and buffers are down to a tile.
@@ -52,6 +53,13 @@ def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
     elif s_tir.analysis.verify_gpu_code(_with_static_grid(lowered), limits):
         return None
     return f"its blocks need more than {threads} threads or {shared} bytes of shared memory."
+
+
+def has_tensor_cores(target: Target | Device) -> bool:
+    """Whether a GPU multiplies fragments of 16 terms of either half type: from sm_80 on."""
+    device = target if isinstance(target, Device) else parse(target).device
+    number = "".join(c for c in device.arch if c.isdigit())
+    return device.kind == "cuda" and int(number or 0) >= 80
 
 
 def _with_static_grid(func: tirx.PrimFunc) -> tirx.PrimFunc:

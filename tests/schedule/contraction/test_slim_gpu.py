@@ -125,7 +125,7 @@ def test_reads_are_as_wide_as_their_places_allow(example, width):
 
 
 def test_the_large_factor_is_read_once():
-    _, func = cut_of(case(3, 512, 512, "float16"))
+    _, func = cut_of(case(3, 512, 512))
     reads = [x for x in find(func.body, tirx.BufferStore) if "w_vector" in x.buffer.name]
     assert reads
     direct = [x for x in find(func.body, type(reads[0].value)) if x.source.name == "w"]

@@ -12,6 +12,8 @@ from ..gpu import check_gpu, rule
 from ..guard import reason_of
 from ..launches import launches
 from .canonical import canonical, gathered
+from .fragment_gpu import fragment_gpu
+from .fragment_slim import fragment_slim
 from .graft import CannotGraft, graft
 from .operands import SumOfProducts
 from .row_sums import RowSum
@@ -36,6 +38,9 @@ def contraction_gpu(
     """
     cut = slim(contraction, target, row_sum)
     if cut is not None:
+        fragments = fragment_slim(cut, target)
+        if fragments is not None:
+            return fragment_gpu(program, fragments)
         return slim_gpu(program, cut, target)
     if contraction.pieces is not None:
         return sums_gpu(program, contraction)

@@ -82,7 +82,7 @@ def slim_gpu(program: Program, cut: Slim, target: Target) -> tirx.PrimFunc:
             if is_folded:
                 stmts.append(_every(cut, partial(_fold, cut, some, shared, folded)))
             parts = folded if is_folded else shared
-            stmts.append(_every(cut, partial(_finish, cut, number, some, parts, staged)))
+            stmts.append(_every(cut, partial(finish, cut, number, some, parts, staged)))
         buffers = [
             sums,
             shared,
@@ -192,7 +192,7 @@ def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Exp
     return loop("sum", ceildiv(left * size, cut.threads), element)
 
 
-def _finish(
+def finish(
     cut: Slim,
     number: ir.Expr,
     rows: range,

@@ -25,6 +25,7 @@ from ..strides import SCATTER, apart
 from ..template import Claim, Emission, Refusal, Template
 from .canonical import Apart
 from .cpu import contraction_cpu, copies, is_tiled, strided
+from .fragment_slim import fragment_slim
 from .gpu import contraction_gpu
 from .operands import SumOfProducts, analyse
 from .packed import packable
@@ -168,7 +169,7 @@ class Contraction(Template):
     def _parallelism(self, contraction: SumOfProducts, device: Device) -> int:
         cut = slim(contraction, device) if self._is_gpu else None
         if cut is not None:
-            return at(cut.blocks)
+            return at((fragment_slim(cut, device) or cut).blocks)
         sums = points(contraction.stage)
         tile = 1
         if is_tiled(contraction):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -94,6 +94,7 @@ def tile_of(
     axes: Sequence[Axis],
     rows: int,
     pieces: int,
+    accept: Callable[[Tile], bool] = lambda _: True,
 ) -> Tile | None:
     """Choose a tile whose reads of the large factor are as wide as they may be.
 
@@ -105,6 +106,8 @@ def tile_of(
         Those of the large factor alone, of the sum, and all.
     rows, pieces : int
         Each column has so many sums.
+    accept : callable
+        What else a tile must be.
 
     Returns
     -------
@@ -121,7 +124,7 @@ def tile_of(
         if any(conditional_loads(x) for x in found):
             continue
         tiles = _tiles(found[0], period, axes, rows, pieces)
-        tile = next((t for t in tiles if t.fits() and _is_wide(t, large, axes)), None)
+        tile = next((t for t in tiles if t.fits() and accept(t) and _is_wide(t, large, axes)), None)
         if tile is not None:
             return tile
     return None

@@ -1,0 +1,42 @@
+"""Products of a few rows on a GPU's tensor cores, at the speed at which memory gives the weights.
+
+A block has some columns, and all terms of the sum: its warps are slices of the terms. What they
+found is added up in shared memory, in a fixed order, so that results are the same every time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tvm import ir, tirx
+
+from ..._tvm_buffer import scratch
+from ...fusion.program import Program
+from ..loops import block, index, kernel, sequence, threads
+from .fragment_slim import FragmentSlim
+from .fragment_walk import FragmentWalk
+from .slim_gpu import finish
+
+#: Without it, the compiler saves registers for more blocks than there are, and reads late.
+MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+
+
+def fragment_gpu(program: Program, cut: FragmentSlim) -> tirx.PrimFunc:
+    """Make the kernel of a product of few rows: one launch."""
+    rows = cut.count
+    shape = [index(cut.slices), index(cut.shared(min(cut.together, rows)))]
+    shared = scratch(shape, cut.contraction.dtype, "slices", scope="shared")
+
+    def body(number: ir.Expr) -> tirx.Stmt:
+        walk = FragmentWalk(cut, number)
+        stmts = [walk.stmt()]
+        for first in range(0, rows, cut.together):
+            some = range(first, min(first + cut.together, rows))
+            stmts.append(cut.every(partial(walk.publish, some, shared)))
+            stmts.append(cut.every(partial(finish, cut, number, some, shared, None)))
+        made = block("slices", sequence(stmts), [*walk.buffers, shared])
+        if not cut.resident:
+            return made
+        return tirx.AttrStmt(index(0), MIN_BLOCKS, tirx.IntImm("int32", cut.resident), made)
+
+    return kernel(program, threads("blockIdx.x", cut.blocks, body))

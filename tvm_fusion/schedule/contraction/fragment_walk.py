@@ -1,0 +1,218 @@
+"""How warps of a product of few rows walk over tiles of the large factor, on tensor cores.
+
+Every thread reads its tile of the large factor, and the same terms of the row that has its line's
+number; lines behind the last row read that again, for results that nobody takes. What the threads
+have read are fragments as it is, but for the order of a tile's terms, which both factors share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import ir, tirx
+
+from ...fusion.expressions import load
+from ..loops import coordinates, index, local, loop, sequence, substitute, when
+from .elements import Elements
+from .fragment_slim import FragmentSlim, bare
+from .fragment_weights import FragmentWeights, Where
+from .fragments import CHUNK, LINES, SHARERS, SUMS, multiply
+from .registers import Registers
+
+Slot = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
+
+
+class FragmentWalk:
+    """The sums of a block's warps.
+
+    Parameters
+    ----------
+    cut : FragmentSlim
+        The product.
+    number : Expr
+        The block.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        What holds sums and tiles.
+    """
+
+    def __init__(self, cut: FragmentSlim, number: ir.Expr) -> None:
+        self._cut, self._number = cut, number
+        tile, stage = cut.tile, cut.contraction.stage
+        analyzer = tile.analyzer((*stage.axes, *stage.reduce))
+        values = Elements(analyzer)
+        self._values = [values.read(tile.at(bare(cut.small), i, 0)) for i in range(tile.terms)]
+        self._small = Registers(values.vectors(), cut.ahead * cut.eights, cut.threads)
+        self._weights = FragmentWeights(cut, analyzer)
+
+        def own(name: str, size: int, dtype: str) -> ir.Var:
+            # Lowering drops the thread's number, the first index.
+            return local(name, [cut.threads, size], dtype)
+
+        left = cut.ahead * cut.pieces * tile.width * tile.terms
+        self._left = own("left", left, cut.half)
+        self._right = own("right", cut.ahead * cut.eights * tile.terms, cut.half)
+        self._sums = own("sums", cut.kept, "float32")
+        self.buffers = [self._sums, self._left, self._right]
+        self.buffers += [*self._small.arrays, *self._weights.buffers]
+        self._group = self._sums
+        if cut.is_quantised:
+            self._group = own("group", cut.kept // cut.pieces, "float32")
+            self.buffers.append(self._group)
+
+    def stmt(self) -> tirx.Stmt:
+        """Add up all terms: every warp takes every so many steps, and reads some of them ahead."""
+        cut = self._cut
+        steps, slots = int(cut.steps) // SHARERS // cut.slices, cut.ahead
+
+        def start(thread: ir.Expr) -> tirx.Stmt:
+            def one(i: ir.Expr) -> tirx.Stmt:
+                return tirx.BufferStore(self._sums, cut.contraction.initial, [thread, i])
+
+            return _unrolled("sum", cut.kept, one)
+
+        def read(step: ir.Expr | int, slot: int) -> tirx.Stmt:
+            return self._phase(self._read, index(step), slot % slots)
+
+        def use(step: ir.Expr | int, slot: int) -> tirx.Stmt:
+            phases = (self._arrange, self._multiply)
+            return sequence([self._phase(do, index(step), slot % slots) for do in phases])
+
+        def turn(i: ir.Expr) -> tirx.Stmt:
+            stmts = []
+            for n in range(slots):
+                stmts.append(read(i * slots + (n + slots - 1), n + slots - 1))
+                stmts.append(use(i * slots + n, n))
+            return sequence(stmts)
+
+        turns = (steps - slots + 1) // slots
+        stmts = [read(n, n) for n in range(slots - 1)]
+        stmts += [cut.every(start), loop("turn", turns, turn)]
+        for n in range(turns * slots, steps):
+            if n + slots - 1 < steps:
+                stmts.append(read(n + slots - 1, n + slots - 1))
+            stmts.append(use(n, n))
+        return sequence(stmts)
+
+    def _phase(self, do: Slot, step: ir.Expr, slot: int) -> tirx.Stmt:
+        """Let every thread do something with a slot of registers and a step of its warp."""
+        cut = self._cut
+
+        def body(thread: ir.Expr) -> tirx.Stmt:
+            warp, _, sharer = cut.lane(thread)
+            return do(thread, index(slot), (step * cut.slices + warp) * SHARERS + sharer)
+
+        return cut.every(body)
+
+    def publish(self, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
+        """Write some rows of a warp's sums where all threads see them."""
+        cut = self._cut
+        warp, line, sharer = cut.lane(thread)
+
+        def one(number: ir.Expr) -> tirx.Stmt:
+            piece, eight, column, own = coordinates(number, [1, cut.eights, cut.width, 2])
+            row = eight * LINES + sharer * 2 + own - rows.start
+            place = (row * cut.pieces + piece) * cut.side + line * cut.width + column
+            value = load(self._sums, [thread, number])
+            inside = tirx.all(row >= 0, row < len(rows))
+            return when(inside, tirx.BufferStore(shared, value, [warp, place]))
+
+        return _unrolled("sum", cut.kept, one)
+
+    def _read(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Read a tile of each piece, and the same terms of a row."""
+        cut = self._cut
+
+        def piece(p: ir.Expr) -> tirx.Stmt:
+            return self._weights.read(slot * cut.pieces + p, self._place(thread, p, tile), thread)
+
+        def eight(e: ir.Expr) -> tirx.Stmt:
+            return self._small.fill(slot * cut.eights + e, self._row(thread, e, tile), None, thread)
+
+        reads = _unrolled("piece", cut.pieces, piece), _unrolled("eight", cut.eights, eight)
+        return sequence(reads)
+
+    def _arrange(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Make fragments of what has been read."""
+        cut, terms, weights = self._cut, self._cut.tile.terms, self._weights
+
+        def piece(p: ir.Expr) -> tirx.Stmt:
+            copy, where = slot * cut.pieces + p, self._place(thread, p, tile)
+            stmts = [weights.convert(copy, thread)]
+            for column in range(cut.width):
+                for place, term in enumerate(weights.order):
+                    value = weights.value(column, term, copy, where, thread)
+                    mine = (copy * cut.width + column) * terms + place
+                    stmts.append(tirx.BufferStore(self._left, value, [thread, mine]))
+            return sequence(stmts)
+
+        def eight(e: ir.Expr) -> tirx.Stmt:
+            copy, where, stmts = slot * cut.eights + e, self._row(thread, e, tile), []
+            for place, term in enumerate(weights.order):
+                held = self._small.values(self._values[term], copy, thread)
+                mine = [thread, copy * terms + place]
+                stmts.append(tirx.BufferStore(self._right, substitute(held, where), mine))
+            return sequence(stmts)
+
+        pieces = _unrolled("piece", cut.pieces, piece)
+        return sequence([pieces, _unrolled("eight", cut.eights, eight)])
+
+    def _multiply(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Multiply fragments; sums of a group of terms are scaled before they join the others."""
+        cut, terms = self._cut, self._cut.tile.terms
+        pairs, sums = cut.width // 2, cut.kept // cut.pieces
+
+        def piece(p: ir.Expr) -> tirx.Stmt:
+            copy, where = slot * cut.pieces + p, self._place(thread, p, tile)
+
+            def fragment(number: ir.Expr) -> tirx.Stmt:
+                chunk, eight, pair = coordinates(number, [1, cut.eights, pairs])
+                first = p * sums if self._weights.scales is None else index(0)
+                low = (copy * cut.width + pair * 2) * terms + chunk * CHUNK
+                return multiply(
+                    cut.half,
+                    load(self._group, [thread, first + (eight * pairs + pair) * SUMS]),
+                    [load(self._left, [thread, low + column * terms]) for column in range(2)],
+                    load(
+                        self._right,
+                        [thread, (slot * cut.eights + eight) * terms + chunk * CHUNK],
+                    ),
+                )
+
+            fragments = _unrolled("fragment", terms // CHUNK * cut.eights * pairs, fragment)
+            if self._weights.scales is None:
+                return fragments
+
+            def clear(i: ir.Expr) -> tirx.Stmt:
+                return tirx.BufferStore(self._group, tirx.const(0, "float32"), [thread, i])
+
+            stmts = [_unrolled("sum", sums, clear), fragments]
+            for number in range(sums):
+                scale = self._weights.scales[number // 2 % cut.width](copy, where, thread)
+                mine = [thread, p * sums + number]
+                value = load(self._group, [thread, index(number)]) * scale
+                stmts.append(tirx.BufferStore(self._sums, load(self._sums, mine) + value, mine))
+            return sequence(stmts)
+
+        return _unrolled("piece", cut.pieces, piece)
+
+    def _place(self, thread: ir.Expr, piece: ir.Expr, tile: ir.Expr) -> Where:
+        """Say where a thread's tile is; lines behind the last column read those before."""
+        line = self._cut.nearest(self._number, self._cut.lane(thread)[1])
+        return self._at(index(0), piece, line, tile)
+
+    def _row(self, thread: ir.Expr, eight: ir.Expr, tile: ir.Expr) -> Where:
+        """Say where the terms of a line's row are."""
+        row, count = eight * LINES + self._cut.lane(thread)[1], self._cut.count
+        row = row if count % LINES == 0 else tirx.min(row, index(count - 1))
+        return self._at(row, index(0), index(0), tile)
+
+    def _at(self, row: ir.Expr, piece: ir.Expr, line: ir.Expr, tile: ir.Expr) -> Where:
+        place = self._cut.place(self._number, row, piece, line)
+        return place | {self._cut.tile.down: tile}
+
+
+def _unrolled(name: str, trips: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+    return loop(name, trips, body, tirx.ForKind.UNROLLED)
