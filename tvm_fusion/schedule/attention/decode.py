@@ -9,15 +9,23 @@ from tvm import DataType, ir, sym, tirx
 from tvm.target import Target
 
 from ...device import Device, parse
-from ...ecg.intrinsic import call_name
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
-from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES
+from ..gpu import VECTOR_BYTES
 from ..loops import constant, index, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing
+from .tensor_cut import (
+    SHARED_BYTES,
+    TENSOR_KEYS,
+    TENSOR_ROWS,
+    has_tensor_cores,
+    is_tensor_work,
+    staged,
+    staged_bytes,
+)
 
 MOST_ROWS = 16  # that share keys and values; more of them fill tiles
 LEAST_KEYS = 256  # below which a second launch costs more than it gives
@@ -28,12 +36,6 @@ RESIDENT = 512  # threads that a multiprocessor holds, each with its rows in reg
 AHEAD = 4  # keys that a thread asks for at once
 MOST_SPLITS = 128
 FILLED = 0.9  # of the places of the last wave of blocks, from which on a number of splits will do
-SHARED_BYTES = 32 * 1024
-# Of tensor cores: rows and keys of a warp at once, and elements of a key and of a value which its
-# threads' vectors cover at once.
-TENSOR_ROWS, TENSOR_KEYS, TENSOR_DEPTH, TENSOR_COLUMNS = 8, 16, 32, 64
-TENSOR_WARPS, TENSOR_BLOCKS = 8, 1  # of a block, and blocks of a multiprocessor
-STAGED = 128 * 1024  # bytes of keys and values that a multiprocessor waits for
 
 
 @dataclass(frozen=True)
@@ -206,12 +208,10 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     ahead, rows = AHEAD, min(sharing.count, REGISTERS // held)
     most = device.max_threads_per_block or 1024
     groups, stages, resident = min(THREADS, most) // lanes, 0, RESIDENT // THREADS
-    if _has_tensor_cores(device) and _is_tensor_work(pattern, keys, values, width):
+    if has_tensor_cores(device) and is_tensor_work(pattern, keys, values, width):
         lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
-        groups, stages = _staged(
-            pattern, rows, device.shared_memory_per_block or STATIC_SHARED_BYTES
-        )
-        resident = TENSOR_BLOCKS
+        groups, stages = staged(pattern, rows, device)
+        resident = 1
     if rows == 0 or groups == 0:
         return None
     rows = -(-sharing.count // -(-sharing.count // rows))
@@ -227,21 +227,6 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     )
 
 
-def _staged(pattern: Pattern, rows: int, most: int) -> tuple[int, int]:
-    """Choose warps of a block, and how many steps of theirs wait in shared memory."""
-    size, columns = staged_bytes(pattern), int(pattern.column.extent)
-    groups = TENSOR_WARPS
-    while groups > 1 and groups * (size + 4 * (columns + 2 * rows)) > most:
-        groups //= 2
-    left = most - max(SHARED_BYTES, 4 * groups * columns) - 8 * groups * rows
-    return groups, max(1, min(STAGED // TENSOR_BLOCKS, left) // (groups * size))
-
-
-def staged_bytes(pattern: Pattern) -> int:
-    """Count the bytes of the keys and values of a warp's step, of a half type."""
-    return 2 * TENSOR_KEYS * (int(pattern.depth.extent) + int(pattern.column.extent))
-
-
 def _is_whole(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
     """Whether all elements of a vector are read, or none is."""
     try:
@@ -249,31 +234,6 @@ def _is_whole(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
     except ValueError:
         return False
     return not any(along.var in variables(c) or loads(c) for c in conditions)
-
-
-def _is_tensor_work(
-    pattern: Pattern, keys: Sequence[ir.TensorLoad], values: Sequence[ir.TensorLoad], width: int
-) -> bool:
-    """Whether keys and values are copies of memory of one half type, in whole fragments."""
-    types = {str(x.ty.dtype) for x in (*keys, *values)}
-    depth, columns = int(pattern.depth.extent), int(pattern.column.extent)
-    fits = depth % TENSOR_DEPTH == 0 and columns % TENSOR_COLUMNS == 0
-    is_half = len(types) == 1 and types <= {"float16", "bfloat16"} and 2 * width == VECTOR_BYTES
-    return is_half and fits and _is_copy(pattern.k, keys) and _is_copy(pattern.v, values)
-
-
-def _is_copy(operand: ir.Expr, found: Sequence[ir.TensorLoad]) -> bool:
-    """Whether elements are read as they are: here or, where they were appended, there."""
-    if call_name(operand) == "if_then_else":
-        return all(_is_copy(branch, found) for branch in operand.args[1:])
-    value = operand.value if isinstance(operand, tirx.Cast) else None
-    return isinstance(value, ir.TensorLoad) and any(same(value, x) for x in found)
-
-
-def _has_tensor_cores(device: Device) -> bool:
-    """Whether a device multiplies fragments of 16 terms of either half type: from sm_80 on."""
-    number = "".join(c for c in device.arch if c.isdigit())
-    return device.kind == "cuda" and int(number or 0) >= 80
 
 
 def _splits(pairs: int, slots: int) -> int:

@@ -112,6 +112,7 @@ class SplitBlock(ABC):
         whole = tirx.floordiv(self._count, index(cut.round))
         if cut.is_even:
             return whole
+        # No quotient of what is left for this block: TVM 0.27 divides negative multiples wrongly.
         left = tirx.floormod(self._count, index(cut.round))
         return whole + tirx.Select(self._split * cut.step < left, index(1), index(0))
 

@@ -12,7 +12,8 @@ from ...fusion.program import Axis
 from ..address import conditions_of
 from ..copies_gpu import commit, copy, meet, wait
 from ..loops import coordinates, index, loop, sequence, simplified, substitute, when
-from .decode import TENSOR_KEYS, Decode
+from .decode import Decode
+from .tensor_cut import TENSOR_KEYS
 
 VECTOR = 8  # elements
 BANKS = 8  # vectors that shared memory gives at once

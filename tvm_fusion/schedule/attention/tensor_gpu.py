@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load, variables
+from ...fusion.expressions import load
 from ..loops import coordinates, index, loop, sequence, substitute, when
-from .decode import TENSOR_COLUMNS, TENSOR_DEPTH, TENSOR_KEYS, Decode, streamed, width_of
+from .decode import Decode
 from .fragments_gpu import FRAGMENT, multiply
 from .lanes_gpu import over_lanes
+from .queries import Queries
 from .rows_cpu import LOWEST, float_
 from .split_block import SplitBlock
 from .staged_gpu import VECTOR, Staged
+from .tensor_cut import TENSOR_COLUMNS, TENSOR_DEPTH, TENSOR_KEYS
 
 SHARERS = 4  # threads that share a row of a fragment
 
@@ -26,6 +28,7 @@ class TensorBlock(SplitBlock):
         self._half = str(cut.keys[0].ty.dtype)
         own = self._own
         self._deep = cut.depth // SHARERS  # elements of a key that a thread reads
+        self._queries = Queries.of(cut)
         self._query = own("query", self._deep, self._half)
         self._keys = own("keys", TENSOR_KEYS // 8 * self._deep, self._half)
         self._values = own("values", TENSOR_KEYS // 8 * self._wide, self._half)
@@ -45,19 +48,6 @@ class TensorBlock(SplitBlock):
         self._buffers += [self._query, self._keys, self._values, self._pieces, self._weights]
         self._buffers += [self._scores, *self._high, self._whole]
         self._buffers += [self._staged_keys.buffer, self._staged_values.buffer]
-        self._factor, element = _factored(cut)
-        if isinstance(element, tirx.Cast) and str(element.value.ty.dtype) == self._half:
-            element = element.value
-        else:
-            element = tirx.Cast(self._half, element)
-        depth = pattern.depth
-        reads = streamed(pattern, element, depth)
-        self._element = element
-        self._is_vector = (
-            isinstance(element, ir.TensorLoad)
-            and bool(reads)
-            and width_of([(element, depth)]) == VECTOR
-        )
 
     def own_rows(
         self, rows: range, t: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
@@ -96,10 +86,10 @@ class TensorBlock(SplitBlock):
         def chunk(number: ir.Expr) -> tirx.Stmt:
             def element(lane: ir.Expr) -> tirx.Stmt:
                 at = {**self._row(t), depth: self._depth(number, t, lane)}
-                value = substitute(self._element, at)
+                value = substitute(self._queries.element, at)
                 return tirx.BufferStore(self._query, value, [g, t, number * VECTOR + lane])
 
-            kind = tirx.ForKind.VECTORIZED if self._is_vector else tirx.ForKind.UNROLLED
+            kind = tirx.ForKind.VECTORIZED if self._queries.is_vector else tirx.ForKind.UNROLLED
             return loop("lane", VECTOR, element, kind)
 
         def zero(i: ir.Expr) -> tirx.Stmt:
@@ -200,8 +190,8 @@ class TensorBlock(SplitBlock):
             where, key = [g, t, i], self._own_key(first, t, i)
             at = {**self._row(t), pattern.key.var: self._inside(key)}
             raw = load(self._scores, where)
-            if self._factor is not None:
-                raw = raw * substitute(self._factor, at)
+            if self._queries.factor is not None:
+                raw = raw * substitute(self._queries.factor, at)
             value = substitute(pattern.score, {**at, pattern.raw: raw})
             if not self._cut.is_even:
                 value = tirx.Select(key < self._count, value, float_(-float("inf")))
@@ -274,16 +264,3 @@ class TensorBlock(SplitBlock):
         stmts, found = over_lanes(pair, 1, SHARERS, self._cut.warp, self._cut.every)
         self._total = found
         return stmts
-
-
-def _factored(cut: Decode) -> tuple[ir.Expr | None, ir.Expr]:
-    """Part queries into a factor of the whole row, such as a scale, and elements.
-
-    The scores take the factor, so that elements of a half type stay what they are.
-    """
-    query, depth = cut.pattern.q, cut.pattern.depth.var
-    if isinstance(query, tirx.Mul):
-        for factor, element in ((query.a, query.b), (query.b, query.a)):
-            if depth not in variables(factor):
-                return factor, element
-    return None, query
