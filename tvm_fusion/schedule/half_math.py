@@ -21,7 +21,7 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from ..ecg.intrinsic import call_name
-from .half_functions import argument_of, call
+from .half_functions import argument_of, call, widen
 from .loops import find
 
 HALF_TYPES = frozenset({"float16", "bfloat16"})
@@ -47,7 +47,7 @@ class HalfMath:
         if target is None or target.kind.name != "cuda" or not _runs_on_threads(func):
             return func
         body = tvm_ffi.structural_map(
-            func.body, [(ir.Call, _function), (tirx.Cast, _rounded)], order="post"
+            func.body, [(ir.Call, _function), (tirx.Cast, _cast)], order="post"
         )
         return func.with_body(body)
 
@@ -60,7 +60,7 @@ def _runs_on_threads(func: tirx.PrimFunc) -> bool:
     loops = find(func.body, tirx.For)
     vectors = [x.body for x in loops if x.kind == tirx.ForKind.VECTORIZED]
     return any(x.kind == tirx.ForKind.THREAD_BINDING for x in loops) and not any(
-        call_name(node) in UNARY or isinstance(node, tirx.Div)
+        call_name(node) in UNARY or isinstance(node, tirx.Div) or _widens(node)
         for body in vectors
         for node in find(body, ir.Expr)
     )
@@ -74,6 +74,15 @@ def _function(node: ir.Call) -> ir.Expr:
     dtype = str(node.ty.dtype)
     name = f"{name}_float16" if name in RANGED and dtype == "float16" else name
     return tirx.Cast(dtype, call(name, tirx.Cast("float32", node.args[0])))
+
+
+def _cast(node: tirx.Cast) -> ir.Expr:
+    return widen(node.value) if _widens(node) else _rounded(node)
+
+
+def _widens(node: ir.Expr) -> bool:
+    is_cast = isinstance(node, tirx.Cast)
+    return is_cast and (str(node.value.ty.dtype), str(node.ty.dtype)) == ("bfloat16", "float32")
 
 
 def _rounded(node: tirx.Cast) -> ir.Expr:
