@@ -6,9 +6,9 @@ waits for. Float32's own functions take 20 to 40, divisions 10.
 
 Relative errors are below 2**-14 (of `div`: 2**-22), an eighth of float16's last place at worst, on
 top of the half that rounding takes; what is made for one type has an eighth of that type's, or a
-third where nothing else is rounded with it. Those of the instructions, as PTX's manual has them, are 2**-22 (`ex2.approx`, `div.full`) and 2**-23
-(`rcp.approx`). What `ftz` would flush to zero matters to bfloat16, whose range is float32's:
-exponentials are therefore squares of square roots.
+third where nothing else is rounded with it. Those of the instructions, as PTX's manual has them,
+are 2**-22 (`ex2.approx`, `div.full`) and 2**-23 (`rcp.approx`). What `ftz` would flush to zero
+matters to bfloat16, whose range is float32's: exponentials are therefore squares of square roots.
 """
 
 from __future__ import annotations

@@ -99,6 +99,27 @@ def test_many_programs(case):
     check(example, serial(func))
 
 
+def first_of_equals(n):
+    """Where a row of few values, each many times, has its largest."""
+    x = programs.tensor(3, n)
+    rounded = programs.compute((3, n), lambda i, j: te.floor(x[i, j]), "rounded")
+    y = programs.topi.argmax(rounded, 1)
+    return programs.Example([x], [y], 1, lambda x: [programs.np.floor(x).argmax(1)])
+
+
+@pytest.mark.parametrize("n", [1, 3, 127, 129, 1000, 1024, 40000])
+def test_a_thread_compares_once_for_the_first_of_equals(n):
+    example = first_of_equals(n)
+    func = scheduled(example)
+    check(example, serial(func))
+    if n == 1024:
+        comparisons = []
+        tvm_ffi.structural_walk(func.body, (tirx.EQ, comparisons.append))
+        ties = [c for c in comparisons if str(c.a.ty.dtype) == "float32"]
+        warps = threads_and_blocks(func)[2]
+        assert len(ties) <= warps  # between warps, and between the threads of each
+
+
 def taken_apart(m, heads, size, gap):
     """Rows whose elements have two dimensions in what is read, with others between."""
     n = heads * size

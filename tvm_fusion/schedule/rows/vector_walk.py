@@ -152,9 +152,11 @@ class _VectorWalk:
         pairs = self._element(stage, step, lane)
         values = [block.value(stage, value, pairs, spot) for value in stage.values]
         mine = [self.r, self.t]
-        if stage.combine is not None:
+        if stage.combine_in_turn is not None:
             terms = block.terms(stage)
-            return assign(terms, mine, stage.combine([element(b, mine) for b in terms], values))
+            return assign(
+                terms, mine, stage.combine_in_turn([element(b, mine) for b in terms], values)
+            )
         own = next((own for target, own in self.results if target.same_as(stage.targets[0])), None)
         if own is None:
             return block.store(stage, pairs, spot, values)
