@@ -22,7 +22,7 @@ from tvm.ir.transform import PassContext
 
 from ..ecg.intrinsic import call_name
 from .half_functions import argument_of, call, widen
-from .loops import find
+from .loops import NEAR, find
 
 HALF_TYPES = frozenset({"float16", "bfloat16"})
 # Those that also have a form for float16's range.
@@ -47,9 +47,9 @@ class HalfMath:
         if target is None or target.kind.name != "cuda" or not _runs_on_threads(func):
             return func
         body = tvm_ffi.structural_map(
-            func.body, [(ir.Call, _function), (tirx.Cast, _cast)], order="post"
+            func.body, [(ir.Call, _function), (tirx.Cast, _rounded)], order="post"
         )
-        return func.with_body(body)
+        return func.with_body(_with_near_widened(body))
 
 
 def _runs_on_threads(func: tirx.PrimFunc) -> bool:
@@ -60,7 +60,7 @@ def _runs_on_threads(func: tirx.PrimFunc) -> bool:
     loops = find(func.body, tirx.For)
     vectors = [x.body for x in loops if x.kind == tirx.ForKind.VECTORIZED]
     return any(x.kind == tirx.ForKind.THREAD_BINDING for x in loops) and not any(
-        call_name(node) in UNARY or isinstance(node, tirx.Div) or _widens(node)
+        call_name(node) in UNARY or isinstance(node, tirx.Div)
         for body in vectors
         for node in find(body, ir.Expr)
     )
@@ -76,13 +76,25 @@ def _function(node: ir.Call) -> ir.Expr:
     return tirx.Cast(dtype, call(name, tirx.Cast("float32", node.args[0])))
 
 
-def _cast(node: tirx.Cast) -> ir.Expr:
-    return widen(node.value) if _widens(node) else _rounded(node)
+def _with_near_widened(body: tirx.Stmt) -> tirx.Stmt:
+    """Widen what was copied from nearby with one instruction.
 
+    What comes from far is left to the compiler, which then asks for all of it before it widens any.
+    """
+    near = [
+        store.buffer
+        for copy in find(body, tirx.For)
+        if NEAR in copy.annotations
+        for store in find(copy, tirx.BufferStore)
+    ]
 
-def _widens(node: ir.Expr) -> bool:
-    is_cast = isinstance(node, tirx.Cast)
-    return is_cast and (str(node.value.ty.dtype), str(node.ty.dtype)) == ("bfloat16", "float32")
+    def widened(cast: tirx.Cast) -> ir.Expr:
+        value = cast.value
+        is_near = isinstance(value, ir.TensorLoad) and any(value.source.same_as(b) for b in near)
+        types = str(value.ty.dtype), str(cast.ty.dtype)
+        return widen(value) if is_near and types == ("bfloat16", "float32") else cast
+
+    return tvm_ffi.structural_map(body, (tirx.Cast, widened), order="post") if near else body
 
 
 def _rounded(node: tirx.Cast) -> ir.Expr:

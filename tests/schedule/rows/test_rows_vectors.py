@@ -293,3 +293,16 @@ def test_cuda_moves_sixteen_bytes_and_spills_nothing(case, dtype, tmp_path):
     assert re.search(r"ld\.global[.\w]*\.v4", text)
     assert re.search(r"st\.global[.\w]*\.v4", text)
     assert not re.search(r"(ld|st)\.global(\.nc)?\.[ufb](16|32)\b", text)
+
+
+def test_what_rows_share_is_widened_at_once_and_has_registers():
+    """Not the rows themselves: those are asked for as a whole before any of it is converted."""
+    target = gpu_target()
+    text = cuda_source(scheduled(programs.layer_norm(64, 4096, "bfloat16")), target)
+    widened = set(re.findall(r"tvm_fusion_widen\((\w+)_vector", text))
+    assert widened == {"gamma", "beta"}
+    blocks = re.search(r"__launch_bounds__\((\d+), (\d+)\)", text)
+    assert int(blocks[1]) * int(blocks[2]) >= 512
+    alone = cuda_source(scheduled(programs.softmax(64, 4096, dtype="bfloat16")), target)
+    assert "tvm_fusion_widen(" not in alone
+    assert re.search(r"__launch_bounds__\(\d+\)", alone)
