@@ -7,7 +7,7 @@ from tvm import relax, tirx
 
 import tvm_fusion
 from tvm_fusion.schedule.loops import find
-from tvm_fusion.schedule.scan.template import Scans
+from tvm_fusion.schedule.scan.template import PrefixSum
 from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
@@ -28,7 +28,7 @@ def sums(**options):
 
 
 def checked(spec, params, body, reference, tolerance=2e-5):
-    return check(Scans(spec is CUDA), params, body, reference, spec, tolerance)
+    return check(PrefixSum(spec is CUDA), params, body, reference, spec, tolerance)
 
 
 @specs
@@ -83,7 +83,7 @@ def test_half_types_lose_nothing_on_the_way(dtype, spec):
     """Of 1/2, 5,000 times, float16 would add nothing from 1,024 on, bfloat16 from 128 on."""
     params = [tensor("x", 1, 5000, dtype=dtype)]
     members = group(params, sums(), spec)
-    _, func = kernel(Scans(spec is CUDA), members, spec)
+    _, func = kernel(PrefixSum(spec is CUDA), members, spec)
     halves = np.full((1, 5000), 0.5).astype(arrays(params)["x"].dtype)
     (found,) = run(serial(func), members, {"x": halves}, CPU)
     exact = np.cumsum(np.full((1, 5000), 0.5), -1)
@@ -94,7 +94,7 @@ def test_infinities_stay_where_they_are():
     """No thread finds what came before it by taking its own part away from a sum."""
     params = [tensor("x", 1, 1000)]
     members = group(params, sums(), CUDA)
-    _, func = kernel(Scans(True), members, CUDA)
+    _, func = kernel(PrefixSum(True), members, CUDA)
     x = np.ones((1, 1000), "float32")
     x[0, 500] = np.inf
     (found,) = run(serial(func), members, {"x": x}, CPU)
@@ -103,13 +103,13 @@ def test_infinities_stay_where_they_are():
 
 def test_other_axes_are_refused():
     members = group([tensor("x", 30, 40)], lambda emit, x: op.cumsum(x, axis=0), CPU)
-    assert isinstance(Scans(False).claim(members, CPU.device), Refusal)
+    assert isinstance(PrefixSum(False).claim(members, CPU.device), Refusal)
 
 
 def test_vectors_where_rows_have_whole_ones():
     for n, dtype, width in ((4096, "float16", 8), (4096, "float32", 4), (4095, "float16", None)):
         members = group([tensor("x", 64, n, dtype=dtype)], sums(), CUDA)
-        _, func = kernel(Scans(True), members, CUDA)
+        _, func = kernel(PrefixSum(True), members, CUDA)
         loops = [x for x in find(func.body, tirx.For) if x.kind == tirx.ForKind.VECTORIZED]
         assert {int(x.extent) for x in loops} == ({width} if width else set())
 
@@ -128,5 +128,5 @@ def module(shape, dtype):
 @pytest.mark.parametrize(("n", "dtype"), [(1000, "float16"), (4096, "float32"), (129, "bfloat16")])
 def test_one_launch_on_every_gpu(target, n, dtype):
     text = str(tvm_fusion.explain(module((64, n), dtype), target=target))
-    assert "by scan" in text
+    assert "by prefix_sum" in text
     assert "1 kernel" in text

@@ -10,10 +10,10 @@ from ..._tvm_buffer import scratch
 from ..loops import block, coordinates, index, loop, product, sequence, tasks
 
 if TYPE_CHECKING:
-    from .template import Scan
+    from .template import Sums
 
 
-def scan_cpu(scan: Scan) -> tirx.Stmt:
+def scan_cpu(scan: Sums) -> tirx.Stmt:
     """Write the loop over rows."""
 
     def row(number: ir.Expr) -> tirx.Stmt:

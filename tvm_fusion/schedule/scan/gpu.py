@@ -32,7 +32,7 @@ from ..loops import (
 )
 
 if TYPE_CHECKING:
-    from .template import Scan
+    from .template import Sums
 
 LEAST_THREADS = 128  # of a block: short rows share one
 MOST_THREADS = 512  # of a row: blocks enough find room for some to wait while others compute
@@ -42,7 +42,7 @@ ALL = 0xFFFFFFFF  # threads that take part in an exchange: every one of a warp
 Body = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
 
-def scan_gpu(scan: Scan, target: Target) -> tirx.Stmt:
+def scan_gpu(scan: Sums, target: Target) -> tirx.Stmt:
     """Write the loop over blocks."""
     return _Block(scan, target).grid()
 
@@ -50,7 +50,7 @@ def scan_gpu(scan: Scan, target: Target) -> tirx.Stmt:
 class _Block:
     """What the threads of a block do."""
 
-    def __init__(self, scan: Scan, target: Target) -> None:
+    def __init__(self, scan: Sums, target: Target) -> None:
         self.scan = scan
         self.lanes = int(target.attrs.get("thread_warp_size", 32))
         most = min(int(target.attrs.get("max_num_threads", 1024)), MOST_THREADS)

@@ -22,7 +22,7 @@ from .gpu import scan_gpu
 
 
 @dataclass(frozen=True)
-class Scan:
+class Sums:
     """A running sum along the last axis.
 
     Attributes
@@ -54,10 +54,10 @@ class Scan:
         return "float32" if dtype in HALF_TYPES else dtype
 
 
-class Scans(Template):
+class PrefixSum(Template):
     """One running sum along rows, of any number and length."""
 
-    name = "scan"
+    name = "prefix_sum"
 
     def __init__(self, is_gpu: bool) -> None:
         self._is_gpu = is_gpu
@@ -87,7 +87,7 @@ class Scans(Template):
         (given,), (result,) = group.inputs, group.outputs
         source = declare(given.shape, given.dtype, "x")
         made = declare(result.shape, result.dtype, "sums")
-        scan = Scan(source, made, claim.details["is_exclusive"])
+        scan = Sums(source, made, claim.details["is_exclusive"])
         body = scan_gpu(scan, target) if self._is_gpu else scan_cpu(scan)
         func = tirx.PrimFunc([source, *group.scalars, made], block("root", body)).with_attrs(
             {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
