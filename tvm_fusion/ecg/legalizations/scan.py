@@ -6,7 +6,7 @@ launch for each factor of 512 in a row, between reshapes; its serial form leaves
 
 from __future__ import annotations
 
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 from tvm.target import Target
 
 NAME = "relax.cumsum"
@@ -24,9 +24,11 @@ def cumsum(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def is_along_rows(call: relax.Call) -> bool:
-    """Whether a running sum goes along the last axis, over types that all kernels move."""
+    """Whether a running sum goes along the last axis, of elements of types that kernels move."""
     ty, axis = call.args[0].ty, call.attrs.axis
     if ty.ndim < 1 or not isinstance(ty.shape, relax.ShapeExpr):
+        return False
+    if any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in ty.shape.values):
         return False
     dtypes = {str(t.dtype.dtype) for t in (ty, call.ty)}
     target = Target.current(allow_none=True)
