@@ -19,6 +19,11 @@ def largest(x: Tensor) -> Tensor:
     return torch.argmax(x, -1)
 
 
+def running_sums(x: Tensor) -> Tensor:
+    """Sum each row up to each of its elements."""
+    return torch.cumsum(x, -1)
+
+
 def concatenated(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     """ReLU of three tensors side by side."""
     return torch.relu(torch.cat([x, y, z], -1))
@@ -61,6 +66,7 @@ class Embedding(Work):
 OTHERS = (
     Work("log_softmax_8192x4096", log_softmax, ((8192, 4096),), floor=0.80),
     Work("argmax_8192x4096", largest, ((8192, 4096),), floor=0.80),
+    Work("cumsum_8192x4096", running_sums, ((8192, 4096),), floor=0.80),
     Work(
         "concat_8192x4096", concatenated, ((8192, 2048), (8192, 1024), (8192, 1024)), floor=0.80
     ),

@@ -161,11 +161,21 @@ def test_float32_is_stocks(target):
 
 
 def test_scans_of_half_types_are_recorded_as_a_fallback(target):
-    mod = module([tensor("x", (5, 7), "bfloat16")], lambda _, x: relax.op.cumsum(x, 1))
+    mod = module([tensor("x", (5, 7), "bfloat16")], lambda _, x: relax.op.cumsum(x, 0))
     with target, recording() as decisions:
         mod = transform.Legalize()(mod)
     assert records(mod) == ["relax.astype", "relax.astype", "relax.cumsum"]
     assert [(d.producer, d.code) for d in decisions] == [("relax.cumsum", "converted_around")]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:sm_90a", "rocm:gfx942"])
+def test_running_sums_along_rows_are_one_function_that_is_not_scheduled(device):
+    mod = module([tensor("x", (5, 7), "bfloat16")], lambda _, x: relax.op.cumsum(x, 1))
+    with parse(device).tvm_target():
+        mod = transform.Legalize()(mod)
+    assert records(mod) == ["relax.cumsum"]
+    assert "tirx.is_scheduled" not in mod["cumsum"].attrs
+    assert [str(p.dtype) for p in mod["cumsum"].params] == ["bfloat16", "bfloat16"]
 
 
 def test_scans_on_a_gpu():

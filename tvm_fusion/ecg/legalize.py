@@ -13,6 +13,8 @@ from ..foreign import on_ours
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
 from .legalizations import LEGALIZATIONS
+from .legalizations.scan import NAME as CUMSUM
+from .legalizations.scan import is_along_rows
 from .record import describe, stamp
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
@@ -75,9 +77,10 @@ class _Recorded:
         key = _key(call, inner)
         if key is not None and key in self._done:
             return splice(self._done[key].standing_for(params), builder)
-        if in_half and self._legalization is None:
+        legalization = self._for(inner, builder)
+        if in_half and legalization is None:
             return between_casts(builder, inner, params, call)
-        expansion = self._expand(inner, params)
+        expansion = self._expand(inner, params, legalization)
         if expansion is None:
             return call
         if in_half:
@@ -90,9 +93,19 @@ class _Recorded:
             self._done[key] = expansion
         return splice(expansion, builder)
 
-    def _expand(self, call: relax.Call, params: dict[relax.Var, relax.Expr]) -> Expansion | None:
-        if self._legalization is not None:
-            return expand(call, params, self._legalization)
+    def _for(self, call: relax.Call, builder: relax.BlockBuilder) -> Legalization | None:
+        if str(call.op.name) == CUMSUM and not is_along_rows(builder.normalize(call)):
+            return None
+        return self._legalization
+
+    @staticmethod
+    def _expand(
+        call: relax.Call,
+        params: dict[relax.Var, relax.Expr],
+        legalization: Legalization | None,
+    ) -> Expansion | None:
+        if legalization is not None:
+            return expand(call, params, legalization)
         passes = [relax.backend.DispatchSampling(), relax.backend.DispatchSortScan()]
         return expand_by_pass(call, params, Sequential(passes))
 

@@ -21,8 +21,8 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from ..ecg.intrinsic import call_name
-from .half_functions import argument_of, call
-from .loops import find
+from .half_functions import argument_of, call, widen
+from .loops import NEAR, find
 
 HALF_TYPES = frozenset({"float16", "bfloat16"})
 # Those that also have a form for float16's range.
@@ -49,7 +49,7 @@ class HalfMath:
         body = tvm_ffi.structural_map(
             func.body, [(ir.Call, _function), (tirx.Cast, _rounded)], order="post"
         )
-        return func.with_body(body)
+        return func.with_body(_with_near_widened(body))
 
 
 def _runs_on_threads(func: tirx.PrimFunc) -> bool:
@@ -74,6 +74,27 @@ def _function(node: ir.Call) -> ir.Expr:
     dtype = str(node.ty.dtype)
     name = f"{name}_float16" if name in RANGED and dtype == "float16" else name
     return tirx.Cast(dtype, call(name, tirx.Cast("float32", node.args[0])))
+
+
+def _with_near_widened(body: tirx.Stmt) -> tirx.Stmt:
+    """Widen what was copied from nearby with one instruction.
+
+    What comes from far is left to the compiler, which then asks for all of it before it widens any.
+    """
+    near = [
+        store.buffer
+        for copy in find(body, tirx.For)
+        if NEAR in copy.annotations
+        for store in find(copy, tirx.BufferStore)
+    ]
+
+    def widened(cast: tirx.Cast) -> ir.Expr:
+        value = cast.value
+        is_near = isinstance(value, ir.TensorLoad) and any(value.source.same_as(b) for b in near)
+        types = str(value.ty.dtype), str(cast.ty.dtype)
+        return widen(value) if is_near and types == ("bfloat16", "float32") else cast
+
+    return tvm_ffi.structural_map(body, (tirx.Cast, widened), order="post") if near else body
 
 
 def _rounded(node: tirx.Cast) -> ir.Expr:

@@ -68,6 +68,8 @@ def loop(name: str, extent: ir.Expr | int, body: Body, kind: int = tirx.ForKind.
 
 #: Annotation of a loop over a kernel's tasks.
 TASKS = "tvm_fusion.tasks"
+#: Annotation of a loop of a GPU that copies into registers what other blocks read as well.
+NEAR = "tvm_fusion.near"
 
 
 def tasks(extent: ir.Expr | int, body: Body, is_parallel: bool = True) -> tirx.For:

@@ -13,6 +13,7 @@ from .contraction.row_template import RowContraction
 from .contraction.template import Contraction
 from .elementwise.template import Elementwise
 from .rows.template import Rows
+from .scan.template import PrefixSum
 from .single.template import Single
 from .template import Template
 
@@ -24,6 +25,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         Attention(is_gpu),
         Contraction(is_gpu),
         RowContraction(),
+        PrefixSum(is_gpu),
         Single(is_gpu),
     )
 

@@ -77,3 +77,49 @@ def test_roundings_that_nothing_needs_are_left_out():
     func = scheduled(example)
     assert func.script().count('T.Cast("float16"') == 1
     check(example, serial(func), tolerance=1e-3)
+
+
+def normed(m, n, dtype, shift, out=None):
+    """Layer norm of numbers far from 0, without a stage for the mean."""
+    x = programs.tensor(m, n, dtype=dtype)
+
+    def far(i, j):
+        return x[i, j].astype("float32") + float(shift)
+
+    k, k2 = programs.reduced(n, "k"), programs.reduced(n, "k2")
+    total = programs.compute((m,), lambda i: te.sum(far(i, k), k), "total")
+
+    def apart(i, j):
+        return far(i, j) - total[i] / float(n)
+
+    squares = programs.compute((m,), lambda i: te.sum(apart(i, k2) * apart(i, k2), k2), "squares")
+
+    def scale(i):
+        return te.rsqrt(squares[i] / float(n) + 1e-5)
+
+    y = programs.compute((m, n), lambda i, j: (apart(i, j) * scale(i)).astype(out or dtype), "y")
+
+    def reference(x):
+        x = x.astype("float64") + shift
+        x = x - x.mean(1, keepdims=True)
+        return [x / programs.np.sqrt((x * x).mean(1, keepdims=True) + 1e-5)]
+
+    return programs.Example([x], [y], 1, reference)
+
+
+@pytest.mark.parametrize("n", [127, 1000, 4096])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_means_are_taken_away_after_the_scale(n, dtype):
+    example = normed(5, n, dtype, 4096)
+    text = scheduled(example).script()
+    assert " / " not in text
+    check(
+        example, serial(scheduled(example)), tolerance={"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
+    )
+
+
+def test_means_stay_where_results_are_shown_in_full():
+    example = normed(5, 1000, "float16", 4096, out="float32")
+    text = scheduled(example).script()
+    assert " / " in text
+    check(example, serial(scheduled(example)), tolerance=2e-3)

@@ -99,6 +99,27 @@ def test_many_programs(case):
     check(example, serial(func))
 
 
+def first_of_equals(n):
+    """Where a row of few values, each many times, has its largest."""
+    x = programs.tensor(3, n)
+    rounded = programs.compute((3, n), lambda i, j: te.floor(x[i, j]), "rounded")
+    y = programs.topi.argmax(rounded, 1)
+    return programs.Example([x], [y], 1, lambda x: [programs.np.floor(x).argmax(1)])
+
+
+@pytest.mark.parametrize("n", [1, 3, 127, 129, 1000, 1024, 40000])
+def test_a_thread_compares_once_for_the_first_of_equals(n):
+    example = first_of_equals(n)
+    func = scheduled(example)
+    check(example, serial(func))
+    if n == 1024:
+        comparisons = []
+        tvm_ffi.structural_walk(func.body, (tirx.EQ, comparisons.append))
+        ties = [c for c in comparisons if str(c.a.ty.dtype) == "float32"]
+        warps = threads_and_blocks(func)[2]
+        assert len(ties) <= warps  # between warps, and between the threads of each
+
+
 def taken_apart(m, heads, size, gap):
     """Rows whose elements have two dimensions in what is read, with others between."""
     n = heads * size
@@ -272,3 +293,16 @@ def test_cuda_moves_sixteen_bytes_and_spills_nothing(case, dtype, tmp_path):
     assert re.search(r"ld\.global[.\w]*\.v4", text)
     assert re.search(r"st\.global[.\w]*\.v4", text)
     assert not re.search(r"(ld|st)\.global(\.nc)?\.[ufb](16|32)\b", text)
+
+
+def test_what_rows_share_is_widened_at_once_and_has_registers():
+    """Not the rows themselves: those are asked for as a whole before any of it is converted."""
+    target = gpu_target()
+    text = cuda_source(scheduled(programs.layer_norm(64, 4096, "bfloat16")), target)
+    widened = set(re.findall(r"tvm_fusion_widen\((\w+)_vector", text))
+    assert widened == {"gamma", "beta"}
+    blocks = re.search(r"__launch_bounds__\((\d+), (\d+)\)", text)
+    assert int(blocks[1]) * int(blocks[2]) >= 512
+    alone = cuda_source(scheduled(programs.softmax(64, 4096, dtype="bfloat16")), target)
+    assert "tvm_fusion_widen(" not in alone
+    assert re.search(r"__launch_bounds__\(\d+\)", alone)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from ..._tvm_buffer import scratch
 from ..expressions import contains, index_of
@@ -85,6 +85,13 @@ class Block:
     def buffers(self) -> list[ir.Var]:
         """All buffers used so far."""
         return [own for _, own in (*self._kept, *self._copies, *self._terms)] + self._others
+
+    @property
+    def row_registers(self) -> int:
+        """32-bit registers of a thread that hold rows from one walk to the next."""
+        rows = [own for _, own in self._kept if own.scope() == "local" and len(own.shape) == 3]
+        bits = [int(own.shape[-1]) * DataType(str(own.dtype)).bits for own in rows]
+        return sum(-(-size // 32) for size in bits)
 
     def order(self, axes: Sequence[Axis]) -> Order:
         """How threads take elements: the same in all walks over axes of such extents."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -38,6 +38,26 @@ class Combiner:
             and isinstance(index, tirx.Select)
             and isinstance(value, (tirx.Select, tirx.Max, tirx.Min))
         )
+
+    @property
+    def in_order(self) -> Combiner:
+        """The same for terms whose first part, an index, is larger than any before it.
+
+        Whether the better or the first of equals is kept is then one comparison.
+        """
+        earlier = tirx.LT(self.results[0], self.terms[0])
+
+        def kept(either: tirx.Or) -> ir.Expr:
+            better, tie = either.a, either.b
+            strict = {tirx.GT: tirx.GE, tirx.LT: tirx.LE}.get(type(better))
+            if strict is None or not isinstance(tie, tirx.And):
+                return either
+            equal = tirx.EQ(better.a, better.b)
+            is_first = tvm_ffi.structural_equal(tie, tirx.And(equal, earlier))
+            return strict(better.a, better.b) if is_first else either
+
+        values = [tvm_ffi.structural_map(v, (tirx.Or, kept), order="post") for v in self.values]
+        return replace(self, values=tuple(values))
 
     def __call__(self, results: Sequence[ir.Expr], terms: Sequence[ir.Expr]) -> list[ir.Expr]:
         """Combine results with terms."""

@@ -9,18 +9,22 @@ from tvm.target import Target
 
 from ...device import Device, parse
 from ..gpu import STATIC_SHARED_BYTES
+from ..loops import NEAR, find
 from .block import Block
 from .emit import integer, opaque, sequence, threads_of, volume
 from .geometry import Geometry, choose_geometry
 from .parts import parts_of
 from .passes import plan_passes
 from .precision import loosened
+from .registers import BLOCK_REGISTERS
 from .softmax import with_inverses
 from .stages import RowStages, read_stages
 from .storage import Storage, place_rows
 from .threads import emit_walk
 
 WARP = 32
+RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"  # of TVM's generator of CUDA
+WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,9 @@ def schedule_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     def rows_of(number: ir.Expr) -> tirx.Stmt:
         block = Block(storage, passes, geometry, number, parts)
         body = sequence([stmt for one in passes for stmt in emit_walk(block, one)])
-        return opaque("rows", body, block.buffers)
+        body = opaque("rows", body, block.buffers)
+        is_known = target.kind.name == "cuda" and block.row_registers > 0
+        return _resident(body, block, geometry) if is_known and _reads_near(body) else body
 
     count = volume(storage.program.rows)
     blocks = tirx.floordiv(count + (geometry.rows - 1), integer(geometry.rows)) * parts
@@ -108,6 +114,24 @@ def estimate_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target | Device) -
         return placed
     storage, geometry = placed
     return RowEstimate(1, geometry.threads * geometry.rows, storage.shared_bytes)
+
+
+def _reads_near(body: tirx.Stmt) -> bool:
+    return any(NEAR in copy.annotations for copy in find(body, tirx.For))
+
+
+def _resident(body: tirx.Stmt, block: Block, geometry: Geometry) -> tirx.Stmt:
+    """Tell the compiler how many blocks are to find room at once.
+
+    It then has registers for what each element meets that rows share, such as the scale of a norm,
+    and no more; left alone, it takes too few, waiting for each vector, or so many that blocks wait.
+    """
+    each = block.row_registers + WORKING_REGISTERS
+    count = BLOCK_REGISTERS // (each * geometry.threads * geometry.rows)
+    if count < 1:
+        return body
+    number = tirx.IntImm("int32", count)
+    return tirx.AttrStmt(tirx.IntImm("int32", 0), RESIDENT, number, body)
 
 
 def _place(

@@ -18,6 +18,9 @@ def loosened(program: RowStages) -> RowStages:
 
     * What is rounded to a half type only to be computed with in float32 stays as it is, which is
       closer to the exact result.
+    * Where all results are of half types, a mean is a sum times a reciprocal; and where it is taken
+      away before a factor, it is taken away after it, with one multiply-add. Either is an error as
+      large as that of the mean's own rounding.
     * An exponential that only makes ratios of results of half types, as in softmax, may be off by a
       factor of less than ``1 + 2**-16``: a power of two with a rounded exponent has two thirds of
       the instructions. So may a sum of such; differences, float32 results and everything else are
@@ -30,6 +33,8 @@ def loosened(program: RowStages) -> RowStages:
     """
     stages = tuple(s.with_values([_unrounded(v) for v in s.values]) for s in program.stages)
     program = RowStages(program.func, stages, program.internal)
+    if _has_half_results(program):
+        program = _with_loose_means(program)
     return RowStages(
         program.func,
         tuple(
@@ -51,6 +56,50 @@ def _unrounded(value: ir.Expr) -> ir.Expr:
         return inner.value
 
     return tvm_ffi.structural_map(value, (tirx.Cast, drop), order="post")
+
+
+def _has_half_results(program: RowStages) -> bool:
+    return all(
+        str(target.dtype) in HALF_TYPES
+        for stage in program.stages
+        for target in stage.targets
+        if not program.is_internal(target)
+    )
+
+
+def _with_loose_means(program: RowStages) -> RowStages:
+    def is_sum(expr: ir.Expr) -> bool:
+        if not isinstance(expr, ir.TensorLoad) or not program.is_internal(expr.source):
+            return False
+        producer = program.stages[program.producer(expr.source)]
+        combine = producer.combine
+        return combine is not None and isinstance(combine.values[0], tirx.Add)
+
+    def divided(quotient: tirx.Div) -> ir.Expr:
+        if not is_sum(quotient.a) or not isinstance(quotient.b, tirx.FloatImm):
+            return quotient
+        return quotient.a * tirx.const(1 / quotient.b.value, str(quotient.ty.dtype))
+
+    def is_mean(expr: ir.Expr) -> bool:
+        return isinstance(expr, tirx.Mul) and is_sum(expr.a) and isinstance(expr.b, tirx.FloatImm)
+
+    def is_scale(expr: ir.Expr) -> bool:
+        """Whether an expression is made of sums of the row."""
+        reads = loads_of(expr)
+        return bool(reads) and all(is_sum(load) for load in reads)
+
+    def shifted(product: tirx.Mul) -> ir.Expr:
+        for difference, scale in ((product.a, product.b), (product.b, product.a)):
+            if isinstance(difference, tirx.Sub) and is_mean(difference.b) and is_scale(scale):
+                return difference.a * scale - difference.b * scale
+        return product
+
+    def loose(value: ir.Expr) -> ir.Expr:
+        value = tvm_ffi.structural_map(value, (tirx.Div, divided), order="post")
+        return tvm_ffi.structural_map(value, (tirx.Mul, shifted), order="post")
+
+    stages = tuple(s.with_values([loose(v) for v in s.values]) for s in program.stages)
+    return RowStages(program.func, stages, program.internal)
 
 
 def _is_exponential(stage: Stage) -> bool:

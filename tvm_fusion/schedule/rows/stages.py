@@ -81,6 +81,12 @@ class Stage:
         """Where a target is written."""
         return next(i for t, i in zip(self.targets, self.indices, strict=True) if t.same_as(target))
 
+    @cached_property
+    def combine_in_turn(self) -> Combiner | None:
+        """How a thread takes in terms that it meets in the order of the axes."""
+        is_index = len(self.domain) == 1 and self.values[0].same_as(self.domain[0].var)
+        return self.combine.in_order if self.combine is not None and is_index else self.combine
+
     def with_values(self, values: Sequence[ir.Expr]) -> Stage:
         """Return the stage with other values over the same axes."""
         return replace(self, values=tuple(values))

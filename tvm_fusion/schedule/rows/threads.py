@@ -116,11 +116,11 @@ def _element(block: Block, stage: Stage, at: Pairs, spot: Spot) -> tirx.Stmt:
     """One element of a map, or one term of a reduction."""
     pairs = block.pairs(stage, at, spot.r)
     values = [block.value(stage, value, pairs, spot) for value in stage.values]
-    if stage.combine is None:
+    if stage.combine_in_turn is None:
         return block.store(stage, pairs, spot, values)
     terms = block.terms(stage)
     mine = [spot.r, spot.t]
-    return assign(terms, mine, stage.combine([element(b, mine) for b in terms], values))
+    return assign(terms, mine, stage.combine_in_turn([element(b, mine) for b in terms], values))
 
 
 def _starting(block: Block, stage: Stage):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
+from ..loops import NEAR
 from .block import Block, Spot
 from .emit import (
     Pairs,
@@ -152,9 +153,11 @@ class _VectorWalk:
         pairs = self._element(stage, step, lane)
         values = [block.value(stage, value, pairs, spot) for value in stage.values]
         mine = [self.r, self.t]
-        if stage.combine is not None:
+        if stage.combine_in_turn is not None:
             terms = block.terms(stage)
-            return assign(terms, mine, stage.combine([element(b, mine) for b in terms], values))
+            return assign(
+                terms, mine, stage.combine_in_turn([element(b, mine) for b in terms], values)
+            )
         own = next((own for target, own in self.results if target.same_as(stage.targets[0])), None)
         if own is None:
             return block.store(stage, pairs, spot, values)
@@ -167,7 +170,12 @@ class _VectorWalk:
             value = replace(read.load, self._side(read.stage, step, lane), lambda load: load)
             return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
 
-        return self._in_chunks(str(read.load.source.dtype), one)
+        copy = self._in_chunks(str(read.load.source.dtype), one)
+        if read.is_streamed or not isinstance(copy, tirx.For):
+            return copy
+        return tirx.For(
+            copy.loop_var, copy.min, copy.extent, copy.kind, copy.body, annotations={NEAR: True}
+        )
 
     def _write(self, target: ir.Var, own: ir.Var, step: ir.Expr) -> tirx.Stmt:
         """Write one vector."""

@@ -1,0 +1,42 @@
+"""Running sums along the last axis, as one PrimFunc whatever the target.
+
+TVM's own way on a GPU is a kernel over matrices of unknown size with a workspace and a second
+launch for each factor of 512 in a row, between reshapes; its serial form leaves the schedule open.
+"""
+
+from __future__ import annotations
+
+from tvm import relax, te, tirx, topi
+from tvm.target import Target
+
+NAME = "relax.cumsum"
+_TYPES = frozenset({"float32", "float16", "bfloat16", "int32", "int64"})
+
+
+def cumsum(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Sum what stands up to each element of its row, or before it."""
+    attrs = call.attrs
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        return topi.cumsum(x, len(x.shape) - 1, str(call.ty.dtype.dtype), bool(attrs.exclusive))
+
+    return bb.call_te(compute, call.args[0], primfunc_name_hint="cumsum")
+
+
+def is_along_rows(call: relax.Call) -> bool:
+    """Whether a running sum goes along the last axis, of elements of types that kernels move."""
+    ty, axis = call.args[0].ty, call.attrs.axis
+    if ty.ndim < 1 or not isinstance(ty.shape, relax.ShapeExpr):
+        return False
+    if any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in ty.shape.values):
+        return False
+    dtypes = {str(t.dtype.dtype) for t in (ty, call.ty)}
+    target = Target.current(allow_none=True)
+    # AMD's threads exchange words of 32 bits.
+    is_narrow = target is None or target.kind.name != "rocm" or "int64" not in dtypes
+    return is_last(axis, ty.ndim) and dtypes <= _TYPES and is_narrow
+
+
+def is_last(axis: int | None, rank: int) -> bool:
+    """Whether an axis is a tensor's last one; without an axis, a tensor is a single row."""
+    return rank == 1 if axis is None else int(axis) in (-1, rank - 1)

@@ -1,0 +1,246 @@
+"""Running sums on a GPU: a block for one or several rows, vectors of a row one beside the other.
+
+Each thread sums the elements of a vector, the threads of a warp sum their totals by exchange of
+registers, and what the warps of a row found goes through shared memory. Longer rows take several
+rounds, each of which begins with the sum so far. Every step is a loop over the threads of its own,
+so that it means the same if threads run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tvm import DataType, ir, tirx
+from tvm.target import Target
+from tvm.tirx.op import tvm_warp_shuffle
+
+from ..._tvm_buffer import scratch
+from ..gpu import VECTOR_BYTES, VECTOR_TYPES
+from ..loops import (
+    block,
+    ceildiv,
+    constant,
+    coordinates,
+    index,
+    loop,
+    product,
+    sequence,
+    simplified,
+    threads,
+    when,
+)
+
+if TYPE_CHECKING:
+    from .template import Sums
+
+LEAST_THREADS = 128  # of a block: short rows share one
+MOST_THREADS = 512  # of a row: blocks enough find room for some to wait while others compute
+SYMBOLIC_ROW = 2048  # what an unknown row is taken for
+ALL = 0xFFFFFFFF  # threads that take part in an exchange: every one of a warp
+
+Body = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
+
+
+def scan_gpu(scan: Sums, target: Target) -> tirx.Stmt:
+    """Write the loop over blocks."""
+    return _Block(scan, target).grid()
+
+
+class _Block:
+    """What the threads of a block do."""
+
+    def __init__(self, scan: Sums, target: Target) -> None:
+        self.scan = scan
+        self.lanes = int(target.attrs.get("thread_warp_size", 32))
+        most = min(int(target.attrs.get("max_num_threads", 1024)), MOST_THREADS)
+        types = {str(b.dtype) for b in (scan.source, scan.target)}
+        self.width = VECTOR_BYTES // max(DataType(t).bits // 8 for t in types)
+        length = constant(scan.length)
+        self.is_vector = types <= VECTOR_TYPES and (length or 1) % self.width == 0
+        vectors = -(-(length or SYMBOLIC_ROW) // self.width)
+        self.warps = min(-(-vectors // self.lanes), most // self.lanes)
+        self.rows = max(1, LEAST_THREADS // (self.warps * self.lanes))
+        self.rounds = ceildiv(scan.length, self.warps * self.lanes * self.width)
+        self.count = product(scan.rows)
+        shape = [index(self.rows), index(self.warps), index(self.lanes)]
+
+        def own(name: str, dtype: str, size: int = 1) -> ir.Var:
+            return scratch([*shape, index(size)], dtype, name, scope="local")
+
+        self.raw = own("raw", str(scan.source.dtype), self.width)
+        self.out = own("out", str(scan.target.dtype), self.width)
+        self.held = own("held", scan.dtype, self.width)
+        self.here, self.there = own("here", scan.dtype), own("there", scan.dtype)
+        self.before, self.carry = own("before", scan.dtype), own("carry", scan.dtype)
+        self.theirs = own("theirs", scan.dtype)
+        self.totals = scratch(shape[:2], scan.dtype, "totals", scope="shared")
+
+    def grid(self) -> tirx.Stmt:
+        """Write all blocks."""
+        return threads("blockIdx.x", ceildiv(self.count, self.rows), self._rows)
+
+    def _rows(self, number: ir.Expr) -> tirx.Stmt:
+        self.first = number * self.rows
+        zero = tirx.const(0, self.scan.dtype)
+        start = self._every(lambda *at: tirx.BufferStore(self.carry, zero, [*at, index(0)]))
+        body = sequence([start, loop("round", self.rounds, self._round)])
+        vectors = [self.raw, self.out, self.held]
+        numbers = [self.here, self.there, self.theirs, self.before, self.carry, self.totals]
+        return block("rows", body, [*vectors, *numbers])
+
+    def _every(self, body: Body) -> tirx.Stmt:
+        """Run ``body(row, warp, lane)`` in every thread."""
+
+        def row(r: ir.Expr) -> tirx.Stmt:
+            return threads("threadIdx.y", self.warps, lambda w: warp(r, w))
+
+        def warp(r: ir.Expr, w: ir.Expr) -> tirx.Stmt:
+            return threads("threadIdx.x", self.lanes, lambda lane: body(r, w, lane))
+
+        return threads("threadIdx.z", self.rows, row)
+
+    def _round(self, number: ir.Expr) -> tirx.Stmt:
+        """Sum the next vectors of each row."""
+        stmts = [self._every(lambda *at: self._read(number, *at))]
+        distance = 1
+        here, there = self.here, self.there
+        while distance < self.lanes:
+            stmts.append(self._every(self._level(here, there, distance)))
+            here, there = there, here
+            distance *= 2
+        return sequence(
+            [
+                *stmts,
+                self._every(lambda *at: self._publish(here, *at)),
+                self._every(lambda *at: self._add(here, *at)),
+                self._every(lambda *at: self._write(number, *at)),
+            ]
+        )
+
+    def _read(self, number: ir.Expr, r: ir.Expr, w: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
+        """Read a vector and sum up to each of its elements; what does not exist is zero."""
+        at, dtype = [r, w, lane], self.scan.dtype
+
+        def clear(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self.raw, tirx.const(0, str(self.raw.dtype)), [*at, i])
+
+        def copy(i: ir.Expr, place: list[ir.Expr]) -> tirx.Stmt:
+            return tirx.BufferStore(self.raw, tirx.BufferLoad(self.scan.source, place), [*at, i])
+
+        def take(i: ir.Expr) -> tirx.Stmt:
+            value = tirx.Cast(dtype, tirx.BufferLoad(self.raw, [*at, i]))
+            if constant(i) != 0:
+                value = tirx.BufferLoad(self.held, [*at, i - 1]) + value
+            return tirx.BufferStore(self.held, value, [*at, i])
+
+        total = tirx.BufferLoad(self.held, [*at, index(self.width - 1)])
+        return sequence(
+            [
+                self._unrolled(clear),
+                self._vector(number, at, copy),
+                *(take(index(i)) for i in range(self.width)),
+                tirx.BufferStore(self.here, total, [*at, index(0)]),
+            ]
+        )
+
+    def _level(self, here: ir.Var, there: ir.Var, distance: int) -> Body:
+        """Add what the threads up to one so far before found."""
+
+        def body(*at: ir.Expr) -> tirx.Stmt:
+            mine = tirx.BufferLoad(here, [*at, index(0)])
+            ask, before = self._from_before(here, at, distance)
+            return sequence([ask, tirx.BufferStore(there, mine + before, [*at, index(0)])])
+
+        return body
+
+    def _from_before(
+        self, buffer: ir.Var, at: tuple[ir.Expr, ...], distance: int
+    ) -> tuple[tirx.Stmt, ir.Expr]:
+        """Ask the thread so far before, in a statement that all threads take part in.
+
+        The first ones get zero: that is said by the expression.
+        """
+        lane = tirx.Cast("int32", at[-1])
+        other = tirx.max(lane - tirx.const(distance, "int32"), tirx.const(0, "int32"))
+        mine = tirx.BufferLoad(buffer, [*at, index(0)])
+        sizes = (tirx.const(self.lanes, "int32"), tirx.const(self.lanes, "int32"))
+        its = tvm_warp_shuffle(tirx.const(ALL, "uint32"), mine, other, *sizes)
+        ask = tirx.BufferStore(self.theirs, its, [*at, index(0)])
+        found = tirx.BufferLoad(self.theirs, [*at, index(0)])
+        return ask, tirx.Select(at[-1] >= distance, found, tirx.const(0, self.scan.dtype))
+
+    def _publish(self, found: ir.Var, *at: ir.Expr) -> tirx.Stmt:
+        """Let the last thread of a warp say what the warp found; each keeps what came before."""
+        r, w, lane = at
+        total = tirx.BufferLoad(found, [*at, index(0)])
+        ask, before = self._from_before(found, at, 1)
+        return sequence(
+            [
+                ask,
+                tirx.BufferStore(self.before, before, [*at, index(0)]),
+                when(
+                    tirx.EQ(lane, index(self.lanes - 1)),
+                    tirx.BufferStore(self.totals, total, [r, w]),
+                ),
+            ]
+        )
+
+    def _add(self, found: ir.Var, *at: ir.Expr) -> tirx.Stmt:
+        """Add what the warps before found, and all rounds before."""
+        r, w, _ = at
+        zero = index(0)
+        stmts = []
+        for other in range(self.warps):
+            carry = tirx.BufferLoad(self.carry, [*at, zero])
+            before = tirx.BufferLoad(self.before, [*at, zero])
+            total = tirx.BufferLoad(self.totals, [r, index(other)])
+            mine = tirx.Select(tirx.EQ(w, index(other)), carry + before, before)
+            stmts.append(tirx.BufferStore(self.before, mine, [*at, zero]))
+            stmts.append(tirx.BufferStore(self.carry, carry + total, [*at, zero]))
+        return sequence(stmts)
+
+    def _write(self, number: ir.Expr, *at: ir.Expr) -> tirx.Stmt:
+        """Write the sums of a vector."""
+        r = at[0]
+        before = tirx.BufferLoad(self.before, [*at, index(0)])
+
+        def own(i: int) -> ir.Expr:
+            return before + tirx.BufferLoad(self.held, [*at, index(i)])
+
+        def result(i: int) -> tirx.Stmt:
+            value = own(i)
+            if self.scan.is_exclusive:
+                value = own(i - 1) if i else before
+            value = tirx.Cast(str(self.out.dtype), value)
+            return tirx.BufferStore(self.out, value, [*at, index(i)])
+
+        def copy(i: ir.Expr, place: list[ir.Expr]) -> tirx.Stmt:
+            return tirx.BufferStore(self.scan.target, tirx.BufferLoad(self.out, [*at, i]), place)
+
+        stored = self._vector(number, list(at), copy)
+        return sequence(
+            [*(result(i) for i in range(self.width)), when(self.first + r < self.count, stored)]
+        )
+
+    def _unrolled(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        return loop("i", self.width, body, tirx.ForKind.UNROLLED)
+
+    def _vector(
+        self,
+        number: ir.Expr,
+        at: list[ir.Expr],
+        body: Callable[[ir.Expr, list[ir.Expr]], tirx.Stmt],
+    ) -> tirx.Stmt:
+        """Write ``body(i, place)`` for the elements of a vector that exist."""
+        r, w, lane = at
+        row = tirx.min(self.first + r, self.count - 1) if self.rows > 1 else self.first + r
+        place = coordinates(row, self.scan.rows)
+        start = ((number * self.warps + w) * self.lanes + lane) * self.width
+        length = index(self.scan.length)
+        if self.is_vector and constant(self.scan.length) is not None:
+            vector = loop(
+                "i", self.width, lambda i: body(i, [*place, start + i]), tirx.ForKind.VECTORIZED
+            )
+            return when(simplified(start) < length, vector)
+        return self._unrolled(lambda i: when(start + i < length, body(i, [*place, start + i])))

@@ -1,0 +1,95 @@
+"""The template for running sums along rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ..._tvm_buffer import declare
+from ...device import Device
+from ...ecg.legalizations.scan import NAME, is_last
+from ...ecg.work import at
+from ...foreign import SCHEDULED, is_scheduled
+from ...fusion.group import Group
+from ..half_math import HALF_TYPES
+from ..loops import block, product
+from ..template import Claim, Emission, Refusal, Template
+from .cpu import scan_cpu
+from .gpu import scan_gpu
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A running sum along the last axis.
+
+    Attributes
+    ----------
+    source, target : Var
+        Buffers of the same shape.
+    is_exclusive : bool
+        Whether an element is no part of its own sum.
+    """
+
+    source: ir.Var
+    target: ir.Var
+    is_exclusive: bool
+
+    @property
+    def rows(self) -> Sequence[ir.Expr]:
+        """Extents before the last."""
+        return list(self.source.shape)[:-1]
+
+    @property
+    def length(self) -> ir.Expr:
+        """Elements of a row."""
+        return self.source.shape[-1]
+
+    @property
+    def dtype(self) -> str:
+        """What sums are held in."""
+        dtype = str(self.target.dtype)
+        return "float32" if dtype in HALF_TYPES else dtype
+
+
+class PrefixSum(Template):
+    """One running sum along rows, of any number and length."""
+
+    name = "prefix_sum"
+
+    def __init__(self, is_gpu: bool) -> None:
+        self._is_gpu = is_gpu
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim one operator that legalization has left without a schedule."""
+        op = group.members[0]
+        is_open = len(group) == 1 and op.func is not None and not is_scheduled(op.func)
+        if not is_open or op.record is None or op.record.name != NAME:
+            return Refusal("not_mine", "It is not a running sum alone.")
+        (result,) = group.outputs
+        if not is_last(op.record.attrs["axis"], len(result.shape)):
+            return Refusal("not_along_rows", f"{op.title} goes along an axis that is not the last.")
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=group.bytes,
+            flops=at(product(result.shape)),
+            parallelism=at(product(list(result.shape)[:-1])),
+            details={"is_exclusive": bool(op.record.attrs["exclusive"])},
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Write the kernel."""
+        group = claim.group
+        (given,), (result,) = group.inputs, group.outputs
+        source = declare(given.shape, given.dtype, "x")
+        made = declare(result.shape, result.dtype, "sums")
+        scan = Sums(source, made, claim.details["is_exclusive"])
+        body = scan_gpu(scan, target) if self._is_gpu else scan_cpu(scan)
+        func = tirx.PrimFunc([source, *group.scalars, made], block("root", body)).with_attrs(
+            {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
+        )
+        return Emission.one(func, group)
