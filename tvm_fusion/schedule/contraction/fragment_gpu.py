@@ -35,8 +35,6 @@ def fragment_gpu(program: Program, cut: FragmentSlim) -> tirx.PrimFunc:
             stmts.append(cut.every(partial(walk.publish, some, shared)))
             stmts.append(cut.every(partial(finish, cut, number, some, shared, None)))
         made = block("slices", sequence(stmts), [*walk.buffers, shared])
-        if not cut.resident:
-            return made
         return tirx.AttrStmt(index(0), MIN_BLOCKS, tirx.IntImm("int32", cut.resident), made)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))

@@ -28,10 +28,12 @@ from .weights import FLOATS, has_integers
 # Below which multiprocessors of large devices are idle; narrower tiles help then. Across the terms,
 # they are narrower parts of cache lines, too.
 BLOCKS, BLOCKS_ALONG = 128, 256
-# Of a multiprocessor: warps, each with many registers for what it has asked for, and blocks.
-WARPS, RESIDENT = 16, 4
+# As measured on an H200. Of a multiprocessor: warps, each with many registers for what it has asked
+# for, and blocks, in one wave. Numbers of integers need registers of their own.
+WARPS, LEAST_WARPS = 16, 4
+RESIDENT, RESIDENT_QUANTISED = 7, 4
 AHEAD = 2  # steps of a warp in registers
-VECTORS = 8  # that a thread asks for at once, at most
+VECTORS, VECTORS_ALONG = 8, 2  # that a thread asks for at once; a tile of a half type along terms
 # Rows from which on an H200 is faster with tensor cores than without, by where vectors lie.
 LEAST_ROWS, LEAST_ROWS_ALONG = 2, 3
 
@@ -131,7 +133,9 @@ def fragment_slim(cut: Slim, target: Target | Device) -> FragmentSlim | None:
                 return False
             if blocks(tile) < (least_along if tile.is_along else least):
                 return False
-            return not is_quantised or _is_of_groups(tile, cut.large, half, axes)
+            if is_quantised:
+                return _is_of_groups(tile, cut.large, half, axes)
+            return not tile.is_along or tile.vectors <= VECTORS_ALONG
 
         return tile_of(cut.large, cut.columns, cut.reduce, axes, sums, cut.pieces, accept)
 
@@ -139,10 +143,14 @@ def fragment_slim(cut: Slim, target: Target | Device) -> FragmentSlim | None:
     if tile is None:
         return None
     device = target if isinstance(target, Device) else parse(target).device
-    resident = min(RESIDENT, -(-blocks(tile) // (device.sm_count or 1)))
+    most = RESIDENT_QUANTISED if is_quantised else RESIDENT
+    resident = min(most, -(-blocks(tile) // (device.sm_count or 1)))
     steps = terms // (tile.terms * SHARERS)
-    warps = next(n for n in range(min(WARPS // resident, steps), 0, -1) if steps % n == 0)
-    ahead = min(AHEAD, steps // warps, max(1, VECTORS // (tile.vectors * cut.pieces)))
+    wanted = max(WARPS // resident, LEAST_WARPS)
+    warps = next(n for n in range(min(wanted, steps), 0, -1) if steps % n == 0)
+    # A step across has fewer terms than one along: warps come to the next one sooner.
+    ahead = AHEAD if tile.is_along else 1
+    ahead = min(ahead, steps // warps, max(1, VECTORS // (tile.vectors * cut.pieces)))
     given = {f.name: getattr(cut, f.name) for f in fields(Slim)}
     given |= {"tile": tile, "lanes": LINES, "slices": warps, "ahead": ahead}
     return FragmentSlim(**given, resident=resident)
