@@ -14,6 +14,7 @@ from tvm.target import Target
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ..copies_gpu import BYTES, commit, copy, wait
+from ..gpu import has_tensor_cores
 from ..loops import ceildiv, constant, index, loop, sequence, simplified, when
 from .slim import Slim
 from .tile_sums import TileSums
@@ -21,7 +22,6 @@ from .tile_sums import TileSums
 STAGES = 3  # steps that have places; more would leave a multiprocessor fewer blocks
 BLOCK_BYTES = 48 * 1024
 MOST_THREADS = 3 << 16  # of all blocks; more of them ask for enough by themselves
-LEAST_ARCH = 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,12 @@ class CopiedWalk:
 
     @classmethod
     def of(cls, cut: Slim, target: Target) -> CopiedWalk | None:
-        """Plan it; ``None`` for what is read directly."""
+        """Plan it; ``None`` for what is read directly.
+
+        Devices with tensor cores for half types are those that copy to shared memory by themselves.
+        """
         steps, blocks = constant(ceildiv(cut.steps, cut.slices)), constant(cut.blocks)
-        if not _has_copies(target) or steps is None or blocks is None or cut.count > 1:
+        if not has_tensor_cores(target) or steps is None or blocks is None or cut.count > 1:
             return None
         if blocks * cut.threads > MOST_THREADS:
             return None
@@ -119,10 +122,3 @@ class CopiedWalk:
     ) -> list[ir.Expr]:
         stage = simplified(tirx.floormod(step, index(STAGES)))
         return [stage, piece, vector, thread, lane]
-
-
-def _has_copies(target: Target) -> bool:
-    """Whether a device copies to shared memory by itself: NVIDIA's from Ampere on."""
-    if target.kind.name != "cuda":
-        return False
-    return int("".join(c for c in str(target.attrs["arch"]) if c.isdigit())) >= LEAST_ARCH
