@@ -21,6 +21,7 @@ from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
 from ._tvm_stack import RegistersOnStack
 from .config import FusionConfig
+from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
 from .foreign import has_blocks
 from .schedule.bit_math import BitMath
@@ -93,7 +94,7 @@ def tir_pipeline():
     tuple
         The module pass and the factories of host and device finalisation, as TVM registers them.
     """
-    s_tir_passes, finalize_tvm, finalize_device = s_tir_pipeline()
+    s_tir_passes, finalize_host_tvm, finalize_device_tvm = s_tir_pipeline()
     tirx_passes, _, _ = compilation_pipeline.PIPELINE_MAP["tirx"]()
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
@@ -111,7 +112,10 @@ def tir_pipeline():
         return lowered
 
     def finalize_host() -> Pass:
-        return Sequential([RegistersOnStack(), finalize_tvm()])
+        return Sequential([RegistersOnStack(), finalize_host_tvm()])
+
+    def finalize_device() -> Pass:
+        return Sequential([ReadBehindWaits(), finalize_device_tvm()])
 
     return run, finalize_host, finalize_device
 

@@ -9,7 +9,8 @@ from benchmarks.gpu import table
 
 ROW = {
     "name": "softmax_8x8", "dtype": "float16", "wrong": None, "floor": 0.88, "limit_us": None,
-    "error": 0.5, "bytes": 256, "us": {"ours": 10.0, "copy": 9.0, "copy_alike": 9.5}, "of_copy": 0.9,
+    "error": 0.5, "bytes": 256, "us": {"ours": 10.0, "copy": 9.0, "copy_alike": 9.5},
+    "of_copy": 0.9,
 }  # fmt: skip
 ABOUT = {"device": "a GPU", "target": "cuda:sm_90a", "torch": "2", "failed": {}}
 

@@ -2,6 +2,7 @@
 
 import pytest
 import tvm
+from tvm import relax
 from tvm.script import tirx as T
 
 from tvm_fusion.deploy.copies import copies
@@ -9,6 +10,7 @@ from tvm_fusion.deploy.dependent_launch import (
     has_dependent_launch,
     launched_early,
 )
+from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.launches import launches
 
@@ -85,18 +87,33 @@ def test_devices_that_know_it(target, expected):
     assert has_dependent_launch(parse(target).tvm_target()) == expected
 
 
-@pytest.mark.cuda_toolchain
-def test_machine_code_waits_before_it_reads():
-    from tvm import relax
-
-    from tvm_fusion.deploy.toolchain import toolchain
-
+def source_of(func, tir_pipeline="tvm_fusion"):
     spec = parse("cuda:sm_90a")
-    func = launched_early(copies([relax.TensorType((129, 8), "float16")]))
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     with toolchain(spec):
-        built = tvm.compile(mod, spec.tvm_target(), tir_pipeline="tvm_fusion")
+        built = tvm.compile(mod, spec.tvm_target(), tir_pipeline=tir_pipeline)
     source = built.mod.imports[0].inspect_source()
-    body = source[source.rindex("__global__") :]
+    return source[source.rindex("__global__") :]
+
+
+@pytest.fixture
+def copying():
+    return copies([relax.TensorType((129, 8), "float16")])
+
+
+@pytest.mark.cuda_toolchain
+def test_machine_code_waits_before_it_reads(copying):
+    body = source_of(launched_early(copying))
     wait, dependents = body.index("griddepcontrol_wait()"), body.index("launch_dependents()")
     assert wait < body.index("= *(uint4*)") < dependents
+
+
+@pytest.mark.cuda_toolchain
+def test_what_is_read_may_change_until_the_wait(copying):
+    assert "__restrict__" not in source_of(launched_early(copying))
+    assert "__restrict__" in source_of(copying)
+
+
+@pytest.mark.cuda_toolchain
+def test_tvm_still_says_that_what_is_read_never_changes(copying):
+    assert "__restrict__" in source_of(launched_early(copying), "s_tir")

@@ -10,16 +10,37 @@ may stand between.
 
 from __future__ import annotations
 
+import tvm
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from ..ecg.intrinsic import call_name
 from ..foreign import has_blocks
 from ..schedule.loops import find
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM 0.27 spells it
 LEAST_ARCH = 90
+
+
+@tvm.transform.module_pass(opt_level=0, name="ReadBehindWaits")
+class ReadBehindWaits:
+    """Keep reads of kernels that wait behind the wait.
+
+    TVM marks all pointers of a device function as the only ones to their memory. A CUDA compiler
+    takes what is only read through such a pointer to be the same all the time, and may read it
+    before the wait.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Apply to device functions, before code is generated."""
+        mod = mod.clone()
+        for gvar, func in mod.functions.items():
+            if isinstance(func, tirx.PrimFunc) and any(map(_is_wait, find(func.body, ir.Call))):
+                mod.update_func(gvar, func.without_attr("tirx.noalias"))
+        return mod
 
 
 def has_dependent_launch(target: Target) -> bool:
@@ -60,6 +81,10 @@ def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     body = tvm_ffi.structural_map(func.body, (tirx.For, enter), order="pre")
     return func.with_body(body).with_attr(LAUNCH_PARAMS, [DEPENDENT]) if found else func
+
+
+def _is_wait(call: ir.Call) -> bool:
+    return call_name(call) == "griddepcontrol" and '"wait"' in map(str, call.args)
 
 
 def _control(action: str) -> ir.Call:

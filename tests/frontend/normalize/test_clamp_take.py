@@ -52,3 +52,27 @@ def test_indices_out_of_range_stay_in_the_table(onnx_model, run, rng, capfd):
     result = run(mod, np.array([0, 4, -1, 10**6, -(10**6)]))
     np.testing.assert_array_equal(result, table[[0, 4, 4, 4, 0]])
     assert "Fast mode" not in capfd.readouterr().err
+
+
+def one_row(index, mode):
+    @I.ir_module
+    class Lookup:
+        @R.function
+        def main(x: R.Tensor((5, 3), F32)) -> R.Tensor((3,), F32):
+            with R.dataflow():
+                y = R.take(x, index, axis=0, mode=mode)
+                R.output(y)
+            return y
+
+    return Lookup
+
+
+def test_an_index_in_range_becomes_part_of_the_operator():
+    before = one_row(R.const(2, "int64"), "fast")
+    tvm.ir.assert_structural_equal(ClampTake()(before), one_row(R.prim_value(2), "fast"))
+
+
+@pytest.mark.parametrize("index", [-1, 5])
+def test_an_index_out_of_range_is_clamped(index):
+    before = one_row(R.const(index, "int64"), "fast")
+    tvm.ir.assert_structural_equal(ClampTake()(before), one_row(R.const(index, "int64"), "clip"))

@@ -14,7 +14,7 @@ from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
-from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES
+from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES, has_tensor_cores
 from ..loops import constant, index, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing
@@ -206,7 +206,7 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     ahead, rows = AHEAD, min(sharing.count, REGISTERS // held)
     most = device.max_threads_per_block or 1024
     groups, stages, resident = min(THREADS, most) // lanes, 0, RESIDENT // THREADS
-    if _has_tensor_cores(device) and _is_tensor_work(pattern, keys, values, width):
+    if has_tensor_cores(device) and _is_tensor_work(pattern, keys, values, width):
         lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
         groups, stages = _staged(
             pattern, rows, device.shared_memory_per_block or STATIC_SHARED_BYTES
@@ -268,12 +268,6 @@ def _is_copy(operand: ir.Expr, found: Sequence[ir.TensorLoad]) -> bool:
         return all(_is_copy(branch, found) for branch in operand.args[1:])
     value = operand.value if isinstance(operand, tirx.Cast) else None
     return isinstance(value, ir.TensorLoad) and any(same(value, x) for x in found)
-
-
-def _has_tensor_cores(device: Device) -> bool:
-    """Whether a device multiplies fragments of 16 terms of either half type: from sm_80 on."""
-    number = "".join(c for c in device.arch if c.isdigit())
-    return device.kind == "cuda" and int(number or 0) >= 80
 
 
 def _splits(pairs: int, slots: int) -> int:
