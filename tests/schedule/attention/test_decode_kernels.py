@@ -27,7 +27,7 @@ from group_kernels import (
     serial,
     tensor,
 )
-from tvm import ir, tirx
+from tvm import ir, s_tir, tirx
 
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
@@ -204,6 +204,14 @@ def test_steps_of_a_block_are_no_quotient_of_what_is_subtracted():
     _, emission, _ = emitted(given, PLAIN[0])
     text = cuda_kernel(emission.kernels[0].func)
     assert "% (int64_t)-" not in text
+
+
+def test_staged_keys_and_values_share_no_memory():
+    """Two pieces may become one, where no step follows the first: see ``Staged.memory``."""
+    _, emission, _ = emitted(tensors(1, 8, 1, 1000, 128, dtype="float16"), PLAIN[0])
+    blocks = find(emission.kernels[0].func.body, s_tir.SBlock)
+    scopes = [buffer.scope() for block in blocks for buffer in block.alloc_buffers]
+    assert scopes.count("shared.dyn") == 1
 
 
 def test_copies_begin_where_vectors_of_16_bytes_may():

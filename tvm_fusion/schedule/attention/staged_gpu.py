@@ -30,6 +30,10 @@ class Staged:
     ----------
     cut : Decode
         How keys are given to warps.
+    buffer : Var
+        Of :meth:`memory`.
+    begin : int
+        First of the vectors there.
     operand : PrimExpr
         Elements of keys, or of values: copies of memory.
     found : sequence of TensorLoad
@@ -43,6 +47,8 @@ class Staged:
     def __init__(
         self,
         cut: Decode,
+        buffer: ir.Var,
+        begin: int,
         operand: ir.Expr,
         found: Sequence[ir.TensorLoad],
         axis: Axis,
@@ -51,9 +57,18 @@ class Staged:
         self._cut, self._operand, self._found = cut, operand, found
         self._axis, self._turn = axis, turn
         self._vectors = int(axis.extent) // VECTOR
-        shape = (cut.stages, cut.groups, TENSOR_KEYS, self._vectors, VECTOR)
-        half, name = str(found[0].ty.dtype), f"staged_{found[0].source.name}"
-        self.buffer = scratch([index(d) for d in shape], half, name, "shared.dyn")
+        self._buffer, self._begin = buffer, begin
+
+    @staticmethod
+    def memory(cut: Decode, half: str) -> ir.Var:
+        """Declare the memory of keys and values.
+
+        It is one piece: TVM 0.27 lets two share memory if copies into the one come before reads of
+        the other, because to take an address is no use of a buffer to it.
+        """
+        vectors = (cut.depth + cut.columns) // VECTOR
+        shape = (cut.stages, cut.groups, TENSOR_KEYS, vectors, VECTOR)
+        return scratch([index(d) for d in shape], half, "staged", "shared.dyn")
 
     def ask(
         self,
@@ -79,7 +94,7 @@ class Staged:
             flat = vector * self._cut.lanes + t
             key, vector = coordinates(flat, [TENSOR_KEYS, index(self._vectors)])
             at = {**place(key), self._axis.var: vector * VECTOR}
-            to = load(self.buffer, [*self._where(number, g, key, vector), index(0)])
+            to = load(self._buffer, [*self._where(number, g, key, vector), index(0)])
 
             def piece(x: ir.TensorLoad) -> tirx.Stmt:
                 stmt = copy(to, substitute(x, at))
@@ -123,7 +138,7 @@ class Staged:
             where = self._where(number, g, *which(own))
 
             def element(lane: ir.Expr) -> tirx.Stmt:
-                value = load(self.buffer, [*where, lane])
+                value = load(self._buffer, [*where, lane])
                 return tirx.BufferStore(into, value, [g, t, own * VECTOR + lane])
 
             return loop("lane", VECTOR, element, tirx.ForKind.VECTORIZED)
@@ -136,4 +151,4 @@ class Staged:
         stage = simplified(tirx.floormod(number, index(self._cut.stages)))
         if self._vectors % BANKS == 0:
             vector = tirx.bitwise_xor(vector, self._turn(key))
-        return [stage, g, key, vector]
+        return [stage, g, key, vector + self._begin]

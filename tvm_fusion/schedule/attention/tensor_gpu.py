@@ -34,11 +34,14 @@ class TensorBlock(SplitBlock):
         self._values = own("values", TENSOR_KEYS // 8 * self._wide, self._half)
         pattern = cut.pattern
         # A quarter of a warp takes vectors of two keys, or of the values of four, two keys apart.
+        memory, begin = Staged.memory(cut, self._half), cut.depth // VECTOR
         self._staged_keys = Staged(
-            cut, pattern.k, cut.keys, pattern.depth, lambda key: key % 2 * SHARERS
+            *(cut, memory, 0, pattern.k, cut.keys, pattern.depth),
+            lambda key: key % 2 * SHARERS,
         )
         self._staged_values = Staged(
-            cut, pattern.v, cut.values, pattern.column, lambda key: key // 2 % SHARERS * 2
+            *(cut, memory, begin, pattern.v, cut.values, pattern.column),
+            lambda key: key // 2 % SHARERS * 2,
         )
         self._pieces = own("pieces", TENSOR_KEYS // 8 * self._wide, self._half)
         self._weights = own("weights", FRAGMENT, self._half)
@@ -46,8 +49,7 @@ class TensorBlock(SplitBlock):
         self._high = own("high", 1), own("highest", 1)
         self._whole = own("sum_of_lanes", 1)
         self._buffers += [self._query, self._keys, self._values, self._pieces, self._weights]
-        self._buffers += [self._scores, *self._high, self._whole]
-        self._buffers += [self._staged_keys.buffer, self._staged_values.buffer]
+        self._buffers += [self._scores, *self._high, self._whole, memory]
 
     def own_rows(
         self, rows: range, t: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
