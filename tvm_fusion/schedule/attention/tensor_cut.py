@@ -20,12 +20,6 @@ STAGED = 64 * 1024  # bytes of keys and values that a multiprocessor waits for
 SHARED_BYTES = 32 * 1024  # for results of warps, which are added up
 
 
-def has_tensor_cores(device: Device) -> bool:
-    """Whether a device multiplies fragments of 16 terms of either half type: from sm_80 on."""
-    number = "".join(c for c in device.arch if c.isdigit())
-    return device.kind == "cuda" and int(number or 0) >= 80
-
-
 def is_tensor_work(
     pattern: Pattern, keys: Sequence[ir.TensorLoad], values: Sequence[ir.TensorLoad], width: int
 ) -> bool:

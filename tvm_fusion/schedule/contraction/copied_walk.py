@@ -85,11 +85,14 @@ class CopiedWalk:
                 return load(self.places, self._place(step, piece, index(vector), thread, lane))
 
             where, slot = step * cut.slices + part, index(0)
-            stmts = [tiles.read(slot, where, source), tiles.use(slot, where)]
+            rows, use = tiles.read_rows(slot, where), tiles.use(slot, where)
+            take = tiles.take(slot, where, source)
             if not is_whole:
-                stmts = [self._inside(number, thread, step, stmt) for stmt in stmts]
+                rows, take, use = (
+                    self._inside(number, thread, step, stmt) for stmt in (rows, take, use)
+                )
             ask = self._ask(tiles, number, thread, step + (STAGES - 1))
-            return sequence([wait(STAGES - 2), stmts[0], ask, stmts[1]])
+            return sequence([rows, wait(STAGES - 2), take, ask, use])
 
         def several(n: ir.Expr) -> tirx.Stmt:
             def stage(s: ir.Expr) -> tirx.Stmt:

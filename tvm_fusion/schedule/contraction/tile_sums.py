@@ -64,7 +64,7 @@ class TileSums:
         own = [self._value, self._weight, self._partial]
         self.registers = [*self._large.arrays, *self._small.arrays, *own]
 
-    def read(self, slot: ir.Expr, step: ir.Expr, held: Held | None = None) -> tirx.Stmt:
+    def read(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Read a tile of each piece, and what it meets of each row.
 
         Parameters
@@ -73,9 +73,26 @@ class TileSums:
             Which of the tiles that are held at once it becomes.
         step : Expr
             Which tile of the column it is.
+        """
+        return sequence([self.take(slot, step), self.read_rows(slot, step)])
+
+    def read_rows(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        """Read what a tile meets of each row."""
+
+        def row(r: ir.Expr) -> tirx.Stmt:
+            return self._small.fill(slot * self._cut.count + r, self._at(r, 0, step))
+
+        return self._rows(row)
+
+    def take(self, slot: ir.Expr, step: ir.Expr, held: Held | None = None) -> tirx.Stmt:
+        """Read a tile of each piece where the large factor lies, or where else it is held.
+
+        Parameters
+        ----------
+        slot, step : Expr
+            As of :meth:`read`.
         held : callable, optional
-            Gives an element of the large factor by piece, vector and lane, if it is not to be read
-            where the factor lies.
+            Gives an element by piece, vector and lane.
         """
         cut = self._cut
 
@@ -83,10 +100,7 @@ class TileSums:
             source = None if held is None else partial(held, p)
             return self._large.fill(slot * cut.pieces + p, self._at(0, p, step), source)
 
-        def row(r: ir.Expr) -> tirx.Stmt:
-            return self._small.fill(slot * cut.count + r, self._at(r, 0, step))
-
-        return sequence([_unrolled("piece", cut.pieces, piece), self._rows(row)])
+        return _unrolled("piece", cut.pieces, piece)
 
     def each_vector(
         self, step: ir.Expr, body: Callable[[ir.Expr, int, ir.TensorLoad], tirx.Stmt]
