@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from ..device import Device, parse
 from .guard import Rule
+from .launches import alternatives
 
 # TVM's analysis counts threads and memory once blocks are lowered and buffers are down to a tile.
 _LOWER_BLOCKS = tvm.ir.transform.Sequential(
@@ -46,13 +47,13 @@ def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
     threads = int(target.attrs.get("max_num_threads", 1024))
     shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
     limits = {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
-    lowered = _LOWER_BLOCKS(tvm.IRModule({"main": func}))["main"]
-    declared = _declared_bytes(lowered)
-    if declared > STATIC_SHARED_BYTES:
-        shared = STATIC_SHARED_BYTES
-    elif s_tir.analysis.verify_gpu_code(_with_static_grid(lowered), limits):
-        return None
-    return f"its blocks need more than {threads} threads or {shared} bytes of shared memory."
+    for one in alternatives(func):
+        lowered = _LOWER_BLOCKS(tvm.IRModule({"main": one}))["main"]
+        fits = _declared_bytes(lowered) <= STATIC_SHARED_BYTES
+        if not fits or not s_tir.analysis.verify_gpu_code(_with_static_grid(lowered), limits):
+            size = shared if fits else STATIC_SHARED_BYTES
+            return f"its blocks need more than {threads} threads or {size} bytes of shared memory."
+    return None
 
 
 def has_tensor_cores(target: Target | Device) -> bool:

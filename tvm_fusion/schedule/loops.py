@@ -79,6 +79,25 @@ def tasks(extent: ir.Expr | int, body: Body, is_parallel: bool = True) -> tirx.F
     return tirx.For(var, index(0), index(extent), kind, body(var), annotations={TASKS: True})
 
 
+#: Annotation of a host's loops of which one has a trip, the others none.
+ONE_OF = "tvm_fusion.one_of"
+
+
+def one_of(choices: Sequence[tuple[ir.Expr, tirx.Stmt]]) -> tirx.Stmt:
+    """Do the one thing whose condition holds, of several that hold barriers.
+
+    A branch would not do: TVM places barriers before it parts the host's code from the device's,
+    and refuses those under conditions.
+    """
+
+    def once(condition: ir.Expr, body: tirx.Stmt) -> tirx.For:
+        trips = tirx.Cast("int64", condition)
+        var, kind = tirx.Var("once", "int64"), tirx.ForKind.SERIAL
+        return tirx.For(var, index(0), trips, kind, body, annotations={ONE_OF: True})
+
+    return sequence([once(condition, body) for condition, body in choices])
+
+
 UNROLLED_TRIPS = 32  # of a small window: its offsets become constants
 
 

@@ -12,13 +12,11 @@ from ..gpu import check_gpu, rule
 from ..guard import reason_of
 from ..launches import launches
 from .canonical import canonical, gathered
-from .fragment_gpu import fragment_gpu
-from .fragment_slim import fragment_slim
 from .graft import CannotGraft, graft
+from .guarded_rows import few_rows_gpu, guarded_rows
 from .operands import SumOfProducts
 from .row_sums import RowSum
 from .slim import slim
-from .slim_gpu import slim_gpu
 from .sums_gpu import sums_gpu
 
 RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
@@ -31,17 +29,24 @@ def contraction_gpu(
     target: Target,
     row_sum: RowSum | None = None,
 ) -> tirx.PrimFunc:
-    """Make the kernel: the first schedule that is one launch and fits the device.
+    """Make the kernel, or the kernels of which one is launched: by how many rows there are.
 
-    Products with a sum over the rows are of few rows. Schedules finish one sum at a time, so those
-    of several pieces are plain sums.
+    Products with a sum over the rows are of few rows.
     """
     cut = slim(contraction, target, row_sum)
     if cut is not None:
-        fragments = fragment_slim(cut, target)
-        if fragments is not None:
-            return fragment_gpu(program, fragments)
-        return slim_gpu(program, cut, target)
+        return few_rows_gpu(program, cut, target)
+    general = _of_any_rows(program, contraction, name, target)
+    return guarded_rows(program, contraction, general, target)
+
+
+def _of_any_rows(
+    program: Program, contraction: SumOfProducts, name: str, target: Target
+) -> tirx.PrimFunc:
+    """Make the kernel: the first schedule that is one launch and fits the device.
+
+    Schedules finish one sum at a time, so those of several pieces are plain sums.
+    """
     if contraction.pieces is not None:
         return sums_gpu(program, contraction)
     factors = (("left", contraction.left), ("right", contraction.right))
