@@ -51,12 +51,10 @@ def build(folder: Path, target: str, seed: int, count: int, only: Sequence[str])
 
 
 def _compile(folder: Path, target: str, seed: int, count: int, number: int) -> str | None:
-    import torch
-
     import tvm_fusion
 
     work = works(seed, count)[number]
-    exported = torch.export.export(work.module(), tuple(work.examples()))
+    exported = work.exported()
     names = list(exported.graph_signature.user_inputs)
     static = [str(names[i]) for i in work.static]
     try:

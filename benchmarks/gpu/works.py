@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ class Work:
         The least part of the copy bandwidth.
     limit_us : float or None
         The most microseconds.
+    most_rows : int or None
+        It is compiled for any number of the first argument's rows up to this; ``None``: for those
+        that it has.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Work:
     packed: tuple[int, ...] = ()
     floor: float | None = None
     limit_us: float | None = None
+    most_rows: int | None = None
 
     def module(self) -> torch.nn.Module:
         """Wrap the function as PyTorch exports it."""
@@ -54,8 +58,20 @@ class Work:
         return ()
 
     def examples(self) -> list[Tensor]:
-        """Give arguments whose shapes and dtypes matter only."""
-        return self.draw(0, "cpu")
+        """Give arguments whose shapes and dtypes matter only; one row would be taken for static."""
+        if self.most_rows is None:
+            return self.draw(0, "cpu")
+        (_, *columns), *others = self.shapes
+        return replace(self, shapes=((self.most_rows, *columns), *others)).draw(0, "cpu")
+
+    def exported(self) -> torch.export.ExportedProgram:
+        """Give it as PyTorch exports it."""
+        examples = tuple(self.examples())
+        if self.most_rows is None:
+            return torch.export.export(self.module(), examples)
+        rows = torch.export.Dim("rows", min=1, max=self.most_rows)
+        dynamic = ({0: rows}, *({} for _ in examples[1:]))
+        return torch.export.export(self.module(), examples, dynamic_shapes=dynamic)
 
     def draw(self, seed: int, device: str) -> list[Tensor]:
         """Draw arguments from a normal distribution; bytes are all equally likely."""
@@ -181,6 +197,8 @@ NAMED = (
     Work("gemv_4096x28672", gemv, ((1, 4096), (4096, 28672)), limit_us=60),
     Work("linear_4096x14336", linear, ((1, 4096), (14336, 4096)), floor=0.85),
     Work("linear_8_rows_4096x14336", linear, ((8, 4096), (14336, 4096))),
+    Work("linear_any_1_row_4096x14336", linear, ((1, 4096), (14336, 4096)), most_rows=64),
+    Work("linear_any_8_rows_4096x14336", linear, ((8, 4096), (14336, 4096)), most_rows=64),
     Work(
         "int4_linear_4096x14336", int4_linear, ((1, 4096), (14336, 2048), (14336, 32)),
         packed=(1,), floor=0.70,
