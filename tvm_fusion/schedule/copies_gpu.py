@@ -6,8 +6,13 @@ compiler cannot leave empty until they are used, and whose vectors may change th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
+
+from .._tvm_buffer import scratch
+from .loops import index
 
 BYTES = 16  # of a copy
 COPY = "copy_vector"
@@ -34,6 +39,15 @@ __device__ __forceinline__ void warp_meets() {
   __syncwarp();
 }
 """
+
+
+def places(shape: Sequence[int], dtype: str) -> ir.Var:
+    """Declare all shared memory of a kernel that is copied to, in one piece.
+
+    TVM 0.27 lets two pieces share memory if copies into the one come before reads of the other, for
+    to take an address is no use of a buffer to it. CUDA wants one type for all of a name.
+    """
+    return scratch([index(d) for d in shape], dtype, f"copied_{dtype}", "shared.dyn")
 
 
 def copy(to: ir.TensorLoad, element: ir.TensorLoad) -> tirx.Stmt:

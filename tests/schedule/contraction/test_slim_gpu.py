@@ -174,4 +174,4 @@ def test_blocks_fit_the_device(arch, columns, made):
 
 @pytest.mark.cuda_toolchain
 def test_compiles_for_cuda():
-    assert compiles_for_cuda(TEMPLATE, CASES | HALF)
+    assert compiles_for_cuda(TEMPLATE, CASES | HALF | COPIED)

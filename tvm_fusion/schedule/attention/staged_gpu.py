@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..address import conditions_of
-from ..copies_gpu import commit, copy, meet, wait
+from ..copies_gpu import commit, copy, meet, places, wait
 from ..loops import coordinates, index, loop, sequence, simplified, substitute, when
 from .decode import Decode
 from .tensor_cut import TENSOR_KEYS
@@ -61,14 +60,10 @@ class Staged:
 
     @staticmethod
     def memory(cut: Decode, half: str) -> ir.Var:
-        """Declare the memory of keys and values.
-
-        It is one piece: TVM 0.27 lets two share memory if copies into the one come before reads of
-        the other, because to take an address is no use of a buffer to it.
-        """
+        """Declare the memory of keys and values."""
         vectors = (cut.depth + cut.columns) // VECTOR
         shape = (cut.stages, cut.groups, TENSOR_KEYS, vectors, VECTOR)
-        return scratch([index(d) for d in shape], half, "staged", "shared.dyn")
+        return places(shape, half)
 
     def ask(
         self,

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from tvm import DataType, ir, tirx
 from tvm.target import Target
 
-from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
-from ..copies_gpu import BYTES, commit, copy, wait
+from ..copies_gpu import BYTES, commit, copy, places, wait
 from ..gpu import has_tensor_cores
 from ..loops import ceildiv, constant, index, loop, sequence, simplified, when
 from .slim import Slim
@@ -61,8 +60,7 @@ class CopiedWalk:
         if STAGES * size > BLOCK_BYTES or steps < STAGES:
             return None
         shape = (STAGES, cut.pieces, tile.vectors, cut.threads, tile.lanes)
-        places = scratch([index(d) for d in shape], dtype, "copied", "shared.dyn")
-        return cls(cut, places)
+        return cls(cut, places(shape, dtype))
 
     def begin(self, number: ir.Expr, thread: ir.Expr, tiles: TileSums) -> tirx.Stmt:
         """Ask for the first steps."""
