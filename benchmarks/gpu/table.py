@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import table
+from benchmarks.records import text
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu.json"
@@ -16,7 +16,7 @@ RESULT = HERE / "results" / "gpu.json"
 def keep(record: Mapping[str, Any]) -> None:
     """Write a record, and the page that shows it."""
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(record, indent=1) + "\n")
+    RESULT.write_text(text(record))
     (HERE / "README.md").write_text(render(record))
 
 

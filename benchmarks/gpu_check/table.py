@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import text
+
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_check.json"
 
@@ -24,7 +26,7 @@ def keep(path: Path) -> None:
     record["names"] = [result["name"] for result in results if result["status"] == "right"]
     record["wrong"] = [result for result in results if result["status"] != "right"]
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(record, indent=1) + "\n")
+    RESULT.write_text(text(record))
     (HERE / "README.md").write_text(render(record))
 
 

@@ -16,6 +16,9 @@ from tvm_fusion.fusion.records import Records
 from . import measure, variants
 from .cases import Case, cases, planned
 
+_DIGITS = 16  # of a hash that are enough to find a group again
+_ROUNDS = ("quotients", "runs")  # what figures are the medians of: not kept
+
 Progress = Callable[[str], None]
 
 
@@ -56,7 +59,8 @@ class Survey:
             key = case.key(self._device)
             if key not in self._groups:
                 result = measure.measure(case, self._target, self._settings, self._seed)
-                self._groups[key] = self._about(case, key) | result
+                kept = {k: v for k, v in result.items() if k not in _ROUNDS}
+                self._groups[key] = self._about(case, key) | kept
                 self._put(case, key, result)
                 shown = f"{result['ratio']:.2f}" if "ratio" in result else result["reason"]
                 progress(f"{name}: {number}/{len(several)} {case.group.title}: {shown}")
@@ -80,7 +84,7 @@ class Survey:
         return {
             "title": case.group.title,
             "template": case.template,
-            "structure": key.structure,
+            "structure": key.structure[:_DIGITS],
             "inputs": [str(v.type) for v in case.group.inputs],
             "outputs": [str(v.type) for v in case.group.outputs],
             "models": {},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import zoo
+from benchmarks.records import text
 from tvm_fusion.errors import UserError
 
 from . import environment, measure, session
@@ -73,19 +73,8 @@ def write(path: Path, record: dict[str, Any]) -> None:
     """Write the record whole or not at all; an interrupt leaves the models finished before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(_text(record))
+    partial.write_text(text(record))
     partial.replace(path)
-
-
-def _text(record: dict[str, Any]) -> str:
-    """Write JSON with a line for each item of a list, so that a change shows what changed."""
-    lines = []
-    for key, value in record.items():
-        text = json.dumps(value)
-        if isinstance(value, list) and value:
-            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
-        lines.append(f" {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,0 +1,21 @@
+"""Records of measurements as JSON: a line for each thing that was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def text(record: Mapping[str, Any]) -> str:
+    """Write a record with a line for each item of a list or table, so that a change shows what."""
+    return "{\n" + ",\n".join(f" {json.dumps(k)}: {_items(v)}" for k, v in record.items()) + "\n}\n"
+
+
+def _items(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+    if isinstance(value, Mapping) and value:
+        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+        return "{\n  " + ",\n  ".join(lines) + "\n }"
+    return json.dumps(value)
