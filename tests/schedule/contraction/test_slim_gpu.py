@@ -134,8 +134,8 @@ def test_the_large_factor_is_read_once():
 
 @pytest.mark.parametrize(
     "example",
-    [case(17, 64, 64), case(1, 64, 63), case(n, 64, 64), case(2, 64, n)],
-    ids=["many_rows", "odd_columns", "symbolic_rows", "symbolic_columns"],
+    [case(17, 64, 64), case(1, 64, 63), case(2, 64, n)],
+    ids=["many_rows", "odd_columns", "symbolic_columns"],
 )
 def test_others_are_not_taken(example):
     params, body, _ = example

@@ -105,10 +105,10 @@ def _where(result: Result, condition: ir.Expr) -> Result:
 
 
 def _symbolic_rows(contraction: SumOfProducts) -> Axis | None:
-    """Find the only axis whose extent is symbolic, if one factor alone runs along it."""
-    symbolic = [a for a in contraction.stage.axes if constant(a.extent) is None]
-    symbolic += [a for a in contraction.stage.reduce if constant(a.extent) is None]
-    if len(symbolic) != 1 or symbolic[0] not in contraction.stage.axes:
+    """Find the only axis of a symbolic extent, if it is one of rows; the last is one of columns."""
+    stage = contraction.stage
+    symbolic = [a for a in (*stage.axes, *stage.reduce) if constant(a.extent) is None]
+    if len(symbolic) != 1 or symbolic[0] not in stage.axes[:-1]:
         return None
     used = [symbolic[0].var in variables(f) for f in (contraction.left, contraction.right)]
     return symbolic[0] if sum(used) == 1 else None
