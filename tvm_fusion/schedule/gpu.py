@@ -15,6 +15,9 @@ from ..device import Device, parse
 from .guard import Rule
 from .launches import alternatives
 
+_MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"  # of TVM's generator of CUDA
+ALL = 0xFFFFFFFF  # threads that take part in an exchange: every one of a warp
+
 # TVM's analysis counts threads and memory once blocks are lowered and buffers are down to a tile.
 _LOWER_BLOCKS = tvm.ir.transform.Sequential(
     [
@@ -54,6 +57,16 @@ def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
             size = shared if fits else STATIC_SHARED_BYTES
             return f"its blocks need more than {threads} threads or {size} bytes of shared memory."
     return None
+
+
+def resident(body: tirx.Stmt, blocks: int) -> tirx.Stmt:
+    """Tell CUDA's compiler how many blocks of a kernel a multiprocessor is to hold at once.
+
+    Left alone, it saves registers for more than there are, and reads late. It surrounds the body of
+    the loop over blocks; as an attribute of a PrimFunc it is lost.
+    """
+    count = tirx.IntImm("int32", blocks)
+    return tirx.AttrStmt(tirx.IntImm("int32", 0), _MIN_BLOCKS, count, body)
 
 
 def has_tensor_cores(target: Target | Device) -> bool:

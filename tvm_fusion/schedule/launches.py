@@ -26,9 +26,8 @@ def is_choice(stmt: tirx.Stmt) -> bool:
 def _count(stmt: tirx.Stmt) -> int:
     if isinstance(stmt, tirx.SeqStmt):
         choices = [_count(part.body) for part in stmt.seq if is_choice(part)]
-        return sum(_count(part) for part in stmt.seq if not is_choice(part)) + max(
-            choices, default=0
-        )
+        others = [_count(part) for part in stmt.seq if not is_choice(part)]
+        return sum(others) + max(choices, default=0)
     if isinstance(stmt, s_tir.SBlockRealize):
         return _count(stmt.block.body)
     if isinstance(stmt, tirx.AttrStmt):

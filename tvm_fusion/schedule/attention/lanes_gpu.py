@@ -8,9 +8,9 @@ from collections.abc import Callable
 from tvm import ir, tirx
 from tvm.tirx.op import tvm_warp_shuffle
 
+from ..gpu import ALL
 from ..loops import index, loop
 
-ALL = 0xFFFFFFFF  # threads that take part: every one of a warp
 Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
 Every = Callable[[Callable[[ir.Expr, ir.Expr], tirx.Stmt]], tirx.Stmt]
 

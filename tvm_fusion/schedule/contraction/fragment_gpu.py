@@ -12,13 +12,11 @@ from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
 from ...fusion.program import Program
+from ..gpu import resident
 from ..loops import block, index, kernel, sequence, threads
 from .fragment_slim import FragmentSlim
 from .fragment_walk import FragmentWalk
 from .slim_gpu import finish
-
-#: Without it, the compiler saves registers for more blocks than there are, and reads late.
-MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def fragment_gpu(program: Program, cut: FragmentSlim) -> tirx.PrimFunc:
@@ -35,6 +33,6 @@ def fragment_gpu(program: Program, cut: FragmentSlim) -> tirx.PrimFunc:
             stmts.append(cut.every(partial(walk.publish, some, shared)))
             stmts.append(cut.every(partial(finish, cut, number, some, shared, None)))
         made = block("slices", sequence(stmts), [*walk.buffers, shared])
-        return tirx.AttrStmt(index(0), MIN_BLOCKS, tirx.IntImm("int32", cut.resident), made)
+        return resident(made, cut.resident)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))

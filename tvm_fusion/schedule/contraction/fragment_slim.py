@@ -6,7 +6,7 @@ more of the large factor than of the small one, and the eight columns are the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import tvm_ffi
@@ -17,7 +17,7 @@ from ...device import Device, parse
 from ...ecg.work import at
 from ...fusion.program import Axis
 from ..gpu import has_tensor_cores
-from ..loops import constant, index, product, threads
+from ..loops import constant, index, product
 from .elements import Elements
 from .fragments import CHUNK, LINES, SHARERS, SUMS
 from .half_numbers import FRACTION, scaled_number
@@ -56,10 +56,6 @@ class FragmentSlim(Slim):
     def threads(self) -> int:
         """Threads of a block: its slices are warps."""
         return self.slices * LINES * SHARERS
-
-    def every(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Run something in every thread; behind it, what they wrote is known to all."""
-        return threads("threadIdx.x", self.threads, body)
 
     @property
     def eights(self) -> int:

@@ -68,7 +68,7 @@ class FragmentWeights:
 
     def _scale(self, factors: Sequence[ir.Expr]) -> Callable[[ir.Expr, Where, ir.Expr], ir.Expr]:
         wide = [widened(factor, lambda _: None) for factor in factors]
-        value = reduce(mul, wide, tirx.const(1, "float32")) if not wide else reduce(mul, wide)
+        value = reduce(mul, wide) if wide else tirx.const(1, "float32")
 
         def scale(copy: ir.Expr, where: Where, thread: ir.Expr) -> ir.Expr:
             return substitute(self._registers.values(value, copy, thread), where)

@@ -13,7 +13,7 @@ from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditional_loads
-from ..loops import ceildiv, constant, coordinates, index, product, when
+from ..loops import Body, ceildiv, constant, coordinates, index, product, threads, when
 from .operands import SumOfProducts
 from .row_sums import RowSum
 from .tile import Tile, tile_of
@@ -93,6 +93,10 @@ class Slim:
     def threads(self) -> int:
         """Threads of a block."""
         return self.lanes * self.slices
+
+    def every(self, body: Body) -> tirx.Stmt:
+        """Run something in every thread; behind it, what they wrote is known to all."""
+        return threads("threadIdx.x", self.threads, body)
 
     @property
     def side(self) -> int:

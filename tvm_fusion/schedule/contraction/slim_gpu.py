@@ -72,17 +72,17 @@ def slim_gpu(program: Program, cut: Slim, target: Target) -> tirx.PrimFunc:
 
         stmts = []
         if copied is not None:
-            stmts.append(_every(cut, lambda t: copied.begin(number, t, tiles(t))))
+            stmts.append(cut.every(lambda t: copied.begin(number, t, tiles(t))))
         if staged is not None:
-            stmts += [_every(cut, partial(staged.stage, number)), _every(cut, staged.fold)]
-        stmts.append(_every(cut, lambda t: _sums(walked, number, sums, t, tiles(t), copied)))
+            stmts += [cut.every(partial(staged.stage, number)), cut.every(staged.fold)]
+        stmts.append(cut.every(lambda t: _sums(walked, number, sums, t, tiles(t), copied)))
         for first in range(0, rows, cut.together):
             some = range(first, min(first + cut.together, rows))
-            stmts.append(_every(cut, partial(_publish, cut, some, sums, shared)))
+            stmts.append(cut.every(partial(_publish, cut, some, sums, shared)))
             if is_folded:
-                stmts.append(_every(cut, partial(_fold, cut, some, shared, folded)))
+                stmts.append(cut.every(partial(_fold, cut, some, shared, folded)))
             parts = folded if is_folded else shared
-            stmts.append(_every(cut, partial(finish, cut, number, some, parts, staged)))
+            stmts.append(cut.every(partial(finish, cut, number, some, parts, staged)))
         buffers = [
             sums,
             shared,
@@ -93,11 +93,6 @@ def slim_gpu(program: Program, cut: Slim, target: Target) -> tirx.PrimFunc:
         return block("slices", sequence(stmts), buffers)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))
-
-
-def _every(cut: Slim, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-    """Run something in every thread; behind it, what they wrote is known to all."""
-    return threads("threadIdx.x", cut.threads, body)
 
 
 def _sums(

@@ -8,7 +8,7 @@ from tvm import ir, sym, tirx
 from tvm.target import Target
 
 from ...device import Device, parse
-from ..gpu import STATIC_SHARED_BYTES
+from ..gpu import STATIC_SHARED_BYTES, resident
 from ..loops import NEAR, find
 from .block import Block
 from .emit import integer, opaque, sequence, threads_of, volume
@@ -23,7 +23,6 @@ from .storage import Storage, place_rows
 from .threads import emit_walk
 
 WARP = 32
-RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"  # of TVM's generator of CUDA
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
 
 
@@ -128,10 +127,7 @@ def _resident(body: tirx.Stmt, block: Block, geometry: Geometry) -> tirx.Stmt:
     """
     each = block.row_registers + WORKING_REGISTERS
     count = BLOCK_REGISTERS // (each * geometry.threads * geometry.rows)
-    if count < 1:
-        return body
-    number = tirx.IntImm("int32", count)
-    return tirx.AttrStmt(tirx.IntImm("int32", 0), RESIDENT, number, body)
+    return body if count < 1 else resident(body, count)
 
 
 def _place(

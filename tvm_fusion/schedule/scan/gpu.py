@@ -16,7 +16,7 @@ from tvm.target import Target
 from tvm.tirx.op import tvm_warp_shuffle
 
 from ..._tvm_buffer import scratch
-from ..gpu import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu import ALL, VECTOR_BYTES, VECTOR_TYPES
 from ..loops import (
     block,
     ceildiv,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 LEAST_THREADS = 128  # of a block: short rows share one
 MOST_THREADS = 512  # of a row: blocks enough find room for some to wait while others compute
 SYMBOLIC_ROW = 2048  # what an unknown row is taken for
-ALL = 0xFFFFFFFF  # threads that take part in an exchange: every one of a warp
 
 Body = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
