@@ -7,9 +7,12 @@ from tvm.script import tirx as T
 
 from tvm_fusion.deploy.copies import copies
 from tvm_fusion.deploy.dependent_launch import (
+    LAUNCH_PARAMS,
+    LaunchEarly,
     has_dependent_launch,
     launched_early,
 )
+from tvm_fusion.deploy.lower import LowerToVM
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.launches import launches
@@ -117,3 +120,30 @@ def test_what_is_read_may_change_until_the_wait(copying):
 @pytest.mark.cuda_toolchain
 def test_tvm_still_says_that_what_is_read_never_changes(copying):
     assert "__restrict__" in source_of(launched_early(copying), "s_tir")
+
+
+def calling(kernel, **attrs):
+    """A module whose main launches the kernels of one PrimFunc."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((64,), "float32"))
+    name = builder.add_func(kernel, "kernel")
+    with builder.function("main", [x], attrs=attrs):
+        with builder.dataflow():
+            out = builder.emit_output(relax.call_tir(name, [x], x.ty))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_90a"])
+def test_a_single_kernel_is_launched_early_too(target):
+    target = parse(target).tvm_target()
+    mod = calling(two_kernels)
+    with target:
+        lowered = LowerToVM()(mod)
+    assert (LAUNCH_PARAMS in lowered["kernel"].attrs) == has_dependent_launch(target)
+
+
+def test_kernels_of_foreign_functions_stay():
+    mod = calling(two_kernels, Codegen="another")
+    with parse("cuda:sm_90a").tvm_target():
+        tvm.ir.assert_structural_equal(LaunchEarly()(mod), mod)

@@ -12,17 +12,38 @@ from __future__ import annotations
 
 import tvm
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from ..ecg.intrinsic import call_name
-from ..foreign import has_blocks
+from ..foreign import has_blocks, is_lowered, is_ours
 from ..schedule.loops import find
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM 0.27 spells it
 LEAST_ARCH = 90
+
+
+@tvm.transform.module_pass(opt_level=0, name="LaunchEarly")
+class LaunchEarly:
+    """Let the kernels of Relax functions be launched early, where the current target can.
+
+    That pays for a single kernel, too: it may follow another call's, or whatever its caller put
+    into the same stream or CUDA graph.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Apply to what every Relax function calls that is ours and not lowered yet."""
+        target = Target.current()
+        if target is None or not has_dependent_launch(target):
+            return mod
+        mod = mod.clone()
+        for func in [f for f in mod.functions.values() if is_ours(f) and not is_lowered(f)]:
+            for kernel in relax.analysis.all_global_vars(func):
+                if isinstance(mod[kernel], tirx.PrimFunc):
+                    mod.update_func(kernel, launched_early(mod[kernel]))
+        return mod
 
 
 @tvm.transform.module_pass(opt_level=0, name="ReadBehindWaits")

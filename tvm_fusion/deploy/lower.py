@@ -9,6 +9,7 @@ from tvm.target import Target
 
 from ..foreign import LOWERED, is_ours, on_ours
 from .capture import CAPTURED, CaptureLaunches
+from .dependent_launch import LaunchEarly
 from .static_inputs import with_static_inputs
 
 
@@ -28,6 +29,7 @@ class LowerToVM:
         on_cuda = target is not None and target.kind.name == "cuda"
         if on_cuda and ctx.config.get("relax.backend.use_cuda_graph", False):
             mod = Sequential([CaptureLaunches()])(mod)
+        mod = Sequential([LaunchEarly()])(mod)
         mod = on_ours(
             lower.ToNonDataflow(),
             lower.RemovePurityChecking(),
