@@ -16,13 +16,11 @@ import tvm
 import tvm_ffi
 from tvm import DataType, ir, relax, tirx
 from tvm.ir.transform import PassContext
-from tvm.target import Target
 
 from ..foreign import is_lowered, is_ours
 from ..fusion.decisions import Decision, record
 from ..schedule.launches import launches
 from .copies import copies
-from .dependent_launch import has_dependent_launch, launched_early
 from .static_inputs import static_inputs
 
 CAPTURED = "tvm_fusion.captured"  # marks a function whose kernels become a CUDA graph
@@ -40,7 +38,7 @@ class CaptureLaunches:
 
     A function is taken if it is one block of ``call_tir`` with more than :data:`MOST_LAUNCHES`
     launches, unless copies of its inputs would cost more than its launches; it is marked then. Its
-    static inputs are read where they are. Where the device can, its kernels are launched early.
+    static inputs are read where they are.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -58,13 +56,8 @@ class CaptureLaunches:
             else:
                 record(_too_large(gvar.name_hint, capture.copied_bytes, count))
         mod = builder.get()
-        target = Target.current()
-        early = target is not None and has_dependent_launch(target)
         for gvar, func in found.items():
             mod.update_func(gvar, func)
-            for kernel in relax.analysis.all_global_vars(func) if early else ():
-                if isinstance(mod[kernel], tirx.PrimFunc):
-                    mod.update_func(kernel, launched_early(mod[kernel]))
         return relax.transform.Normalize()(mod)
 
 
