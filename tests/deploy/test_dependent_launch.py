@@ -90,6 +90,40 @@ def test_devices_that_know_it(target, expected):
     assert has_dependent_launch(parse(target).tvm_target()) == expected
 
 
+def calling(func, **attrs):
+    """A function that calls a kernel, beside a kernel that nobody calls."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([64], "float32"))
+    with builder.function("main", [x], attrs=attrs):
+        with builder.dataflow():
+            gvar = builder.add_func(func, "kernel")
+            y = builder.emit_output(relax.call_tir(gvar, [x], relax.TensorType([64], "float32")))
+        builder.emit_func_output(y)
+    mod = builder.get()
+    mod["other"] = two_kernels
+    return mod
+
+
+@pytest.mark.parametrize(
+    ("target", "attrs", "expected"),
+    [
+        ("cuda:sm_80", {}, False),
+        ("cuda:sm_90a", {}, True),
+        ("cuda:sm_90a", {"Primitive": True}, False),
+        ("rocm:gfx942", {}, False),
+    ],
+)
+def test_kernels_of_our_functions_are_launched_early(target, attrs, expected):
+    mod = calling(two_kernels, **attrs)
+    with parse(target).tvm_target():
+        early = LaunchEarly()(mod)
+        lowered = LowerToVM()(mod)
+    for found in (early, lowered):
+        assert (LAUNCH_PARAMS in found["kernel"].attrs) == expected
+        assert LAUNCH_PARAMS not in found["other"].attrs
+    tvm.ir.assert_structural_equal(early["main"], mod["main"])
+
+
 def source_of(func, tir_pipeline="tvm_fusion"):
     spec = parse("cuda:sm_90a")
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
@@ -120,30 +154,3 @@ def test_what_is_read_may_change_until_the_wait(copying):
 @pytest.mark.cuda_toolchain
 def test_tvm_still_says_that_what_is_read_never_changes(copying):
     assert "__restrict__" in source_of(launched_early(copying), "s_tir")
-
-
-def calling(kernel, **attrs):
-    """A module whose main launches the kernels of one PrimFunc."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((64,), "float32"))
-    name = builder.add_func(kernel, "kernel")
-    with builder.function("main", [x], attrs=attrs):
-        with builder.dataflow():
-            out = builder.emit_output(relax.call_tir(name, [x], x.ty))
-        builder.emit_func_output(out)
-    return builder.get()
-
-
-@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_90a"])
-def test_a_single_kernel_is_launched_early_too(target):
-    target = parse(target).tvm_target()
-    mod = calling(two_kernels)
-    with target:
-        lowered = LowerToVM()(mod)
-    assert (LAUNCH_PARAMS in lowered["kernel"].attrs) == has_dependent_launch(target)
-
-
-def test_kernels_of_foreign_functions_stay():
-    mod = calling(two_kernels, Codegen="another")
-    with parse("cuda:sm_90a").tvm_target():
-        tvm.ir.assert_structural_equal(LaunchEarly()(mod), mod)

@@ -27,22 +27,20 @@ LEAST_ARCH = 90
 
 @tvm.transform.module_pass(opt_level=0, name="LaunchEarly")
 class LaunchEarly:
-    """Let the kernels of Relax functions be launched early, where the current target can.
-
-    That pays for a single kernel, too: it may follow another call's, or whatever its caller put
-    into the same stream or CUDA graph.
-    """
+    """Launch all kernels of functions that are ours early, where all devices can."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to what every Relax function calls that is ours and not lowered yet."""
+        """Apply to the scheduled PrimFuncs that functions call which are not lowered yet."""
         target = Target.current()
         if target is None or not has_dependent_launch(target):
             return mod
         mod = mod.clone()
-        for func in [f for f in mod.functions.values() if is_ours(f) and not is_lowered(f)]:
-            for kernel in relax.analysis.all_global_vars(func):
-                if isinstance(mod[kernel], tirx.PrimFunc):
-                    mod.update_func(kernel, launched_early(mod[kernel]))
+        for func in list(mod.functions.values()):
+            if not is_ours(func) or is_lowered(func):
+                continue
+            for gvar in relax.analysis.all_global_vars(func):
+                if isinstance(mod[gvar], tirx.PrimFunc):
+                    mod.update_func(gvar, launched_early(mod[gvar]))
         return mod
 
 

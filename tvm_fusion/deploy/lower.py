@@ -18,7 +18,8 @@ class LowerToVM:
     """Lower Relax functions to what TVM's virtual machine executes.
 
     Memory is planned statically. On CUDA, with ``relax.backend.use_cuda_graph``, launches become
-    CUDA graphs; see :mod:`tvm_fusion.deploy.capture`. Lowered functions are marked, so that a
+    CUDA graphs; see :mod:`tvm_fusion.deploy.capture`. Kernels are launched early where devices can;
+    see :mod:`tvm_fusion.deploy.dependent_launch`. Lowered functions are marked, so that a
     second application leaves them alone: TVM's own passes would check every argument twice.
     """
 
