@@ -84,6 +84,8 @@ class _Function:
         """Write the module in which it does."""
         gvar = self.mod.get_global_var(self.name)
         func = self.mod[gvar]
+        if len(func.body.blocks) != 1:
+            raise UserError(f"function {self.name!r} writes to inputs and branches", "no branches")
         (block,) = func.body.blocks
         self.table = {b.var: b.value for b in block.bindings}
         writes: dict[ir.Var, _Write] = {}
@@ -133,7 +135,7 @@ class _Function:
             return None
         start = self._before_shift(number, len(counted))
         number = number if start is None else start
-        if any(int(extent) != 1 for extent in number.ty.shape):
+        if not all(map(_is_one, number.ty.shape)):
             return None
         write = Slice(param.ty, number.ty, values.ty, axis, start is not None)
         return _Write(param, number, values, write)
