@@ -5,10 +5,11 @@ over half types has time for some 28 instructions an element before memory is no
 waits for. Float32's own functions take 20 to 40, divisions 10.
 
 Relative errors are below 2**-14 (of `div`: 2**-22), an eighth of float16's last place at worst, on
-top of the half that rounding takes; what is made for one type has an eighth of that type's, or a
-third where nothing else is rounded with it. Those of the instructions, as PTX's manual has them,
-are 2**-22 (`ex2.approx`, `div.full`) and 2**-23 (`rcp.approx`). What `ftz` would flush to zero
-matters to bfloat16, whose range is float32's: exponentials are therefore squares of square roots.
+top of the half that rounding takes. GELU, with which nothing else is rounded, has a fifth of the
+last place of its type. Those of the instructions, as PTX's manual has them, are 2**-22
+(`ex2.approx`, `div.full`) and 2**-23 (`rcp.approx`). What `ftz` would flush to zero matters to
+bfloat16, whose range is float32's: exponentials are therefore squares of square roots, or taken
+many times too large.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __forceinline__ __device__ float tvm_fusion_positive(float x) {
   return x < 0.0f ? 0.0f : x;
 #endif
 }
-// One instruction with the product that it is of.
+// Between 0 and 1, with the product that it is of in one instruction; of NaN, 0.
 __forceinline__ __device__ float tvm_fusion_part(float x) {
   return __saturatef(x);
 }
@@ -106,10 +107,10 @@ FUNCTIONS = {
   return x < 0.0f ? tail : 1.0f - tail;
 }
 """,
-    # x times that: x or 0 minus |x| times the tail beyond |x|. The exponent of two of the tail is a
-    # polynomial in |x|, of which a 4096th is taken, at most 1, so that powers stay normal numbers as
-    # long as results are. Errors are below 2**-13.5 down to the smallest normal results of float16,
-    # and an eighth of the smallest number.
+    # x times that: x or 0 minus |x| times the tail beyond |x|, a power of two whose exponent is a
+    # polynomial in |x|. A 4096th of |x|, at most 1, stands for it, so that the power is 4096 times
+    # the tail: a normal number as long as the result is any. The error is below 2**-13.5 down to
+    # float16's smallest normal numbers, and below an eighth of its smallest number.
     "gelu_float16": """(float x) {
   float part = tvm_fusion_part(fabsf(x) * 0.000244140625f);
   float power = fmaf(-3.69513787e+14f, part, 1.64020775e+12f);
@@ -118,7 +119,7 @@ FUNCTIONS = {
   return fmaf(-part, tvm_fusion_ex2(power), tvm_fusion_positive(x));
 }
 """,
-    # The same down to the smallest results of bfloat16: 2**-10.8, an eighth of its last place.
+    # The same below 2**-10.8 down to bfloat16's smallest number.
     "gelu_bfloat16": """(float x) {
   float part = tvm_fusion_part(fabsf(x) * 0.000244140625f);
   float power = fmaf(fmaf(-6.02219561e+18f, part, 8.25155645e+16f), part, -4.7594566e+14f);
