@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..loops import coordinates, index, local, loop, sequence, substitute, when
+from ..loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
 from .elements import Elements
 from .fragment_slim import FragmentSlim, bare
 from .fragment_weights import FragmentWeights, Where
@@ -71,7 +71,7 @@ class FragmentWalk:
             def one(i: ir.Expr) -> tirx.Stmt:
                 return tirx.BufferStore(self._sums, cut.contraction.initial, [thread, i])
 
-            return _unrolled("sum", cut.kept, one)
+            return unrolled("sum", cut.kept, one)
 
         def read(step: ir.Expr | int, slot: int) -> tirx.Stmt:
             return self._phase(self._read, index(step), slot % slots)
@@ -119,7 +119,7 @@ class FragmentWalk:
             inside = tirx.all(row >= 0, row < len(rows))
             return when(inside, tirx.BufferStore(shared, value, [warp, place]))
 
-        return _unrolled("sum", cut.kept, one)
+        return unrolled("sum", cut.kept, one)
 
     def _read(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Read a tile of each piece, and the same terms of a row."""
@@ -131,7 +131,7 @@ class FragmentWalk:
         def eight(e: ir.Expr) -> tirx.Stmt:
             return self._small.fill(slot * cut.eights + e, self._row(thread, e, tile), None, thread)
 
-        reads = _unrolled("piece", cut.pieces, piece), _unrolled("eight", cut.eights, eight)
+        reads = unrolled("piece", cut.pieces, piece), unrolled("eight", cut.eights, eight)
         return sequence(reads)
 
     def _arrange(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
@@ -156,8 +156,8 @@ class FragmentWalk:
                 stmts.append(tirx.BufferStore(self._right, substitute(held, where), mine))
             return sequence(stmts)
 
-        pieces = _unrolled("piece", cut.pieces, piece)
-        return sequence([pieces, _unrolled("eight", cut.eights, eight)])
+        pieces = unrolled("piece", cut.pieces, piece)
+        return sequence([pieces, unrolled("eight", cut.eights, eight)])
 
     def _multiply(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply fragments; sums of a group of terms are scaled before they join the others."""
@@ -181,14 +181,14 @@ class FragmentWalk:
                     ),
                 )
 
-            fragments = _unrolled("fragment", terms // CHUNK * cut.eights * pairs, fragment)
+            fragments = unrolled("fragment", terms // CHUNK * cut.eights * pairs, fragment)
             if self._weights.scales is None:
                 return fragments
 
             def clear(i: ir.Expr) -> tirx.Stmt:
                 return tirx.BufferStore(self._group, tirx.const(0, "float32"), [thread, i])
 
-            stmts = [_unrolled("sum", sums, clear), fragments]
+            stmts = [unrolled("sum", sums, clear), fragments]
             for number in range(sums):
                 scale = self._weights.scales[number // 2 % cut.width](copy, where, thread)
                 mine = [thread, p * sums + number]
@@ -196,7 +196,7 @@ class FragmentWalk:
                 stmts.append(tirx.BufferStore(self._sums, load(self._sums, mine) + value, mine))
             return sequence(stmts)
 
-        return _unrolled("piece", cut.pieces, piece)
+        return unrolled("piece", cut.pieces, piece)
 
     def _place(self, thread: ir.Expr, piece: ir.Expr, tile: ir.Expr) -> Where:
         """Say where a thread's tile is; lines behind the last column read those before."""
@@ -212,7 +212,3 @@ class FragmentWalk:
     def _at(self, row: ir.Expr, piece: ir.Expr, line: ir.Expr, tile: ir.Expr) -> Where:
         place = self._cut.place(self._number, row, piece, line)
         return place | {self._cut.tile.down: tile}
-
-
-def _unrolled(name: str, trips: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-    return loop(name, trips, body, tirx.ForKind.UNROLLED)

@@ -126,7 +126,7 @@ class Slim:
     @property
     def together(self) -> int:
         """Rows that are added up in shared memory at once."""
-        size = _bytes(self.contraction.dtype) * self.slices * self.shared(1)
+        size = DataType(self.contraction.dtype).itemsize * self.slices * self.shared(1)
         return max(1, SHARED_BYTES // size)
 
     def thread(self, number: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
@@ -245,7 +245,7 @@ def slim(
 
 def _is_staged(cut: Slim) -> bool:
     """Whether a block has room for its rows and for what its threads add up of them."""
-    size = _bytes(cut.contraction.dtype)
+    size = DataType(cut.contraction.dtype).itemsize
     sums = 0 if cut.row_sum is None else cut.count * cut.threads
     return cut.staged * size <= SHARED_BYTES and sums * size <= ROW_SUM_BYTES
 
@@ -276,7 +276,8 @@ def _is_wider(dtype: str, factors: Sequence[ir.Expr]) -> bool:
 
 def _room(contraction: SumOfProducts, tile: Tile) -> int:
     """Count the threads whose sums of one row fit shared memory."""
-    return SHARED_BYTES // (_bytes(contraction.dtype) * tile.width * len(contraction.totals))
+    size = DataType(contraction.dtype).itemsize * tile.width * len(contraction.totals)
+    return SHARED_BYTES // size
 
 
 def _most_registers(sums: int) -> int:
@@ -288,10 +289,6 @@ def _most_threads(target: Target | Device) -> int:
     if isinstance(target, Device):
         return target.max_threads_per_block or 1024
     return int(target.attrs.get("max_num_threads", 1024))
-
-
-def _bytes(dtype: str) -> int:
-    return max(1, DataType(dtype).bits // 8)
 
 
 def _static(axes: Sequence[Axis]) -> int:
