@@ -17,6 +17,6 @@ __device__ __forceinline__ void {READ}(void* to, const void* from) {{
 
 
 def read_once(to: ir.TensorLoad, element: ir.TensorLoad) -> tirx.Stmt:
-    """Read the vector from an element on, which no kernel writes meanwhile, into registers."""
+    """Read the vector from an element on into registers; both begin where vectors may."""
     places = (tirx.address_of(to), tirx.address_of(element))
     return tirx.Evaluate(cuda_func_call(READ, *places, source_code=_READ))
