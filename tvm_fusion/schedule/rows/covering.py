@@ -16,6 +16,10 @@ from ..expressions import contains, loads_of, row_major_offset, substitute, vari
 from .stages import Axis, Stage
 
 FEWEST = 8  # vectors of a row, of which two are not its own
+# How much narrower vectors are where rows share something, such as the scale of a norm. That lies
+# elsewhere in a vector for each row and is read element by element, and those of neighbouring
+# threads are then near to each other.
+NARROWER = 4
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,9 @@ class Access:
     is_streamed: bool
 
 
-def origin_of(
-    stages: Sequence[tuple[Stage, Axis]], accesses: Sequence[Access], width: int
-) -> Origin | None:
+def cover(
+    stages: Sequence[tuple[Stage, Axis]], accesses: Sequence[Access], whole: int
+) -> tuple[int, Origin] | None:
     """Find where rows begin, if all that each has its own of begins at the same place of a vector.
 
     Parameters
@@ -63,41 +67,31 @@ def origin_of(
         at positions inside the row; so no position may depend on what is read.
     accesses : sequence of Access
         What is read or written in vectors, had rows the right places.
-    width : int
-        Elements of a vector.
+    whole : int
+        Elements of 16 bytes.
 
     Returns
     -------
-    Origin or None
-        ``None`` where vectors do not cover rows, or rows are too short for that.
+    (int, Origin) or None
+        Elements of a vector, and where rows begin; ``None`` where vectors do not cover rows, or
+        rows are too short for that.
     """
     (_, axis), *_ = stages
     streams = [access for access in accesses if access.is_streamed]
-    if (axis.size or 0) < FEWEST * width or _buffers(accesses) >= 2 * _buffers(streams):
+    width = whole if len(streams) == len(accesses) else whole // NARROWER
+    if not streams or (axis.size or 0) < FEWEST * width:
         return None
     if any(loads_of(i) for stage, _ in stages for load in stage.loads for i in load.indices):
         return None
-    origin: Origin | None = None
-    for access in streams:
-        stage = access.stage
-        start = _start(row_major_offset(access.buffer, access.indices), access.axis)
-        if start is None:
+    starts = [_start(row_major_offset(a.buffer, a.indices), a.axis) for a in streams]
+    origin = Origin(streams[0].stage, starts[0])
+    for access, start in zip(streams, starts, strict=True):
+        rows = zip(access.stage.rows, origin.stage.rows, strict=True)
+        if start is None or not _is_multiple(
+            substitute(start, [(a.var, b.var) for a, b in rows]) - origin.position, width
+        ):
             return None
-        if origin is None:
-            origin = Origin(stage, start)
-            continue
-        rows = [(a.var, b.var) for a, b in zip(stage.rows, origin.stage.rows, strict=True)]
-        if not _is_multiple(substitute(start, rows) - origin.position, width):
-            return None
-    return origin
-
-
-def _buffers(accesses: Sequence[Access]) -> int:
-    found: list[ir.Var] = []
-    for access in accesses:
-        if not contains(found, access.buffer):
-            found.append(access.buffer)
-    return len(found)
+    return width, origin
 
 
 def _is_multiple(position: ir.Expr, width: int) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from tvm import ir, sym, tirx
 
 from ..expressions import row_major_offset
-from .block import Block
 from .emit import Pairs, bind, integer, loop, product, replace
 from .stages import Axis, Stage
 from .vector_walk import UNROLLED, Read, VectorWalk
@@ -23,22 +23,25 @@ class CoveringWalk(VectorWalk):
     at a row's ends only vanish once the walk is unrolled.
     """
 
-    def __init__(self, block: Block, stages: Sequence[Stage], r: ir.Expr, t: ir.Expr):
-        origin = block.order(stages[0].domain).origin
+    @cached_property
+    def _begin(self) -> ir.Expr:
+        """Where the row begins in memory, up to whole vectors."""
+        origin = self.block.order(self.stages[0].domain).origin
         if origin is None:
-            raise ValueError(f"rows of {stages[0].name} begin at whole vectors")
-        pairs = block.pairs(origin.stage, [], r)
-        self.begin = sym.Analyzer().simplify(replace(origin.position, pairs, lambda load: load))
-        self.spare = tirx.floormod(self.begin, integer(block.order(stages[0].domain).width))
-        self.size = integer(stages[0].domain[0].extent)
-        super().__init__(block, stages, r, t)
+            raise ValueError(f"rows of {self.stages[0].name} begin at whole vectors")
+        position = replace(origin.position, self.block.pairs(origin.stage, [], self.r), _same)
+        return sym.Analyzer().simplify(position)
+
+    @cached_property
+    def _size(self) -> ir.Expr:
+        return integer(self.stages[0].domain[0].extent)
 
     def _is_in_vectors(self, stage: Stage, load: ir.TensorLoad, axis: Axis) -> bool:
         # What rows share lies elsewhere in a vector, another place for each row.
         return is_streamed(load, stage.rows) and super()._is_in_vectors(stage, load, axis)
 
     def _exists(self, step: ir.Expr) -> ir.Expr:
-        return self._first(step) < self.size
+        return self._first(step) < self._size
 
     def _terms(
         self, stage: Stage, values: Sequence[ir.Expr], step: ir.Expr, lane: ir.Expr
@@ -59,7 +62,7 @@ class CoveringWalk(VectorWalk):
             value = replace(read.load, self._element(stage, step, lane), _same)
             return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
 
-        is_in_memory = tirx.Or(self._first(step) + self.width <= self.size, end <= size)
+        is_in_memory = tirx.Or(self._first(step) + self.width <= self._size, end <= size)
         return tirx.IfThenElse(is_in_memory, whole, loop("lane", self.width, one, UNROLLED))
 
     def _write(self, target: ir.Var, own: ir.Var, step: ir.Expr) -> tirx.Stmt:
@@ -70,26 +73,27 @@ class CoveringWalk(VectorWalk):
             return tirx.IfThenElse(self._is_inside(step, lane), store, None)
 
         ends = self.block.once(loop("lane", self.width, one, UNROLLED), self.r)
-        is_whole = tirx.And(first >= 0, first + self.width <= self.size)
+        is_whole = tirx.And(first >= 0, first + self.width <= self._size)
         return tirx.IfThenElse(is_whole, super()._write(target, own, step), ends)
 
     def _element(self, stage: Stage, step: ir.Expr, lane: ir.Expr) -> Pairs:
-        inside = tirx.min(tirx.max(self._first(step) + lane, integer(0)), self.size - 1)
+        inside = tirx.min(tirx.max(self._first(step) + lane, integer(0)), self._size - 1)
         return self.block.pairs(stage, bind(self._axes(stage), [inside]), self.r)
 
     def _side(self, stage: Stage, step: ir.Expr, lane: ir.Expr) -> Pairs:
         # The vector's number first: so it is plain that the access is aligned.
-        number = tirx.floordiv(self.begin, integer(self.width)) + self._number(step)
-        at = number * self.width + lane - self.begin
+        number = tirx.floordiv(self._begin, integer(self.width)) + self._number(step)
+        at = number * self.width + lane - self._begin
         return self.block.pairs(stage, bind(self._axes(stage), [at]), self.r)
 
     def _is_inside(self, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
         at = self._first(step) + lane
-        return tirx.And(at >= 0, at < self.size)
+        return tirx.And(at >= 0, at < self._size)
 
     def _first(self, step: ir.Expr) -> ir.Expr:
         """Position in the row of a vector's first element; less than 0 before the row."""
-        return self._number(step) * self.width - self.spare
+        before = tirx.floormod(self._begin, integer(self.width))
+        return self._number(step) * self.width - before
 
     def _number(self, step: ir.Expr) -> ir.Expr:
         return step * self.block.geometry.threads + self.t

@@ -11,7 +11,7 @@ from tvm import DataType, ir, sym, tirx
 from ...ecg.intrinsic import call_name
 from ..expressions import contains, loads_of, row_major_offset, substitute, variables_of
 from ..gpu import VECTOR_BYTES, VECTOR_TYPES
-from .covering import Access, Origin, origin_of
+from .covering import Access, Origin, cover
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
 from .stages import Axis, RowStages, Stage
@@ -90,9 +90,10 @@ def order_of(program: RowStages, axes: Sequence[Axis]) -> Order:
             for stage, axis in walks
             for found in _accesses(program, stage, [axis])
         ]
-        origin = origin_of(walks, accesses, whole)
-        if origin is not None:
-            return Order(tuple(order), whole, whole, True, origin)
+        covered = cover(walks, accesses, whole)
+        if covered is not None:
+            width, origin = covered
+            return Order(tuple(order), width, whole, True, origin)
     return Order(tuple(order), width, whole, is_ahead=True)
 
 
