@@ -7,9 +7,12 @@ from tvm.script import tirx as T
 
 from tvm_fusion.deploy.copies import copies
 from tvm_fusion.deploy.dependent_launch import (
+    LAUNCH_PARAMS,
+    LaunchEarly,
     has_dependent_launch,
     launched_early,
 )
+from tvm_fusion.deploy.lower import LowerToVM
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.launches import launches
@@ -85,6 +88,40 @@ def test_what_has_no_kernel_stays():
 )
 def test_devices_that_know_it(target, expected):
     assert has_dependent_launch(parse(target).tvm_target()) == expected
+
+
+def calling(func, **attrs):
+    """A function that calls a kernel, beside a kernel that nobody calls."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([64], "float32"))
+    with builder.function("main", [x], attrs=attrs):
+        with builder.dataflow():
+            gvar = builder.add_func(func, "kernel")
+            y = builder.emit_output(relax.call_tir(gvar, [x], relax.TensorType([64], "float32")))
+        builder.emit_func_output(y)
+    mod = builder.get()
+    mod["other"] = two_kernels
+    return mod
+
+
+@pytest.mark.parametrize(
+    ("target", "attrs", "expected"),
+    [
+        ("cuda:sm_80", {}, False),
+        ("cuda:sm_90a", {}, True),
+        ("cuda:sm_90a", {"Primitive": True}, False),
+        ("rocm:gfx942", {}, False),
+    ],
+)
+def test_kernels_of_our_functions_are_launched_early(target, attrs, expected):
+    mod = calling(two_kernels, **attrs)
+    with parse(target).tvm_target():
+        early = LaunchEarly()(mod)
+        lowered = LowerToVM()(mod)
+    for found in (early, lowered):
+        assert (LAUNCH_PARAMS in found["kernel"].attrs) == expected
+        assert LAUNCH_PARAMS not in found["other"].attrs
+    tvm.ir.assert_structural_equal(early["main"], mod["main"])
 
 
 def source_of(func, tir_pipeline="tvm_fusion"):

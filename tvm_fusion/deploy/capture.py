@@ -16,13 +16,11 @@ import tvm
 import tvm_ffi
 from tvm import DataType, ir, relax, tirx
 from tvm.ir.transform import PassContext
-from tvm.target import Target
 
 from ..foreign import is_lowered, is_ours
 from ..fusion.decisions import Decision, record
 from ..schedule.launches import launches
 from .copies import copies
-from .dependent_launch import has_dependent_launch, launched_early
 from .static_inputs import static_inputs
 
 CAPTURED = "tvm_fusion.captured"  # marks a function whose kernels become a CUDA graph
@@ -30,6 +28,7 @@ MOST_LAUNCHES = 3  # of a function that would gain nothing
 BYTES_A_LAUNCH = 2 << 20  # that are copied in the time that a launch takes
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
+_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
 _RESHAPE = ir.Op.get("relax.reshape")
 _VIEWS = (ir.Var, ir.Tuple, ir.TupleGetItem, ir.GenericConst, ir.Call)
 
@@ -40,7 +39,7 @@ class CaptureLaunches:
 
     A function is taken if it is one block of ``call_tir`` with more than :data:`MOST_LAUNCHES`
     launches, unless copies of its inputs would cost more than its launches; it is marked then. Its
-    static inputs are read where they are. Where the device can, its kernels are launched early.
+    static inputs are read where they are.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -58,13 +57,8 @@ class CaptureLaunches:
             else:
                 record(_too_large(gvar.name_hint, capture.copied_bytes, count))
         mod = builder.get()
-        target = Target.current()
-        early = target is not None and has_dependent_launch(target)
         for gvar, func in found.items():
             mod.update_func(gvar, func)
-            for kernel in relax.analysis.all_global_vars(func) if early else ():
-                if isinstance(mod[kernel], tirx.PrimFunc):
-                    mod.update_func(kernel, launched_early(mod[kernel]))
         return relax.transform.Normalize()(mod)
 
 
@@ -94,7 +88,7 @@ class _Calls:
             if not isinstance(binding, relax.VarBinding) or not _is_static(binding.var.ty):
                 return None
             if isinstance(value, ir.Call) and value.op != _RESHAPE:
-                callee = mod[value.args[0]] if value.op == _CALL_TIR else None
+                callee = mod[value.args[0]] if value.op in (_CALL_TIR, _IN_PLACE) else None
                 if not isinstance(callee, tirx.PrimFunc) or len(value.args) != 2:
                     return None
                 found.kernels[binding.var] = launches(callee)
@@ -118,6 +112,10 @@ class _Calls:
     def origins(self, kernel: ir.Var) -> list[relax.Expr]:
         """List where the arguments of a kernel are from."""
         return [self.origin(arg) for arg in self.values[kernel].args[1].fields]
+
+    def is_written(self, origin: relax.Expr) -> bool:
+        """Whether a tensor is a kernel's, in memory that is not a caller's."""
+        return origin in self.kernels and self.values[origin].op != _IN_PLACE
 
     def leaves(self, expr: relax.Expr) -> list[relax.Expr]:
         """List the tensors of a result, as variables where they have some."""
@@ -198,7 +196,7 @@ class _Capture:
         """Find the one kernel that writes results, if no other reads them."""
         calls = self._calls
         leaves = [calls.origin(leaf) for leaf in self._leaves]
-        writers = {leaf: None for leaf in leaves if leaf in calls.kernels}
+        writers = {leaf: None for leaf in leaves if calls.is_written(leaf)}
         if len(writers) != 1 or calls.kernels[next(iter(writers))] != 1:
             return None
         (writer,) = writers
@@ -210,7 +208,7 @@ class _Capture:
         return [
             leaf
             for leaf, origin in origins.items()
-            if origin in self._calls.kernels or (origin in self._inputs and leaf != origin)
+            if self._calls.is_written(origin) or (origin in self._inputs and leaf != origin)
         ]
 
     def _copied(

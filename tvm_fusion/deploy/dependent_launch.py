@@ -12,17 +12,36 @@ from __future__ import annotations
 
 import tvm
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from ..ecg.intrinsic import call_name
-from ..foreign import has_blocks
+from ..foreign import has_blocks, is_lowered, is_ours
 from ..schedule.loops import find
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM 0.27 spells it
 LEAST_ARCH = 90
+
+
+@tvm.transform.module_pass(opt_level=0, name="LaunchEarly")
+class LaunchEarly:
+    """Launch all kernels of functions that are ours early, where all devices can."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Apply to the scheduled PrimFuncs that functions call which are not lowered yet."""
+        target = Target.current()
+        if target is None or not has_dependent_launch(target):
+            return mod
+        mod = mod.clone()
+        for func in list(mod.functions.values()):
+            if not is_ours(func) or is_lowered(func):
+                continue
+            for gvar in relax.analysis.all_global_vars(func):
+                if isinstance(mod[gvar], tirx.PrimFunc):
+                    mod.update_func(gvar, launched_early(mod[gvar]))
+        return mod
 
 
 @tvm.transform.module_pass(opt_level=0, name="ReadBehindWaits")

@@ -9,6 +9,7 @@ from tvm.target import Target
 
 from ..foreign import LOWERED, is_ours, on_ours
 from .capture import CAPTURED, CaptureLaunches
+from .dependent_launch import LaunchEarly
 from .static_inputs import with_static_inputs
 
 
@@ -17,7 +18,8 @@ class LowerToVM:
     """Lower Relax functions to what TVM's virtual machine executes.
 
     Memory is planned statically. On CUDA, with ``relax.backend.use_cuda_graph``, launches become
-    CUDA graphs; see :mod:`tvm_fusion.deploy.capture`. Lowered functions are marked, so that a
+    CUDA graphs; see :mod:`tvm_fusion.deploy.capture`. Kernels are launched early where devices can;
+    see :mod:`tvm_fusion.deploy.dependent_launch`. Lowered functions are marked, so that a
     second application leaves them alone: TVM's own passes would check every argument twice.
     """
 
@@ -28,6 +30,7 @@ class LowerToVM:
         on_cuda = target is not None and target.kind.name == "cuda"
         if on_cuda and ctx.config.get("relax.backend.use_cuda_graph", False):
             mod = Sequential([CaptureLaunches()])(mod)
+        mod = Sequential([LaunchEarly()])(mod)
         mod = on_ours(
             lower.ToNonDataflow(),
             lower.RemovePurityChecking(),

@@ -24,6 +24,7 @@ from .finish import finish, without_bounds
 from .quiet import quiet_importer
 from .relax import bind
 from .torch_converters import CONVERTERS
+from .torch_state import with_state
 from .weights import WeightNames, constants, tracking, weight_key
 
 SOURCE = "ExportedProgram"
@@ -34,9 +35,12 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
 
     A dynamic dimension is called ``<input>_<axis>``, for torch forgets the names given to
     ``torch.export.Dim``. It keeps the range it was exported with unless ``config.dims`` says
-    otherwise.
+    otherwise. What the program changes in place is passed: see :func:`.torch_state.with_state`.
     """
-    program = _decomposed(program)
+    program, state = with_state(_decomposed(program))
+    for name in state:
+        sentence = f"{name} is changed by {SOURCE}; its next value is the output of the same name."
+        record(Decision(SOURCE, name, "accepted", "state_returned", sentence))
     table = DimTable(_inputs(program), made_up={str(s) for s in program.range_constraints})
     proved = {
         str(symbol): DimRange(max(1, int(r.lower)), _finite(r.upper))
@@ -60,7 +64,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
         mod = finish(mod, config, ranges)
-    signature = signature_of(mod["main"], None, _output_names(program))
+    signature = signature_of(mod["main"], None, [*_output_names(program), *state])
     if signature is None:
         raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
     return Imported(mod, {"main": signature}, ranges, names.of(mod), SOURCE)

@@ -1,4 +1,4 @@
-"""Converters of PyTorch operators that TVM 0.27's importer does not know."""
+"""Converters of PyTorch operators that TVM 0.27's importer does not know, or gets wrong."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import relax
+
+from .torch_indexing import index, index_put, select
 
 
 def _shift(relax_operator: Callable[..., Any], of_numbers: Callable[..., Any]) -> Callable:
@@ -24,5 +26,8 @@ CONVERTERS: dict[str, Callable] = {
     **dict.fromkeys(("__lshift__.Scalar", "__lshift__.Tensor"), _LEFT),
     **dict.fromkeys(("__rshift__.Scalar", "__rshift__.Tensor"), _RIGHT),
     **{f"bitwise_left_shift.Tensor{o}": _LEFT for o in ("", "_Scalar")},
+    "index.Tensor": index,
+    "index_put.default": index_put,
+    "select.int": select,
     **{f"bitwise_right_shift.Tensor{o}": _RIGHT for o in ("", "_Scalar")},
 }

@@ -252,13 +252,14 @@ def test_masks(name, monkeypatch):
 
 
 @pytest.mark.parametrize("instead", [0.0, 0.5])
-def test_fully_masked_rows(instead):
-    """The guard's number takes the place of NaN in rows of minus infinity alone."""
+def test_rows_whose_weights_are_no_numbers(instead):
+    """The guard's number takes their place: of minus infinity alone, or with a NaN."""
     params = [*tensors(1, 2, 3, 300, 32), tensor("mask", 1, 1, 3, 300)]
     body = attention(score=added, weigh=lambda emit, p, mask: guarded(emit, p, instead))
     inputs = arrays(params)
     inputs["mask"][:] = np.where(inputs["mask"] > 0, 0, -np.inf)
     inputs["mask"][..., 1, :] = -np.inf
+    inputs["mask"][..., 2, 170] = np.nan
     expected = reference(
         lambda s, mask: s / 8 + mask, lambda p, mask: np.where(np.isnan(p), instead, p)
     )

@@ -154,14 +154,15 @@ class _Row:
 
         total = load(self._out, [p, c, index(1)])
         at = {**cut.sharing.place(self._pair, self._row), pattern.column.var: c}
+        mean: tirx.Stmt = tirx.BufferStore(self._out, gathered(0) / total, first)
+        if pattern.instead is not None:
+            # Not the other way round: what is no number is not larger.
+            mean = tirx.IfThenElse(total > float_(0), mean, self._instead(at, first))
         stmts = [
             tirx.BufferStore(self._out, gathered(1), [p, c, 1]),
-            tirx.BufferStore(self._out, gathered(0) / total, first),
+            mean,
+            self._store(at, load(self._out, first)),
         ]
-        if pattern.instead is not None:
-            # Not so for NaN either.
-            stmts.append(when(tirx.Not(total > float_(0)), self._instead(at, first)))
-        stmts.append(self._store(at, load(self._out, first)))
         return when(tirx.EQ(p, index(0)), sequence(stmts))
 
     def _instead(self, at: dict[ir.Var, ir.Expr], where: list[ir.Expr]) -> tirx.Stmt:

@@ -77,10 +77,13 @@ class TensorBlock(SplitBlock):
         return chunk * TENSOR_DEPTH + tirx.floormod(t, index(SHARERS)) * VECTOR + lane
 
     def begin(self) -> list[tirx.Stmt]:
-        """Ask for the first steps, then read the queries of a row as keys are read."""
+        """Read the queries of a row as keys are read, and ask for the first steps.
+
+        What is asked for first is there first, and all of these steps take a while.
+        """
         stages = map(index, range(self._cut.stages))
         asks = [self._ask(x, n) for n in stages for x in (self._staged_keys, self._staged_values)]
-        return [*asks, self._cut.every(self._read_queries)]
+        return [self._cut.every(self._read_queries), *asks]
 
     def _read_queries(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         depth = self._cut.pattern.depth.var
