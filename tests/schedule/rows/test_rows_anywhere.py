@@ -21,7 +21,7 @@ COVERING = {"softmax": 8, "layer norm": 2, "RMS norm": 2}  # rows of norms share
 HALF = TOLERANCE["float16"]
 
 
-@pytest.mark.parametrize("n", [127, 129, 1001, 4083, 9707])
+@pytest.mark.parametrize("n", [17, 127, 129, 1001, 4083, 9707])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", NORMS)
 def test_vectors_cover_rows(case, dtype, n):
@@ -64,7 +64,7 @@ def test_nothing_outside_is_touched(case, m):
     check(example, bounded(scheduled(example)), tolerance=HALF)
 
 
-@pytest.mark.parametrize("n", [129, 1000, 9707])
+@pytest.mark.parametrize("n", [17, 63, 129, 9707])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", NORMS)
 def test_nothing_outside_longer_rows_is_touched(case, dtype, n):

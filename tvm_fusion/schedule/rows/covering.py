@@ -15,7 +15,7 @@ from tvm import ir, sym, tirx
 from ..expressions import contains, loads_of, row_major_offset, substitute, variables_of
 from .stages import Axis, Stage
 
-FEWEST = 8  # vectors of a row, of which two are not its own
+FEWEST = 2  # vectors of a row
 # How much narrower vectors are where rows share something, such as the scale of a norm. That lies
 # elsewhere in a vector for each row and is read element by element, and those of neighbouring
 # threads are then near to each other.
