@@ -67,7 +67,7 @@ def test_nothing_outside_is_touched(case, m):
 @pytest.mark.parametrize("n", [17, 63, 129, 9707])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", NORMS)
-def test_nothing_outside_longer_rows_is_touched(case, dtype, n):
+def test_nothing_outside_rows_of_any_length_is_touched(case, dtype, n):
     example = NORMS[case](3, n, dtype)
     check(example, bounded(scheduled(example)), tolerance=TOLERANCE[dtype])
 

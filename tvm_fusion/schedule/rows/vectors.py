@@ -16,7 +16,8 @@ from .emit import static_volume
 from .passes import equal_axes, vector_axes
 from .stages import Axis, RowStages, Stage
 
-NARROW = 8  # times less than 16 bytes at once: then masked ends cost less
+# Times less than 16 bytes at once, from which on vectors with masked ends are faster: two bytes.
+NARROW = 8
 
 
 @dataclass(frozen=True)
