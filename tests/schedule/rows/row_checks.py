@@ -3,9 +3,11 @@
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.expressions import loads_of, row_major_offset
+from tvm_fusion.schedule.rows.emit import product
 
 
 def cpu_target(cpu="cpu"):
@@ -31,6 +33,39 @@ def serial(func):
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, unbind), order="post"))
+
+
+def bounded(func):
+    """Let one thread do everything, and every access raise that lies outside its buffer.
+
+    A vector counts by its elements; what a condition keeps from being run does not count.
+    """
+    serial_kinds = (tirx.ForKind.THREAD_BINDING, tirx.ForKind.VECTORIZED)
+
+    def one_by_one(loop):
+        if loop.kind not in serial_kinds:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+
+    def end(index, lane):
+        is_ramp = isinstance(index, tirx.Ramp)
+        return index.base + index.stride * (lane * (index.lanes - 1)) if is_ramp else index
+
+    def inside(buffer, indices):
+        first, last = (row_major_offset(buffer, [end(i, lane) for i in indices]) for lane in (0, 1))
+        return tirx.AssertStmt(
+            tirx.And(first >= 0, last < product(buffer.shape)),
+            ir.StringImm("IndexError"),
+            [ir.StringImm(f"outside {buffer.name}")],
+        )
+
+    def watch(store):
+        loads = [load for e in (store.value, *store.indices) for load in loads_of(e)]
+        checks = [inside(load.source, load.indices) for load in loads]
+        return tirx.SeqStmt([*checks, inside(store.buffer, store.indices), store])
+
+    body = tvm_ffi.structural_map(func.body, (tirx.For, one_by_one), order="post")
+    return func.with_body(tvm_ffi.structural_map(body, (tirx.BufferStore, watch), order="post"))
 
 
 def check(example, func, sizes=None, tolerance=5e-6):

@@ -51,9 +51,9 @@ def test_whole_vectors(case, size, dtype):
 @pytest.mark.parametrize("case", NORMS)
 @pytest.mark.parametrize(
     ("n", "dtype"),
-    [*((n, "float16") for n in (1, 3, 127, 129)), (129, "bfloat16"), (127, "float32")],
+    [(1, "float16"), (3, "float16"), (3, "bfloat16"), (127, "float32"), (129, "float32")],
 )
-def test_odd_rows(case, n, dtype):
+def test_single_elements_of_short_or_wide_ones(case, n, dtype):
     example = NORMS[case](5, n, dtype)
     func = scheduled(example)
     assert widths(func) == []

@@ -101,7 +101,7 @@ class Block:
             if self._exchanges(axes):
                 # Lanes one after the other are no single access to shared memory, between which TVM
                 # wants barriers: it may give what is written the place of what is read.
-                found = replace_fields(found, width=1)
+                found = replace_fields(found, width=1, origin=None)
             self._orders.append((axes, found))
         return found
 
@@ -210,8 +210,8 @@ class Block:
 
     def _row(self, buffer: ir.Var, producer: Stage) -> ir.Var:
         rows, threads = self.geometry.rows, self.geometry.threads
-        width = self.order(producer.inner).width
-        items = (steps_of(producer.inner, threads, width) or 1) * width
+        order = self.order(producer.inner)
+        items = (steps_of(producer.inner, threads, order) or 1) * order.width
         return self._keep(buffer, [rows, threads, items], "local")
 
     def _is_own(self, buffer: ir.Var, reader: Stage) -> bool:

@@ -119,7 +119,7 @@ def choose_geometry(program: RowStages, most: int, warp: int, whole_warps: bool)
         is_single = streams_of(program, longest) == 1
         # Narrow accesses of several streams are too many for a thread to have on their way.
         each = VECTORS * order.parts if is_single else VECTORS
-        threads = _threads_ahead(-(-size // order.width), each, count, warp)
+        threads = _threads_ahead(order.vectors(size), each, count, warp)
         enough = _whole_warps(max(IN_TURN * warp, -(-size // VECTOR_ELEMENTS)), warp)
         if is_single and order.width > 1 and count * enough >= FILL:
             threads = min(threads, enough)

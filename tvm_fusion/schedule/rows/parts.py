@@ -53,5 +53,5 @@ def parts_of(
     for size in rows:
         blocks *= size or 1
     blocks = -(-blocks // geometry.rows)
-    steps = steps_of(last.domain, geometry.threads, order.width) or 1
+    steps = steps_of(last.domain, geometry.threads, order) or 1
     return max(1, min(multiprocessors // blocks, steps, MOST_PARTS))

@@ -12,7 +12,7 @@ from .emit import static_volume
 from .geometry import VECTOR_ELEMENTS, Geometry
 from .passes import Pass, is_same_position, plan_passes, private_buffers
 from .stages import Axis, RowStages
-from .vectors import order_of
+from .vectors import Order, order_of
 
 REGISTER_ELEMENTS = 32  # single elements of one row buffer that a thread keeps in registers
 # 32-bit registers of a thread: what its rows leave to addresses and arithmetic, and what a thread
@@ -63,8 +63,9 @@ class Registers:
     def _bytes(self, program: RowStages, buffer: ir.Var) -> int | None:
         """Bytes of a thread's part of a row; ``None`` if it is too much to unroll."""
         axes = program.stages[program.producer(buffer)].inner
-        width = order_of(program, axes).width
-        steps = steps_of(axes, self.geometry.threads, width)
+        order = order_of(program, axes)
+        width = order.width
+        steps = steps_of(axes, self.geometry.threads, order)
         if steps is None:
             return None
         if width == 1:
@@ -96,8 +97,9 @@ def is_own(program: RowStages, buffer: ir.Var) -> bool:
     )
 
 
-def steps_of(axes: Sequence[Axis], threads: int, width: int = 1) -> int | None:
-    """Vectors that each thread of a row handles; ``None`` where symbolic."""
+def steps_of(axes: Sequence[Axis], threads: int, order: Order | None = None) -> int | None:
+    """Elements that each thread of a row handles, or vectors; ``None`` where symbolic."""
     if any(axis.size is None for axis in axes):
         return None
-    return -(-static_volume(axes, 1) // (threads * width))
+    size = static_volume(axes, 1)
+    return -(-(order.vectors(size) if order else size) // threads)

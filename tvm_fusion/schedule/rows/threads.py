@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import ir, sym, tirx
 
 from .block import Block, Spot
+from .covering_walk import CoveringWalk
 from .emit import (
     Pairs,
     assign,
@@ -24,7 +25,7 @@ from .exchange import combine
 from .passes import Pass
 from .registers import steps_of
 from .stages import Axis, Stage
-from .vector_walk import emit_vectors
+from .vector_walk import VectorWalk
 
 MAX_UNROLLED = 32  # iterations; arrays in registers need constant indices
 
@@ -39,13 +40,20 @@ def emit_walk(block: Block, one: Pass) -> list[tirx.Stmt]:
     stmts = [every(_starting(block, stage)) for stage in reductions]
     order = block.order(first.domain)
     is_ahead = order.is_ahead and (order.width > 1 or not block.geometry.rows_first)
-    elements = emit_vectors if is_ahead else _elements
+    elements = _vectors if is_ahead else _elements
     stmts.append(every(lambda r, t: elements(block, one.stages, r, t)))
     stmts += combine(block, reductions)
     for stage in reductions:
         if not block.program.is_internal(stage.targets[0]):
             stmts.append(every(_publishing(block, stage)))
     return stmts
+
+
+def _vectors(block: Block, stages: Sequence[Stage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+    """Take every ``threads``-th vector of a row, from the thread's own on."""
+    is_aligned = block.order(stages[0].domain).origin is None
+    walk = VectorWalk if is_aligned else CoveringWalk
+    return walk(block, stages, r, t).whole()
 
 
 def _elements(block: Block, stages: Sequence[Stage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:

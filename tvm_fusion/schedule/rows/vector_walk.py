@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
+from ..expressions import contains
 from ..loops import NEAR
 from .block import Block, Spot
 from .emit import (
@@ -56,24 +57,30 @@ class Read:
     is_streamed: bool
 
 
-def emit_vectors(block: Block, stages: Sequence[Stage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-    """Take every ``threads``-th vector of a row, from the thread's own on.
+class VectorWalk:
+    """Takes every ``threads``-th vector of a row, from the thread's own on.
 
     What only this row needs is read for several vectors, then those are computed, element by
     element in registers, and written. Only copies are vector statements, so it does not matter
     which arithmetic a GPU's language has on vectors.
+
+    Parameters
+    ----------
+    block : Block
+        Whose threads.
+    stages : sequence of Stage
+        Of one walk.
+    r, t : Expr
+        The row of the block, and the thread of the row.
     """
-    return _VectorWalk(block, stages, r, t).whole()
 
-
-class _VectorWalk:
     def __init__(self, block: Block, stages: Sequence[Stage], r: ir.Expr, t: ir.Expr):
         self.block, self.stages, self.r, self.t = block, stages, r, t
         order = block.order(stages[0].domain)
         self.width = order.width
         self.axes = [[stage.domain[i] for i in order.axes] for stage in stages]
-        self.vectors = static_volume(self.axes[0], 1) // self.width
-        self.steps = steps_of(self.axes[0], block.geometry.threads, self.width) or 1
+        self.vectors = order.vectors(static_volume(self.axes[0], 1))
+        self.steps = steps_of(self.axes[0], block.geometry.threads, order) or 1
         loads = self._loads()
         streams = sum(is_streamed(load, stage.rows) for stage, load in loads)
         self.ahead = min(self.steps, max(1, READ_AHEAD * order.parts // max(streams, 1)))
@@ -109,20 +116,25 @@ class _VectorWalk:
         self, first: ir.Expr, count: int, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
     ) -> tirx.Stmt:
         """Write ``body(number in the group, number of the step)`` for each vector of a group."""
-        threads = self.block.geometry.threads
 
         def step(number: ir.Expr) -> tirx.Stmt:
             at = first + number
             stmt = body(number, at)
-            if self.steps * threads != self.vectors or self.steps % self.ahead:
-                exists = at * threads + self.t < self.vectors
-                # The first condition is known where the walk is unrolled.
-                exists = tirx.Or(at < self.vectors // threads, exists)
+            exists = self._exists(at)
+            if exists is not None:
                 stmt = tirx.IfThenElse(exists, stmt, None)
             is_mine = self.block.is_mine(self.stages, at)
             return stmt if is_mine is None else tirx.IfThenElse(is_mine, stmt, None)
 
         return loop("step", count, step, UNROLLED)
+
+    def _exists(self, step: ir.Expr) -> ir.Expr | None:
+        """Whether the thread has a vector left; ``None`` if all have."""
+        threads = self.block.geometry.threads
+        if self.steps * threads == self.vectors and self.steps % self.ahead == 0:
+            return None
+        # The first condition is known where the walk is unrolled.
+        return tirx.Or(step < self.vectors // threads, step * threads + self.t < self.vectors)
 
     def _vector(self, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Compute the elements of one vector."""
@@ -155,13 +167,18 @@ class _VectorWalk:
         mine = [self.r, self.t]
         if stage.combine_in_turn is not None:
             terms = block.terms(stage)
-            return assign(
-                terms, mine, stage.combine_in_turn([element(b, mine) for b in terms], values)
-            )
+            old, new = [element(b, mine) for b in terms], self._terms(stage, values, step, lane)
+            return assign(terms, mine, stage.combine_in_turn(old, new))
         own = next((own for target, own in self.results if target.same_as(stage.targets[0])), None)
         if own is None:
             return block.store(stage, pairs, spot, values)
         return tirx.BufferStore(own, values[0], [*mine, lane])
+
+    def _terms(
+        self, stage: Stage, values: Sequence[ir.Expr], step: ir.Expr, lane: ir.Expr
+    ) -> Sequence[ir.Expr]:
+        """Say what an element adds to a reduction."""
+        return values
 
     def _copy(self, read: Read, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Read one vector."""
@@ -179,14 +196,17 @@ class _VectorWalk:
 
     def _write(self, target: ir.Var, own: ir.Var, step: ir.Expr) -> tirx.Stmt:
         """Write one vector."""
-        stage = next(s for s in self.stages if any(target.same_as(one) for one in s.targets))
+        return self.block.once(
+            self._in_chunks(str(target.dtype), lambda lane: self._store(target, own, step, lane)),
+            self.r,
+        )
 
-        def one(lane: ir.Expr) -> tirx.Stmt:
-            pairs = self._side(stage, step, lane)
-            where = [replace(i, pairs, lambda load: load) for i in stage.written(target)]
-            return tirx.BufferStore(target, element(own, [self.r, self.t, lane]), where)
-
-        return self.block.once(self._in_chunks(str(target.dtype), one), self.r)
+    def _store(self, target: ir.Var, own: ir.Var, step: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
+        """Write one element of a vector, beside its first."""
+        stage = next(s for s in self.stages if contains(s.targets, target))
+        pairs = self._side(stage, step, lane)
+        where = [replace(i, pairs, lambda load: load) for i in stage.written(target)]
+        return tirx.BufferStore(target, element(own, [self.r, self.t, lane]), where)
 
     def _in_chunks(self, dtype: str, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         """Copy a vector, 16 bytes at a time."""
@@ -203,12 +223,16 @@ class _VectorWalk:
         found: list[tuple[Stage, ir.TensorLoad, ir.Expr]] = []
         for stage, axes in zip(self.stages, self.axes, strict=True):
             for load in stage.loads:
-                if not is_vector(self.block.program, load, axes[-1]):
+                if not self._is_in_vectors(stage, load, axes[-1]):
                     continue
                 place = replace(load, self._element(stage, step, lane), lambda load: load)
                 if not any(tvm_ffi.structural_equal(place, other) for *_, other in found):
                     found.append((stage, load, place))
         return [(stage, load) for stage, load, _ in found]
+
+    def _is_in_vectors(self, stage: Stage, load: ir.TensorLoad, axis: Axis) -> bool:
+        """Whether a load is read in vectors, rather than where it is computed with."""
+        return is_vector(self.block.program, load, axis)
 
     def _read(self, stage: Stage, load: ir.TensorLoad) -> Read:
         """Choose the registers: a row's own, if a stage does nothing but keep what is read."""

@@ -11,11 +11,13 @@ from tvm import DataType, ir, sym, tirx
 from ...ecg.intrinsic import call_name
 from ..expressions import contains, loads_of, row_major_offset, substitute, variables_of
 from ..gpu import VECTOR_BYTES, VECTOR_TYPES
+from .covering import Access, Origin, cover
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
 from .stages import Axis, RowStages, Stage
 
-Access = tuple[ir.Var, Sequence[ir.Expr]]
+# Times less than 16 bytes at once, from which on vectors with masked ends are faster: two bytes.
+NARROW = 8
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,25 @@ class Order:
     is_ahead : bool
         Whether a thread may read elements before it uses the first: their number is known, and
         nothing says that some do not exist.
+    origin : Origin or None
+        Where rows begin in memory, if that is not at whole vectors.
     """
 
     axes: tuple[int, ...]
     width: int = 1
     whole: int = 1
     is_ahead: bool = False
+    origin: Origin | None = None
 
     @property
     def parts(self) -> int:
         """Accesses that move 16 bytes."""
         return self.whole // self.width
+
+    def vectors(self, size: int) -> int:
+        """Vectors of so many elements, at most."""
+        before = 0 if self.origin is None else self.width - 1
+        return -(-(before + size) // self.width)
 
 
 def order_of(program: RowStages, axes: Sequence[Axis]) -> Order:
@@ -51,6 +61,7 @@ def order_of(program: RowStages, axes: Sequence[Axis]) -> Order:
 
     Whatever moves along the innermost axis must move by one element, and start at a multiple of the
     vector. A vector has 16 bytes of the widest type that does and that each row has its own of.
+    Where rows of half types begin anywhere, those of memory cover them.
 
     Parameters
     ----------
@@ -72,7 +83,19 @@ def order_of(program: RowStages, axes: Sequence[Axis]) -> Order:
         return Order(tuple(order))
     if any((stage.inner and stage.reduce) or _is_choosy(stage, own[-1]) for stage, own in ordered):
         return Order(tuple(order))
-    return Order(tuple(order), *_widths(program, ordered, fused), is_ahead=True)
+    width, whole = _widths(program, ordered, fused)
+    if len(axes) == 1 and width * NARROW <= whole:
+        walks = [(stage, own[0]) for stage, own in ordered]
+        accesses = [
+            Access(stage, axis, *found)
+            for stage, axis in walks
+            for found in _accesses(program, stage, [axis])
+        ]
+        covered = cover(walks, accesses, whole)
+        if covered is not None:
+            width, origin = covered
+            return Order(tuple(order), width, whole, True, origin)
+    return Order(tuple(order), width, whole, is_ahead=True)
 
 
 def lanes_at_once(dtype: str, width: int) -> int:
