@@ -152,15 +152,15 @@ class Decode:
     @property
     def pitch(self) -> int:
         """Elements from one row of results to the next in shared memory."""
-        return self.columns // 16 * 20 + 1 if self.is_tensor else self.columns
+        return self.columns // 8 * 9 + 1 if self.is_tensor else self.columns
 
     def place(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
         """Say where in shared memory a result is.
 
-        The threads of a fragment store columns of several rows at once that lie sixteen apart: with
-        gaps behind every sixteen, and behind a row, they are in different banks.
+        The threads of a warp that multiplied store columns that lie eight apart at once, of several
+        rows: with gaps behind every eight, and behind a row, they are in different banks.
         """
-        gaps = tirx.floordiv(column, index(16)) * 4 if self.is_tensor else index(0)
+        gaps = tirx.floordiv(column, index(8)) if self.is_tensor else index(0)
         return row * self.pitch + column + gaps
 
     def every(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:

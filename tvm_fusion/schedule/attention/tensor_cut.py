@@ -15,8 +15,8 @@ from .pattern import Pattern
 # Rows and keys of a warp at once, and elements of a key and of a value which its threads' vectors
 # cover at once.
 TENSOR_ROWS, TENSOR_KEYS, TENSOR_DEPTH, TENSOR_COLUMNS = 8, 16, 32, 64
-TENSOR_WARPS = 4  # of a block: a multiprocessor holds one
-STAGED = 64 * 1024  # bytes of keys and values that a multiprocessor waits for
+TENSOR_WARPS = 8  # of a block: a multiprocessor holds one
+STAGED = 128 * 1024  # bytes of keys and values that a multiprocessor waits for
 SHARED_BYTES = 32 * 1024  # for results of warps, which are added up
 
 
