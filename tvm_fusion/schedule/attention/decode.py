@@ -207,9 +207,9 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     ahead, rows = AHEAD, min(sharing.count, REGISTERS // held)
     most = device.max_threads_per_block or 1024
     groups, stages, resident = min(THREADS, most) // lanes, 0, RESIDENT // THREADS
-    if has_tensor_cores(device) and is_tensor_work(pattern, keys, values, width):
+    is_tensor = has_tensor_cores(device) and is_tensor_work(pattern, keys, values, width)
+    if is_tensor:
         lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
-        groups, stages = staged(pattern, rows, device)
         resident = 1
     if rows == 0 or groups == 0:
         return None
@@ -217,6 +217,9 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     pairs = at(product(sharing.extents)) * -(-sharing.count // rows)
     splits = _splits(pairs, (device.sm_count or 1) * resident)
     count = constant(pattern.key.extent)
+    if is_tensor:
+        of_block = None if count is None else count // splits
+        groups, stages = staged(pattern, rows, of_block, device)
     if count is not None:
         splits = min(splits, -(-count // (groups * ahead)))  # each has keys
     combining = max(1, min(THREADS, most) // int(pattern.column.extent))
