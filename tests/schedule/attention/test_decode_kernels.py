@@ -339,6 +339,12 @@ def test_registers_that_tensor_cores_fill_are_declared_whole():
         assert f" {name}_ptr[{size}];" in text
 
 
+@pytest.mark.parametrize("size", [128, 256])
+def test_many_splits_are_asked_for_in_turns(size):
+    cut = compare(tensors(1, 1, 1, 4099, size, dtype="float16"), *PLAIN, 2e-3)
+    assert cut.splits > 16 * cut.combining
+
+
 def test_the_second_kernel_asks_for_all_splits_at_once():
     _, emission, cut = emitted(grouped_tensors(1, 1, 8192, 128, "float16"), spread(expanded))
     text = cuda_kernel(emission.kernels[1].func)

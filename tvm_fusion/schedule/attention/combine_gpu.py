@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tvm import ir, tirx
 
@@ -27,6 +28,8 @@ from ..loops import (
 from .decode import Decode
 from .pattern import FLOAT
 from .rows_cpu import LOWEST, float_
+
+AT_ONCE = 16  # splits that a thread asks for
 
 
 def combine_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> tirx.PrimFunc:
@@ -58,7 +61,9 @@ class _Row:
     ) -> None:
         self._cut, self._sums, self._rest = cut, sums, rest
         self._pair, self._row = pair, row
-        self._each = -(-cut.splits // cut.combining)  # splits of a thread
+        each = -(-cut.splits // cut.combining)  # splits of a thread
+        self._turns = -(-each // AT_ONCE)
+        self._each = -(-each // self._turns)
         most = [index(cut.combining), index(cut.columns)]
         self._held = scratch([*most, index(self._each), index(3)], FLOAT, "held", "local")
         self._found = scratch([*most, index(3)], FLOAT, "found", "local")
@@ -80,14 +85,14 @@ class _Row:
         return threads("threadIdx.y", self._cut.combining, part)
 
     def _weigh(self, p: ir.Expr, c: ir.Expr) -> tirx.Stmt:
-        """Ask for all that the thread's splits found, then add it up."""
+        """Ask for all that some of the thread's splits found, then add it up."""
         cut, own = self._cut, [p, c]
 
-        def read(number: ir.Expr) -> tirx.Stmt:
-            split = number * cut.combining + p
+        def read(turn: ir.Expr, number: ir.Expr) -> tirx.Stmt:
+            split = (turn * self._each + number) * cut.combining + p
             rest = [load(self._rest, [self._pair, self._row, index(i), split]) for i in range(2)]
             values = [load(self._sums, [self._pair, self._row, split, c]), rest[1], rest[0]]
-            if cut.splits % cut.combining:
+            if self._turns * self._each * cut.combining > cut.splits:
                 nothing = [float_(x) for x in (0, 0, LOWEST)]
                 values = [
                     tirx.if_then_else(split < cut.splits, *pair)
@@ -107,25 +112,28 @@ class _Row:
             value = load(self._found, [*own, index(i)])
             return tirx.BufferStore(self._parts, value, [index(i), p, c])
 
+        def some(turn: ir.Expr) -> tirx.Stmt:
+            asked = loop("n", self._each, partial(read, turn), tirx.ForKind.UNROLLED)
+            return sequence([asked, self._added(own, self._each, held)])
+
+        whole = [self._nothing(own), loop("turn", self._turns, some), *map(shared, range(3))]
+        return sequence(whole)
+
+    def _nothing(self, own: list[ir.Expr]) -> tirx.Stmt:
+        values = [float_(x) for x in (0, 0, LOWEST)]
         return sequence(
-            [
-                loop("n", self._each, read, tirx.ForKind.UNROLLED),
-                self._added(own, self._each, held),
-                *map(shared, range(3)),
-            ]
+            [tirx.BufferStore(self._found, x, [*own, index(i)]) for i, x in enumerate(values)]
         )
 
     def _added(
         self, own: list[ir.Expr], count: int, terms: Callable[[ir.Expr], list[ir.Expr]]
     ) -> tirx.Stmt:
-        """Add up pairs of sums, each against its maximum, against the largest of these."""
-        found, power = ([*own, index(i)] for i in range(3)), load(self._power, [index(0)])
-        *sums, top = found
+        """Add pairs of sums, each against its maximum, to what was found before."""
+        *sums, top = ([*own, index(i)] for i in range(3))
+        now, power = load(self._found, top), load(self._power, [index(0)])
 
         def larger(number: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(
-                self._found, tirx.max(load(self._found, top), terms(number)[2]), top
-            )
+            return tirx.BufferStore(self._found, tirx.max(now, terms(number)[2]), top)
 
         def term(number: ir.Expr) -> tirx.Stmt:
             *values, its = terms(number)
@@ -142,9 +150,10 @@ class _Row:
 
         return sequence(
             [
-                tirx.BufferStore(self._found, float_(LOWEST), top),
-                *(tirx.BufferStore(self._found, float_(0), x) for x in sums),
+                tirx.BufferStore(self._power, now, [0]),
                 loop("n", count, larger, tirx.ForKind.UNROLLED),
+                tirx.BufferStore(self._power, tirx.exp(power - now), [0]),
+                *(tirx.BufferStore(self._found, load(self._found, x) * power, x) for x in sums),
                 loop("n", count, term, tirx.ForKind.UNROLLED),
             ]
         )
@@ -163,7 +172,8 @@ class _Row:
         if pattern.instead is not None:
             # Not the other way round: what is no number is not larger.
             mean = tirx.IfThenElse(total > float_(0), mean, self._instead(at, first))
-        stmts = [self._added(own, cut.combining, parts), mean, self._store(at, sum_)]
+        added = [self._nothing(own), self._added(own, cut.combining, parts)]
+        stmts = [*added, mean, self._store(at, sum_)]
         return when(tirx.EQ(p, index(0)), sequence(stmts))
 
     def _instead(self, at: dict[ir.Var, ir.Expr], where: list[ir.Expr]) -> tirx.Stmt:
