@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from typing import Any
@@ -16,6 +17,7 @@ from .device import TargetSpec, parse
 from .device.probe import machine
 from .errors import UserError
 from .fusion.decisions import recording
+from .signature import Signature
 from .threads import choose_threads
 
 # A UserError that a pass raises crosses TVM's C++ and arrives as itself.
@@ -59,6 +61,7 @@ def compile(  # the public name, as in tvm.compile
 
         from .deploy.build import build, export_library
         from .deploy.dump import Dump
+        from .deploy.in_place import update_in_place
         from .deploy.static_inputs import mark_static_inputs
         from .frontend import import_model
         from .frontend.weights import WeightNames, tracking
@@ -76,13 +79,16 @@ def compile(  # the public name, as in tvm.compile
         choose_threads()
         names = WeightNames((name, const) for const, name in imported.weight_names.items())
         with spec.tvm_target(), context, tracking(names):
-            mod = tvm.ir.transform.Sequential(passes)(imported.mod)
-            mod = mark_static_inputs(mod, imported.signatures, config.static_inputs)
+            mod = update_in_place(imported.mod, imported.signatures, config.writes)
+            mod = tvm.ir.transform.Sequential(passes)(mod)
+            static_inputs = {*config.static_inputs, *config.in_place}
+            mod = mark_static_inputs(mod, imported.signatures, static_inputs)
             built = build(mod, spec, list(imported.signatures), imported.dims, names)
     functions = {
         name: {
             **manifest.signature_to_json(signature),
             "weights": built.weight_names.get(name, []),
+            "in_place": _in_place(signature, config.writes),
             **built.counts[name],
         }
         for name, signature in imported.signatures.items()
@@ -106,6 +112,11 @@ def compile(  # the public name, as in tvm.compile
         lambda path: export_library(built.executable, spec, path),
         time.perf_counter() - start,
     )
+
+
+def _in_place(signature: Signature, names: Mapping[str, str]) -> dict[str, str]:
+    """List a function's inputs that it writes to, with their outputs."""
+    return {spec.name: names[spec.name] for spec in signature.inputs if spec.name in names}
 
 
 def _configure(config: FusionConfig, options: dict[str, Any]) -> FusionConfig:

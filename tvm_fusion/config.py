@@ -34,6 +34,9 @@ class FusionConfig:
     static_inputs : collection of str
         Inputs that lie at the same addresses in every call, such as caches: a CUDA graph reads them
         where they are instead of copies. At other addresses it is captured again, which is slow.
+    in_place : mapping of str to str, or collection of str
+        Inputs that are written to, with the outputs whose values they are to hold; names alone
+        stand for both. See :mod:`tvm_fusion.deploy.in_place`.
     rewrite : {"search", "greedy", "none"}
         How equal forms of the graph are found: by a search with the planner's cost, by DNNFusion's
         rule that saves most operations, or not at all.
@@ -53,6 +56,7 @@ class FusionConfig:
     dims: Mapping[str, int | DimRange] = field(default_factory=dict)
     cuda_graph: bool = True
     static_inputs: Collection[str] = ()
+    in_place: Mapping[str, str] | Collection[str] = ()
     rewrite: Search = "search"
     allow: Collection[str] = ()
     fast_math: bool = False
@@ -71,11 +75,19 @@ class FusionConfig:
         object.__setattr__(self, "without", _names("without", self.without))
         static_inputs = _names("static_inputs", self.static_inputs)
         object.__setattr__(self, "static_inputs", static_inputs)
+        if not isinstance(self.in_place, Mapping):
+            object.__setattr__(self, "in_place", _names("in_place", self.in_place))
         for flag in self.allow:
             if flag not in FLAGS:
                 raise unknown_name("flag", flag, FLAGS)
         if self.dump is not None:
             object.__setattr__(self, "dump", Path(self.dump))
+
+    @property
+    def writes(self) -> dict[str, str]:
+        """By input that is written to, the output whose values it is to hold."""
+        given = self.in_place
+        return dict(given if isinstance(given, Mapping) else zip(given, given, strict=True))
 
     @property
     def flags(self) -> tuple[str, ...]:

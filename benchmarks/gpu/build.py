@@ -56,12 +56,13 @@ def _compile(folder: Path, target: str, seed: int, count: int, number: int) -> s
     work = works(seed, count)[number]
     exported = work.exported()
     names = list(exported.graph_signature.user_inputs)
-    static = [str(names[i]) for i in work.static]
+    static, in_place = ([str(names[i]) for i in found] for found in (work.static, work.in_place))
     try:
         artifact = tvm_fusion.compile(
             exported,
             target=target,
             static_inputs=static,
+            in_place=in_place,
             cuda_graph=isinstance(work, DecodeStep),  # calls of the others are captured as a whole
         )
         artifact.export(folder / work.name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .decoder import DECODE
+from .decoder import STEPS
 from .others import OTHERS
 from .works import NAMED, Work, drawn
 
 
 def works(seed: int, count: int) -> list[Work]:
     """List the named works, further ones, a whole step of a decoder, and drawn ones."""
-    return [*NAMED, *OTHERS, DECODE, *drawn(seed, count)]
+    return [*NAMED, *OTHERS, *STEPS, *drawn(seed, count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ class DecodeStep(Work):
     """
 
     allowed = 4  # errors of one operation: some thirty follow each other
+    whole = (0,)  # positions of whole numbers
 
     def draw(self, seed: int, device: str) -> list[Tensor]:
         """Draw a token, its rotary angles, weights scaled so that activations stay near one."""
@@ -32,8 +34,9 @@ class DecodeStep(Work):
         angle = torch.rand(DEPTH // 2, generator=generator, device=device).mul(2 * math.pi)
         angles = torch.cat([angle, angle])
         tensors = [torch.randint(0, WORDS, (1, 1), generator=generator, device=device)]
+        tensors += [torch.tensor(at, device=device) for at in self.positions]
         tensors += [angles.cos().to(dtype), angles.sin().to(dtype)]
-        for shape in self.shapes[3:]:
+        for shape in self.shapes[len(tensors) :]:
             drawn = torch.randn(shape, generator=generator, device=device, dtype=dtype)
             if len(shape) == 2 and shape[0] != WORDS:
                 drawn *= shape[0] ** -0.5
@@ -42,19 +45,43 @@ class DecodeStep(Work):
 
     def examples(self) -> list[Tensor]:
         """Give arguments whose shapes and dtypes matter only; nothing is written to them."""
-        token, *rest = self.shapes
-        found = [torch.empty(shape, dtype=DTYPES[self.dtype]) for shape in rest]
-        return [torch.zeros(token, dtype=torch.int64), *found]
+        return [
+            torch.zeros(shape, dtype=torch.int64)
+            if i in self.whole
+            else torch.empty(shape, dtype=DTYPES[self.dtype])
+            for i, shape in enumerate(self.shapes)
+        ]
 
     def touched(self, arguments: list[Tensor], results: list[Tensor]) -> int:
         """Count one row of the table of words."""
-        words = arguments[3]
+        words = arguments[self.static[0]]
         return super().touched(arguments, results) - (len(words) - 1) * words[0].nbytes
+
+    @property
+    def positions(self) -> list[list[int]]:
+        """Where in the caches the token is, if they have room for it."""
+        return []
 
     @property
     def static(self) -> tuple[int, ...]:
         """Positions of weights and caches."""
-        return tuple(range(3, len(self.shapes)))
+        return tuple(range(3 + len(self.positions), len(self.shapes)))
+
+
+class StaticStep(DecodeStep):
+    """A step that writes the token's keys and values into the last place of its caches."""
+
+    whole = (0, 1)
+
+    @property
+    def positions(self) -> list[list[int]]:
+        """The last place."""
+        return [[self.shapes[-1][2] - 1]]
+
+    @property
+    def in_place(self) -> tuple[int, ...]:
+        """Positions of caches."""
+        return tuple(i for i, shape in enumerate(self.shapes) if len(shape) == 4)
 
 
 def decode_step(
@@ -76,21 +103,56 @@ def decode_step(
         attention's result, the second norm's scale, the factors of gate with up and of down; keys
         and values so far, ``(1, KEY_HEADS, context, DEPTH)``.
     """
+    new: list[Tensor] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        new.extend((k, v))
+        return functional.scaled_dot_product_attention(
+            q, torch.cat([keys, k], 2), torch.cat([values, v], 2), enable_gqa=True
+        )
+
+    return (_logits(token, cos, sin, words, norm, head, layers, attend), *new)
+
+
+def static_decode_step(
+    token: Tensor, position: Tensor, cos: Tensor, sin: Tensor, words: Tensor, norm: Tensor,
+    head: Tensor, *layers: Tensor,
+) -> Tensor:  # fmt: skip
+    """Give the logits of the next token; its keys and values are written into the caches.
+
+    Parameters
+    ----------
+    position : Tensor
+        ``(1,)``, where in the caches; places behind it are not looked at.
+    token, cos, sin, words, norm, head, *layers : Tensor
+        As of :func:`decode_step`.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        keys.index_copy_(2, position, k)
+        values.index_copy_(2, position, v)
+        mask = torch.arange(keys.shape[2], device=keys.device) <= position
+        return functional.scaled_dot_product_attention(
+            q, keys, values, attn_mask=mask[None, None, None], enable_gqa=True
+        )
+
+    return _logits(token, cos, sin, words, norm, head, layers, attend)
+
+
+def _logits(
+    token: Tensor, cos: Tensor, sin: Tensor, words: Tensor, norm: Tensor, head: Tensor,
+    layers: Sequence[Tensor], attend: Callable[..., Tensor],
+) -> Tensor:  # fmt: skip
     x = functional.embedding(token, words)
-    results = []
     for start in range(0, len(layers), PER_LAYER):
         before, qkv, out, behind, sides, down, keys, values = layers[start : start + PER_LAYER]
         parts = (rms_norm(x, before) @ qkv).view(1, 1, -1, DEPTH).transpose(1, 2)
         q, k, v = parts.split([HEADS, KEY_HEADS, KEY_HEADS], 1)
-        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-        found = functional.scaled_dot_product_attention(
-            q, torch.cat([keys, k], 2), torch.cat([values, v], 2), enable_gqa=True
-        )
+        found = attend(rotated(q, cos, sin), rotated(k, cos, sin), v, keys, values)
         x = x + found.transpose(1, 2).reshape(1, 1, -1) @ out
         gate, up = (rms_norm(x, behind) @ sides).chunk(2, -1)
         x = x + (functional.silu(gate) * up) @ down
-        results += [k, v]
-    return (rms_norm(x, norm) @ head, *results)
+    return rms_norm(x, norm) @ head
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -110,4 +172,9 @@ def _shapes(layers: int, context: int) -> tuple[Shape, ...]:
     return ((1, 1), (DEPTH,), (DEPTH,), *words, *(layer * layers))
 
 
-DECODE = DecodeStep("decode_step_4_layers_2048", decode_step, _shapes(4, 2048))
+_SHAPES = _shapes(4, 2048)
+_TOKEN, *_REST = _SHAPES
+STEPS = (
+    DecodeStep("decode_step_4_layers_2048", decode_step, _SHAPES),
+    StaticStep("decode_step_static_4_layers_2048", static_decode_step, (_TOKEN, (1,), *_REST)),
+)

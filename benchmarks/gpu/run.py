@@ -66,7 +66,7 @@ def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
     """Check one work, then time it; the row of the table."""
     arguments = work.draw(0, "cuda")
     exact = [a.double() if a.is_floating_point() else a for a in arguments]
-    expected = _leaves(work.function(*exact))
+    expected = leaves(work.function(*exact))
     row: dict[str, Any] = {"name": work.name, "dtype": work.dtype, "wrong": None}
     row |= {"floor": work.floor, "limit_us": work.limit_us}
     ours = _ours(folder)
@@ -181,7 +181,8 @@ def _turns(size: int) -> int:
     return max(2, -(-L2_TIMES * cache // size))
 
 
-def _leaves(result: Any) -> list[torch.Tensor]:
+def leaves(result: Any) -> list[torch.Tensor]:
+    """List the tensors of a result."""
     return [result] if isinstance(result, torch.Tensor) else list(result)
 
 

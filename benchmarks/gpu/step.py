@@ -13,7 +13,7 @@ import tvm_ffi
 import tvm_fusion
 
 from .decoder import DecodeStep
-from .run import COPY_BYTES, captured, copies, difference, poisoned
+from .run import COPY_BYTES, captured, copies, difference, leaves, poisoned
 
 ROUNDS, CALLS = 15, 20
 
@@ -25,14 +25,15 @@ def measure(work: DecodeStep, folder: Path, rival: bool) -> dict[str, Any]:
     """
     arguments = work.draw(0, "cuda")
     exact = [a.double() if a.is_floating_point() else a for a in arguments]
-    expected = work.function(*exact)
+    expected = leaves(work.function(*exact)) + [exact[i] for i in work.in_place]
     del exact
     ours = _ours(work, folder, arguments)
     moving = arguments[: work.static[0]]
     row: dict[str, Any] = {"name": work.name, "dtype": work.dtype, "wrong": None}
     row |= {"floor": work.floor, "limit_us": work.limit_us}
     results = poisoned(ours, moving)
-    errors = [difference(r, e, work.dtype) for r, e in zip(results, expected, strict=True)]
+    found = results + [arguments[i] for i in work.in_place]
+    errors = [difference(r, e, work.dtype) for r, e in zip(found, expected, strict=True)]
     row["error"] = max(errors)
     if not row["error"] <= work.allowed:
         return row | {"wrong": f"errors of {errors} times what is allowed"}
@@ -53,10 +54,12 @@ def _ours(work: DecodeStep, folder: Path, arguments: list[torch.Tensor]) -> Call
     names = [spec.name for spec in executable.signatures["main"].inputs]
     bound = executable.bind({names[i]: arguments[i] for i in work.static})
     moving = names[: work.static[0]]
+    kept = {*executable.manifest["functions"]["main"]["in_place"].values()}
 
     def call(*tensors: torch.Tensor) -> list[Any]:
         with tvm_ffi.use_torch_stream(torch.cuda.stream(torch.cuda.current_stream())):
-            return [*bound.run(dict(zip(moving, tensors, strict=True))).values()]
+            outputs = bound.run(dict(zip(moving, tensors, strict=True)))
+        return [value for name, value in outputs.items() if name not in kept]
 
     return call
 

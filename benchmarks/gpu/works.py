@@ -57,6 +57,11 @@ class Work:
         """Positions of arguments that stay where they are from call to call."""
         return ()
 
+    @property
+    def in_place(self) -> tuple[int, ...]:
+        """Positions of arguments that are written to."""
+        return ()
+
     def examples(self) -> list[Tensor]:
         """Give arguments whose shapes and dtypes matter only; one row would be taken for static."""
         if self.most_rows is None:

@@ -89,6 +89,28 @@ def test_a_step_of_the_decoder_reads_its_caches(monkeypatch):
 
 
 @pytest.mark.torch
+def test_a_step_over_static_caches_is_the_same_step(monkeypatch):
+    torch = pytest.importorskip("torch")
+    decoder = pytest.importorskip("benchmarks.gpu.decoder")
+    small = {"HEADS": 4, "KEY_HEADS": 2, "DEPTH": 16, "HIDDEN": 64, "INNER": 96, "WORDS": 40}
+    for name, value in small.items():
+        monkeypatch.setattr(decoder, name, value)
+    token, *rest = decoder._shapes(2, 5)
+    work = decoder.StaticStep("step", decoder.static_decode_step, (token, (1,), *rest))
+    assert work.in_place == (13, 14, 21, 22)
+    assert work.static == tuple(range(4, 23))
+    first, position, *tensors = [
+        t.double() if t.is_floating_point() else t for t in work.draw(0, "cpu")
+    ]
+    assert position.tolist() == [4]
+    past = [t[:, :, :4] if t.ndim == 4 else t for t in tensors]
+    logits, *new = decoder.decode_step(first, *past)
+    torch.testing.assert_close(work.function(first, position, *tensors), logits)
+    for i, place in zip(work.in_place, new, strict=True):
+        torch.testing.assert_close(tensors[i - 2][:, :, 4:], place)
+
+
+@pytest.mark.torch
 def test_the_error_is_in_units_of_what_is_allowed():
     torch = pytest.importorskip("torch")
     run = pytest.importorskip("benchmarks.gpu.run")

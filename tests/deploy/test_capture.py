@@ -7,6 +7,7 @@ import tvm_ffi
 from group_kernels import serial
 from tvm import relax, te, tirx
 from tvm.ir.transform import PassContext
+from tvm.script import tirx as T
 
 from tvm_fusion.deploy import capture
 from tvm_fusion.deploy.capture import CAPTURED, CaptureLaunches
@@ -36,7 +37,12 @@ def module(body, inputs, weights=(), static=()):
 
         return builder.emit_te(compute, a, b, primfunc_name_hint="add")
 
+    def accumulate(into, a):
+        gvar = builder.add_func(_accumulate, "accumulate")
+        return builder.emit(relax.op.call_tir_inplace(gvar, (into, a), [0], into.ty))
+
     add.view = lambda a, *shape: builder.emit(relax.op.reshape(a, shape))
+    add.accumulate = accumulate
     with builder.function("main", params, attrs={"num_input": len(inputs)}):
         with builder.dataflow():
             result = body(add, *params)
@@ -92,6 +98,23 @@ def one_reader(add, x, w):
     d = add(b, a)
     e = add(d, c)
     return add(e, c)
+
+
+def written(add, x, state, w):
+    """A kernel writes over an input, which is a result as well; others read it afterwards."""
+    a = add(x, w)
+    state = add.accumulate(state, a)
+    b = add(a, state)
+    c = add(b, x)
+    return add(c, b), state
+
+
+@T.prim_func(private=True, s_tir=True)
+def _accumulate(into: T.Buffer(SHAPE, "float32"), a: T.Buffer(SHAPE, "float32")):
+    for i, j in T.grid(*SHAPE):
+        with T.sblock("accumulate"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            into[vi, vj] = into[vi, vj] + a[vi, vj]
 
 
 def called(mod):
@@ -158,6 +181,7 @@ def sums(a, b):
 
 
 sums.view = lambda a, *shape: a.reshape(shape)
+sums.accumulate = lambda into, a: into + a
 
 
 def leaves(result):
@@ -206,6 +230,23 @@ def test_static_inputs_that_stay_are_captured_once(graphs):
         want = residual(sums, x.numpy(), fresh, w.numpy())
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
     assert len(graphs.captured) == 1
+
+
+def test_what_is_written_over_an_input_stays_there(graphs):
+    mod = module(written, ("x", "state"), "w", (1,))
+    names = called(CaptureLaunches()(mod))
+    run = machine(mod)
+    (before, w), (state, weight) = draw(2, 0), map(tvm.runtime.tensor, draw(2, 0))
+    for seed in range(1, 4):
+        (x,) = draw(1, seed)
+        result, after = run["main"](tvm.runtime.tensor(x), state, weight)
+        want, before = written(sums, x, before, w)
+        np.testing.assert_allclose(result.numpy(), want, rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(state.numpy(), before, rtol=1e-5, atol=1e-3)
+        assert after.same_as(state) or after.numpy().ctypes.data == state.numpy().ctypes.data
+    assert len(graphs.captured) == 1
+    assert names.count("accumulate") == 1
+    assert sum("copy" in name for name in names) == 1  # of x, which two kernels read
 
 
 def test_earlier_results_stay_as_they_are(graphs):

@@ -28,6 +28,7 @@ MOST_LAUNCHES = 3  # of a function that would gain nothing
 BYTES_A_LAUNCH = 2 << 20  # that are copied in the time that a launch takes
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
+_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
 _RESHAPE = ir.Op.get("relax.reshape")
 _VIEWS = (ir.Var, ir.Tuple, ir.TupleGetItem, ir.GenericConst, ir.Call)
 
@@ -87,7 +88,7 @@ class _Calls:
             if not isinstance(binding, relax.VarBinding) or not _is_static(binding.var.ty):
                 return None
             if isinstance(value, ir.Call) and value.op != _RESHAPE:
-                callee = mod[value.args[0]] if value.op == _CALL_TIR else None
+                callee = mod[value.args[0]] if value.op in (_CALL_TIR, _IN_PLACE) else None
                 if not isinstance(callee, tirx.PrimFunc) or len(value.args) != 2:
                     return None
                 found.kernels[binding.var] = launches(callee)
@@ -111,6 +112,10 @@ class _Calls:
     def origins(self, kernel: ir.Var) -> list[relax.Expr]:
         """List where the arguments of a kernel are from."""
         return [self.origin(arg) for arg in self.values[kernel].args[1].fields]
+
+    def is_written(self, origin: relax.Expr) -> bool:
+        """Whether a tensor is a kernel's, in memory that is not a caller's."""
+        return origin in self.kernels and self.values[origin].op != _IN_PLACE
 
     def leaves(self, expr: relax.Expr) -> list[relax.Expr]:
         """List the tensors of a result, as variables where they have some."""
@@ -191,7 +196,7 @@ class _Capture:
         """Find the one kernel that writes results, if no other reads them."""
         calls = self._calls
         leaves = [calls.origin(leaf) for leaf in self._leaves]
-        writers = {leaf: None for leaf in leaves if leaf in calls.kernels}
+        writers = {leaf: None for leaf in leaves if calls.is_written(leaf)}
         if len(writers) != 1 or calls.kernels[next(iter(writers))] != 1:
             return None
         (writer,) = writers
@@ -203,7 +208,7 @@ class _Capture:
         return [
             leaf
             for leaf, origin in origins.items()
-            if origin in self._calls.kernels or (origin in self._inputs and leaf != origin)
+            if self._calls.is_written(origin) or (origin in self._inputs and leaf != origin)
         ]
 
     def _copied(

@@ -49,7 +49,15 @@ class Executable:
             for name, entry in found["functions"].items()
         }
         self._functions = {
-            name: Function(name, signature, self.dims, device, self._weights[name], self._machine)
+            name: Function(
+                name,
+                signature,
+                self.dims,
+                device,
+                self._weights[name],
+                self._machine,
+                in_place=found["functions"][name].get("in_place", {}),
+            )
             for name, signature in self.signatures.items()
         }
 

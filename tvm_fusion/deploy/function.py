@@ -10,7 +10,15 @@ import tvm_ffi
 from ..errors import UserError
 from ..signature import DimRange, Signature
 from . import arguments
-from .tensors import as_array, copy_to, to_numpy, to_tensor, write_into
+from .tensors import (
+    as_array,
+    check_writable,
+    copy_to,
+    shares_memory,
+    to_numpy,
+    to_tensor,
+    write_into,
+)
 
 
 class Function:
@@ -22,6 +30,8 @@ class Function:
         The function's.
     signature : Signature
         All of its inputs, the fixed ones too, and its outputs.
+    in_place : dict of str to str
+        By input that a call writes to, the output that then lies there.
     """
 
     def __init__(
@@ -33,8 +43,9 @@ class Function:
         weights: Sequence[tvm_ffi.Tensor],
         machine: Callable[[], Any],
         fixed: Mapping[str, Any] | None = None,
+        in_place: Mapping[str, str] | None = None,
     ) -> None:
-        self.name, self.signature = name, signature
+        self.name, self.signature, self.in_place = name, signature, dict(in_place or {})
         self._dims, self._device, self._weights = dims, device, list(weights)
         self._machine = machine
         fixed = fixed or {}
@@ -44,7 +55,10 @@ class Function:
         specs = [s for s in signature.inputs if s.name in fixed]
         labels = [f"input {spec.name!r}" for spec in specs]
         tensors, self._extents = self._taken(specs, labels, fixed, {})
+        self._arrays = {i: fixed[i] for i in self.in_place if i in fixed}
         self._fixed = dict(zip((spec.name for spec in specs), tensors, strict=True))
+        self._shared = {i for i, a in self._arrays.items() if shares_memory(a, self._fixed[i])}
+        self._position = {spec.name: i for i, spec in enumerate(signature.inputs)}
         self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
         self._held = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
 
@@ -70,7 +84,8 @@ class Function:
             self._device,
             self._weights,
             self._machine,
-            {**self._fixed, **inputs},
+            {**self._fixed, **self._arrays, **inputs},
+            self.in_place,
         )
 
     def run(
@@ -79,11 +94,20 @@ class Function:
         """Call it with inputs by any name; as :meth:`Executable.run`."""
         arguments.check_out(self.signature, out)
         given, _ = self._taken(self._specs, self._labels, inputs, self._extents)
+        written = {**self._arrays, **{i: inputs[i] for i in self.in_place if i in inputs}}
+        for name, array in written.items():
+            check_writable(array, f"input {name!r}, which is written to,")
         rest = iter(given)
         tensors = [next(rest) if fixed is None else fixed for fixed in self._slots]
         result = self._machine()[self.name](*tensors, *self._weights)
         results = self._owned(_leaves(result), given)
         outputs = dict(zip(self._names, results, strict=True))
+        for name, array in written.items():
+            output = self.in_place[name]
+            tensor = tensors[self._position[name]]
+            if name not in self._shared and not shares_memory(array, tensor):
+                write_into(array, outputs[output], f"input {name!r}")
+            outputs[output] = array
         return outputs if out is None else {**outputs, **_write_out(out, outputs)}
 
     def _taken(
@@ -110,15 +134,17 @@ class Function:
     def _owned(self, results: list[Any], given: list[tvm_ffi.Tensor]) -> list[Any]:
         """Give each result memory of its own, which the caller may write to.
 
-        A model may return an input, a weight, or the same tensor twice.
+        A model may return an input, a weight, or the same tensor twice. What is written in place
+        stays in its place.
         """
+        in_place = set(self.in_place.values())
         on_host = self._device.type == "cpu"
         seen = {tensor.data_ptr() for tensor in given}
         owned: list[Any] = []
-        for tensor in results:
+        for name, tensor in zip(self._names, results, strict=True):
             value = to_numpy(tensor) if on_host else tensor
             pointer = tensor.data_ptr()
-            if pointer in seen or pointer in self._held:
+            if name not in in_place and (pointer in seen or pointer in self._held):
                 value = value.copy() if on_host else copy_to(tensor, self._device)
             seen.add(pointer)
             owned.append(value)

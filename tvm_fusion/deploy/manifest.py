@@ -18,6 +18,7 @@ Schema 1
 ``functions``
     By name: ``inputs`` and ``outputs``, lists of ``{"name", "shape", "dtype"}`` in call order, with
     a string for a symbolic extent; ``weights``, names in the order in which they follow the inputs;
+    ``in_place``, by name of an input that is written to, the output that then lies there;
     ``kernels``, ``host_launches``, ``calls`` and ``intermediate_bytes`` of one inference, as
     :func:`tvm_fusion.report.count.count` counts them with symbolic dimensions at ``max``.
 ``weights``

@@ -101,6 +101,35 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def shares_memory(array: Any, tensor: tvm_ffi.Tensor) -> bool:
+    """Whether a tensor is a caller's array itself, not a copy of it.
+
+    Parameters
+    ----------
+    array : numpy.ndarray or anything with ``__dlpack__``
+        What :func:`to_tensor` was given.
+    tensor : tvm_ffi.Tensor
+        What it made of it.
+    """
+    own = as_array(array, "", "an array")
+    start = own.ctypes.data if isinstance(own, np.ndarray) else own.data_ptr()
+    return start == tensor.data_ptr()
+
+
+def check_writable(array: Any, what: str) -> None:
+    """Check that :func:`write_into` can write to a caller's array.
+
+    Raises
+    ------
+    UserError
+        If it is read-only, or no array.
+    """
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise UserError(f"{what} is read-only", "memory that may be written to")
+    if not isinstance(array, np.ndarray) and not hasattr(array, "__dlpack__"):
+        raise UserError(f"{what} is a {type(array).__name__}", "an array")
+
+
 def write_into(array: Any, value: Any, what: str) -> None:
     """Copy a result into a caller's array of the same shape and dtype.
 
@@ -118,9 +147,8 @@ def write_into(array: Any, value: Any, what: str) -> None:
     UserError
         If the array is read-only, or has strides and lies in device memory or holds bfloat16.
     """
+    check_writable(array, what)
     if isinstance(array, np.ndarray):
-        if not array.flags.writeable:
-            raise UserError(f"{what} is read-only", "memory that may be written to")
         array[...] = to_numpy(value) if isinstance(value, tvm_ffi.Tensor) else value
         return
     target: Any = as_array(array, "", what)
