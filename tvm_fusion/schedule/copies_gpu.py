@@ -19,10 +19,8 @@ COPY = "copy_vector"
 _COPY = f"""
 __device__ __forceinline__ void {COPY}(void* to, const void* from) {{
   unsigned place = (unsigned)__cvta_generic_to_shared(to);
-  unsigned long long once;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], {BYTES}, %2;"
-               :: "r"(place), "l"(from), "l"(once) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], {BYTES};"
+               :: "r"(place), "l"(from) : "memory");
 }}
 """
 _COMMIT = """
