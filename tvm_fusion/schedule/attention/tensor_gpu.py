@@ -94,11 +94,12 @@ class TensorBlock(SplitBlock):
     def begin(self) -> list[tirx.Stmt]:
         """Read the queries of a row as keys are read, and ask for the first steps.
 
-        What is asked for first is there first, and all of these steps take a while.
+        What is asked for first is there first; queries that are computed would keep steps waiting.
         """
         stages = map(index, range(self._cut.stages))
         asks = [self._ask(x, n) for n in stages for x in (self._staged_keys, self._staged_values)]
-        return [self._cut.every(self._read_queries), *asks]
+        queries = self._cut.every(self._read_queries)
+        return [queries, *asks] if self._queries.is_vector else [*asks, queries]
 
     def _read_queries(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         depth = self._cut.pattern.depth.var
