@@ -16,6 +16,7 @@ from tvm_fusion.report.count import count
 from tvm_fusion.schedule.attention.fragments_gpu import TURN
 from tvm_fusion.schedule.copies_gpu import BYTES, COPY
 from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.stream_gpu import READ
 from tvm_fusion.schedule.template import Claim
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
@@ -81,7 +82,7 @@ def serial(func):
             return call
         name, *args = call.value.args
         places = [x.args[0] for x in args if call_name(x) == "address_of"]
-        if name.value == COPY:
+        if name.value in (COPY, READ):
             return _copied(*places)
         if not places:
             return tirx.Evaluate(0)

@@ -252,8 +252,7 @@ def _too_large(function: str, size: int, count: int) -> Decision:
 
 
 def _bytes(ty: relax.TensorType) -> int:
-    bits = DataType(ty.dtype).bits
-    return math.prod(int(extent) for extent in ty.shape.values) * max(1, bits // 8)
+    return math.prod(map(int, ty.shape.values)) * DataType(ty.dtype).itemsize
 
 
 def _over(places: dict[relax.Expr, ir.Var], value: relax.Expr) -> relax.Expr:

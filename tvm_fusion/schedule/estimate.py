@@ -58,6 +58,6 @@ def traffic(group: Group, stages: tuple[Stage, ...]) -> int:
     inputs = group.program.inputs
     read = 0
     for buffer, value in zip(inputs, group.inputs, strict=True):
-        size = max(1, DataType(value.dtype).bits // 8) if value.dtype != "bool" else 1
+        size = DataType(value.dtype).itemsize
         read += min(value.bytes, touched.get(buffer, 0) * size)
     return read + sum(v.bytes for v in group.outputs)

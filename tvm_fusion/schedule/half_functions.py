@@ -5,10 +5,11 @@ over half types has time for some 28 instructions an element before memory is no
 waits for. Float32's own functions take 20 to 40, divisions 10.
 
 Relative errors are below 2**-14 (of `div`: 2**-22), an eighth of float16's last place at worst, on
-top of the half that rounding takes; what is made for one type has an eighth of that type's, or a
-third where nothing else is rounded with it. Those of the instructions, as PTX's manual has them,
-are 2**-22 (`ex2.approx`, `div.full`) and 2**-23 (`rcp.approx`). What `ftz` would flush to zero
-matters to bfloat16, whose range is float32's: exponentials are therefore squares of square roots.
+top of the half that rounding takes. GELU, with which nothing else is rounded, has a fifth of the
+last place of its type. Those of the instructions, as PTX's manual has them, are 2**-22
+(`ex2.approx`, `div.full`) and 2**-23 (`rcp.approx`). What `ftz` would flush to zero matters to
+bfloat16, whose range is float32's: exponentials are therefore squares of square roots, or taken
+many times too large.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ __forceinline__ __device__ float tvm_fusion_positive(float x) {
 #else
   return x < 0.0f ? 0.0f : x;
 #endif
+}
+// Between 0 and 1, with the product that it is of in one instruction; of NaN, 0.
+__forceinline__ __device__ float tvm_fusion_part(float x) {
+  return __saturatef(x);
 }
 __forceinline__ __device__ float tvm_fusion_clip(float x, float limit) {
 #if __CUDA_ARCH__ >= 800
@@ -102,25 +107,26 @@ FUNCTIONS = {
   return x < 0.0f ? tail : 1.0f - tail;
 }
 """,
-    # x times that, whose odds are a power of two with a polynomial in |x|, times x, as exponent:
-    # 2**-12.4 down to the smallest normal results of float16, and a quarter of the smallest number.
+    # x times that: x or 0 minus |x| times the tail beyond |x|, a power of two whose exponent is a
+    # polynomial in |x|. A 4096th of |x|, at most 1, stands for it, so that the power is 4096 times
+    # the tail: a normal number as long as the result is any. The error is below 2**-13.5 down to
+    # float16's smallest normal numbers, and below an eighth of its smallest number.
     "gelu_float16": """(float x) {
-  float size = fabsf(x), odds = fmaf(-3.12932651e-4f, size, 3.83923762e-3f);
-  odds = fmaf(fmaf(odds, size, -7.53879175e-3f), size, -0.101782493f);
-  odds = fmaf(fmaf(odds, size, 4.24136594e-3f), size, -2.30498123f);
-  return x * tvm_fusion_rcp(1.0f + tvm_fusion_ex2(x * odds));
+  float part = tvm_fusion_part(fabsf(x) * 0.000244140625f);
+  float power = fmaf(-3.69513787e+14f, part, 1.64020775e+12f);
+  power = fmaf(fmaf(power, part, -3.31481139e+09f), part, -7786668.5f);
+  power = fmaf(fmaf(power, part, -4707.02197f), part, 10.9998789f);
+  return fmaf(-part, tvm_fusion_ex2(power), tvm_fusion_positive(x));
 }
 """,
-    # The same, x or 0 minus the tail: 2**-10.7, an eighth of bfloat16's last place. Down to its
-    # smallest results powers stay normal numbers: 2**24 times too large, and a polynomial as small.
-    # In 1 / (1 + 0.36 x), the polynomial is exp(x*x / 2) times the tail on 0 <= x <= 13.2.
+    # The same below 2**-10.8 down to bfloat16's smallest number.
     "gelu_bfloat16": """(float x) {
-  float size = fminf(fabsf(x), 16.0f), near = tvm_fusion_rcp(fmaf(size, 0.36f, 1.0f));
-  float y = size * 0.84932180f;  // sqrt(log2(e) / 2)
-  float power = tvm_fusion_ex2(fmaf(-y, y, 24.0f));
-  float scaled = fmaf(fmaf(1.64456912e-8f, near, 3.91703662e-9f), near, 9.52672954e-9f);
-  scaled = fmaf(scaled, near, -6.91515516e-11f);
-  return fmaf(-size, scaled * power, tvm_fusion_positive(x));
+  float part = tvm_fusion_part(fabsf(x) * 0.000244140625f);
+  float power = fmaf(fmaf(-6.02219561e+18f, part, 8.25155645e+16f), part, -4.7594566e+14f);
+  power = fmaf(fmaf(power, part, 1.52291626e+12f), part, -3.03892045e+09f);
+  power = fmaf(fmaf(power, part, -7940612.5f), part, -4680.44727f);
+  power = fmaf(power, part, 10.9991913f);
+  return fmaf(-part, tvm_fusion_ex2(power), tvm_fusion_positive(x));
 }
 """,
     # Twice the sigmoid of 2 x, as exact where it is nearly 0.

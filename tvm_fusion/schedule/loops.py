@@ -66,6 +66,11 @@ def loop(name: str, extent: ir.Expr | int, body: Body, kind: int = tirx.ForKind.
     return tirx.For(var, index(0), index(extent), kind, body(var))
 
 
+def unrolled(name: str, extent: ir.Expr | int, body: Body) -> tirx.Stmt:
+    """Write a loop whose trips are to be written out."""
+    return loop(name, extent, body, tirx.ForKind.UNROLLED)
+
+
 #: Annotation of a loop over a kernel's tasks.
 TASKS = "tvm_fusion.tasks"
 #: Annotation of a loop of a GPU that copies into registers what other blocks read as well.

@@ -90,6 +90,29 @@ def test_projections_keep_their_epilogues(spec):
     assert all(v.shape != [64] for v in claim.group.inputs)
 
 
+def decoded(emit, x, w, cos, sin, k, v):
+    """A token's heads, rotated in half precision; scores of them in float32."""
+    q = heads(emit, emit(op.matmul(x, w)), 16)
+    low, high = (emit(op.strided_slice(q, [3], [n], [n + 64])) for n in (0, 64))
+    turned = emit(op.concat([emit(op.negative(high)), low], 3))
+    q = emit(op.add(emit(op.multiply(q, cos)), emit(op.multiply(turned, sin))))
+    wide = [emit(op.astype(x, "float32")) for x in (q, k, v)]
+    wide[0] = emit(op.multiply(wide[0], number(0.2)))
+    return attention()(emit, *wide)
+
+
+def test_a_rotation_goes_into_the_product_before_it():
+    """What makes it wider goes into attention: that would be written, and read again."""
+    shapes = {"x": (1, 1, 2048), "w": (2048, 2048), "c": (128,), "s": (128,)}
+    shapes |= {name: (1, 16, 1000, 128) for name in "kv"}
+    params = [tensor(name, *shape, dtype="float16") for name, shape in shapes.items()]
+    plan = planned(params, decoded, CUDA)
+    assert templates(plan) == ["contraction", "attention"]
+    product, rest = plan.groups
+    assert [v.dtype for v in product.outputs] == ["float16"]
+    assert not {"c", "s"} & {v.name for v in rest.inputs}
+
+
 def test_a_mask_that_others_read_stays_apart():
     def twice(emit, q, k, v, mask):
         wide = emit(op.multiply(emit(op.subtract(mask, number(1.0))), number(1e4)))

@@ -70,6 +70,7 @@ CASES = {
     "batch": batched(5, 128, 72),
     "two_sums_each": gated(7, 128, 528),
     "int4": int4(1, 1024, 128, 1, True, size=128),
+    "int4_long_row": int4(1, 16384, 64, 1, True, size=128),
     "int4_rows": int4(13, 512, 36, 1, True, size=64),
     "int4_bfloat16": int4(3, 1024, 64, 1, True, "bfloat16", size=32),
     "int4_across": int4(2, 1024, 128, 0, False, size=128),
@@ -119,16 +120,31 @@ def test_devices_without_such_cores(arch):
     assert not multiplies(kernel(TEMPLATE, group(params, body, spec), spec)[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "instruction"), [("int4", "fma.rn.f16x2"), ("int4_bfloat16", "fma.rn.bf16x2")]
-)
-def test_numbers_are_made_in_pairs(name, instruction):
+@pytest.mark.parametrize(("name", "pair"), [("int4", "half2"), ("int4_bfloat16", "nv_bfloat162")])
+def test_numbers_are_written_in_pairs(name, pair):
+    """Without arithmetic of their own: what they are too large by is subtracted from sums."""
     params, body, _ = CASES[name]
     text = cuda_source(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
     body = text[text.rindex("__global__") :]
-    assert instruction in text
-    assert "__hsub" not in body
-    assert "__hmul" not in body
+    assert f"*({pair}*)(numbers_ptr + 0)" in body
+    assert not [x for x in ("fma", "__hsub", "__hmul") if x in body]
+
+
+def test_equal_terms_cancel():
+    """Sums of integers as they are stored are large where those of the weights are none."""
+    params, body, reference = int4(1, 4096, 64, 1, True, size=128)
+    members = group(params, body, CUDA)
+    x, q, s = inputs_of(params).values()
+    inputs = {"x": np.full_like(x, 3.0), "q": np.where(q > 127, 0x97, 0x79).astype(q.dtype), "s": s}
+    _, func = kernel(TEMPLATE, members, CUDA)
+    wide = [v if v.dtype.kind in "iu" else v.astype("float64") for v in inputs.values()]
+    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+
+
+@pytest.mark.parametrize("zero", [-1.0, 16.0])
+def test_a_zero_that_no_integer_is(zero):
+    params, body, _ = int4(1, 1024, 128, 1, True, zero=zero, size=128)
+    assert not multiplies(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
 
 
 @pytest.mark.cuda_toolchain

@@ -3,12 +3,13 @@
 import pytest
 from group_kernels import CPU, CUDA, close, compiles_for_cuda, group, kernel, run, serial
 from quantised_products import along, inputs_of, int4, int8
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.loops import find
+from tvm_fusion.schedule.stream_gpu import BYTES, READ
 
 TEMPLATE = Contraction(True)
 
@@ -53,7 +54,12 @@ def vectors(func, name):
     """Widths of the vectors in which a parameter is read."""
     loops = [x for x in find(func.body, tirx.For) if x.kind == tirx.ForKind.VECTORIZED]
     stores = [(x, s) for x in loops for s in find(x.body, tirx.BufferStore)]
-    return {int(x.extent) for x, s in stores if s.value.source.name == name}
+    found = {int(x.extent) for x, s in stores if s.value.source.name == name}
+    calls = [x for x in find(func.body, ir.Call) if call_name(x) == "func_call"]
+    read = [x.args[2].args[0] for x in calls if x.args[0].value == READ]
+    return found | {
+        BYTES // DataType(str(x.ty.dtype)).itemsize for x in read if x.source.name == name
+    }
 
 
 @pytest.mark.parametrize(

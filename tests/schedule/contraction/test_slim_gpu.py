@@ -144,9 +144,11 @@ def test_others_are_not_taken(example):
     assert "slices" not in {b.name for owner in owners for b in owner.alloc_buffers}
 
 
-def test_blocks_are_the_parallelism():
-    claim, _ = cut_of(case(1, 4096, 8192, "float16"))
-    assert claim.parallelism == 8192 // 64
+@pytest.mark.parametrize(("columns", "side"), [(8192, 64), (6144, 32), (3072, 32), (2048, 16)])
+def test_blocks_are_the_parallelism(columns, side):
+    """Of whole cache lines; of halves where these would be few; of quarters where those would."""
+    claim, _ = cut_of(case(1, 4096, columns, "float16"))
+    assert claim.parallelism == columns // side
 
 
 def shared_bytes(func):

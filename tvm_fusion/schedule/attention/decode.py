@@ -264,7 +264,7 @@ def streamed(pattern: Pattern, operand: ir.Expr, along: Axis) -> tuple[ir.Tensor
 
 def width_of(streamed: Sequence[tuple[ir.TensorLoad, Axis]]) -> int | None:
     """Choose the elements of a vector: of the widest that begins where it may, always."""
-    size = max(DataType(str(x.ty.dtype)).bits // 8 for x, _ in streamed)
+    size = max(DataType(str(x.ty.dtype)).itemsize for x, _ in streamed)
     vector, analyzer = tirx.Var("vector", "int64"), sym.Analyzer()
 
     def fits(width: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tvm import tirx
+from tvm import DataType, tirx
 
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
@@ -15,6 +15,7 @@ from ..proposals import LIGHT, MOVES, in_order, reached, reductions
 
 MAX_BETWEEN = 48  # operators followed from one product on
 MAX_BEFORE = 64  # operators that feed one attention
+_IN_PLACE = (MappingType.ONE_TO_ONE, MappingType.REORGANIZE)
 
 
 def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
@@ -105,27 +106,38 @@ def _before(
 
 
 def _is_epilogue(graph: Graph, op: Operator) -> bool:
-    """Whether arithmetic stands right behind a product or a norm, which can take it in."""
-    if op.type is not MappingType.ONE_TO_ONE or _only_moves(op):
+    """Whether arithmetic stands behind a product or a norm, which can take it in.
+
+    Arithmetic between them, such as that of the halves of a rotation, goes into it, too; what is
+    spread over several elements does not, nor what would be written wider than the product is.
+    """
+    if _only_moves(op):
         return False
-    frontier = graph.predecessors(op)
+    frontier, seen = [op], {op}
     while frontier:
-        before = frontier.pop()
-        if before.type is MappingType.MANY_TO_MANY:
-            return True
-        if before.type is MappingType.REORGANIZE or _only_moves(before):
-            frontier.extend(graph.predecessors(before))
+        after = frontier.pop()
+        for value in after.tensors:
+            before = value.producer
+            if before is None or before in seen or after.operand_type(value) not in _IN_PLACE:
+                continue
+            if before.type is MappingType.MANY_TO_MANY:
+                return _bits(op) <= _bits(before)
+            if before.type is not MappingType.SHUFFLE:
+                frontier.append(before)
+                seen.add(before)
     return False
 
 
 def _only_moves(op: Operator) -> bool:
-    """Whether an operator takes pieces of tensors, in their order."""
-    if op.type is not MappingType.ONE_TO_ONE:
-        return False
+    """Whether an operator takes pieces of tensors, or repeats them."""
     try:
         return all(part.is_movement for part in parts_of(op))
     except Unstructured:
         return False
+
+
+def _bits(op: Operator) -> int:
+    return max(DataType(value.dtype).bits for value in op.results)
 
 
 def _leaves(op: Operator) -> bool:

@@ -14,7 +14,7 @@ from tvm.target import Target
 from ...fusion.expressions import load
 from ..copies_gpu import BYTES, commit, copy, places, wait
 from ..gpu import has_tensor_cores
-from ..loops import ceildiv, constant, index, loop, sequence, simplified, when
+from ..loops import ceildiv, constant, index, loop, sequence, simplified, unrolled, when
 from .slim import Slim
 from .tile_sums import TileSums
 
@@ -68,7 +68,7 @@ class CopiedWalk:
         def step(n: ir.Expr) -> tirx.Stmt:
             return self._ask(tiles, number, thread, n)
 
-        return loop("stage", STAGES - 1, step, tirx.ForKind.UNROLLED)
+        return unrolled("stage", STAGES - 1, step)
 
     def steps(self, number: ir.Expr, thread: ir.Expr, tiles: TileSums) -> tirx.Stmt:
         """Take every step, and ask for one that is as far ahead as there are places."""
@@ -96,7 +96,7 @@ class CopiedWalk:
             def stage(s: ir.Expr) -> tirx.Stmt:
                 return one(n * STAGES + s)
 
-            return loop("stage", STAGES, stage, tirx.ForKind.UNROLLED)
+            return unrolled("stage", STAGES, stage)
 
         return loop("step", ceildiv(count, STAGES), several)
 

@@ -119,7 +119,7 @@ def lanes_of(dtype: str) -> list[int]:
     """List how many elements of a type move at once, the most first."""
     if dtype not in VECTOR_TYPES | BYTES | {"float64"}:
         return []
-    size = DataType(dtype).bits // 8
+    size = DataType(dtype).itemsize
     least = _WORD if dtype in BYTES else 2
     return [n for n in (16, 8, 4, 2) if least <= n and n * size <= VECTOR_BYTES]
 

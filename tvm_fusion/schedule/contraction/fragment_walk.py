@@ -2,7 +2,8 @@
 
 Every thread reads its tile of the large factor, and the same terms of the row that has its line's
 number; lines behind the last row read that again, for results that nobody takes. What the threads
-have read are fragments as it is, but for the order of a tile's terms, which both factors share.
+have read are fragments as it is, but for the order of a tile's terms, which both factors share. One
+row alone is read and put into order once a block.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..loops import coordinates, index, local, loop, sequence, substitute, when
+from ..loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
 from .elements import Elements
 from .fragment_slim import FragmentSlim, bare
 from .fragment_weights import FragmentWeights, Where
 from .fragments import CHUNK, LINES, SHARERS, SUMS, multiply
+from .group_sums import GroupSums
 from .registers import Registers
+from .staged_terms import StagedTerms
 
 Slot = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
@@ -44,8 +47,11 @@ class FragmentWalk:
         analyzer = tile.analyzer((*stage.axes, *stage.reduce))
         values = Elements(analyzer)
         self._values = [values.read(tile.at(bare(cut.small), i, 0)) for i in range(tile.terms)]
-        self._small = Registers(values.vectors(), cut.ahead * cut.eights, cut.threads)
+        vectors = values.vectors()
         self._weights = FragmentWeights(cut, analyzer)
+        self._small = Registers(vectors, cut.ahead * cut.eights, cut.threads)
+        ordered = [self._values[term] for term in self._weights.order]
+        self._staged = StagedTerms.of(cut, number, ordered, vectors)
 
         def own(name: str, size: int, dtype: str) -> ir.Var:
             # Lowering drops the thread's number, the first index.
@@ -55,12 +61,12 @@ class FragmentWalk:
         self._left = own("left", left, cut.half)
         self._right = own("right", cut.ahead * cut.eights * tile.terms, cut.half)
         self._sums = own("sums", cut.kept, "float32")
-        self.buffers = [self._sums, self._left, self._right]
-        self.buffers += [*self._small.arrays, *self._weights.buffers]
-        self._group = self._sums
-        if cut.is_quantised:
-            self._group = own("group", cut.kept // cut.pieces, "float32")
-            self.buffers.append(self._group)
+        self.buffers = [self._sums, self._left, self._right, *self._weights.buffers]
+        self.buffers += self._small.arrays if self._staged is None else self._staged.buffers
+        self._group: GroupSums | None = None
+        if self._weights.scales is not None:
+            self._group = GroupSums(cut, self._weights.parts)
+            self.buffers += self._group.buffers
 
     def stmt(self) -> tirx.Stmt:
         """Add up all terms: every warp takes every so many steps, and reads some of them ahead."""
@@ -71,7 +77,8 @@ class FragmentWalk:
             def one(i: ir.Expr) -> tirx.Stmt:
                 return tirx.BufferStore(self._sums, cut.contraction.initial, [thread, i])
 
-            return _unrolled("sum", cut.kept, one)
+            clear = unrolled("sum", cut.kept, one)
+            return clear if self._group is None else sequence([clear, self._group.begin(thread)])
 
         def read(step: ir.Expr | int, slot: int) -> tirx.Stmt:
             return self._phase(self._read, index(step), slot % slots)
@@ -89,6 +96,8 @@ class FragmentWalk:
 
         turns = (steps - slots + 1) // slots
         stmts = [read(n, n) for n in range(slots - 1)]
+        if self._staged is not None:
+            stmts = [cut.every(self._staged.read), *stmts, cut.every(self._staged.stage)]
         stmts += [cut.every(start), loop("turn", turns, turn)]
         for n in range(turns * slots, steps):
             if n + slots - 1 < steps:
@@ -119,7 +128,7 @@ class FragmentWalk:
             inside = tirx.all(row >= 0, row < len(rows))
             return when(inside, tirx.BufferStore(shared, value, [warp, place]))
 
-        return _unrolled("sum", cut.kept, one)
+        return unrolled("sum", cut.kept, one)
 
     def _read(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Read a tile of each piece, and the same terms of a row."""
@@ -131,7 +140,9 @@ class FragmentWalk:
         def eight(e: ir.Expr) -> tirx.Stmt:
             return self._small.fill(slot * cut.eights + e, self._row(thread, e, tile), None, thread)
 
-        reads = _unrolled("piece", cut.pieces, piece), _unrolled("eight", cut.eights, eight)
+        reads = [unrolled("piece", cut.pieces, piece)]
+        if self._staged is None:
+            reads.append(unrolled("eight", cut.eights, eight))
         return sequence(reads)
 
     def _arrange(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
@@ -156,8 +167,10 @@ class FragmentWalk:
                 stmts.append(tirx.BufferStore(self._right, substitute(held, where), mine))
             return sequence(stmts)
 
-        pieces = _unrolled("piece", cut.pieces, piece)
-        return sequence([pieces, _unrolled("eight", cut.eights, eight)])
+        pieces = unrolled("piece", cut.pieces, piece)
+        if self._staged is not None:
+            return sequence([pieces, self._staged.take(tile, self._right, thread, slot * terms)])
+        return sequence([pieces, unrolled("eight", cut.eights, eight)])
 
     def _multiply(self, thread: ir.Expr, slot: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply fragments; sums of a group of terms are scaled before they join the others."""
@@ -167,36 +180,34 @@ class FragmentWalk:
         def piece(p: ir.Expr) -> tirx.Stmt:
             copy, where = slot * cut.pieces + p, self._place(thread, p, tile)
 
+            def column(number: ir.Expr | int, chunk: ir.Expr | int) -> ir.TensorLoad:
+                place = (copy * cut.width + number) * terms + chunk * CHUNK
+                return load(self._left, [thread, place])
+
+            def row(eight: ir.Expr, chunk: ir.Expr | int) -> ir.TensorLoad:
+                place = (slot * cut.eights + eight) * terms + chunk * CHUNK
+                return load(self._right, [thread, place])
+
             def fragment(number: ir.Expr) -> tirx.Stmt:
                 chunk, eight, pair = coordinates(number, [1, cut.eights, pairs])
-                first = p * sums if self._weights.scales is None else index(0)
-                low = (copy * cut.width + pair * 2) * terms + chunk * CHUNK
+                place = p * sums + (eight * pairs + pair) * SUMS
+                both = [column(pair * 2 + side, chunk) for side in range(2)]
                 return multiply(
-                    cut.half,
-                    load(self._group, [thread, first + (eight * pairs + pair) * SUMS]),
-                    [load(self._left, [thread, low + column * terms]) for column in range(2)],
-                    load(
-                        self._right,
-                        [thread, (slot * cut.eights + eight) * terms + chunk * CHUNK],
-                    ),
+                    cut.half, load(self._sums, [thread, place]), both, row(eight, chunk)
                 )
 
-            fragments = _unrolled("fragment", terms // CHUNK * cut.eights * pairs, fragment)
-            if self._weights.scales is None:
-                return fragments
-
-            def clear(i: ir.Expr) -> tirx.Stmt:
-                return tirx.BufferStore(self._group, tirx.const(0, "float32"), [thread, i])
-
-            stmts = [_unrolled("sum", sums, clear), fragments]
+            if self._group is None or self._weights.scales is None:
+                return unrolled("fragment", terms // CHUNK * cut.eights * pairs, fragment)
+            stmts = [self._group.add_up(thread, column, row)]
             for number in range(sums):
-                scale = self._weights.scales[number // 2 % cut.width](copy, where, thread)
+                own = number // 2 % cut.width
+                value = self._group.value(thread, number, own)
+                scaled = value * self._weights.scales[own](copy, where, thread)
                 mine = [thread, p * sums + number]
-                value = load(self._group, [thread, index(number)]) * scale
-                stmts.append(tirx.BufferStore(self._sums, load(self._sums, mine) + value, mine))
+                stmts.append(tirx.BufferStore(self._sums, load(self._sums, mine) + scaled, mine))
             return sequence(stmts)
 
-        return _unrolled("piece", cut.pieces, piece)
+        return unrolled("piece", cut.pieces, piece)
 
     def _place(self, thread: ir.Expr, piece: ir.Expr, tile: ir.Expr) -> Where:
         """Say where a thread's tile is; lines behind the last column read those before."""
@@ -212,7 +223,3 @@ class FragmentWalk:
     def _at(self, row: ir.Expr, piece: ir.Expr, line: ir.Expr, tile: ir.Expr) -> Where:
         place = self._cut.place(self._number, row, piece, line)
         return place | {self._cut.tile.down: tile}
-
-
-def _unrolled(name: str, trips: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-    return loop(name, trips, body, tirx.ForKind.UNROLLED)

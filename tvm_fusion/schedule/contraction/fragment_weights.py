@@ -11,10 +11,12 @@ from operator import mul
 
 from tvm import ir, sym, tirx
 
+from ...fusion.expressions import variables
 from ..loops import sequence, substitute
-from .elements import Elements
+from .elements import Elements, Vector
 from .fragment_slim import FragmentSlim, bare
-from .half_numbers import HalfNumbers, scaled_number
+from .fragments import CHUNK
+from .half_numbers import HalfNumbers, Part, scaled_number
 from .registers import Registers
 from .weights import widened
 
@@ -37,6 +39,8 @@ class FragmentWeights:
         In which a tile's terms follow each other in fragments.
     scales : list of callable or None
         For integers, of each column the factor of its sums at a copy, a place and a thread.
+    parts : list of list of Part
+        For integers, of each column how the terms of each instruction are written.
     buffers : list of Var
         What holds weights.
     """
@@ -49,10 +53,14 @@ class FragmentWeights:
             for j in range(tile.width)
         ]
         copies = cut.ahead * cut.pieces
-        self._registers = Registers(elements.vectors(), copies, cut.threads)
+        vectors = elements.vectors()
+        # Scales of groups are parts of lines that the next steps' are parts of, too.
+        scales = [v for v in vectors if len(v.elements) == 1 and tile.down in _variables(v)]
+        self._registers = Registers(vectors, copies, cut.threads, is_stream=bool(scales))
         self.buffers = list(self._registers.arrays)
         self.order = [*range(tile.terms)]
         self.scales: list[Callable[[ir.Expr, Where, ir.Expr], ir.Expr]] | None = None
+        self.parts: list[list[Part]] = []
         self._numbers: HalfNumbers | None = None
         if cut.is_quantised:
             self._read_numbers(cut)
@@ -63,6 +71,7 @@ class FragmentWeights:
         numbers = [[number for number, _ in column] for column in found]
         self._numbers = HalfNumbers(numbers, self._registers, cut.half, cut.threads)
         self.order = self._numbers.order
+        self.parts = [self._numbers.parts(column, CHUNK) for column in range(cut.width)]
         self.buffers.append(self._numbers.array)
         self.scales = [self._scale(column[0][1]) for column in found]
 
@@ -80,7 +89,7 @@ class FragmentWeights:
         return self._registers.fill(copy, where, None, thread)
 
     def convert(self, copy: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
-        """Make numbers of a copy's integers; those of other copies are gone then."""
+        """Write a copy's integers as numbers; those of other copies are gone then."""
         return sequence([]) if self._numbers is None else self._numbers.fill(copy, thread)
 
     def value(
@@ -91,3 +100,7 @@ class FragmentWeights:
             return self._numbers.value(column, term, thread)
         held = self._registers.values(self._weights[column][term], copy, thread)
         return substitute(held, where)
+
+
+def _variables(vector: Vector) -> set[ir.Var]:
+    return {v for i in vector.first.indices for v in variables(i)}

@@ -1,9 +1,9 @@
-"""Small integers inside of words, made numbers of a half type two at a time.
+"""Small integers inside of words, written as numbers of a half type two at a time.
 
-Bits that are put into a half's fraction are a number, under an exponent at which the lowest bit of
-the fraction counts one. Fields that are 16 bits apart become two such numbers by one mask, and one
-multiply-add of pairs takes the exponent's share away, together with what the weights' arithmetic
-subtracts. Both are exact.
+Bits that are put into a half's fraction are a number: in units of its smallest one under the
+exponent zero, of one under the exponent at which the fraction's lowest bit counts that. Fields that
+are 16 bits apart become two such numbers by one mask. What they are too large by, the exponent's
+share and what the weights' arithmetic subtracts, is left to those who add up products.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from .weights import FLOATS, factors
 
 HALF = 16
 FRACTION = {"float16": 10, "bfloat16": 7}  # bits
-_BIAS = {"float16": 15, "bfloat16": 127}
 _BYTE = 8
+# Bits around the fraction; what they add to the number, in units of the fraction's lowest bit; that
+# unit. Of bfloat16's smallest numbers, which need no bits, products would vanish in float32.
+_PATTERN = {"float16": 0, "bfloat16": 127 + 7 << 7}
+_ONES = {"float16": 0, "bfloat16": 1 << 7}
+_UNIT = {"float16": 2.0**-24, "bfloat16": 1.0}
 
 
 @dataclass(frozen=True)
@@ -32,14 +36,15 @@ class Number:
     field: Field
     zero: int
 
+    @property
+    def raised(self) -> int:
+        """What is subtracted from the bits as an unsigned number."""
+        return self.zero - min(self.field.range[0], 0)
+
     def fits(self, dtype: str) -> bool:
-        """Whether every value, and what is subtracted on the way, is one of a half type."""
-        low, high = self.field.range
-        one = 1 << FRACTION[dtype]
-        least, most = low - self.zero, high - self.zero
-        raised = self.zero - min(low, 0)
-        fits = self.field.bits <= FRACTION[dtype] and -one < raised < one
-        return fits and -2 * one <= least and most <= 2 * one
+        """Whether a half type's fraction has room for the bits, and for what is subtracted."""
+        bits = self.field.bits
+        return bits <= FRACTION[dtype] and 0 <= self.raised < 1 << bits
 
 
 def scaled_number(expr: ir.Expr) -> tuple[Number, list[ir.Expr]] | None:
@@ -73,8 +78,16 @@ def number_of(expr: ir.Expr) -> Number | None:
     return None
 
 
+@dataclass(frozen=True)
+class Part:
+    """Numbers that are written alike: as ``nought + number / factor``."""
+
+    nought: float
+    factor: float
+
+
 class HalfNumbers:
-    """The numbers of a thread's tile, made in pairs.
+    """The numbers of a thread's tile, written as halves in pairs.
 
     Parameters
     ----------
@@ -90,10 +103,10 @@ class HalfNumbers:
     Attributes
     ----------
     order : list of int
-        An order of the terms in which both of a pair follow each other, where they are terms of
-        one column.
+        An order of the terms in which those of a part follow each other, and both of a pair, where
+        they are terms of one column.
     array : Var
-        The numbers.
+        The halves.
     """
 
     def __init__(
@@ -106,11 +119,23 @@ class HalfNumbers:
         self._registers, self._dtype = registers, dtype
         self._pairs: dict[tuple[Word, int, Number], int] = {}
         self._slots = [[self._slot(number) for number in column] for column in numbers]
-        self.order = sorted(range(len(numbers[0])), key=lambda term: self._slots[0][term])
+        self._parts = [self._part(low, number) for _, low, number in self._pairs]
+        first = self._slots[0]
+        self.order = sorted(
+            range(len(first)), key=lambda term: (-self._part_of(0, term).factor, first[term])
+        )
         self.array = local("numbers", [threads, 2 * len(self._pairs)], dtype)
 
+    def parts(self, column: int, some: int) -> list[Part]:
+        """Tell the part of each so many terms of a column, in order."""
+        found = [self._part_of(column, term) for term in self.order]
+        firsts = found[::some]
+        if found != [part for part in firsts for _ in range(some)]:
+            raise ValueError("numbers that are multiplied at once are not written alike")
+        return firsts
+
     def fill(self, copy: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
-        """Make all numbers of a copy of the words."""
+        """Write all numbers of a copy of the words."""
         stmts = []
         for (word, low, number), pair in self._pairs.items():
             value = self._made(self._registers.bits(word, copy, thread), low, number)
@@ -119,7 +144,7 @@ class HalfNumbers:
         return sequence(stmts)
 
     def value(self, column: int, term: int, thread: ir.Expr) -> ir.Expr:
-        """Give a number that has been made."""
+        """Give a number as it has been written."""
         return load(self.array, [thread, index(self._slots[column][term])])
 
     def _slot(self, number: Number) -> int:
@@ -136,24 +161,33 @@ class HalfNumbers:
         )
         return 2 * self._pairs.setdefault(key, len(self._pairs)) + upper
 
+    def _part_of(self, column: int, term: int) -> Part:
+        return self._parts[self._slots[column][term] // 2]
+
+    def _shift(self, low: int, bits: int) -> int:
+        """Say how far a word is shifted; one shift serves all fields of the upper bytes."""
+        fraction = FRACTION[self._dtype]
+        if low + bits <= fraction:
+            return 0
+        return _BYTE if low >= _BYTE and low - _BYTE + bits <= fraction else low
+
+    def _part(self, low: int, number: Number) -> Part:
+        unit, step = _UNIT[self._dtype], 2.0 ** (low - self._shift(low, number.field.bits))
+        return Part((_ONES[self._dtype] + number.raised * step) * unit, 1 / (step * unit))
+
     def _made(self, word: ir.Expr, low: int, number: Number) -> ir.Expr:
-        bits, fraction = number.field.bits, FRACTION[self._dtype]
-        shift = 0
-        if low + bits > fraction:  # one shift serves all fields of the halves' upper bytes
-            shift = _BYTE if low >= _BYTE and low - _BYTE + bits <= fraction else low
+        bits = number.field.bits
+        shift = self._shift(low, bits)
+        if shift:
             word = tirx.shift_right(word, tirx.const(shift, "uint32"))
         low -= shift
-        pattern = _BIAS[self._dtype] + fraction << fraction
-        zero = (1 << fraction - low) + number.zero
+        pattern = _PATTERN[self._dtype]
         if number.field.is_signed:
             pattern |= 1 << low + bits - 1
-            zero += 1 << bits - 1
-        masked = tirx.bitwise_and(word, _both((1 << bits) - 1 << low))
-        made = tirx.reinterpret(f"{self._dtype}x2", tirx.bitwise_xor(masked, _both(pattern)))
-        return made * self._twice(2.0**-low) - self._twice(zero)
-
-    def _twice(self, value: float) -> ir.Expr:
-        return tirx.Broadcast(tirx.const(float(value), self._dtype), 2)
+        made = tirx.bitwise_and(word, _both((1 << bits) - 1 << low))
+        if pattern:
+            made = tirx.bitwise_xor(made, _both(pattern))
+        return tirx.reinterpret(f"{self._dtype}x2", made)
 
 
 def _alike(a: Number, b: Number) -> bool:

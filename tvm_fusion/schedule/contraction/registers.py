@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tvm import DataType, ir, tirx
 
 from ...fusion.expressions import load
+from .. import stream_gpu
 from ..loops import index, local, loop, sequence, substitute
 from .elements import BYTES, Vector
 
@@ -27,6 +28,8 @@ class Registers:
         Where phases of a block follow each other, the arrays are its threads': what their first
         index, the thread's number, stands for. Lowering drops it. Without it, the arrays are one
         thread's.
+    is_stream : bool
+        Whether CUDA's first cache is to keep the shorter vectors rather than whole ones.
 
     Attributes
     ----------
@@ -34,7 +37,10 @@ class Registers:
         The arrays.
     """
 
-    def __init__(self, vectors: Sequence[Vector], copies: int, threads: int = 0) -> None:
+    def __init__(
+        self, vectors: Sequence[Vector], copies: int, threads: int = 0, is_stream: bool = False
+    ) -> None:
+        self._is_stream = is_stream
         counts: dict[ir.Var, int] = {}
         self._vectors: list[tuple[Vector, int]] = []
         self._held: dict[ir.Var, tuple[ir.Var, int, bool]] = {}
@@ -83,6 +89,9 @@ class Registers:
         def one(number: int, vector: Vector, start: int) -> tirx.Stmt:
             source = vector.first.source
             place = copy * self._counts[source] + start
+            if self._is_stream and _bytes(vector) == stream_gpu.BYTES:
+                first = substitute(vector.first, where)
+                return stream_gpu.read_once(load(self._arrays[source], [*thread, place]), first)
 
             def element(lane: ir.Expr) -> tirx.Stmt:
                 there = vector.load(lane) if held is None else held(number, lane)
@@ -125,6 +134,10 @@ class Registers:
     def _load(self, element: ir.Var, copy: ir.Expr, *thread: ir.Expr) -> ir.Expr:
         source, place, _ = self._held[element]
         return load(self._arrays[source], [*thread, copy * self._counts[source] + place])
+
+
+def _bytes(vector: Vector) -> int:
+    return len(vector.elements) * DataType(str(vector.first.ty.dtype)).itemsize
 
 
 def _is_bytes(buffer: ir.Var) -> bool:

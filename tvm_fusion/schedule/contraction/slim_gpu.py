@@ -29,6 +29,7 @@ from ..loops import (
     loop,
     sequence,
     threads,
+    unrolled,
     when,
 )
 from .copied_walk import CopiedWalk
@@ -104,12 +105,11 @@ def _sums(
     copied: CopiedWalk | None,
 ) -> tirx.Stmt:
     """Add up a thread's terms: every ``slices``-th tile."""
-    start = loop(
-        "sum",
-        cut.kept,
-        lambda i: tirx.BufferStore(sums, cut.contraction.initial, [thread, i]),
-        tirx.ForKind.UNROLLED,
-    )
+
+    def clear(i: ir.Expr) -> tirx.Stmt:
+        return tirx.BufferStore(sums, cut.contraction.initial, [thread, i])
+
+    start = unrolled("sum", cut.kept, clear)
     if copied is not None:
         return sequence(
             [start, block("terms", copied.steps(number, thread, tiles), tiles.registers)]
@@ -127,7 +127,7 @@ def _read(cut: Slim, part: ir.Expr, tiles: TileSums) -> tirx.Stmt:
             def one(slot: ir.Expr) -> tirx.Stmt:
                 return do(slot, (first + slot) * cut.slices + part)
 
-            return loop("slot", count, one, tirx.ForKind.UNROLLED)
+            return unrolled("slot", count, one)
 
         return sequence([each(tiles.read), each(tiles.use)])
 
@@ -157,9 +157,9 @@ def _publish(cut: Slim, rows: range, sums: ir.Var, shared: ir.Var, thread: ir.Ex
                 shared, value, [part, number * cut.side + vector * width + lane]
             )
 
-        return loop("lane", width, element, tirx.ForKind.UNROLLED)
+        return unrolled("lane", width, element)
 
-    return loop("sum", len(rows) * cut.pieces, one, tirx.ForKind.UNROLLED)
+    return unrolled("sum", len(rows) * cut.pieces, one)
 
 
 def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Expr) -> tirx.Stmt:
@@ -179,7 +179,7 @@ def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Exp
 
         stmts = [
             tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
-            loop("slice", -(-cut.slices // left), add, tirx.ForKind.UNROLLED),
+            unrolled("slice", -(-cut.slices // left), add),
             tirx.BufferStore(folded, load(total, [index(0)]), [first, place]),
         ]
         return when(flat < left * size, block("fold", sequence(stmts), [total]))

@@ -21,10 +21,10 @@ from ..loops import (
     coordinates,
     index,
     local,
-    loop,
     product,
     sequence,
     substitute,
+    unrolled,
     when,
 )
 from .elements import Elements
@@ -110,7 +110,7 @@ class StagedRows:
             return sequence(
                 [
                     tirx.BufferStore(total, tirx.const(0, dtype), [0]),
-                    loop("step", steps, step, tirx.ForKind.UNROLLED),
+                    unrolled("step", steps, step),
                     tirx.BufferStore(self.partial, load(total, [index(0)]), [r, thread]),
                 ]
             )
@@ -132,7 +132,7 @@ class StagedRows:
             return sequence(
                 [
                     tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
-                    loop("part", -(-cut.threads // FOLDED), add, tirx.ForKind.UNROLLED),
+                    unrolled("part", -(-cut.threads // FOLDED), add),
                     tirx.BufferStore(self.folded, load(total, [index(0)]), [r, thread]),
                 ]
             )
@@ -149,7 +149,7 @@ class StagedRows:
             return tirx.BufferStore(total, value, [0])
 
         start = tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0])
-        stmt = sequence([start, loop("part", FOLDED, add, tirx.ForKind.UNROLLED)])
+        stmt = sequence([start, unrolled("part", FOLDED, add)])
         return stmt, cut.row_sum.of(place, load(total, [index(0)]), cut.contraction.stage)
 
     @property
@@ -158,7 +158,7 @@ class StagedRows:
         return [self.partial, self.folded]
 
     def _rows(self, body: Body) -> tirx.Stmt:
-        return loop("row", self.cut.count, body, tirx.ForKind.UNROLLED)
+        return unrolled("row", self.cut.count, body)
 
     def _place(self, row: ir.Expr, term: ir.Expr) -> list[ir.Expr]:
         flat = row * product([a.extent for a in self.cut.reduce]) + term

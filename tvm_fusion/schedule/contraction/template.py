@@ -86,7 +86,7 @@ class Contraction(Template):
             return refusal
         is_product = not self._is_gpu and roles(contraction) is not None
         written = [] if self._is_gpu or is_product else copies(contraction)
-        copied = sum(points(c.stage) * _bytes(c.buffer) for c in written)
+        copied = sum(points(c.stage) * DataType(str(c.buffer.ty.dtype)).itemsize for c in written)
         return Claim(
             self,
             group,
@@ -237,7 +237,3 @@ def _has_prologue(group: Group) -> bool:
     results = {v for op in group.members for v in op.results}
     heavy = max(group.members, key=lambda op: op.flops)
     return any(v in results for v in heavy.tensors)
-
-
-def _bytes(buffer: ir.Var) -> int:
-    return max(1, DataType(str(buffer.ty.dtype)).bits // 8)

@@ -8,7 +8,7 @@ from functools import partial
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..loops import Body, index, local, loop, sequence, substitute
+from ..loops import Body, index, local, sequence, substitute, unrolled
 from .elements import Elements
 from .registers import Registers
 from .slim import Slim
@@ -100,7 +100,7 @@ class TileSums:
             source = None if held is None else partial(held, p)
             return self._large.fill(slot * cut.pieces + p, self._at(0, p, step), source)
 
-        return _unrolled("piece", cut.pieces, piece)
+        return unrolled("piece", cut.pieces, piece)
 
     def each_vector(
         self, step: ir.Expr, body: Callable[[ir.Expr, int, ir.TensorLoad], tirx.Stmt]
@@ -112,11 +112,11 @@ class TileSums:
             firsts = [substitute(v.load(index(0)), here) for v in self._large.vectors]
             return sequence([body(p, number, first) for number, first in enumerate(firsts)])
 
-        return _unrolled("piece", self._cut.pieces, piece)
+        return unrolled("piece", self._cut.pieces, piece)
 
     def use(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Add what :meth:`read` has read."""
-        return _unrolled("piece", self._cut.pieces, lambda p: self._piece(slot, p, step))
+        return unrolled("piece", self._cut.pieces, lambda p: self._piece(slot, p, step))
 
     def _piece(self, slot: ir.Expr, piece: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         cut = self._cut
@@ -184,7 +184,7 @@ class TileSums:
         return place | {self._cut.tile.down: step}
 
     def _rows(self, body: Body) -> tirx.Stmt:
-        return _unrolled("row", self._cut.count, body)
+        return unrolled("row", self._cut.count, body)
 
     def _total(self, row: ir.Expr, piece: ir.Expr, column: int) -> list[ir.Expr]:
         return self._place((row * self._cut.pieces + piece) * self._cut.width + column)
@@ -195,7 +195,3 @@ class TileSums:
 
 def _add(buffer: ir.Var, place: list[ir.Expr], value: ir.Expr) -> tirx.Stmt:
     return tirx.BufferStore(buffer, load(buffer, place) + value, place)
-
-
-def _unrolled(name: str, trips: int, body: Body) -> tirx.Stmt:
-    return loop(name, trips, body, tirx.ForKind.UNROLLED)

@@ -28,7 +28,7 @@ class Read:
 
 def bytes_of(value: ir.Var | ir.TensorLoad) -> int:
     """Size of an element."""
-    return (DataType(str(value.ty.dtype)).bits + 7) // 8
+    return DataType(str(value.ty.dtype)).itemsize
 
 
 def is_plain(value: ir.Var | ir.TensorLoad) -> bool:

@@ -69,7 +69,7 @@ class Registers:
             return None
         if width == 1:
             return 4 * steps if steps <= REGISTER_ELEMENTS else None
-        size = (DataType(str(buffer.dtype)).bits + 7) // 8
+        size = DataType(str(buffer.dtype)).itemsize
         return steps * width * size if steps * width <= VECTOR_ELEMENTS else None
 
 

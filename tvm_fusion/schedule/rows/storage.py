@@ -194,4 +194,4 @@ def _bytes(buffer: ir.Var, rows: int) -> int | None:
         if not isinstance(extent, tirx.IntImm):
             return None
         count *= int(extent)
-    return count * ((DataType(str(buffer.dtype)).bits + 7) // 8)
+    return count * DataType(str(buffer.dtype)).itemsize

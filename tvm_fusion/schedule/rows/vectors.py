@@ -77,7 +77,7 @@ def order_of(program: RowStages, axes: Sequence[Axis]) -> Order:
 
 def lanes_at_once(dtype: str, width: int) -> int:
     """How many of a vector's elements one access moves."""
-    return min(width, VECTOR_BYTES // _bytes(dtype)) if dtype in VECTOR_TYPES else 1
+    return min(width, VECTOR_BYTES // DataType(dtype).itemsize) if dtype in VECTOR_TYPES else 1
 
 
 def is_vector(program: RowStages, load: ir.TensorLoad, axis: Axis) -> bool:
@@ -112,7 +112,9 @@ def _widths(
 ) -> tuple[int, int]:
     """Find how many elements go at once, and how many 16 bytes are."""
     accesses = [(*found, own) for stage, own in alike for found in _accesses(program, stage, own)]
-    streams = [_bytes(str(buffer.dtype)) for buffer, _, streamed, _ in accesses if streamed]
+    streams = [
+        DataType(str(buffer.dtype)).itemsize for buffer, _, streamed, _ in accesses if streamed
+    ]
     run = static_volume(alike[0][1][-fused:], 1)
     width = whole = VECTOR_BYTES // max(streams, default=VECTOR_BYTES)
     while width > 1 and not (
@@ -189,7 +191,3 @@ def _is_choosy(stage: Stage, axis: Axis) -> bool:
 def _mentions(indices: Sequence[ir.Expr], axes: Sequence[Axis]) -> bool:
     used = [v for index in indices for v in variables_of(index)]
     return any(contains(used, axis.var) for axis in axes)
-
-
-def _bytes(dtype: str) -> int:
-    return (DataType(dtype).bits + 7) // 8

@@ -54,7 +54,7 @@ class _Block:
         self.lanes = int(target.attrs.get("thread_warp_size", 32))
         most = min(int(target.attrs.get("max_num_threads", 1024)), MOST_THREADS)
         types = {str(b.dtype) for b in (scan.source, scan.target)}
-        self.width = VECTOR_BYTES // max(DataType(t).bits // 8 for t in types)
+        self.width = VECTOR_BYTES // max(DataType(t).itemsize for t in types)
         length = constant(scan.length)
         self.is_vector = types <= VECTOR_TYPES and (length or 1) % self.width == 0
         vectors = -(-(length or SYMBOLIC_ROW) // self.width)
