@@ -13,6 +13,7 @@ from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.fusion.expressions import substitute, variables
 from tvm_fusion.fusion.group import Group
 from tvm_fusion.report.count import count
+from tvm_fusion.schedule.attention.fragments_gpu import TURN
 from tvm_fusion.schedule.copies_gpu import BYTES, COPY
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.stream_gpu import READ
@@ -85,9 +86,9 @@ def serial(func):
             return _copied(*places)
         if not places:
             return tirx.Evaluate(0)
-        if len(places) == 4:
-            return _sums_of_columns(*places)
-        return tirx.SeqStmt([_sum_of_fragments(*places, column) for column in range(2)])
+        if name.value == TURN:
+            return _turned(*places)
+        return _sums_of_columns(*places)
 
     body = tvm_ffi.structural_map(func.body, (tvm.ir.Call, read), order="post")
     body = tvm_ffi.structural_map(body, (tirx.Evaluate, written_out), order="post")
@@ -109,35 +110,40 @@ def _copied(to, element):
     )
 
 
-def _sum_of_fragments(sums, left, right, column):
-    """One of the two sums of a thread: a row of eight times a column of eight, sixteen terms."""
-    warp, thread, place = sums.indices
-    row, of_thread = tirx.floordiv(thread, 4), 2 * tirx.floormod(thread, 4) + column
-    where = [warp, thread, place + column]
-    total = tirx.BufferLoad(sums.source, where)
-    for other in range(4):
-        for i in range(4):
-            factors = [
-                tirx.BufferLoad(x.source, [warp, 4 * line + other, x.indices[2] + i])
-                for x, line in ((left, row), (right, of_thread))
-            ]
-            total = total + tirx.Cast("float32", factors[0]) * tirx.Cast("float32", factors[1])
-    return tirx.BufferStore(sums.source, total, where)
+def _lane(load):
+    """Where a thread's registers are, its number in its warp, and its warp."""
+    *thread, place = load.indices
+    if len(thread) == 2:
+        return place, thread[1], lambda lane: [thread[0], lane]
+    warp = tirx.floordiv(thread[0], 32) * 32
+    return place, tirx.floormod(thread[0], 32), lambda lane: [warp + lane]
+
+
+def _turned(to, pair):
+    """Both elements of a thread: eight rows of eight, of which columns become rows."""
+    place, lane, of = _lane(pair)
+    line, sharer = tirx.floordiv(lane, 4), tirx.floormod(lane, 4)
+    stores = []
+    for one in range(2):
+        other = (2 * sharer + one) * 4 + tirx.floordiv(line, 2)
+        value = tirx.BufferLoad(pair.source, [*of(other), place + tirx.floormod(line, 2)])
+        where = [*to.indices[:-1], to.indices[-1] + one]
+        stores.append(tirx.BufferStore(to.source, value, where))
+    return tirx.SeqStmt(stores)
 
 
 def _sums_of_columns(sums, low, high, rows):
     """The four sums of a thread: two columns of sixteen times two rows of eight, sixteen terms."""
-    thread, place = sums.indices
-    warp, lane = tirx.floordiv(thread, 32), tirx.floormod(thread, 32)
+    place, lane, of = _lane(sums)
     line, sharer = tirx.floordiv(lane, 4), tirx.floormod(lane, 4)
 
     def factor(load, line, other, term):
-        where = [warp * 32 + 4 * line + other, load.indices[1] + term]
+        where = [*of(4 * line + other), load.indices[-1] + term]
         return tirx.Cast("float32", tirx.BufferLoad(load.source, where))
 
     stores = []
     for number, (columns, row) in enumerate((c, r) for c in (low, high) for r in range(2)):
-        where = [thread, place + number]
+        where = [*of(lane), place + number]
         total = tirx.BufferLoad(sums.source, where)
         for other in range(4):
             for term in range(4):

@@ -234,6 +234,13 @@ def test_copies_begin_where_vectors_of_16_bytes_may():
     assert not cut.is_tensor
 
 
+@pytest.mark.parametrize(("keys", "warps"), [(300, 4), (2049, 4), (8192, 8), (m, 8)])
+def test_warps_take_several_steps(keys, warps):
+    given = grouped_tensors(4, 1, keys, 128, "float16")
+    cut = cut_of(group(given, spread(expanded), CUDA))
+    assert cut.groups == warps
+
+
 @pytest.mark.parametrize("size", [64, 128, 512])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
 def test_staged_keys_fit_the_device(arch, size):
@@ -320,9 +327,30 @@ def test_tensor_cores_wait_for_copies_that_were_asked_for_ahead():
     before, loop = text[: text.index("for (")], text[text.index("for (") :]
     asked = 2 * (cut.depth + cut.columns) // 32  # copies of a thread's step
     assert before.count(COPY) == cut.stages * asked
-    assert cut.stages > 1
     assert loop.count(COPY) == asked
     assert "__syncthreads" not in loop[: loop.index("tops")]
+
+
+def test_registers_that_tensor_cores_fill_are_declared_whole():
+    """TVM declares no more of a buffer than loads and stores reach; addresses do not count."""
+    _, emission, _ = emitted(grouped_tensors(1, 1, 1000, 64, "float16"), spread(expanded))
+    text = cuda_kernel(emission.kernels[0].func)
+    for name, size in (("turned", 4), ("weights", 4), ("scores", 4), ("out", 16)):
+        assert f" {name}_ptr[{size}];" in text
+
+
+@pytest.mark.parametrize("size", [128, 256])
+def test_many_splits_are_asked_for_in_turns(size):
+    cut = compare(tensors(1, 1, 1, 4099, size, dtype="float16"), *PLAIN, 2e-3)
+    assert cut.splits > 16 * cut.combining
+
+
+def test_the_second_kernel_asks_for_all_splits_at_once():
+    _, emission, cut = emitted(grouped_tensors(1, 1, 8192, 128, "float16"), spread(expanded))
+    text = cuda_kernel(emission.kernels[1].func)
+    assert f"__launch_bounds__({cut.combining * cut.columns}, 1)" in text
+    assert text.count("__syncthreads") == 1
+    assert text.rindex("rest_ptr[") < text.index("expf(") < text.index("__syncthreads")
 
 
 @pytest.mark.cuda_toolchain

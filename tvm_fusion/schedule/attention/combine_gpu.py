@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tvm import ir, tirx
 
@@ -10,11 +11,13 @@ from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Program
 from ..contraction.graft import epilogue
+from ..gpu import resident
 from ..loops import (
     block,
     coordinates,
     index,
     kernel,
+    local,
     loop,
     product,
     sequence,
@@ -25,6 +28,8 @@ from ..loops import (
 from .decode import Decode
 from .pattern import FLOAT
 from .rows_cpu import LOWEST, float_
+
+AT_ONCE = 16  # splits that a thread asks for
 
 
 def combine_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> tirx.PrimFunc:
@@ -39,32 +44,36 @@ def combine_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> ti
 
     def body(number: ir.Expr) -> tirx.Stmt:
         pair, row = coordinates(number, [cut.pairs, cut.sharing.count])
-        return _Row(cut, pair, row, sums, rest).stmt()
+        return resident(_Row(cut, pair, row, sums, rest).stmt(), 1)
 
     whole = Program((*program.inputs, sums, rest), program.outputs, program.scalars, (), 0)
     return kernel(whole, threads("blockIdx.x", blocks, body))
 
 
 class _Row:
-    """What one block does."""
+    """What one block does.
+
+    Some threads share a column: each adds up splits of its own, against their maximum.
+    """
 
     def __init__(
         self, cut: Decode, pair: ir.Expr, row: ir.Expr, sums: ir.Var, rest: ir.Var
     ) -> None:
         self._cut, self._sums, self._rest = cut, sums, rest
         self._pair, self._row = pair, row
-        self._each = -(-cut.splits // cut.combining)  # splits of a thread
+        each = -(-cut.splits // cut.combining)  # splits of a thread
+        self._turns = -(-each // AT_ONCE)
+        self._each = -(-each // self._turns)
         most = [index(cut.combining), index(cut.columns)]
-        self._held = scratch([*most, index(self._each)], FLOAT, "held", "local")
-        self._out = scratch([*most, index(2)], FLOAT, "out", "local")  # with the sum's part
-        self._top = scratch([*most, index(1)], FLOAT, "top", "local")
-        self._known = scratch([index(2), index(cut.splits)], FLOAT, "known", "shared")
-        self._parts = scratch([index(2), *most], FLOAT, "parts", "shared")
+        self._held = scratch([*most, index(self._each), index(3)], FLOAT, "held", "local")
+        self._found = scratch([*most, index(3)], FLOAT, "found", "local")
+        self._parts = scratch([index(3), *most], FLOAT, "parts", "shared")
+        self._power = local("power", [1], FLOAT)
 
     def stmt(self) -> tirx.Stmt:
         """Write the whole block."""
-        phases = [self._read, self._weigh, self._finish]
-        buffers = [self._held, self._out, self._top, self._known, self._parts]
+        phases = [self._weigh, self._finish]
+        buffers = [self._held, self._found, self._parts, self._power]
         return block("combine", sequence([self._every(p) for p in phases]), buffers)
 
     def _every(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
@@ -75,94 +84,96 @@ class _Row:
 
         return threads("threadIdx.y", self._cut.combining, part)
 
-    def _own(
-        self, p: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt], safe: bool = False
-    ) -> tirx.Stmt:
-        """Run ``body(number, split)`` over the splits of a thread."""
-        cut = self._cut
-
-        def one(number: ir.Expr) -> tirx.Stmt:
-            split = number * cut.combining + p
-            stmt = body(number, split)
-            return stmt if cut.splits % cut.combining == 0 else when(split < cut.splits, stmt)
-
-        return loop("n", self._each, one, tirx.ForKind.UNROLLED)
-
-    def _read(self, p: ir.Expr, c: ir.Expr) -> tirx.Stmt:
-        """Ask for what the splits found, their maxima and sums for all threads."""
-        cut = self._cut
-
-        def one(number: ir.Expr, split: ir.Expr) -> tirx.Stmt:
-            value = load(self._sums, [self._pair, self._row, split, c])
-            return tirx.BufferStore(self._held, value, [p, c, number])
-
-        size = cut.combining * cut.columns
-
-        def item(number: ir.Expr) -> tirx.Stmt:
-            flat = number * size + p * cut.columns + c
-            which, split = coordinates(flat, [index(2), index(cut.splits)])
-            value = load(self._rest, [self._pair, self._row, which, split])
-            return when(flat < 2 * cut.splits, tirx.BufferStore(self._known, value, [which, split]))
-
-        return sequence([self._own(p, one), loop("item", -(-2 * cut.splits // size), item)])
-
     def _weigh(self, p: ir.Expr, c: ir.Expr) -> tirx.Stmt:
-        """Add up the thread's splits against the maximum of all."""
-        where = [p, c, index(0)]
-        top = load(self._top, where)
+        """Ask for all that some of the thread's splits found, then add it up."""
+        cut, own = self._cut, [p, c]
 
-        def larger(split: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(
-                self._top, tirx.max(top, load(self._known, [index(0), split])), where
-            )
-
-        def one(number: ir.Expr, split: ir.Expr) -> tirx.Stmt:
-            factor = tirx.exp(load(self._known, [index(0), split]) - top)
-            terms = (load(self._held, [p, c, number]), load(self._known, [index(1), split]))
+        def read(turn: ir.Expr, number: ir.Expr) -> tirx.Stmt:
+            split = (turn * self._each + number) * cut.combining + p
+            rest = [load(self._rest, [self._pair, self._row, index(i), split]) for i in range(2)]
+            values = [load(self._sums, [self._pair, self._row, split, c]), rest[1], rest[0]]
+            if self._turns * self._each * cut.combining > cut.splits:
+                nothing = [float_(x) for x in (0, 0, LOWEST)]
+                values = [
+                    tirx.if_then_else(split < cut.splits, *pair)
+                    for pair in zip(values, nothing, strict=True)
+                ]
             return sequence(
                 [
-                    tirx.BufferStore(
-                        self._out, load(self._out, [p, c, index(i)]) + term * factor, [p, c, i]
-                    )
-                    for i, term in enumerate(terms)
+                    tirx.BufferStore(self._held, value, [*own, number, index(i)])
+                    for i, value in enumerate(values)
+                ]
+            )
+
+        def held(number: ir.Expr) -> list[ir.Expr]:
+            return [load(self._held, [*own, number, index(i)]) for i in range(3)]
+
+        def shared(i: int) -> tirx.Stmt:
+            value = load(self._found, [*own, index(i)])
+            return tirx.BufferStore(self._parts, value, [index(i), p, c])
+
+        def some(turn: ir.Expr) -> tirx.Stmt:
+            asked = loop("n", self._each, partial(read, turn), tirx.ForKind.UNROLLED)
+            return sequence([asked, self._added(own, self._each, held)])
+
+        whole = [self._nothing(own), loop("turn", self._turns, some), *map(shared, range(3))]
+        return sequence(whole)
+
+    def _nothing(self, own: list[ir.Expr]) -> tirx.Stmt:
+        values = [float_(x) for x in (0, 0, LOWEST)]
+        return sequence(
+            [tirx.BufferStore(self._found, x, [*own, index(i)]) for i, x in enumerate(values)]
+        )
+
+    def _added(
+        self, own: list[ir.Expr], count: int, terms: Callable[[ir.Expr], list[ir.Expr]]
+    ) -> tirx.Stmt:
+        """Add pairs of sums, each against its maximum, to what was found before."""
+        *sums, top = ([*own, index(i)] for i in range(3))
+        now, power = load(self._found, top), load(self._power, [index(0)])
+
+        def larger(number: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._found, tirx.max(now, terms(number)[2]), top)
+
+        def term(number: ir.Expr) -> tirx.Stmt:
+            *values, its = terms(number)
+            factor = tirx.exp(its - load(self._found, top))
+            return sequence(
+                [
+                    tirx.BufferStore(self._power, factor, [0]),
+                    *(
+                        tirx.BufferStore(self._found, load(self._found, x) + value * power, x)
+                        for x, value in zip(sums, values, strict=True)
+                    ),
                 ]
             )
 
         return sequence(
             [
-                tirx.BufferStore(self._top, float_(LOWEST), where),
-                *(tirx.BufferStore(self._out, float_(0), [p, c, i]) for i in range(2)),
-                loop("split", self._cut.splits, larger),
-                self._own(p, one),
-                *(
-                    tirx.BufferStore(self._parts, load(self._out, [p, c, index(i)]), [i, p, c])
-                    for i in range(2)
-                ),
+                tirx.BufferStore(self._power, now, [0]),
+                loop("n", count, larger, tirx.ForKind.UNROLLED),
+                tirx.BufferStore(self._power, tirx.exp(power - now), [0]),
+                *(tirx.BufferStore(self._found, load(self._found, x) * power, x) for x in sums),
+                loop("n", count, term, tirx.ForKind.UNROLLED),
             ]
         )
 
     def _finish(self, p: ir.Expr, c: ir.Expr) -> tirx.Stmt:
         """Store the results of a column."""
         cut, pattern = self._cut, self._cut.pattern
-        first = [p, c, index(0)]
+        own, first = [p, c], [p, c, index(0)]
 
-        def gathered(which: int) -> ir.Expr:
-            value = load(self._parts, [index(which), index(0), c])
-            for other in range(1, cut.combining):
-                value = value + load(self._parts, [index(which), index(other), c])
-            return value
+        def parts(number: ir.Expr) -> list[ir.Expr]:
+            return [load(self._parts, [index(i), number, c]) for i in range(3)]
 
-        total = load(self._out, [p, c, index(1)])
+        sum_, total = (load(self._found, [*own, index(i)]) for i in range(2))
         at = {**cut.sharing.place(self._pair, self._row), pattern.column.var: c}
-        mean: tirx.Stmt = tirx.BufferStore(self._out, gathered(0) / total, first)
+        mean: tirx.Stmt = tirx.BufferStore(self._found, sum_ / total, first)
         if pattern.instead is not None:
             # Not the other way round: what is no number is not larger.
             mean = tirx.IfThenElse(total > float_(0), mean, self._instead(at, first))
-        stmts = [
-            tirx.BufferStore(self._out, gathered(1), [p, c, 1]),
-            mean,
-            self._store(at, load(self._out, first)),
-        ]
+        added = [self._nothing(own), self._added(own, cut.combining, parts)]
+        stmts = [*added, mean, self._store(at, sum_)]
         return when(tirx.EQ(p, index(0)), sequence(stmts))
 
     def _instead(self, at: dict[ir.Var, ir.Expr], where: list[ir.Expr]) -> tirx.Stmt:
@@ -172,9 +183,9 @@ class _Row:
         def add(key: ir.Expr) -> tirx.Stmt:
             known = {**at, pattern.key.var: key}
             term = substitute(pattern.instead, known) * substitute(pattern.v, known)
-            return tirx.BufferStore(self._out, load(self._out, where) + term, where)
+            return tirx.BufferStore(self._found, load(self._found, where) + term, where)
 
-        start = tirx.BufferStore(self._out, float_(0), where)
+        start = tirx.BufferStore(self._found, float_(0), where)
         return sequence([start, loop("key", pattern.key.extent, add)])
 
     def _store(self, at: dict[ir.Var, ir.Expr], value: ir.Expr) -> tirx.Stmt:

@@ -152,15 +152,15 @@ class Decode:
     @property
     def pitch(self) -> int:
         """Elements from one row of results to the next in shared memory."""
-        return self.columns // 16 * 20 + 1 if self.is_tensor else self.columns
+        return self.columns // 8 * 9 + 1 if self.is_tensor else self.columns
 
     def place(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
         """Say where in shared memory a result is.
 
-        The threads of a fragment store columns of several rows at once that lie sixteen apart: with
-        gaps behind every sixteen, and behind a row, they are in different banks.
+        The threads of a warp that multiplied store columns that lie eight apart at once, of several
+        rows: with gaps behind every eight, and behind a row, they are in different banks.
         """
-        gaps = tirx.floordiv(column, index(16)) * 4 if self.is_tensor else index(0)
+        gaps = tirx.floordiv(column, index(8)) if self.is_tensor else index(0)
         return row * self.pitch + column + gaps
 
     def every(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
@@ -207,9 +207,9 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     ahead, rows = AHEAD, min(sharing.count, REGISTERS // held)
     most = device.max_threads_per_block or 1024
     groups, stages, resident = min(THREADS, most) // lanes, 0, RESIDENT // THREADS
-    if has_tensor_cores(device) and is_tensor_work(pattern, keys, values, width):
+    is_tensor = has_tensor_cores(device) and is_tensor_work(pattern, keys, values, width)
+    if is_tensor:
         lanes, ahead, rows = device.warp_size or 32, TENSOR_KEYS, min(sharing.count, TENSOR_ROWS)
-        groups, stages = staged(pattern, rows, device)
         resident = 1
     if rows == 0 or groups == 0:
         return None
@@ -217,6 +217,9 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     pairs = at(product(sharing.extents)) * -(-sharing.count // rows)
     splits = _splits(pairs, (device.sm_count or 1) * resident)
     count = constant(pattern.key.extent)
+    if is_tensor:
+        of_block = None if count is None else count // splits
+        groups, stages = staged(pattern, rows, of_block, device)
     if count is not None:
         splits = min(splits, -(-count // (groups * ahead)))  # each has keys
     combining = max(1, min(THREADS, most) // int(pattern.column.extent))

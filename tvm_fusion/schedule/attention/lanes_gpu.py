@@ -22,8 +22,9 @@ def over_lanes(
     warp: int,
     every: Every,
     combine: Combine = operator.add,
+    step: int = 1,
 ) -> tuple[list[tirx.Stmt], ir.Var]:
-    """Give each of some neighbouring threads the sums, or what else is said, over all of them.
+    """Give each of some threads the sums, or what else is said, over all of them.
 
     At each level a thread takes in what the one that is half as far away has. Every level is a loop
     over the threads of its own, from one buffer into the other, so that it means the same if
@@ -36,13 +37,15 @@ def over_lanes(
     count : int
         Values of a thread.
     lanes : int
-        Threads that share a sum: a power of two.
+        Neighbouring threads that share sums: a power of two.
     warp : int
         Threads of a warp.
     every : callable
         Runs ``body(group, lane)`` in every thread.
     combine : callable
         A sum, or a maximum.
+    step : int
+        From one thread to the next that shares its sums, likewise.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def over_lanes(
     stmts: list[tirx.Stmt] = []
     here, there = buffers
     distance = lanes // 2
-    while distance:
+    while distance >= step:
 
         def level(
             g: ir.Expr,

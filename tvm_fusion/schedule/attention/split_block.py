@@ -23,7 +23,7 @@ class SplitBlock(ABC):
     """One block of the first launch: some rows, and a part of the keys.
 
     Every group of its threads goes through keys of its own, with its own running maxima and sums.
-    At last these are brought to the maxima of the block, and added up in shared memory.
+    At last these are shared, and added up against the maxima of the block.
 
     Parameters
     ----------
@@ -95,10 +95,9 @@ class SplitBlock(ABC):
         """Write the whole block."""
         cut = self._cut
         stmts = [*self.begin(), loop("step", self._steps(), self.step), *self.last()]
-        stmts.append(cut.every(self._publish))
         for first in range(0, cut.rows, cut.together):
             rows = range(first, min(first + cut.together, cut.rows))
-            stmts.append(cut.every(partial(self._level, rows)))
+            stmts.append(cut.every(partial(self._share, rows)))
             stmts.append(cut.every(partial(self._add_up, rows)))
         return block("split", sequence(stmts), self._buffers)
 
@@ -149,59 +148,20 @@ class SplitBlock(ABC):
 
         return substitute(substitute(operand, {}, swap), {**self._at(0), **known})
 
-    def _publish(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Let all threads know every group's maxima and sums."""
+    def _share(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Let all threads know what a group found of some rows."""
 
         def row(r: ir.Expr, slot: ir.Expr) -> tirx.Stmt:
-            return sequence(
-                [
-                    tirx.BufferStore(self._tops, load(self._top, [g, t, slot]), [g, r]),
-                    tirx.BufferStore(self._totals, load(self._total, [g, t, slot]), [g, r]),
-                ]
-            )
-
-        return when(self.leads(t), self.own_rows(range(self._cut.rows), t, row))
-
-    def _level(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Bring results of some rows to the block's maximum, and share them."""
-        cut = self._cut
-
-        def row(r: ir.Expr, slot: ir.Expr) -> tirx.Stmt:
-            highest, total = local("highest", [1], FLOAT), local("total_of_block", [1], FLOAT)
-            now, all_ = load(highest, [index(0)]), load(total, [index(0)])
-
-            def larger(other: ir.Expr) -> tirx.Stmt:
-                return tirx.BufferStore(highest, tirx.max(now, load(self._tops, [other, r])), [0])
-
-            def term(other: ir.Expr) -> tirx.Stmt:
-                power = tirx.exp(load(self._tops, [other, r]) - now)
-                return tirx.BufferStore(total, all_ + load(self._totals, [other, r]) * power, [0])
-
             def column(i: ir.Expr) -> tirx.Stmt:
+                place = self._cut.place(r - rows.start, self.column(i, t))
                 value = load(self._out, [g, t, self.held(slot, i)])
-                value = value * tirx.exp(load(self._top, [g, t, slot]) - now)
-                place = cut.place(r - rows.start, self.column(i, t))
                 return tirx.BufferStore(self._parts, value, [g, place])
 
-            def store(which: int, value: ir.Expr) -> tirx.Stmt:
-                return tirx.BufferStore(
-                    self._rest, value, [self._pair, self._first + r, which, self._split]
-                )
-
             known = [
-                tirx.BufferStore(total, float_(0), [0]),
-                loop("group", cut.groups, term),
-                store(0, now),
-                store(1, all_),
+                tirx.BufferStore(self._tops, load(self._top, [g, t, slot]), [g, r]),
+                tirx.BufferStore(self._totals, load(self._total, [g, t, slot]), [g, r]),
             ]
-            first = tirx.all(tirx.EQ(g, index(0)), self.leads(t), self._is_row(r))
-            stmts = [
-                tirx.BufferStore(highest, float_(LOWEST), [0]),
-                loop("group", cut.groups, larger),
-                self._each(self._wide, column),
-                when(first, sequence(known)),
-            ]
-            return block("level", sequence(stmts), [highest, total])
+            return sequence([self._each(self._wide, column), when(self.leads(t), sequence(known))])
 
         return self.own_rows(rows, t, row)
 
@@ -211,7 +171,8 @@ class SplitBlock(ABC):
     def _add_up(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Add what the groups found, neighbouring threads side by side."""
         cut = self._cut
-        total = local("sum_of_groups", [1], FLOAT)
+        highest, total, weight = (local(n, [1], FLOAT) for n in ("highest", "sum", "weight"))
+        now, sum_, factor = (load(x, [index(0)]) for x in (highest, total, weight))
         count = len(rows) * cut.columns
 
         def item(number: ir.Expr) -> tirx.Stmt:
@@ -220,20 +181,43 @@ class SplitBlock(ABC):
             place = cut.place(row, column)
             row = row + rows.start
 
-            def term(other: ir.Expr) -> tirx.Stmt:
-                found = load(self._parts, [other, place])
-                return tirx.BufferStore(total, load(total, [index(0)]) + found, [0])
+            def larger(other: ir.Expr) -> tirx.Stmt:
+                return tirx.BufferStore(highest, tirx.max(now, load(self._tops, [other, row])), [0])
+
+            def added(found: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+                def term(other: ir.Expr) -> tirx.Stmt:
+                    power = tirx.exp(load(self._tops, [other, row]) - now)
+                    return sequence(
+                        [
+                            tirx.BufferStore(weight, power, [0]),
+                            tirx.BufferStore(total, sum_ + found(other) * factor, [0]),
+                        ]
+                    )
+
+                start = tirx.BufferStore(total, float_(0), [0])
+                return sequence([start, self._each(cut.groups, term, "group")])
+
+            def known(which: int, value: ir.Expr) -> tirx.Stmt:
+                where = [self._pair, self._first + row, index(which), self._split]
+                return tirx.BufferStore(self._rest, value, where)
 
             where = [self._pair, self._first + row, self._split, column]
-            stmts = [
-                tirx.BufferStore(total, float_(0), [0]),
-                loop("group", cut.groups, term),
-                when(
-                    self._is_row(row),
-                    tirx.BufferStore(self._sums, load(total, [index(0)]), where),
-                ),
+            of_row = [
+                known(0, now),
+                added(lambda other: load(self._totals, [other, row])),
+                known(1, sum_),
             ]
-            stmt = block("sum", sequence(stmts), [total])
-            return stmt if count % cut.threads == 0 else when(flat < count, stmt)
+            results = [
+                tirx.BufferStore(highest, float_(LOWEST), [0]),
+                self._each(cut.groups, larger, "group"),
+                added(lambda other: load(self._parts, [other, place])),
+                tirx.BufferStore(self._sums, sum_, where),
+                when(tirx.EQ(column, index(0)), sequence(of_row)),
+            ]
+            inside = self._is_row(row)
+            if count % cut.threads:
+                inside = tirx.all(flat < count, inside)
+            return when(inside, sequence(results))
 
-        return loop("item", -(-count // cut.threads), item)
+        stmt = self._each(-(-count // cut.threads), item, "item")
+        return block("add_up", stmt, [highest, total, weight])

@@ -17,6 +17,7 @@ from tvm import ir, tirx
 from ...fusion.expressions import load
 from ...fusion.program import Axis, Program
 from ..address import conditions_of
+from ..gpu import resident
 from ..loops import (
     block,
     coordinates,
@@ -54,7 +55,7 @@ def split_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> tirx
 
     def body(number: ir.Expr) -> tirx.Stmt:
         made = TensorBlock if cut.is_tensor else Block
-        return made(cut, number, sums, rest).stmt()
+        return resident(made(cut, number, sums, rest).stmt(), cut.resident)
 
     whole = Program(program.inputs, (sums, rest), program.scalars, (), 0)
     return kernel(whole, threads("blockIdx.x", cut.blocks, body))

@@ -15,7 +15,7 @@ from .pattern import Pattern
 # Rows and keys of a warp at once, and elements of a key and of a value which its threads' vectors
 # cover at once.
 TENSOR_ROWS, TENSOR_KEYS, TENSOR_DEPTH, TENSOR_COLUMNS = 8, 16, 32, 64
-TENSOR_WARPS = 4  # of a block: a multiprocessor holds one
+TENSOR_WARPS = 8  # of a block: a multiprocessor holds one
 STAGED = 64 * 1024  # bytes of keys and values that a multiprocessor waits for
 SHARED_BYTES = 32 * 1024  # for results of warps, which are added up
 
@@ -39,10 +39,24 @@ def _is_copy(operand: ir.Expr, found: Sequence[ir.TensorLoad]) -> bool:
     return isinstance(value, ir.TensorLoad) and any(same(value, x) for x in found)
 
 
-def staged(pattern: Pattern, rows: int, device: Device) -> tuple[int, int]:
-    """Choose warps of a block, and how many steps of theirs wait in shared memory."""
+def staged(pattern: Pattern, rows: int, keys: int | None, device: Device) -> tuple[int, int]:
+    """Choose warps of a block, and how many steps of theirs wait in shared memory.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        The attention.
+    rows : int
+        Of a block.
+    keys : int or None
+        Of a block, roughly. Half as many warps take two steps rather than one.
+    device : Device
+        An NVIDIA GPU.
+    """
     most = device.shared_memory_per_block or STATIC_SHARED_BYTES
     size, groups = staged_bytes(pattern), TENSOR_WARPS
+    if keys is not None and keys < 2 * groups * TENSOR_KEYS:
+        groups //= 2
 
     def left(groups: int) -> int:
         results = max(SHARED_BYTES, 8 * groups * int(pattern.column.extent))

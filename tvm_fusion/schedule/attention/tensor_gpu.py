@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
+from ..contraction.fragments import CHUNK, LINES, SHARERS, SUMS, multiply
 from ..loops import coordinates, index, loop, sequence, substitute, when
 from .decode import Decode
-from .fragments_gpu import FRAGMENT, multiply
-from .lanes_gpu import over_lanes
+from .fragments_gpu import turn
+from .lanes_gpu import Combine, over_lanes
 from .queries import Queries
 from .rows_cpu import LOWEST, float_
 from .split_block import SplitBlock
 from .staged_gpu import VECTOR, Staged
 from .tensor_cut import TENSOR_COLUMNS, TENSOR_DEPTH, TENSOR_KEYS
 
-SHARERS = 4  # threads that share a row of a fragment
+PAIR = 2  # rows of a thread
 
 
 class TensorBlock(SplitBlock):
-    """A block of warps: four threads share a row, and a vector of each of eight keys."""
+    """A block of warps: a line of four threads has two of sixteen keys, each thread two rows.
+
+    Keys, and columns of values, are the sixteen rows of a product on tensor cores; the eight
+    columns are rows of queries, or of weights.
+    """
 
     def __init__(self, cut: Decode, number: ir.Expr, sums: ir.Var, rest: ir.Var) -> None:
-        super().__init__(cut, number, sums, rest, SHARERS, 1)
+        super().__init__(cut, number, sums, rest, LINES, PAIR)
         self._half = str(cut.keys[0].ty.dtype)
         own = self._own
         self._deep = cut.depth // SHARERS  # elements of a key that a thread reads
         self._queries = Queries.of(cut)
         self._query = own("query", self._deep, self._half)
-        self._keys = own("keys", TENSOR_KEYS // 8 * self._deep, self._half)
-        self._values = own("values", TENSOR_KEYS // 8 * self._wide, self._half)
+        self._keys = own("keys", 2 * self._deep, self._half)
+        self._values = own("values", CHUNK * self._wide, self._half)
         pattern = cut.pattern
         # A quarter of a warp takes vectors of two keys, or of the values of four, two keys apart.
         memory, begin = Staged.memory(cut, self._half), cut.depth // VECTOR
@@ -43,35 +49,44 @@ class TensorBlock(SplitBlock):
             *(cut, memory, begin, pattern.v, cut.values, pattern.column),
             lambda key: key // 2 % SHARERS * 2,
         )
-        self._pieces = own("pieces", TENSOR_KEYS // 8 * self._wide, self._half)
-        self._weights = own("weights", FRAGMENT, self._half)
-        self._scores = own("scores", FRAGMENT)
-        self._high = own("high", 1), own("highest", 1)
-        self._whole = own("sum_of_lanes", 1)
+        self._pieces = own("pieces", CHUNK * self._wide, self._half)
+        self._weights, self._turned = (own(n, CHUNK, self._half) for n in ("weights", "turned"))
+        self._scores = own("scores", SUMS)
+        self._high = own("high", PAIR), own("highest", PAIR)
+        self._factor = own("factor", PAIR)
         self._buffers += [self._query, self._keys, self._values, self._pieces, self._weights]
-        self._buffers += [self._scores, *self._high, self._whole, memory]
+        self._buffers += [self._turned, self._scores, *self._high, self._factor, memory]
 
     def own_rows(
         self, rows: range, t: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
     ) -> tirx.Stmt:
-        """Four threads have a row."""
-        row = tirx.floordiv(t, index(SHARERS))
-        inside = tirx.all(row >= rows.start, row < rows.stop)
-        return when(inside, body(row, index(0)))
+        """Run through both rows of a thread."""
+
+        def one(slot: ir.Expr) -> tirx.Stmt:
+            row = self._number(t, slot)
+            inside = tirx.all(row >= rows.start, row < rows.stop)
+            return when(inside, body(row, slot))
+
+        return self._each(PAIR, one, "slot")
 
     def leads(self, t: ir.Expr) -> ir.Expr:
-        """Let the first of the four threads of a row speak."""
-        return tirx.EQ(tirx.floormod(t, index(SHARERS)), index(0))
+        """Let the first line speak."""
+        return t < SHARERS
+
+    def held(self, slot: ir.Expr, number: ir.Expr) -> ir.Expr:
+        """Say where a result is: those of the rows of a column are beside each other."""
+        return number * PAIR + slot
 
     def column(self, held: ir.Expr, t: ir.Expr) -> ir.Expr:
-        """Turn round how values were read: columns of a fragment are as far apart as vectors."""
-        chunk, number, one = coordinates(held, [index(-1), index(VECTOR), index(2)])
-        other = 2 * tirx.floormod(t, index(SHARERS)) + one
-        return chunk * TENSOR_COLUMNS + other * VECTOR + number
+        """Give a line the columns of the vectors that its threads took."""
+        chunk, number = coordinates(held, [index(-1), index(VECTOR)])
+        return chunk * TENSOR_COLUMNS + tirx.floordiv(t, index(SHARERS)) * VECTOR + number
 
-    def _row(self, t: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        last = index(self._cut.rows - 1)
-        return self._at(tirx.min(tirx.floordiv(t, index(SHARERS)), last))
+    def _number(self, t: ir.Expr, slot: ir.Expr) -> ir.Expr:
+        return tirx.floormod(t, index(SHARERS)) * PAIR + slot
+
+    def _row(self, number: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        return self._at(tirx.min(number, index(self._cut.rows - 1)))
 
     def _depth(self, chunk: ir.Expr, t: ir.Expr, lane: ir.Expr) -> ir.Expr:
         return chunk * TENSOR_DEPTH + tirx.floormod(t, index(SHARERS)) * VECTOR + lane
@@ -79,18 +94,20 @@ class TensorBlock(SplitBlock):
     def begin(self) -> list[tirx.Stmt]:
         """Read the queries of a row as keys are read, and ask for the first steps.
 
-        What is asked for first is there first, and all of these steps take a while.
+        What is asked for first is there first; queries that are computed would keep steps waiting.
         """
         stages = map(index, range(self._cut.stages))
         asks = [self._ask(x, n) for n in stages for x in (self._staged_keys, self._staged_values)]
-        return [self._cut.every(self._read_queries), *asks]
+        queries = self._cut.every(self._read_queries)
+        return [queries, *asks] if self._queries.is_vector else [*asks, queries]
 
     def _read_queries(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         depth = self._cut.pattern.depth.var
 
         def chunk(number: ir.Expr) -> tirx.Stmt:
             def element(lane: ir.Expr) -> tirx.Stmt:
-                at = {**self._row(t), depth: self._depth(number, t, lane)}
+                row = self._row(tirx.floordiv(t, index(SHARERS)))
+                at = {**row, depth: self._depth(number, t, lane)}
                 value = substitute(self._queries.element, at)
                 return tirx.BufferStore(self._query, value, [g, t, number * VECTOR + lane])
 
@@ -100,12 +117,24 @@ class TensorBlock(SplitBlock):
         def zero(i: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(self._out, float_(0), [g, t, i])
 
+        def unknown(i: ir.Expr) -> tirx.Stmt:
+            # TVM declares as much of a buffer as is loaded and stored; addresses do not count.
+            return tirx.BufferStore(self._turned, tirx.const(0, self._half), [g, t, i])
+
+        def empty(slot: ir.Expr) -> tirx.Stmt:
+            return sequence(
+                [
+                    tirx.BufferStore(self._top, float_(LOWEST), [g, t, slot]),
+                    tirx.BufferStore(self._total, float_(0), [g, t, slot]),
+                ]
+            )
+
         return sequence(
             [
                 self._each(self._deep // VECTOR, chunk, "vector"),
-                self._each(self._wide, zero),
-                tirx.BufferStore(self._top, float_(LOWEST), [g, t, 0]),
-                tirx.BufferStore(self._total, float_(0), [g, t, 0]),
+                self._each(PAIR * self._wide, zero),
+                self._each(PAIR, empty, "slot"),
+                self._each(CHUNK, unknown),
             ]
         )
 
@@ -116,7 +145,7 @@ class TensorBlock(SplitBlock):
         def first(g: ir.Expr) -> ir.Expr:
             return self._start(number) + g * TENSOR_KEYS
 
-        maxima, highest = over_lanes(self._high, 1, SHARERS, cut.warp, cut.every, tirx.max)
+        maxima, highest = self._over_lines(self._high, tirx.max)
         return sequence(
             [
                 cut.every(lambda g, t: self._take_keys(number, g, t)),
@@ -126,6 +155,7 @@ class TensorBlock(SplitBlock):
                 *maxima,
                 cut.every(lambda g, t: self._weigh(highest, first(g), g, t)),
                 cut.every(lambda g, t: self._take_values(number, g, t)),
+                cut.every(self._turn_weights),
                 cut.every(self._turn_values),
                 cut.every(self._multiply_values),
                 self._ask(self._staged_values, later),
@@ -158,7 +188,7 @@ class TensorBlock(SplitBlock):
     def _take_values(self, number: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Take vectors of the values of a thread's own keys."""
         row, lane = coordinates(t, [8, index(SHARERS)])
-        count = 2 * self._wide // VECTOR
+        count = CHUNK * self._wide // VECTOR
 
         def which(own: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
             chunk, b, one = coordinates(own, [index(-1), 2, 2])
@@ -171,101 +201,123 @@ class TensorBlock(SplitBlock):
             return tirx.BufferStore(self._scores, float_(0), [g, t, i])
 
         def one(number: ir.Expr) -> tirx.Stmt:
-            piece, b = coordinates(number, [index(-1), 2])
-            start = piece * FRAGMENT
-            return multiply(
-                load(self._scores, [g, t, b * 2]),
-                load(self._query, [g, t, start]),
-                load(self._keys, [g, t, start + b * self._deep]),
-            )
+            start = number * CHUNK
+            pair = [load(self._keys, [g, t, start + i * self._deep]) for i in range(2)]
+            query = load(self._query, [g, t, start])
+            return multiply(self._half, load(self._scores, [g, t, index(0)]), pair, query)
 
-        products = self._each(2 * self._deep // FRAGMENT, one, "fragment")
-        return sequence([self._each(FRAGMENT, zero), products])
+        products = self._each(self._deep // CHUNK, one, "fragment")
+        return sequence([self._each(SUMS, zero), products])
 
-    def _own_key(self, first: ir.Expr, t: ir.Expr, i: ir.Expr) -> ir.Expr:
-        """Key of a thread's ``i``-th score."""
-        b, one = coordinates(i, [2, 2])
-        return first + b * 8 + tirx.floormod(t, index(SHARERS)) * 2 + one
+    def _own_key(self, first: ir.Expr, t: ir.Expr, b: ir.Expr) -> ir.Expr:
+        """Key of a thread's ``b``-th scores."""
+        return first + b * LINES + tirx.floordiv(t, index(SHARERS))
+
+    def _over_lines(
+        self, buffers: tuple[ir.Var, ir.Var], combine: Combine
+    ) -> tuple[list[tirx.Stmt], ir.Var]:
+        """Bring together what the lines of a warp have of the same rows."""
+        cut = self._cut
+        return over_lanes(buffers, PAIR, cut.lanes, cut.warp, cut.every, combine, SHARERS)
 
     def _score(self, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Find the largest of a thread's scores."""
+        """Find the largest of a thread's scores of either row."""
         pattern, high = self._cut.pattern, self._high[0]
 
+        def start(slot: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(high, load(self._top, [g, t, slot]), [g, t, slot])
+
         def one(i: ir.Expr) -> tirx.Stmt:
-            where, key = [g, t, i], self._own_key(first, t, i)
-            at = {**self._row(t), pattern.key.var: self._inside(key)}
+            b, slot = coordinates(i, [2, index(PAIR)])
+            where, mine, key = [g, t, i], [g, t, slot], self._own_key(first, t, b)
+            at = {**self._row(self._number(t, slot)), pattern.key.var: self._inside(key)}
             raw = load(self._scores, where)
             if self._queries.factor is not None:
                 raw = raw * substitute(self._queries.factor, at)
             value = substitute(pattern.score, {**at, pattern.raw: raw})
             if not self._cut.is_even:
                 value = tirx.Select(key < self._count, value, float_(-float("inf")))
-            larger = tirx.max(load(high, [g, t, index(0)]), load(self._scores, where))
+            larger = tirx.max(load(high, mine), load(self._scores, where))
             return sequence(
                 [
                     tirx.BufferStore(self._scores, value, where),
-                    tirx.BufferStore(high, larger, [g, t, 0]),
+                    tirx.BufferStore(high, larger, mine),
                 ]
             )
 
-        start = tirx.BufferStore(high, load(self._top, [g, t, index(0)]), [g, t, 0])
-        return sequence([start, self._each(FRAGMENT, one)])
+        return sequence([self._each(PAIR, start, "slot"), self._each(SUMS, one)])
 
     def _weigh(self, highest: ir.Var, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Bring what is there to the new maximum, and make fragments of weights and values."""
-        pattern, mine = self._cut.pattern, [g, t, index(0)]
-        top, total, now = (load(b, mine) for b in (self._top, self._total, highest))
+        """Bring what is there to the new maxima, and make weights of scores."""
+        pattern = self._cut.pattern
+
+        def level(slot: ir.Expr) -> tirx.Stmt:
+            mine = [g, t, slot]
+            top, now = load(self._top, mine), load(highest, mine)
+            total = load(self._total, mine) * load(self._factor, mine)
+            return sequence(
+                [
+                    tirx.BufferStore(self._factor, tirx.exp(top - now), mine),
+                    tirx.BufferStore(self._top, now, mine),
+                    tirx.BufferStore(self._total, total, mine),
+                ]
+            )
 
         def one(i: ir.Expr) -> tirx.Stmt:
-            where = [g, t, i]
+            b, slot = coordinates(i, [2, index(PAIR)])
+            where, mine, key = [g, t, i], [g, t, slot], self._own_key(first, t, b)
             power = load(self._scores, where)
-            at = {**self._row(t), pattern.key.var: self._inside(self._own_key(first, t, i))}
+            at = {**self._row(self._number(t, slot)), pattern.key.var: self._inside(key)}
             weight = substitute(pattern.weight, {**at, pattern.exponential: power})
             return sequence(
                 [
-                    tirx.BufferStore(self._scores, tirx.exp(power - now), where),
-                    tirx.BufferStore(self._total, total + power, mine),
+                    tirx.BufferStore(self._scores, tirx.exp(power - load(highest, mine)), where),
+                    tirx.BufferStore(self._total, load(self._total, mine) + power, mine),
                     tirx.BufferStore(self._weights, tirx.Cast(self._half, weight), where),
                 ]
             )
 
         def scaled(i: ir.Expr) -> tirx.Stmt:
-            value = load(self._out, [g, t, i]) * load(self._whole, mine)
+            slot = tirx.floormod(i, index(PAIR))
+            value = load(self._out, [g, t, i]) * load(self._factor, [g, t, slot])
             return tirx.BufferStore(self._out, value, [g, t, i])
 
         return sequence(
             [
-                tirx.BufferStore(self._whole, tirx.exp(top - now), mine),
-                tirx.BufferStore(self._top, now, mine),
-                tirx.BufferStore(self._total, total * load(self._whole, mine), mine),
-                self._each(FRAGMENT, one),
-                self._each(self._wide, scaled),
+                self._each(PAIR, level, "slot"),
+                self._each(SUMS, one),
+                self._each(PAIR * self._wide, scaled),
             ]
         )
+
+    def _turn_weights(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Give each line the weights of a row, and its threads those of their keys."""
+
+        def one(b: ir.Expr) -> tirx.Stmt:
+            where = [g, t, b * PAIR]
+            return turn(load(self._turned, where), load(self._weights, where))
+
+        return self._each(2, one)
 
     def _turn_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Make fragments of elements of several values."""
 
         def piece(i: ir.Expr) -> tirx.Stmt:
-            chunk, number, key = coordinates(i, [index(-1), VECTOR, FRAGMENT])
-            value = load(self._values, [g, t, (chunk * FRAGMENT + key) * VECTOR + number])
+            chunk, number, key = coordinates(i, [index(-1), VECTOR, CHUNK])
+            value = load(self._values, [g, t, (chunk * CHUNK + key) * VECTOR + number])
             return tirx.BufferStore(self._pieces, value, [g, t, i])
 
-        return self._each(2 * self._wide, piece)
+        return self._each(CHUNK * self._wide, piece)
 
     def _multiply_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         def one(number: ir.Expr) -> tirx.Stmt:
-            return multiply(
-                load(self._out, [g, t, number * 2]),
-                load(self._weights, [g, t, index(0)]),
-                load(self._pieces, [g, t, number * FRAGMENT]),
-            )
+            pair = [load(self._pieces, [g, t, (number * 2 + i) * CHUNK]) for i in range(2)]
+            weights = load(self._turned, [g, t, index(0)])
+            return multiply(self._half, load(self._out, [g, t, number * SUMS]), pair, weights)
 
         return self._each(self._wide // 2, one, "fragment")
 
     def last(self) -> list[tirx.Stmt]:
-        """Sum the exponentials of a row over its threads."""
-        pair = self._total, self._whole
-        stmts, found = over_lanes(pair, 1, SHARERS, self._cut.warp, self._cut.every)
-        self._total = found
+        """Sum the exponentials of each row over the lines."""
+        stmts, self._total = self._over_lines((self._total, self._factor), operator.add)
         return stmts
