@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .works import Work, gemv, linear
+from .works import Work, gemv, layer_norm_gelu, linear, softmax
 
 
 def log_softmax(x: Tensor) -> Tensor:
@@ -75,6 +75,8 @@ OTHERS = (
         "embedding_norm_8192x768", embedded,
         ((50257, 768), (1024, 768), (768,), (768,), (8, 1024)), floor=0.80,
     ),
+    Work("softmax_512x50257", softmax, ((512, 50257),)),  # rows that begin anywhere
+    Work("layer_norm_gelu_8192x4095", layer_norm_gelu, ((8192, 4095), (4095,), (4095,))),
     Work("linear_16_rows_4096x14336", linear, ((16, 4096), (14336, 4096))),
     Work("gemv_8_rows_4096x14336", gemv, ((8, 4096), (4096, 14336))),
     *(
