@@ -43,16 +43,34 @@ def test_reads(run, name):
     np.testing.assert_array_equal(result, module(x, i).numpy())
 
 
-def test_the_last_of_an_axis_that_is_known_at_run_time(tmp_path):
-    module = Function(lambda x: x[:, -1] * 2)
-    dims = ({1: torch.export.Dim("n", min=2, max=99)},)
-    program = torch.export.export(module, (torch.randn(3, 4),), dynamic_shapes=(dims,))
-    tvm_fusion.compile(program).export(tmp_path / "last")
-    executable = tvm_fusion.load(tmp_path / "last")
-    for n in (2, 7, 99):
-        x = np.random.default_rng(n).standard_normal((3, n)).astype("float32")
-        (result,) = executable.run({executable.signatures["main"].inputs[0].name: x}).values()
-        np.testing.assert_array_equal(np.from_dlpack(result), 2 * x[:, -1])
+SYMBOLIC = {
+    "last": (lambda x, i, v: x[:, -1] * 2, 1),
+    "some": (lambda x, i, v: x[:, i] * 2, 1),
+    "pairs": (lambda x, i, v: x[i, i] * 2, 0),
+    "pairs_apart": (lambda x, i, v: x[i, :, i - 1] * 2, 1),
+    "written": (lambda x, i, v: x.index_copy(1, i, v) * 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_axes_whose_extents_are_known_at_run_time(tmp_path, name):
+    function, axis = SYMBOLIC[name]
+    module = Function(function)
+
+    def draw(n):
+        x = torch.randn([n if a == axis else 7 for a in range(3)])
+        return x, torch.tensor([-1, 2]), torch.randn(7, 2, 7)
+
+    dims = ({axis: torch.export.Dim("n", min=4, max=99)}, {}, {})
+    program = torch.export.export(module, draw(5), dynamic_shapes=(dims,))
+    tvm_fusion.compile(program).export(tmp_path / name)
+    executable = tvm_fusion.load(tmp_path / name)
+    names = [spec.name for spec in executable.signatures["main"].inputs]
+    for n in (4, 7, 99):
+        arguments = draw(n)
+        given = dict(zip(names, (a.numpy() for a in arguments), strict=True))
+        (result,) = executable.run(given).values()
+        np.testing.assert_allclose(result, module(*arguments).numpy(), rtol=1e-6)
 
 
 def test_one_value_is_written_where_a_mask_holds(run):
