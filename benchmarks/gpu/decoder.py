@@ -25,7 +25,6 @@ class DecodeStep(Work):
     """
 
     allowed = 4  # errors of one operation: some thirty follow each other
-    whole = (0,)  # positions of whole numbers
 
     def draw(self, seed: int, device: str) -> list[Tensor]:
         """Draw a token, its rotary angles, weights scaled so that activations stay near one."""
@@ -45,12 +44,10 @@ class DecodeStep(Work):
 
     def examples(self) -> list[Tensor]:
         """Give arguments whose shapes and dtypes matter only; nothing is written to them."""
-        return [
-            torch.zeros(shape, dtype=torch.int64)
-            if i in self.whole
-            else torch.empty(shape, dtype=DTYPES[self.dtype])
-            for i, shape in enumerate(self.shapes)
-        ]
+        whole = 1 + len(self.positions)
+        numbers = [torch.zeros(shape, dtype=torch.int64) for shape in self.shapes[:whole]]
+        rest = [torch.empty(shape, dtype=DTYPES[self.dtype]) for shape in self.shapes[whole:]]
+        return [*numbers, *rest]
 
     def touched(self, arguments: list[Tensor], results: list[Tensor]) -> int:
         """Count one row of the table of words."""
@@ -70,8 +67,6 @@ class DecodeStep(Work):
 
 class StaticStep(DecodeStep):
     """A step that writes the token's keys and values into the last place of its caches."""
-
-    whole = (0, 1)
 
     @property
     def positions(self) -> list[list[int]]:

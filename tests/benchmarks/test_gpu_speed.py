@@ -68,13 +68,18 @@ def test_a_look_up_touches_rows_of_its_table():
     assert work.touched([*tables, ids], [result]) == given + result.nbytes
 
 
-@pytest.mark.torch
-def test_a_step_of_the_decoder_reads_its_caches(monkeypatch):
-    torch = pytest.importorskip("torch")
-    decoder = pytest.importorskip("benchmarks.gpu.decoder")
+@pytest.fixture
+def decoder(monkeypatch):
+    found = pytest.importorskip("benchmarks.gpu.decoder")
     small = {"HEADS": 4, "KEY_HEADS": 2, "DEPTH": 16, "HIDDEN": 64, "INNER": 96, "WORDS": 40}
     for name, value in small.items():
-        monkeypatch.setattr(decoder, name, value)
+        monkeypatch.setattr(found, name, value)
+    return found
+
+
+@pytest.mark.torch
+def test_a_step_of_the_decoder_reads_its_caches(decoder):
+    torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     shapes = decoder._shapes(1, 5)
     tensors = [torch.randn(shape) for shape in shapes[1:]]
@@ -89,12 +94,8 @@ def test_a_step_of_the_decoder_reads_its_caches(monkeypatch):
 
 
 @pytest.mark.torch
-def test_a_step_over_static_caches_is_the_same_step(monkeypatch):
+def test_a_step_over_static_caches_is_the_same_step(decoder):
     torch = pytest.importorskip("torch")
-    decoder = pytest.importorskip("benchmarks.gpu.decoder")
-    small = {"HEADS": 4, "KEY_HEADS": 2, "DEPTH": 16, "HIDDEN": 64, "INNER": 96, "WORDS": 40}
-    for name, value in small.items():
-        monkeypatch.setattr(decoder, name, value)
     token, *rest = decoder._shapes(2, 5)
     work = decoder.StaticStep("step", decoder.static_decode_step, (token, (1,), *rest))
     assert work.in_place == (13, 14, 21, 22)

@@ -119,6 +119,8 @@ def test_memory_that_cannot_be_written_to_is_refused(step):
     before = keys.copy()
     with pytest.raises(UserError, match="input 'values', which is written to, is read-only"):
         executable.run({"x": x, "position": np.array([0]), "keys": keys, "values": values})
+    with pytest.raises(UserError, match="input 'values', which is written to, is read-only"):
+        executable.bind({"keys": keys, "values": values})
     np.testing.assert_array_equal(keys, before)
 
 

@@ -11,6 +11,8 @@ from .._tvm_buffer import declare
 from ..foreign import SCHEDULED
 from ..schedule.gpu import VECTOR_BYTES, VECTOR_TYPES
 from ..schedule.loops import (
+    Body,
+    add,
     block,
     ceildiv,
     choose,
@@ -42,48 +44,54 @@ def copies(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
     pairs = list(zip(shapes, dtypes, strict=True))
     sources = [declare(s, d, f"source{i}") for i, (s, d) in enumerate(pairs)]
     results = [declare(s, d, f"result{i}") for i, (s, d) in enumerate(pairs)]
-    blocks, bodies = [], []
+    pieces = []
     for (shape, dtype), source, result in zip(pairs, sources, results, strict=True):
-        width = _width(shape, dtype)
+        width = side_by_side(shape[-1], dtype) if shape else 1
         vectors = int(product(shape)) // width
-        blocks.append(ceildiv(vectors, THREADS))
-        bodies.append(partial(_piece, source, result, shape, width, vectors))
-    grid = threads(
-        "blockIdx.x",
-        sum(int(count) for count in blocks),
-        lambda number: choose(number, list(zip(blocks, bodies, strict=True))),
-    )
+        pieces.append((vectors, partial(_vector, source, result, shape, width)))
     attrs = {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
-    return tirx.PrimFunc([*sources, *results], block("root", grid)).with_attrs(attrs)
+    return tirx.PrimFunc([*sources, *results], block("root", in_blocks(pieces))).with_attrs(attrs)
 
 
-def _piece(
-    source: ir.Var,
-    result: ir.Var,
-    shape: Sequence[int],
-    width: int,
-    vectors: int,
-    number: ir.Expr,
+def _vector(
+    source: ir.Var, result: ir.Var, shape: Sequence[int], width: int, flat: ir.Expr
 ) -> tirx.Stmt:
     extents = [*shape[:-1], shape[-1] // width] if shape else []
 
-    def thread(t: ir.Expr) -> tirx.Stmt:
-        flat = number * THREADS + t
+    def element(lane: ir.Expr) -> tirx.Stmt:
+        place = coordinates(flat, extents)
+        if place:
+            place[-1] = place[-1] * width + lane
+        return tirx.BufferStore(result, tirx.BufferLoad(source, place), place)
 
-        def element(lane: ir.Expr) -> tirx.Stmt:
-            place = coordinates(flat, extents)
-            if place:
-                place[-1] = place[-1] * width + lane
-            return tirx.BufferStore(result, tirx.BufferLoad(source, place), place)
-
-        return when(flat < vectors, loop("lane", width, element, tirx.ForKind.VECTORIZED))
-
-    return threads("threadIdx.x", THREADS, thread)
+    return loop("lane", width, element, tirx.ForKind.VECTORIZED)
 
 
-def _width(shape: Sequence[int], dtype: str) -> int:
-    """Choose the elements that a thread copies: a vector of those that lie side by side."""
-    if not shape or dtype not in VECTOR_TYPES:
-        return 1
-    most = VECTOR_BYTES * 8 // DataType(dtype).bits
-    return next(n for n in (8, 4, 2, 1) if n <= most and shape[-1] % n == 0)
+def in_blocks(pieces: Sequence[tuple[ir.Expr | int, Body]]) -> tirx.Stmt:
+    """Give each piece blocks of its own, and each of its vectors a thread.
+
+    Parameters
+    ----------
+    pieces : sequence of (Expr or int, callable)
+        How many vectors a piece has, and what is done with one.
+    """
+
+    def every(count: ir.Expr | int, vector: Body) -> tuple[ir.Expr, Body]:
+        def one(number: ir.Expr) -> tirx.Stmt:
+            def thread(t: ir.Expr) -> tirx.Stmt:
+                flat = number * THREADS + t
+                return when(flat < count, vector(flat))
+
+            return threads("threadIdx.x", THREADS, thread)
+
+        return ceildiv(count, THREADS), one
+
+    chosen = [every(*piece) for piece in pieces]
+    total = add(blocks for blocks, _ in chosen)
+    return threads("blockIdx.x", total, lambda number: choose(number, chosen))
+
+
+def side_by_side(extent: int, dtype: str) -> int:
+    """Choose the elements of a vector, of so many that lie side by side in a line."""
+    most = VECTOR_BYTES // DataType(dtype).itemsize if dtype in VECTOR_TYPES else 1
+    return next(n for n in (8, 4, 2, 1) if n <= most and extent % n == 0)

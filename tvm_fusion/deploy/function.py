@@ -55,10 +55,9 @@ class Function:
         specs = [s for s in signature.inputs if s.name in fixed]
         labels = [f"input {spec.name!r}" for spec in specs]
         tensors, self._extents = self._taken(specs, labels, fixed, {})
-        self._arrays = {i: fixed[i] for i in self.in_place if i in fixed}
+        self._arrays = self._written(fixed)
         self._fixed = dict(zip((spec.name for spec in specs), tensors, strict=True))
-        self._shared = {i for i, a in self._arrays.items() if shares_memory(a, self._fixed[i])}
-        self._position = {spec.name: i for i, spec in enumerate(signature.inputs)}
+        self._apart = self._copied(self._arrays, specs, tensors)
         self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
         self._held = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
 
@@ -94,21 +93,35 @@ class Function:
         """Call it with inputs by any name; as :meth:`Executable.run`."""
         arguments.check_out(self.signature, out)
         given, _ = self._taken(self._specs, self._labels, inputs, self._extents)
-        written = {**self._arrays, **{i: inputs[i] for i in self.in_place if i in inputs}}
-        for name, array in written.items():
-            check_writable(array, f"input {name!r}, which is written to,")
+        written = self._written(inputs)
         rest = iter(given)
         tensors = [next(rest) if fixed is None else fixed for fixed in self._slots]
         result = self._machine()[self.name](*tensors, *self._weights)
         results = self._owned(_leaves(result), given)
         outputs = dict(zip(self._names, results, strict=True))
-        for name, array in written.items():
-            output = self.in_place[name]
-            tensor = tensors[self._position[name]]
-            if name not in self._shared and not shares_memory(array, tensor):
-                write_into(array, outputs[output], f"input {name!r}")
-            outputs[output] = array
+        apart = {**self._apart, **self._copied(written, self._specs, given)}
+        for name, array in apart.items():
+            write_into(array, outputs[self.in_place[name]], f"input {name!r}")
+        for name, array in {**self._arrays, **written}.items():
+            outputs[self.in_place[name]] = array
         return outputs if out is None else {**outputs, **_write_out(out, outputs)}
+
+    def _written(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """List the arrays of some inputs that are written to, and check that they can be."""
+        found = {name: inputs[name] for name in self.in_place if name in inputs}
+        for name, array in found.items():
+            check_writable(array, f"input {name!r}, which is written to,")
+        return found
+
+    @staticmethod
+    def _copied(
+        written: Mapping[str, Any], specs: Sequence[Any], tensors: Sequence[tvm_ffi.Tensor]
+    ) -> dict[str, Any]:
+        """List those that the device cannot write to itself: their tensors are copies."""
+        pairs = zip((spec.name for spec in specs), tensors, strict=True)
+        return {
+            n: written[n] for n, t in pairs if n in written and not shares_memory(written[n], t)
+        }
 
     def _taken(
         self,

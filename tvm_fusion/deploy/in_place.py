@@ -18,6 +18,7 @@ from tvm.target import Target
 
 from ..errors import UserError
 from ..signature import Signature
+from .static_inputs import check_inputs
 from .write_slices import Slice, write_slices
 
 _WHERE, _EQUAL, _LESS, _ADD = (ir.Op.get(f"relax.{n}") for n in ("where", "equal", "less", "add"))
@@ -49,10 +50,7 @@ def update_in_place(
         For a name that no function knows; for an output that is something else than its input with
         one slice written, and for an input that is read for anything else.
     """
-    for name in names:
-        known = [spec.name for signature in signatures.values() for spec in signature.inputs]
-        if name not in known:
-            raise UserError(f"there is no input {name!r}", f"some of {', '.join(known)}")
+    check_inputs(signatures, names)
     for function, signature in signatures.items():
         pairs = {i: names[s.name] for i, s in enumerate(signature.inputs) if s.name in names}
         if pairs:

@@ -41,10 +41,7 @@ def mark_static_inputs(
     UserError
         For a name that no function knows.
     """
-    known = [spec.name for signature in signatures.values() for spec in signature.inputs]
-    for name in names:
-        if name not in known:
-            raise UserError(f"there is no input {name!r}", f"some of {', '.join(known)}")
+    check_inputs(signatures, names)
     mod = mod.clone()
     for function, signature in signatures.items():
         positions = [i for i, spec in enumerate(signature.inputs) if spec.name in names]
@@ -52,6 +49,20 @@ def mark_static_inputs(
             gvar = mod.get_global_var(function)
             mod.update_func(gvar, mod[gvar].with_attr(STATIC_INPUTS, positions))
     return mod
+
+
+def check_inputs(signatures: Mapping[str, Signature], names: Collection[str]) -> None:
+    """Check that some function has each input.
+
+    Raises
+    ------
+    UserError
+        For a name that no function knows.
+    """
+    known = [spec.name for signature in signatures.values() for spec in signature.inputs]
+    for name in names:
+        if name not in known:
+            raise UserError(f"there is no input {name!r}", f"some of {', '.join(known)}")
 
 
 def static_inputs(func: relax.Function) -> list[int]:

@@ -5,28 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import DataType, ir, relax, tirx
+from tvm import ir, relax, tirx
 from tvm.target import Target
 
 from .._tvm_buffer import declare
 from ..foreign import SCHEDULED
-from ..schedule.gpu import VECTOR_BYTES, VECTOR_TYPES
-from ..schedule.loops import (
-    Body,
-    add,
-    block,
-    ceildiv,
-    choose,
-    constant,
-    coordinates,
-    loop,
-    product,
-    sequence,
-    threads,
-    when,
-)
-
-THREADS = 256
+from ..schedule.loops import Body, block, constant, coordinates, loop, product, sequence, when
+from .copies import in_blocks, side_by_side
 
 
 @dataclass(frozen=True)
@@ -60,12 +45,10 @@ class Slice:
     @property
     def width(self) -> int:
         """Elements that a thread writes side by side."""
-        dtype = str(self.state.dtype)
         last, given = (constant(ty.shape.values[-1]) for ty in (self.state, self.values))
         if last is None or last != given or self.axis == len(self.extents) - 1:
             return 1
-        most = VECTOR_BYTES * 8 // DataType(dtype).bits if dtype in VECTOR_TYPES else 1
-        return next(n for n in (16, 8, 4, 2, 1) if n <= most and last % n == 0)
+        return side_by_side(last, str(self.state.dtype))
 
 
 def write_slices(slices: Sequence[Slice], target: Target) -> tirx.PrimFunc:
@@ -89,10 +72,11 @@ def write_slices(slices: Sequence[Slice], target: Target) -> tirx.PrimFunc:
     )
     rows = [_row(*parts) for parts in zip(slices, states, numbers, values, strict=True)]
     counts = [product([*s.extents[:-1], tirx.floordiv(s.extents[-1], s.width)]) for s in slices]
-    if target.kind.name in ("cuda", "rocm"):
-        body = _on_gpu(counts, rows)
+    pieces = list(zip(counts, rows, strict=True))
+    if "gpu" in target.keys:
+        body = in_blocks(pieces)
     else:
-        body = sequence([loop("vector", n, row) for n, row in zip(counts, rows, strict=True)])
+        body = sequence([loop("vector", count, row) for count, row in pieces])
     params = [*states, *(p for pair in zip(numbers, values, strict=True) for p in pair)]
     attrs = {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
     return tirx.PrimFunc(params, block("root", body)).with_attrs(attrs)
@@ -100,23 +84,6 @@ def write_slices(slices: Sequence[Slice], target: Target) -> tirx.PrimFunc:
 
 def _declare(ty: relax.TensorType, name: str) -> ir.Var:
     return declare(ty.shape.values, ty.dtype, name)
-
-
-def _on_gpu(counts: Sequence[ir.Expr], rows: Sequence[Body]) -> tirx.Stmt:
-    """Give each slice its own blocks."""
-
-    def piece(count: ir.Expr, row: Body) -> tuple[ir.Expr, Body]:
-        def blocks(number: ir.Expr) -> tirx.Stmt:
-            def thread(t: ir.Expr) -> tirx.Stmt:
-                return when(number * THREADS + t < count, row(number * THREADS + t))
-
-            return threads("threadIdx.x", THREADS, thread)
-
-        return ceildiv(count, THREADS), blocks
-
-    pieces = [piece(count, row) for count, row in zip(counts, rows, strict=True)]
-    total = add(count for count, _ in pieces)
-    return threads("blockIdx.x", total, lambda number: choose(number, pieces))
 
 
 def _row(one: Slice, state: ir.Var, number: ir.Var, values: ir.Var) -> Body:

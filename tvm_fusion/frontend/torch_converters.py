@@ -26,8 +26,8 @@ CONVERTERS: dict[str, Callable] = {
     **dict.fromkeys(("__lshift__.Scalar", "__lshift__.Tensor"), _LEFT),
     **dict.fromkeys(("__rshift__.Scalar", "__rshift__.Tensor"), _RIGHT),
     **{f"bitwise_left_shift.Tensor{o}": _LEFT for o in ("", "_Scalar")},
+    **{f"bitwise_right_shift.Tensor{o}": _RIGHT for o in ("", "_Scalar")},
     "index.Tensor": index,
     "index_put.default": index_put,
     "select.int": select,
-    **{f"bitwise_right_shift.Tensor{o}": _RIGHT for o in ("", "_Scalar")},
 }

@@ -24,15 +24,15 @@ def build(func, target=None):
         return tvm.compile(tvm.IRModule({"main": func}), target, tir_pipeline="tvm_fusion")
 
 
-def serial(func):
+def serial(func, kinds=(tirx.ForKind.THREAD_BINDING,)):
     """Let one thread do everything: what blocks mean does not depend on the bindings."""
 
-    def unbind(loop):
-        if loop.kind != tirx.ForKind.THREAD_BINDING:
+    def one_by_one(loop):
+        if loop.kind not in kinds:
             return loop
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, unbind), order="post"))
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, one_by_one), order="post"))
 
 
 def bounded(func):
@@ -40,12 +40,6 @@ def bounded(func):
 
     A vector counts by its elements; what a condition keeps from being run does not count.
     """
-    serial_kinds = (tirx.ForKind.THREAD_BINDING, tirx.ForKind.VECTORIZED)
-
-    def one_by_one(loop):
-        if loop.kind not in serial_kinds:
-            return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
     def end(index, lane):
         is_ramp = isinstance(index, tirx.Ramp)
@@ -64,8 +58,9 @@ def bounded(func):
         checks = [inside(load.source, load.indices) for load in loads]
         return tirx.SeqStmt([*checks, inside(store.buffer, store.indices), store])
 
-    body = tvm_ffi.structural_map(func.body, (tirx.For, one_by_one), order="post")
-    return func.with_body(tvm_ffi.structural_map(body, (tirx.BufferStore, watch), order="post"))
+    func = serial(func, (tirx.ForKind.THREAD_BINDING, tirx.ForKind.VECTORIZED))
+    body = tvm_ffi.structural_map(func.body, (tirx.BufferStore, watch), order="post")
+    return func.with_body(body)
 
 
 def check(example, func, sizes=None, tolerance=5e-6):

@@ -340,3 +340,17 @@ def scaled_by_extremum(m, n, w):
         return [z * z.min()]
 
     return Example([x], [y], 0, reference)
+
+
+def sliced(m, n, start, fold="sum", dtype="float32"):
+    """Rows that begin somewhere in longer ones, less what all of a row's elements are together."""
+    x = tensor(m, n + 8, dtype=dtype)
+    k = reduced(n, "k")
+    together = compute((m,), lambda i: getattr(te, fold)(x[i, k + start], k), "total")
+    y = compute((m, n), lambda i, j: x[i, j + start] - together[i], "y")
+
+    def reference(x):
+        x = x.astype("float64")[:, start : start + n]
+        return [x - getattr(x, fold)(1, keepdims=True)]
+
+    return Example([x], [y], 1, reference)

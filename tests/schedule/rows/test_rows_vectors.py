@@ -152,23 +152,9 @@ def test_no_vector_goes_on_in_another_head(head, expected):
     check(example, serial(func))
 
 
-def sliced(m, n, start):
-    """Rows that begin somewhere in longer ones."""
-    x = programs.tensor(m, n + 8)
-    k = programs.reduced(n, "k")
-    total = programs.compute((m,), lambda i: te.sum(x[i, k + start], k), "total")
-    y = programs.compute((m, n), lambda i, j: x[i, j + start] - total[i], "y")
-
-    def reference(x):
-        x = x.astype("float64")[:, start : start + n]
-        return [x - x.sum(1, keepdims=True)]
-
-    return programs.Example([x], [y], 1, reference)
-
-
 @pytest.mark.parametrize(("start", "expected"), [(4, [4]), (2, [2]), (1, [])])
 def test_slices_begin_at_whole_vectors_or_are_read_one_by_one(start, expected):
-    example = sliced(5, 512, start)
+    example = programs.sliced(5, 512, start)
     func = scheduled(example)
     assert widths(func) == expected
     check(example, serial(func))

@@ -23,6 +23,7 @@ from ..loops import (
     sequence,
     substitute,
     threads,
+    unrolled,
     when,
 )
 from .decode import Decode
@@ -30,6 +31,7 @@ from .pattern import FLOAT
 from .rows_cpu import LOWEST, float_
 
 AT_ONCE = 16  # splits that a thread asks for
+NOTHING = (0, 0, LOWEST)  # what no split finds: a sum, its part of the total, their maximum
 
 
 def combine_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> tirx.PrimFunc:
@@ -93,10 +95,9 @@ class _Row:
             rest = [load(self._rest, [self._pair, self._row, index(i), split]) for i in range(2)]
             values = [load(self._sums, [self._pair, self._row, split, c]), rest[1], rest[0]]
             if self._turns * self._each * cut.combining > cut.splits:
-                nothing = [float_(x) for x in (0, 0, LOWEST)]
                 values = [
-                    tirx.if_then_else(split < cut.splits, *pair)
-                    for pair in zip(values, nothing, strict=True)
+                    tirx.if_then_else(split < cut.splits, value, float_(nothing))
+                    for value, nothing in zip(values, NOTHING, strict=True)
                 ]
             return sequence(
                 [
@@ -113,16 +114,18 @@ class _Row:
             return tirx.BufferStore(self._parts, value, [index(i), p, c])
 
         def some(turn: ir.Expr) -> tirx.Stmt:
-            asked = loop("n", self._each, partial(read, turn), tirx.ForKind.UNROLLED)
+            asked = unrolled("n", self._each, partial(read, turn))
             return sequence([asked, self._added(own, self._each, held)])
 
-        whole = [self._nothing(own), loop("turn", self._turns, some), *map(shared, range(3))]
-        return sequence(whole)
+        turns = loop("turn", self._turns, some)
+        return sequence([self._nothing(own), turns, *map(shared, range(3))])
 
     def _nothing(self, own: list[ir.Expr]) -> tirx.Stmt:
-        values = [float_(x) for x in (0, 0, LOWEST)]
         return sequence(
-            [tirx.BufferStore(self._found, x, [*own, index(i)]) for i, x in enumerate(values)]
+            [
+                tirx.BufferStore(self._found, float_(nothing), [*own, index(i)])
+                for i, nothing in enumerate(NOTHING)
+            ]
         )
 
     def _added(
@@ -151,10 +154,10 @@ class _Row:
         return sequence(
             [
                 tirx.BufferStore(self._power, now, [0]),
-                loop("n", count, larger, tirx.ForKind.UNROLLED),
+                unrolled("n", count, larger),
                 tirx.BufferStore(self._power, tirx.exp(power - now), [0]),
                 *(tirx.BufferStore(self._found, load(self._found, x) * power, x) for x in sums),
-                loop("n", count, term, tirx.ForKind.UNROLLED),
+                unrolled("n", count, term),
             ]
         )
 

@@ -25,6 +25,7 @@ from ..loops import (
     sequence,
     substitute,
     threads,
+    unrolled,
     when,
 )
 from .pattern import FLOAT, Pattern
@@ -106,7 +107,7 @@ class _Block:
         )
 
     def _columns(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        return loop("j", self._items, body, tirx.ForKind.UNROLLED)
+        return unrolled("j", self._items, body)
 
     def _read_queries(self) -> tirx.Stmt:
         depth = self._tiles.depth

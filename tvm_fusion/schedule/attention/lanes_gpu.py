@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvm.tirx.op import tvm_warp_shuffle
 
 from ..gpu import ALL
-from ..loops import index, loop
+from ..loops import index, unrolled
 
 Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
 Every = Callable[[Callable[[ir.Expr, ir.Expr], tirx.Stmt]], tirx.Stmt]
@@ -72,7 +72,7 @@ def over_lanes(
                 its = tvm_warp_shuffle(tirx.const(ALL, "uint32"), own, other, *sizes)
                 return tirx.BufferStore(there, combine(own, its), [g, t, number])
 
-            return loop("sum", index(count), one, tirx.ForKind.UNROLLED)
+            return unrolled("sum", index(count), one)
 
         stmts.append(every(level))
         here, there = there, here

@@ -10,7 +10,16 @@ from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..address import conditions_of
 from ..copies_gpu import commit, copy, meet, places, wait
-from ..loops import coordinates, index, loop, sequence, simplified, substitute, when
+from ..loops import (
+    coordinates,
+    index,
+    loop,
+    sequence,
+    simplified,
+    substitute,
+    unrolled,
+    when,
+)
 from .decode import Decode
 from .tensor_cut import TENSOR_KEYS
 
@@ -101,7 +110,7 @@ class Staged:
             return sequence([piece(x) for x in self._found])
 
         count = TENSOR_KEYS * self._vectors // self._cut.lanes
-        copies = loop("vector", count, one, tirx.ForKind.UNROLLED)
+        copies = unrolled("vector", count, one)
         return sequence([meet(), when(is_step, copies), commit()])
 
     def take(
@@ -140,7 +149,7 @@ class Staged:
 
         # Keys and values of every step are groups of their own; all but this one may be pending.
         pending = 2 * self._cut.stages - 1
-        return sequence([wait(pending), loop("vector", count, one, tirx.ForKind.UNROLLED)])
+        return sequence([wait(pending), unrolled("vector", count, one)])
 
     def _where(self, number: ir.Expr, g: ir.Expr, key: ir.Expr, vector: ir.Expr) -> list[ir.Expr]:
         stage = simplified(tirx.floormod(number, index(self._cut.stages)))

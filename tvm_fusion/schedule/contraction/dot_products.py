@@ -20,7 +20,7 @@ from ..._tvm_bf16 import dot_bf16, with_dot_bf16
 from ..._tvm_buffer import declare
 from ...fusion.expressions import load
 from ...fusion.program import Axis
-from ..loops import ceildiv, constant, index, loop, sequence, substitute
+from ..loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
 from ..register_tile import Element, VectorUnit, asking
 from .operands import SumOfProducts
 from .roles import Roles
@@ -103,7 +103,7 @@ class DotProduct(ABC):
             return sequence([add(i, k, start) for start in range(0, columns, self.lanes)])
 
         def step(k: ir.Expr) -> tirx.Stmt:
-            rows_ = loop("i", rows, lambda i: row(i, k), tirx.ForKind.UNROLLED)
+            rows_ = unrolled("i", rows, lambda i: row(i, k))
             return asking(ahead(k), rows_)
 
         return loop("k", extent, step)

@@ -25,6 +25,7 @@ from ..loops import (
     product,
     sequence,
     threads,
+    unrolled,
     when,
 )
 from .canonical import add_term
@@ -98,7 +99,7 @@ def sums_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
                     )
                 ),
             ),
-            loop("row", rows, finish, tirx.ForKind.UNROLLED),
+            unrolled("row", rows, finish),
         ]
         return when(flat < points, block("element", sequence(stmts), [sums]))
 

@@ -17,6 +17,7 @@ from ..loops import (
     product,
     sequence,
     substitute,
+    unrolled,
     when,
 )
 from .alignment import WORD, Aligned, aligned_width
@@ -84,7 +85,7 @@ class _Part:
             is_whole = self._vectors % THREADS == 0
             return body if is_whole else when(self._item(step) < self._vectors, body)
 
-        return loop("step", self._steps, existing, tirx.ForKind.UNROLLED)
+        return unrolled("step", self._steps, existing)
 
     def fetch(self) -> tirx.Stmt:
         """Read all vectors."""
@@ -131,7 +132,7 @@ class _Part:
 
         copied = loop("lane", self._width, one, tirx.ForKind.VECTORIZED)
         if (constant(size) or 1) % self._width:
-            single = loop("lane", self._width, existing, tirx.ForKind.UNROLLED)
+            single = unrolled("lane", self._width, existing)
             copied = tirx.IfThenElse(aligned.first + self._width <= size, copied, single)
         return sequence([aligned.find(place), copied])
 
@@ -150,6 +151,6 @@ class _Part:
 
                 return loop("lane", lanes, one, tirx.ForKind.VECTORIZED)
 
-            return loop("word", self._width // lanes, word, tirx.ForKind.UNROLLED)
+            return unrolled("word", self._width // lanes, word)
 
         return self._each(vector)

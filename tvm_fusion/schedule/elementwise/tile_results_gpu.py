@@ -8,7 +8,7 @@ from tvm import ir, tirx
 
 from ...fusion.expressions import load
 from ..address import offset, same
-from ..loops import block, coordinates, index, local, loop, sequence, substitute
+from ..loops import block, coordinates, index, local, loop, sequence, substitute, unrolled
 from .alignment import WORD, Aligned
 from .domain import Store
 from .reads import bytes_of
@@ -60,7 +60,7 @@ class _Results:
     def write(self) -> tirx.Stmt:
         """Compute and write everything, some vectors at a time."""
         steps = self._cut.columns * self._cut.rows // self._cut.pair // self._cut.width // THREADS
-        body = loop("step", steps, self._step, tirx.ForKind.UNROLLED)
+        body = unrolled("step", steps, self._step)
         buffers = [*self._columns, *self._ahead, *self._kept.values(), *self._vectors.values()]
         if self._cut.shift:
             buffers += [*self._single.values()]
@@ -96,7 +96,7 @@ class _Results:
             return cut.inside_row(at, tirx.IfThenElse(is_whole, vector, single))
 
         fetched = [self._fetch(i, place) for i in range(len(self._transposed))]
-        rows = loop("part", cut.pair, row, tirx.ForKind.UNROLLED)
+        rows = unrolled("part", cut.pair, row)
         stmt = sequence([*fetched, rows])
         return stmt if cut.shift else cut.inside_column(column, stmt)
 
@@ -114,7 +114,7 @@ class _Results:
 
             return loop("part", pair, one, kind)
 
-        return loop("lane", self._cut.width, row, tirx.ForKind.UNROLLED)
+        return unrolled("lane", self._cut.width, row)
 
     def _vector(self, row: ir.Expr, column: ir.Expr, part: ir.Expr) -> tirx.Stmt:
         """Compute and write one vector of a row."""
@@ -146,7 +146,7 @@ class _Results:
                 ]
                 return _swapped(store, held).at(at(lane), {**self._kept, **self._vectors}, lane)
 
-            stmts.append(loop("lane", cut.width, compute, tirx.ForKind.UNROLLED))
+            stmts.append(unrolled("lane", cut.width, compute))
         for i, store in enumerate(domain.outputs):
             where, before = self._places(self._writes[i], store.indices, at)
 

@@ -21,6 +21,7 @@ from ..loops import (
     product,
     sequence,
     substitute,
+    unrolled,
     when,
 )
 from .domain import Domain, Store
@@ -238,7 +239,7 @@ def compute(cut: Vectors, start: Callable[[ir.Expr], ir.Expr], count: ir.Expr | 
                 changed = Store(store.buffer, store.indices, value)
                 return changed.at(cut.point(start(number), lane), {**kept, **results}, lane)
 
-            stmts.append(loop("lane", width, one, tirx.ForKind.UNROLLED))
+            stmts.append(unrolled("lane", width, one))
         for store in domain.outputs:
 
             def write(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
@@ -253,7 +254,7 @@ def compute(cut: Vectors, start: Callable[[ir.Expr], ir.Expr], count: ir.Expr | 
             return body(number) if count is None else when(start(number) < count, body(number))
 
         # A loop, though unrolled: TVM simplifies indices before, when they have no constants yet.
-        return loop("vector", each, guarded, tirx.ForKind.UNROLLED)
+        return unrolled("vector", each, guarded)
 
     stmts = [each_vector(read)] if cut.reads else []
     stmts.append(each_vector(finish))

@@ -28,6 +28,7 @@ from ..loops import (
     sequence,
     simplified,
     threads,
+    unrolled,
     when,
 )
 
@@ -223,7 +224,7 @@ class _Block:
         )
 
     def _unrolled(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        return loop("i", self.width, body, tirx.ForKind.UNROLLED)
+        return unrolled("i", self.width, body)
 
     def _vector(
         self,
