@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 import tvm
 from torch import fx

@@ -46,6 +46,19 @@ def add_product(call: Call) -> Any:
     return op.add(bias, result) if is_first else op.add(result, bias)
 
 
+@converts("addbmm")
+def add_sum_of_products(call: Call) -> Any:
+    """Add the sum of a batch of products to a tensor."""
+    alpha, beta, dtype = call["alpha"], call["beta"], call.dtype
+    each = product(call, call.tensor("batch1", dtype), call.tensor("batch2", dtype))
+    result = call.emit(op.sum(each, [0]))
+    result = call.emit(op.multiply(result, call.as_tensor(alpha, dtype)))
+    if beta == 0:
+        call.raw("self")
+        return result
+    return op.add(op.multiply(call.tensor("self", dtype), call.as_tensor(beta, dtype)), result)
+
+
 @converts("linear")
 def linear(call: Call) -> Any:
     """Multiply by a transposed matrix and add a bias."""

@@ -70,12 +70,12 @@ def permute(call: Call) -> Any:
 
 @converts("cat", "concat")
 def concat(call: Call) -> Any:
-    """Join tensors along an axis; empty ones of one axis are left out, as torch does."""
+    """Join tensors along an axis; empty ones are left out."""
     fakes = call.meta("tensors")
     rank = len(call.out.shape)
     pairs = zip(call["tensors"], fakes, strict=True)
-    kept = [x for x, f in pairs if len(f.shape) == rank and not (rank == 1 and f.numel() == 0)]
     axis = call["dim"] % rank
+    kept = [x for x, f in pairs if len(f.shape) == rank and f.shape[axis] != 0]
     if not kept:
         return op.zeros(call.shape(), call.dtype)
     kept = [call.cast(x, call.dtype) for x in kept]
