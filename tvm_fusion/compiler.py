@@ -8,8 +8,7 @@ from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from typing import Any
 
-import tvm_ffi
-
+from ._tvm_errors import register_errors
 from .config import FusionConfig
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
@@ -20,8 +19,7 @@ from .fusion.decisions import recording
 from .signature import Signature
 from .threads import choose_threads
 
-# A UserError that a pass raises crosses TVM's C++ and arrives as itself.
-tvm_ffi.register_error("UserError", UserError)
+register_errors()
 
 
 def compile(  # the public name, as in tvm.compile

@@ -19,6 +19,7 @@ from ._tvm_bool import BytesForBooleans
 from ._tvm_cse import without_cse
 from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
+from ._tvm_shuffle import NarrowLanes
 from ._tvm_stack import RegistersOnStack
 from .config import FusionConfig
 from .deploy.dependent_launch import ReadBehindWaits
@@ -115,7 +116,7 @@ def tir_pipeline():
         return Sequential([RegistersOnStack(), finalize_host_tvm()])
 
     def finalize_device() -> Pass:
-        return Sequential([ReadBehindWaits(), finalize_device_tvm()])
+        return Sequential([ReadBehindWaits(), NarrowLanes(), finalize_device_tvm()])
 
     return run, finalize_host, finalize_device
 

@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
-from tvm_fusion.cli.main import COMMANDS
+from tvm_fusion.cli.dispatch import COMMANDS
 
 
 def object_of(result, code=0):
@@ -25,8 +25,9 @@ def test_compile(cli, dense_file, tmp_path):
     found = object_of(cli("compile", dense_file, "-o", folder, "--dim", "batch=1..4", "--json"))
     assert set(found) == {
         "artifact", "target", "seconds", "peak_rss_mb", "kernels", "calls", "intermediate_bytes",
-        "fallbacks", "files",
+        "not_fused", "not_recomposed", "explain", "fallbacks", "files",
     }  # fmt: skip
+    assert found["explain"] == f"tvm-fusion explain {dense_file} --dim batch=1..4"
     assert 0 < found["seconds"] < 600
     assert found["peak_rss_mb"] > 10
     assert found["kernels"] >= 1

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto as T
 from tiny_models import dense, dense_data, onnx_model
 
-from tvm_fusion.cli.main import COMMANDS
+from tvm_fusion.cli.dispatch import COMMANDS
 from tvm_fusion.deploy import load, manifest
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ..deploy import manifest
+from .notes import Notes, lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +62,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
                 yield f"  {kind[:-1]:7}{spec['name']}: {spec['dtype']} ({shape})"
     for name, entry in result["files"].items():
         yield f"file     {name}: {entry['bytes']:,} bytes, sha256 {entry['sha256'][:16]}"
-    for decision in result["decisions"]:
-        yield f"note     {decision['producer']}: {decision['sentence']}"
+    for line in lines(Notes.of(result["decisions"]), f"tvm-fusion explain {result['source']}"):
+        yield f"note     {line}"
     if result.get("verified"):
         yield "verified: every file is as it was written"
