@@ -279,3 +279,22 @@ def as_operand(number: Any) -> Any:
     if isinstance(number, tirx.IntImm):
         number = int(number)
     return relax.const(number, "int64") if isinstance(number, int) else relax.prim_value(number)
+
+
+@converts("masked_scatter")
+def masked_scatter(call: Call) -> Any:
+    """Write the source's elements, in their order, where a mask holds."""
+    shape = static(call.out.shape)
+    count, sources = math.prod(shape), call.meta("source").numel()
+    if count == 0 or sources == 0:
+        call.raw("mask"), call.raw("source")
+        return call.tensor("self")
+    mask = call.emit(op.broadcast_to(call.tensor("mask", "bool"), shape))
+    flat = call.emit(op.reshape(mask, [count]))
+    place = call.emit(op.cumsum(op.astype(flat, "int64"), 0))
+    place = op.minimum(
+        op.maximum(op.subtract(place, as_operand(1)), as_operand(0)), as_operand(sources - 1)
+    )
+    source = call.emit(op.reshape(call.tensor("source", call.dtype), [sources]))
+    moved = call.emit(op.reshape(call.emit(op.take(source, call.emit(place), 0)), shape))
+    return op.where(mask, moved, call.tensor("self"))

@@ -135,7 +135,7 @@ def variance(call: Call) -> Any:
         if divisor:
             value = call.emit(op.multiply(value, relax.const(count / divisor, dtype_of(wide))))
         else:
-            value = call.emit(op.divide(value, relax.const(0, dtype_of(wide))))
+            value = call.emit(op.multiply(value, relax.const(math.inf, dtype_of(wide))))
     if name.startswith("std"):
         value = call.emit(op.sqrt(value))
     value = call.cast(value, dtype)

@@ -126,48 +126,59 @@ def max_pool(call: Call) -> Any:
             layout=_LAYOUTS[rank],
         )
         return _unbatched(call, call.emit(result), fake), None
-    return _with_places(call, x, rank, kernel, stride, padding, dilation)
+    return _with_places(call, rank, kernel, stride, padding, dilation)
 
 
 def _with_places(
-    call: Call,
-    x: Any,
-    rank: int,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
+    call: Call, rank: int, kernel: list[int], stride: list[int], padding: list[int], by: list[int]
 ) -> Any:
-    """Look all windows up, and search each: the first of equal values, as torch."""
-    fake = call.out[0]
+    """Search windows of a kernel; what lies in the padding is no candidate."""
     extents = static(call.meta("self").shape[-rank:])
-    outer = static(fake.shape[-rank:])
-    dtype = dtype_of(x)
-    places, inside = np.zeros([1] * (2 * rank), "int64"), np.ones([1] * (2 * rank), bool)
+    outer = static(call.out[0].shape[-rank:])
+    steps = []
     for axis in range(rank):
         first = np.arange(outer[axis])[:, None] * stride[axis] - padding[axis]
-        at = first + np.arange(kernel[axis])[None] * dilation[axis]
+        at = first + np.arange(kernel[axis])[None] * by[axis]
+        steps.append((at, (at >= 0) & (at < extents[axis])))
+    return _searched(call, rank, steps)
+
+
+def _searched(call: Call, rank: int, steps: list[tuple[np.ndarray, np.ndarray]]) -> Any:
+    """Look windows up, and search each: the first of equal values, as torch.
+
+    Parameters
+    ----------
+    call : Call
+        Whose results are values and places.
+    rank : int
+        How many axes the windows span.
+    steps : list of (numpy.ndarray, numpy.ndarray)
+        For each of them, by window and step in it: the place, and whether it counts.
+    """
+    fake = call.out[0]
+    extents = static(call.meta("self").shape[-rank:])
+    dtype = dtype_of(call.tensor("self"))
+    places, inside = np.zeros([1] * (2 * rank), "int64"), np.ones([1] * (2 * rank), bool)
+    for axis, (at, counts) in enumerate(steps):
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = at.shape
-        at = at.reshape(shape)
-        inside = inside & (at >= 0) & (at < extents[axis])
-        places = places * extents[axis] + np.clip(at, 0, extents[axis] - 1)
-    count, window = math.prod(outer), math.prod(kernel)
-    table = places.reshape(count, window)
-    batch = [call.extent(e) for e in (fake.shape[: len(fake.shape) - rank])]
+        inside = inside & counts.reshape(shape)
+        places = places * extents[axis] + np.clip(at, 0, extents[axis] - 1).reshape(shape)
+    count, window = (math.prod(at.shape[i] for at, _ in steps) for i in (0, 1))
+    table, inside = places.reshape(count, window), inside.reshape(count, window)
+    batch = [call.extent(e) for e in fake.shape[: len(fake.shape) - rank]]
     flat = call.emit(op.reshape(call.tensor("self"), [*batch, math.prod(extents)]))
-    taken = op.take(flat, relax.const(table.reshape(-1), "int64"), len(batch))
-    taken = call.emit(op.reshape(call.emit(taken), [*batch, count, window]))
-    mask = relax.const(inside.reshape(count, window), "bool")
+    taken = call.emit(op.take(flat, relax.const(table.reshape(-1), "int64"), len(batch)))
+    taken = call.emit(op.reshape(taken, [*batch, count, window]))
     lowest = -math.inf if is_float(dtype) else np.iinfo(dtype).min
-    taken = call.emit(op.where(mask, taken, relax.const(lowest, dtype)))
-    value = call.emit(op.max(taken, [-1]))
+    taken = call.emit(op.where(relax.const(inside, "bool"), taken, relax.const(lowest, dtype)))
+    value = call.emit(op.reshape(call.emit(op.max(taken, [-1])), call.shape(fake)))
+    if not call.is_used(1):
+        return value, None
     which = call.emit(op.astype(op.argmax(taken, -1), "int64"))
-    offset = relax.const(np.arange(count) * window, "int64")
-    flat_table = relax.const(table.reshape(-1), "int64")
-    place = call.emit(op.take(flat_table, call.emit(op.add(which, offset)), 0))
-    shape = call.shape(fake)
-    return call.emit(op.reshape(value, shape)), call.emit(op.reshape(place, shape))
+    number = call.emit(op.add(which, relax.const(np.arange(count) * window, "int64")))
+    place = call.emit(op.take(relax.const(table.reshape(-1), "int64"), number, 0))
+    return value, call.emit(op.reshape(place, call.shape(fake)))
 
 
 @converts("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
@@ -242,3 +253,21 @@ def _resize(call: Call, method: str, mode: str, x: Any) -> Any:
         coordinate_transformation_mode="asymmetric" if rounding else mode,
         rounding_method=rounding or "round",
     )
+
+
+@converts("adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(call: Call) -> Any:
+    """Take the largest of windows that cover the axes evenly, and where it lies."""
+    rank, size = _rank(call.node), call["output_size"]
+    fake = call.meta("self")
+    if fake.numel() == 0:
+        raise Unsupported("of an empty tensor", "leave it out")
+    extents, outer = static(fake.shape[-rank:]), _each(size, rank)
+    steps = []
+    for extent, count in zip(extents, outer, strict=True):
+        first = np.arange(count) * extent // count
+        last = -(-(np.arange(count) + 1) * extent // count)
+        width = int((last - first).max())
+        at = first[:, None] + np.arange(width)[None]
+        steps.append((at, at < last[:, None]))
+    return _searched(call, rank, steps)
