@@ -344,14 +344,24 @@ def log1p(call: Call) -> Any:
 
 @converts("expm1")
 def expm1(call: Call) -> Any:
-    """Take exp(x) - 1, exact for small x: tanh(x/2) * (exp(x) + 1)."""
+    """Take exp(x) - 1, exact for small x: the rounding of exp(x) is divided out."""
     x = _wide(call)
     one = relax.const(1, dtype_of(x))
-    near = op.multiply(
-        op.tanh(op.multiply(x, relax.const(0.5, dtype_of(x)))), op.add(op.exp(x), one)
+    power = call.emit(op.exp(x))
+    less = op.subtract(power, one)
+    is_small = op.less(op.abs(x), relax.const(0.5, dtype_of(x)))
+    is_one = op.equal(power, one)
+    ratio = op.divide(
+        x,
+        op.log(
+            op.where(
+                op.logical_and(is_small, op.not_equal(power, one)),
+                power,
+                relax.const(2, dtype_of(x)),
+            )
+        ),
     )
-    is_near = op.less(op.abs(x), one)
-    result = op.where(is_near, near, op.subtract(op.exp(x), one))
+    result = op.where(is_one, x, op.where(is_small, op.multiply(less, ratio), less))
     return call.cast(call.emit(result), call.dtype)
 
 
