@@ -15,6 +15,7 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._tvm import PIPELINE, register_pipelines
+from ._tvm_alignment import NaturalAlignment
 from ._tvm_bool import BytesForBooleans
 from ._tvm_cse import without_cse
 from ._tvm_flatten import s_tir_pipeline
@@ -116,7 +117,9 @@ def tir_pipeline():
         return lowered
 
     def finalize_host() -> Pass:
-        return Sequential([RegistersOnStack(), finalize_host_tvm(), PassNaNOn()])
+        return Sequential(
+            [NaturalAlignment(), RegistersOnStack(), finalize_host_tvm(), PassNaNOn()]
+        )
 
     def finalize_device() -> Pass:
         return Sequential([ReadBehindWaits(), NarrowLanes(), finalize_device_tvm(), PassNaNOn()])
