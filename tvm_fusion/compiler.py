@@ -74,7 +74,10 @@ def compile(  # the public name, as in tvm.compile
             config={"relax.backend.use_cuda_graph": config.cuda_graph}
         )
         if not imported.signatures:
-            raise UserError(f"{imported.source} has no function from tensors to tensors")
+            raise UserError(
+                f"{imported.source} has no function from tensors to tensors",
+                advice="give it one, such as main, whose parameters and results are tensors",
+            )
         choose_threads()
         has_run_kernels()  # evaluates constants
         names = WeightNames((name, const) for const, name in imported.weight_names.items())
