@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from . import norms
 from .adaptive_pool import adaptive_avg_pool
+from .hyperbolic import HYPERBOLIC
 from .log_add_exp import log_add_exp
 from .scan import NAME as CUMSUM
 from .scan import cumsum
 
 LEGALIZATIONS: dict[str, norms.Legalization] = {
     **norms.LEGALIZATIONS,
+    **HYPERBOLIC,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     "relax.log_add_exp": log_add_exp,
     CUMSUM: cumsum,
