@@ -160,6 +160,10 @@ def write_into(array: Any, value: Any, what: str) -> None:
 
 
 def _from_numpy(array: np.ndarray) -> tvm_ffi.Tensor:
+    if not array.size:  # numpy exports strides of 0, which generated code takes for broadcasting
+        allocate = _function("runtime.TVMTensorAllocWithScope")
+        dtype = tvm_ffi.dtype(str(array.dtype))
+        return allocate(tvm_ffi.Shape(array.shape), dtype, tvm_ffi.device("cpu", 0), None)
     usable = array.flags.c_contiguous and array.flags.writeable
     if not usable or array.ctypes.data % ALIGNMENT:
         aligned = aligned_empty(array.shape, array.dtype)
