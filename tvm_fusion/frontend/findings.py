@@ -24,12 +24,15 @@ class Findings:
         Inputs and outputs that are not tensors of a known rank.
     unbound : list of SymbolicDim
         Dimensions about which the user said nothing.
+    instead : str
+        What to do instead of the unsupported operators.
     """
 
     opset: str = ""
     operators: Counter[str] = field(default_factory=Counter)
     values: list[str] = field(default_factory=list)
     unbound: Sequence[SymbolicDim] = ()
+    instead: str = "export the model without these operators"
 
     def raise_if_any(self, source: str) -> None:
         """Raise one :class:`UserError` that tells every finding."""
@@ -40,7 +43,7 @@ class Findings:
         if self.operators:
             listed = ", ".join(f"{name} ({n}x)" for name, n in sorted(self.operators.items()))
             found.append(f"unsupported operators {listed}")
-            advice.append("export the model without these operators")
+            advice.append(self.instead)
         if self.values:
             found.append(", ".join(self.values))
             advice.append("give inputs and outputs as tensors of known rank")
