@@ -15,6 +15,7 @@ from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
 from .recover_clip import RecoverClip
+from .reduce_booleans import ReduceBooleans
 from .remove_identities import RemoveIdentities
 from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
@@ -30,6 +31,7 @@ __all__ = [
     "FoldConstants",
     "NormalizeImport",
     "RecoverClip",
+    "ReduceBooleans",
     "RemoveIdentities",
     "ResolveShapes",
     "UnstackSum",
@@ -51,6 +53,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             ClipPoolWindow(),
             ClampTake(),
             CompareBooleans(),
+            ReduceBooleans(),
             ExpandMedian(),
             ExpandNonzero(),
             ExpandPower(),
