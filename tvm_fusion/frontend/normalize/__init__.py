@@ -16,6 +16,7 @@ from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
 from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
+from .reduce_booleans import ReduceBooleans
 from .remove_identities import RemoveIdentities
 from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
@@ -32,6 +33,7 @@ __all__ = [
     "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
+    "ReduceBooleans",
     "RemoveIdentities",
     "ResolveShapes",
     "UnstackSum",
@@ -54,6 +56,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             ClipPoolWindow(),
             ClampTake(),
             CompareBooleans(),
+            ReduceBooleans(),
             ExpandMedian(),
             ExpandNonzero(),
             ExpandPower(),
