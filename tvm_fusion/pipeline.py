@@ -20,6 +20,7 @@ from ._tvm_cse import without_cse
 from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
 from ._tvm_stack import RegistersOnStack
+from ._tvm_storage import without_shared_views
 from .config import FusionConfig
 from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
@@ -105,7 +106,7 @@ def tir_pipeline():
         for gvar, func in mod.functions.items():
             is_thread_level = isinstance(func, tirx.PrimFunc) and not has_blocks(func)
             (thread_level if is_thread_level else scheduled)[gvar] = func
-        with without_cse(ctx):
+        with without_shared_views(without_cse(ctx), mod):
             lowered = s_tir_passes(tvm.IRModule(scheduled, attrs=mod.attrs))
         if thread_level:
             lowered.update(tirx_passes(tvm.IRModule(thread_level, attrs=mod.attrs)))

@@ -32,7 +32,8 @@ class Graph:
         In the order of the bindings, opaque nodes included; a binding that only renames (an alias,
         a tuple, an item of one) is no operator.
     values : dict of relax.Var to (Value or tuple)
-        What each variable stands for; tuples are nested.
+        What each variable stands for; tuples are nested. Tensors of earlier blocks are among them,
+        without a producer, as parameters are.
     """
 
     def __init__(self, mod: tvm.IRModule, func: relax.Function, block: relax.DataflowBlock) -> None:
@@ -143,8 +144,10 @@ class Graph:
 
     def _alias(self, expr: relax.Expr) -> Value | tuple | None:
         """Resolve an expression that computes nothing; None if it computes."""
-        if isinstance(expr, relax.Var) and expr in self.values:
-            return self.values[expr]
+        if isinstance(expr, relax.Var):
+            if expr not in self.values and isinstance(expr.ty, relax.TensorType | relax.TupleType):
+                self.values[expr] = self._fresh(expr, False)  # of an earlier block
+            return self.values.get(expr)
         if isinstance(expr, ir.GenericConst) and isinstance(expr.ty, relax.TensorType):
             if expr not in self._constants:
                 self._constants[expr] = Value(
@@ -165,29 +168,38 @@ class Graph:
         func = self._mod.functions.get(value.args[0])
         if not isinstance(func, tirx.PrimFunc) or is_scheduled(func) or not has_blocks(func):
             return False
-        shapes = [t.shape for t in _tensor_types(value.ty_args[0])]
-        return all(isinstance(s, relax.ShapeExpr) for s in shapes)
+        results = _tensor_types(value.ty_args[0])
+        return all(map(_has_known_shape, results)) and self._operands(value) is not None
 
-    def _add_kernel(self, index: int, binding: relax.VarBinding) -> None:
-        call = binding.value
-        gvar = call.args[0]
+    def _operands(self, call: relax.Call) -> tuple[Value | ir.Expr, ...] | None:
+        """List what a call_tir passes: tensors and scalars; None if there is anything else."""
         passed = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else [call.args[1]]
         operands: list[Value | ir.Expr] = []
         for arg in [*passed, *call.args[2:]]:
-            resolved = self._alias(arg)
-            if resolved is None and isinstance(arg, relax.ShapeExpr):
+            if isinstance(arg, relax.ShapeExpr):
                 operands.extend(arg.values)
+            elif isinstance(arg.ty, ir.PrimType):
+                operands.append(arg)
             else:
-                operands.append(resolved if resolved is not None else arg)
-        self._add(index, binding, self._mod[gvar], gvar, tuple(operands))
+                resolved = self._alias(arg)
+                if resolved is None:
+                    return None
+                operands.extend(flatten(resolved))
+        tensors = [o for o in operands if isinstance(o, Value)]
+        return tuple(operands) if all(_has_known_shape(v.type) for v in tensors) else None
+
+    def _add_kernel(self, index: int, binding: relax.VarBinding) -> None:
+        gvar = binding.value.args[0]
+        self._add(index, binding, self._mod[gvar], gvar, self._operands(binding.value) or ())
 
     def _add_opaque(self, index: int, binding: relax.Binding) -> None:
         reads: list[Value] = []
         found: list[ir.Expr] = []
         relax.analysis.post_order_visit(binding.value, found.append)
+        free = set(relax.analysis.free_vars(binding.value))  # a nested function binds its own
         for expr in found:
-            is_tensor = isinstance(expr, relax.Var | ir.GenericConst)
-            if is_tensor and (resolved := self._alias(expr)) is not None:
+            is_read = expr in free if isinstance(expr, relax.Var) else _is_constant(expr)
+            if is_read and (resolved := self._alias(expr)) is not None:
                 reads.extend(flatten(resolved))
         self._add(index, binding, None, None, tuple(dict.fromkeys(reads)))
 
@@ -209,12 +221,14 @@ class Graph:
             result.is_parameter = is_parameter and func is not None
         for value in tensors:
             value.consumers.append(operator)
+        if self._symbol_producers:
+            sources = [self._symbol_producers.get(v) for v in _symbols(binding)]
+            self._extra[operator] = list(dict.fromkeys(o for o in sources if o is not None))
         if isinstance(binding, relax.MatchCast):
             for symbol in relax.analysis.definable_tir_vars_in_type(binding.ty):
                 self._symbol_producers.setdefault(symbol, operator)
-        elif self._symbol_producers:
-            sources = [self._symbol_producers.get(v) for v in _symbols(binding)]
-            self._extra[operator] = list(dict.fromkeys(o for o in sources if o is not None))
+        elif isinstance(binding.var.ty, ir.PrimType):
+            self._symbol_producers[binding.var] = operator
         self.operators.append(operator)
 
     def _fresh(
@@ -239,6 +253,14 @@ def _tensor_types(type_: ir.Type) -> list[relax.TensorType]:
     if isinstance(type_, relax.TupleType):
         return [t for f in type_.fields for t in _tensor_types(f)]
     return [type_]
+
+
+def _has_known_shape(type_: ir.Type) -> bool:
+    return isinstance(type_, relax.TensorType) and isinstance(type_.shape, relax.ShapeExpr)
+
+
+def _is_constant(expr: ir.Expr) -> bool:
+    return isinstance(expr, ir.GenericConst)
 
 
 def _symbols(binding: relax.Binding) -> list[tirx.Var]:

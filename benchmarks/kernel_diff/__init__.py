@@ -1,0 +1,1 @@
+"""The generated kernels of two commits, compared: a commit that only renames changes none."""

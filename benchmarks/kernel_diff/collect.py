@@ -1,0 +1,71 @@
+"""Write the kernels that the checkout in the working directory generates: one file a graph.
+
+Run as a script inside either of the two checkouts, so it uses only names that stay: the pipeline's
+stages, targets, the frontend, and the graphs of ``benchmarks.fusion`` and ``benchmarks.zoo``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from benchmarks import zoo
+from benchmarks.fusion import cells
+from benchmarks.fusion.graphs import GRAPHS, SIZES
+from tvm_fusion.device import parse
+from tvm_fusion.ecg.mapping import TABLE, Relation
+from tvm_fusion.frontend import import_model
+from tvm_fusion.pipeline import stages
+
+
+def graphs(models: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield each graph's name and what builds its module: cells, small graphs, models."""
+    for (first, second), cell in TABLE.items():
+        if cell.relation is not Relation.BREAK:
+            for number, pair in enumerate(cells.PAIRS[first.value, second.value]):
+                case = cells.case(*pair)
+                yield f"cell-{case.name}", case.build
+                if number == 0:
+                    symbolic = cells.case(*pair, symbolic=True)
+                    yield f"cell-{symbolic.name}-symbolic", symbolic.build
+    for graph in GRAPHS.values():
+        for size in SIZES:
+            case = graph.case(size)
+            yield f"graph-{case.name}", case.build
+    for name in models:
+        yield f"model-{name}", lambda name=name: import_model(zoo.load(name)).mod
+
+
+def kernels(mod: tvm.IRModule, target: str) -> list[str]:
+    """Return the TVMScript of all scheduled PrimFuncs of a module, sorted; their names left out."""
+    with parse(target).tvm_target():
+        mod = tvm.ir.transform.Sequential(stages())(mod)
+    functions = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    # The functions' own names are labels: two commits may number equal kernels differently.
+    return sorted(f.without_attr("global_symbol").script(show_meta=True) for f in functions)
+
+
+def collect(folder: Path, targets: list[str], models: list[str]) -> None:
+    """Write ``<target>/<graph>.txt`` for every target and graph below ``folder``."""
+    for target in targets:
+        below = folder / re.sub(r"\W", "_", target)
+        below.mkdir(parents=True, exist_ok=True)
+        for name, build in graphs(models):
+            try:
+                text = "\n\n".join(kernels(build(), target))
+            # guard: a graph that fails in one of the commits is a difference like any other
+            except Exception as error:
+                text = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
+            file_name = re.sub(r"[^\w.-]", "_", name)
+            (below / f"{file_name}.txt").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    _, out, targets, models = sys.argv
+    collect(Path(out), targets.split(), models.split())

@@ -1,0 +1,32 @@
+"""Kernels of two commits compared: what is the same says nothing, what differs is shown."""
+
+from benchmarks.fusion.graphs import GRAPHS
+from benchmarks.kernel_diff.__main__ import differences
+from benchmarks.kernel_diff.collect import kernels
+
+
+def written(folder, texts):
+    for name, text in texts.items():
+        path = folder / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_differences_are_shown_by_graph(tmp_path):
+    base = written(
+        tmp_path / "base", {"cpu/same": "a\nb\n", "cpu/other": "a\nb\n", "cpu/gone": "a"}
+    )
+    head = written(tmp_path / "head", {"cpu/same": "a\nb\n", "cpu/other": "a\nc\n"})
+    gone, other = differences(base, head, lines=40)
+    assert gone.startswith("cpu/gone differs:")
+    assert "(no such graph)" in gone
+    assert {"-b", "+c"} <= set(other.splitlines())
+
+
+def test_kernels_are_those_of_the_target():
+    case = next(iter(GRAPHS.values())).case("7x1000")
+    cpu, again, cuda = (kernels(case.build(), t) for t in ("cpu", "cpu", "cuda:sm_90a"))
+    assert cpu == again
+    assert "threadIdx.x" not in "".join(cpu)
+    assert "threadIdx.x" in "".join(cuda)
