@@ -21,12 +21,13 @@ def ours(case: Case) -> tuple[str, str]:
     """
     import tvm_fusion
     from tvm_fusion.frontend.onnx import dim_table
+    from tvm_fusion.frontend.onnx_rewrite import without_optionals
 
     stored = {tensor.name for tensor in case.model.graph.initializer}
     infos = [info for info in case.model.graph.input if info.name not in stored]
     try:
         dims: dict[str, Any] = {}
-        table = dim_table(case.model)
+        table = dim_table(without_optionals(case.model))
         for info, value in zip(infos, case.samples[0][0], strict=True):
             shape = np.shape(array(value)) if not isinstance(value, (list, dict)) else ()
             for name, extent in zip(table.shapes.get(info.name, ()), shape, strict=False):

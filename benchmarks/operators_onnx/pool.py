@@ -29,7 +29,8 @@ class Worker:
         """Return the verdict of a case, ``crash`` or ``hang`` where the process ended or stayed."""
         if self._process is None:
             self._start()
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{name}\n")
             self._process.stdin.flush()
@@ -73,7 +74,8 @@ class Worker:
 
     def _line(self, seconds: float) -> str | None:
         """Read a line; None where it takes too long, empty at the end of the stream."""
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
         return self._process.stdout.readline() if ready else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import onnx
@@ -19,6 +19,7 @@ from .dims import DimTable
 from .extents import to_tir
 from .finish import finish
 from .onnx_importer import Importer
+from .onnx_rewrite import without_optionals
 from .onnx_types import infer_types
 from .weights import WeightNames, tracking
 
@@ -39,9 +40,10 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
         raise UserError(f"{source} has an empty graph", "a graph with at least one operator")
     if model.functions:
         model = inline_local_functions(model)
+    model = without_optionals(model)
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [info for info in model.graph.input if info.name not in stored]
-    table = dim_table(model)
+    table = dim_table(model, config.dims)
     chosen, unbound = table.resolve(config.dims)
     bound = {name: value for name, value in chosen.items() if isinstance(value, int)}
     extents = {
@@ -68,10 +70,20 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
     return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
 
 
-def dim_table(model: onnx.ModelProto) -> DimTable:
-    """List the extents of a model's inputs, initializers left out, and name the symbolic ones."""
+def dim_table(model: onnx.ModelProto, wanted: Collection[str] = ()) -> DimTable:
+    """List the extents of a model's inputs, initializers left out, and name the symbolic ones.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Any model.
+    wanted : container of str
+        Names that the user binds. An extent of zero is one, except where a user binds it by the
+        name of an unnamed dimension, ``<input>_<axis>``: old exporters wrote zero for dynamic ones.
+    """
     stored = {tensor.name for tensor in model.graph.initializer}
-    return DimTable([(i.name, _extents(i)) for i in model.graph.input if i.name not in stored])
+    infos = [info for info in model.graph.input if info.name not in stored]
+    return DimTable([(info.name, _extents(info, wanted)) for info in infos])
 
 
 def _known(extent: int | str, bound: Mapping[str, int]) -> int | None:
@@ -82,9 +94,14 @@ def _known(extent: int | str, bound: Mapping[str, int]) -> int | None:
         return None
 
 
-def _extents(info: onnx.ValueInfoProto) -> list[int | str | None]:
-    """List an input's extents; those that are not positive stand for dynamic ones in old files."""
-    return [
-        dim.dim_value if dim.dim_value > 0 else dim.dim_param.strip() or None
-        for dim in info.type.tensor_type.shape.dim
-    ]
+def _extents(info: onnx.ValueInfoProto, wanted: Collection[str]) -> list[int | str | None]:
+    """List an input's extents; each "?" is a dimension of its own unless a user binds "?"."""
+    extents: list[int | str | None] = []
+    for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+        dynamic = dim.dim_value == 0 and f"{info.name}_{axis}" in wanted
+        if dim.HasField("dim_value") and dim.dim_value >= 0 and not dynamic:
+            extents.append(dim.dim_value)
+        else:
+            label = dim.dim_param.strip()
+            extents.append(None if label in ("", "?") and label not in wanted else label)
+    return extents

@@ -27,6 +27,7 @@ from .onnx_ops import (
     reductions,
     regions,
     resize,
+    sequences,
     shapes,
     training,
 )
@@ -81,10 +82,14 @@ CONVERTERS: dict[str, Converter] = {
     "Pow": Converter(integers.power),
     "Range": Converter(ranges.convert, takes_extents=True),
     "Resize": Converter(resize.resize, takes_extents=True),
+    "ReduceMax": Converter(reductions.reduce_max),
+    "ReduceMin": Converter(reductions.reduce_min),
     "RoiAlign": Converter(regions.roi_align),
     "Selu": Converter(elementwise.selu),
+    "SequenceInsert": Converter(sequences.insert),
     "Slice": Converter(shapes.slice_by_attributes, takes_extents=True),
     "SpaceToDepth": Converter(blocks.space_to_depth),
     "ThresholdedRelu": Converter(elementwise.thresholded_relu),
+    "TopK": Converter(reductions.top_k),
     "Upsample": Converter(resize.upsample, takes_extents=True),
 }

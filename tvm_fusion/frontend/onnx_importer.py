@@ -61,6 +61,7 @@ class Importer(ONNXGraphImporter):
         types: Mapping[str, ValueType],
     ):
         super().__init__(shapes, {}, sanitize=False)
+        self._nodes: dict[str, Any]
         self._ranges, self._types = ranges, types
         self._at = ""
         self._read_names: set[str] = set()
@@ -134,9 +135,8 @@ class Importer(ONNXGraphImporter):
             results = self._convert_if(node)
         else:
             inputs = [self._nodes[name] if name else None for name in node.input]
-            results = self._convert_own(node, inputs, used)
-            if results is None:
-                results = self._convert_by_tvm(node, inputs, used)
+            own = self._convert_own(node, inputs, used)
+            results = self._convert_by_tvm(node, inputs) if own is None else own
         for name, is_used, value in zip(node.output, used, results, strict=False):
             if is_used:
                 self._nodes[name] = self._checked(node, name, value)
@@ -175,9 +175,7 @@ class Importer(ONNXGraphImporter):
         results = list(result) if isinstance(result, (list, tuple)) else [result]
         return [None if value is None else self.bb.normalize(value) for value in results]
 
-    def _convert_by_tvm(
-        self, node: onnx.NodeProto, inputs: Sequence[Any], used: tuple[bool, ...]
-    ) -> list[Any]:
+    def _convert_by_tvm(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> list[Any]:
         name = node.op_type
         values = ReadInputs(
             value
@@ -186,8 +184,6 @@ class Importer(ONNXGraphImporter):
             else self._as_tensor(value)
             for value in inputs
         )
-        if name == "Expand":  # TVM's converter takes symbolic extents beside a ShapeExpr only
-            values = ReadInputs([values[0], _as_shape(values[1])])
         values.read.clear()
         attributes = ReadAttributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
@@ -278,12 +274,6 @@ def _as_constant(shape: relax.ShapeExpr) -> Any:
     if any(extent is None for extent in extents):
         return shape
     return relax.const(np.array(extents, "int64"), "int64")
-
-
-def _as_shape(value: Any) -> Any:
-    if isinstance(value, GenericConst) and value.value.numpy().ndim == 1:
-        return relax.ShapeExpr([int(extent) for extent in value.value.numpy()])
-    return value
 
 
 def _without_dim_names(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:

@@ -102,7 +102,7 @@ def expanded(
     """
     opset = opset_of(model)
     if 0 < opset < OLDEST_OPSET:
-        model = upgraded(model, OLDEST_OPSET)
+        model = upgraded(model, OLDEST_OPSET, extents)
         opset = opset_of(model)
     names = sorted(
         {

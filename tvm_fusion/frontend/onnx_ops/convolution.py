@@ -34,7 +34,8 @@ def conv_transpose(node: Node) -> Any:
     strides = node.attribute("strides") or [1] * spatial
     dilations = node.attribute("dilations") or [1] * spatial
     extra = node.attribute("output_padding") or [0] * spatial
-    out = list(wanted)[-spatial:] if wanted else [e * s for e, s in zip(extents, strides, strict=True)]
+    same = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
+    out = list(wanted)[-spatial:] if wanted else same
     begin, end, missing = [], [], []
     for i in range(spatial):
         full = strides[i] * (extents[i] - 1) + (kernel[i] - 1) * dilations[i] + 1 + extra[i]

@@ -34,7 +34,7 @@ def windows(node: Node) -> Windows:
     With ``ceil_mode`` a last window counts that reaches past the padding, unless it would begin
     there; with ``auto_pad=SAME_*`` there are as many as strides, rounded up.
     """
-    extents = node.static_shape()[2:]
+    extents = _spatial(node)
     rank = len(extents)
     kernel = list(node.attribute("kernel_shape"))
     strides = list(node.attribute("strides") or [1] * rank)
@@ -57,11 +57,27 @@ def windows(node: Node) -> Windows:
             count = (-(-room // stride) if node.attribute("ceil_mode", 0) else room // stride) + 1
             if node.attribute("ceil_mode", 0) and (count - 1) * stride >= extent + first:
                 count -= 1
+        if count == 1:  # what lies past the padding counts for nothing
+            kernel[i] = min(kernel[i], -(-(extent + first + last) // dilations[i]))
+            span = (kernel[i] - 1) * dilations[i] + 1
         begin.append(first)
         end.append(last)
         reach.append(max((count - 1) * stride + span - extent - first, 0))
         out.append(count)
     return Windows(kernel, strides, dilations, begin, end, reach, out)
+
+
+def _spatial(node: Node) -> list[int]:
+    extents = node.shape()[2:]
+    if not all(isinstance(extent, int) for extent in extents):
+        raise node.refused(
+            "over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}"
+        )
+    return extents
+
+
+def _is_static(node: Node) -> bool:
+    return all(isinstance(extent, int) for extent in node.shape()[2:])
 
 
 def max_pool(node: Node) -> Any:
@@ -72,7 +88,7 @@ def max_pool(node: Node) -> Any:
     )
     if plain and not node.uses(1):
         return None
-    if any(not isinstance(extent, int) for extent in node.shape()) and not node.uses(1):
+    if not _is_static(node) and not node.uses(1):
         return None
     at = windows(node)
     rank = len(at.kernel)
@@ -92,10 +108,10 @@ def max_pool(node: Node) -> Any:
 
 def _indices(x: te.Tensor, at: Windows, storage_order: int) -> te.Tensor:
     """Return the flat index of each window's largest element, the first one of equals."""
-    extents = [int(extent) for extent in x.shape]
-    strides = [1] * len(extents)
+    extents = [*x.shape[:2], *(int(extent) for extent in x.shape[2:])]
+    strides: list[Any] = [1] * len(extents)
     order = range(len(extents) - 1, 1, -1) if storage_order == 0 else range(2, len(extents))
-    step = 1
+    step: Any = 1
     for axis in (*order, 1, 0):
         strides[axis] = step
         step *= extents[axis]
@@ -129,6 +145,8 @@ def average_pool(node: Node) -> Any:
     ceil = node.attribute("ceil_mode", 0)
     if not ceil and node.attribute("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
         return None
+    if not _is_static(node):
+        return None
     at = windows(node)
     rank = len(at.kernel)
     counts_padding = bool(node.attribute("count_include_pad", 0))
@@ -150,7 +168,7 @@ def average_pool(node: Node) -> Any:
 
 
 def _average(x: te.Tensor, at: Windows, counts_padding: bool) -> te.Tensor:
-    extents = [int(extent) for extent in x.shape]
+    extents = [*x.shape[:2], *(int(extent) for extent in x.shape[2:])]
     axes = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(at.kernel)]
     wide = "float32" if x.dtype in ("float16", "bfloat16") else x.dtype
 
