@@ -20,6 +20,8 @@ class Findings:
         Empty, or what is wrong with the version of ONNX's operator set.
     operators : collections.Counter
         Unsupported operators with their domain, and how often each occurs.
+    operator_advice : list of str
+        What to do about these operators.
     values : list of str
         Inputs and outputs that are not tensors of a known rank.
     dtypes : dict of str to list of str
@@ -30,6 +32,7 @@ class Findings:
 
     opset: str = ""
     operators: Counter[str] = field(default_factory=Counter)
+    operator_advice: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
     dtypes: dict[str, list[str]] = field(default_factory=dict)
     unbound: Sequence[SymbolicDim] = ()
@@ -43,7 +46,7 @@ class Findings:
         if self.operators:
             listed = ", ".join(f"{name} ({n}x)" for name, n in sorted(self.operators.items()))
             found.append(f"unsupported operators {listed}")
-            advice.append("export the model without these operators")
+            advice.extend(self.operator_advice or ["export the model without these operators"])
         for dtype, names in sorted(self.dtypes.items()):
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             found.append(f"values of type {dtype} ({names[0]}{more})")

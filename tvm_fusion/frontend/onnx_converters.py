@@ -15,7 +15,6 @@ import onnx
 
 from .onnx_ops import (
     blocks,
-    casts,
     constants,
     convolution,
     elementwise,
@@ -61,8 +60,6 @@ def qualified_name(node: onnx.NodeProto) -> str:
 CONVERTERS: dict[str, Converter] = {
     "AveragePool": Converter(pooling.average_pool),
     "BatchNormalization": Converter(training.batch_normalization),
-    "Cast": Converter(casts.cast, takes_extents=True),
-    "CastLike": Converter(casts.cast_like),
     "Constant": Converter(constants.constant),
     "ConvTranspose": Converter(convolution.conv_transpose),
     "DepthToSpace": Converter(blocks.depth_to_space),
@@ -79,6 +76,7 @@ CONVERTERS: dict[str, Converter] = {
     "Mod": Converter(elementwise.mod, takes_extents=True),
     "NonMaxSuppression": Converter(regions.non_max_suppression),
     "OneHot": Converter(indexing.one_hot),
+    "OptionalHasElement": Converter(sequences.has_element, takes_extents=True),
     "Pow": Converter(integers.power),
     "Range": Converter(ranges.convert, takes_extents=True),
     "Resize": Converter(resize.resize, takes_extents=True),

@@ -18,6 +18,7 @@ from ..signature import DimRange
 from . import preflight
 from .onnx_converters import CONVERTERS, qualified_name
 from .onnx_file import subgraphs
+from .onnx_fold import fold
 from .onnx_ops.node import Node, static
 from .onnx_reads import ReadAttributes, ReadInputs, ignored
 from .onnx_types import ValueType
@@ -135,8 +136,11 @@ class Importer(ONNXGraphImporter):
             results = self._convert_if(node)
         else:
             inputs = [self._nodes[name] if name else None for name in node.input]
-            own = self._convert_own(node, inputs, used)
-            results = self._convert_by_tvm(node, inputs) if own is None else own
+            tensors = [_as_constant(v) if isinstance(v, relax.ShapeExpr) else v for v in inputs]
+            found = fold(node, tensors, self.opset)
+            if found is None:
+                found = self._convert_own(node, inputs, used)
+            results = self._convert_by_tvm(node, inputs) if found is None else found
         for name, is_used, value in zip(node.output, used, results, strict=False):
             if is_used:
                 self._nodes[name] = self._checked(node, name, value)

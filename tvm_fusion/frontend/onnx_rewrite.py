@@ -46,6 +46,8 @@ def inlined(
         model,
         extents,
         lambda light: inline_selected_functions(light, list(names), inline_schema_functions=True),
+        # Bodies that depend on types see those of inputs, not those of initializers.
+        largest=0,
     )
 
 
@@ -53,9 +55,10 @@ def _rewritten(
     model: onnx.ModelProto,
     extents: Extents,
     rewrite: Callable[[onnx.ModelProto], onnx.ModelProto],
+    largest: int | None = None,
 ) -> onnx.ModelProto:
     """Rewrite the model without its weights, which onnx would serialise, and put them back."""
-    light = without_weights(model)
+    light = without_weights(model) if largest is None else without_weights(model, largest)
     for info in light.graph.input:
         if info.name in extents:
             set_shape(info, extents[info.name])

@@ -27,8 +27,8 @@ class ValueType(NamedTuple):
     shape: tuple[int | None, ...] | None
 
 
-def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model, large initializers turned into inputs of their types.
+def without_weights(model: onnx.ModelProto, largest: int = _SMALL) -> onnx.ModelProto:
+    """Copy a model, initializers of more than ``largest`` bytes turned into inputs of their types.
 
     The copy stays small, however large the model, so that it can be serialized.
     """
@@ -41,7 +41,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     stored = {tensor.name for tensor in model.graph.initializer}
     graph.input.extend(info for info in model.graph.input if info.name not in stored)
     for tensor in model.graph.initializer:
-        if tensor.ByteSize() <= _SMALL:
+        if tensor.ByteSize() <= largest:
             graph.initializer.append(tensor)
         else:
             graph.input.append(

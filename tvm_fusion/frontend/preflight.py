@@ -9,6 +9,7 @@ from onnx import defs
 
 from .dims import SymbolicDim
 from .findings import Findings
+from .onnx_advice import advice_for
 from .onnx_converters import CONVERTERS, STANDARD, qualified_name
 from .onnx_file import subgraphs
 from .onnx_rewrite import inlined, upgraded
@@ -64,6 +65,7 @@ def inspect(
     for node in nodes(model.graph):
         if not supported(node, opset):
             findings.operators[qualified_name(node)] += 1
+    findings.operator_advice = [advice_for(name, opset) for name in sorted(findings.operators)]
     for name, known in (types or {}).items():
         if known.dtype not in _DTYPES:
             findings.dtypes.setdefault(known.dtype, []).append(name)

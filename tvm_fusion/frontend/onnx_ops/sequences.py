@@ -1,4 +1,4 @@
-"""Sequences of known lengths, which are tuples to Relax."""
+"""Sequences of known lengths, which are tuples to Relax, and optional values."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def insert(node: Node) -> Any:
         )
     elements.insert(position, node.inputs[1])
     return [relax.Tuple(elements)]
+
+
+def has_element(node: Node) -> Any:
+    """Convert OptionalHasElement without an input, which is false; others are left to TVM."""
+    return None if node.has(0) else relax.const(False, "bool")
