@@ -5,10 +5,8 @@ import tvm
 import tvm_ffi
 from amd_code import amd_module
 from tvm import tirx
-from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
 
-from tvm_fusion._tvm_storage import OPTION, without_shared_views
 from tvm_fusion.device import parse
 
 ARCHS = ("gfx942", "gfx1100")
@@ -65,12 +63,3 @@ def lowered(target):
 def test_other_gpus_reuse_their_shared_memory():
     assert lowered(parse("cuda:sm_90a").tvm_target())
     assert not lowered(parse("rocm:gfx942").tvm_target())
-
-
-def test_a_context_without_amd_functions_stays_itself():
-    context = PassContext.current()
-    mod = tvm.IRModule({"main": reverse_twice})
-    assert without_shared_views(context, mod) is context
-    bound = reverse_twice.with_attr("target", parse("rocm:gfx1100").tvm_target())
-    copy = without_shared_views(context, tvm.IRModule({"main": bound}))
-    assert dict(copy.config)[OPTION]

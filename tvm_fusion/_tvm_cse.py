@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from tvm.ir.transform import PassContext
 
-from ._tvm_context import with_options
-
 OPTION = "tirx.disable_cse_tir"
 
 
 def without_cse(context: PassContext) -> PassContext:
     """Make a copy of a context in which lowering leaves repeated expressions as they are."""
-    return with_options(context, {OPTION: True})
+    return PassContext(
+        opt_level=context.opt_level,
+        required_pass=list(context.required_pass),
+        disabled_pass=list(context.disabled_pass),
+        instruments=list(context.instruments),
+        config={**context.config, OPTION: True},
+    )

@@ -23,6 +23,7 @@ from tvm import ir, tirx
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir import pipeline
 
+from ._tvm_storage import SeparateStorage
 from .fusion.expressions import loads
 from .fusion.polynomial import Polynomials
 from .schedule.loops import constant, find
@@ -31,11 +32,12 @@ DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
 def s_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
-    """TVM's pipeline of functions over SBlocks, in which indices are flattened rightly.
+    """TVM's pipeline of functions over SBlocks, with ours in the place of two of its passes.
 
-    TVM gives its passes no place between those before and after.
+    TVM gives passes no place between those before and after.
     """
-    passes = SimpleNamespace(**{**vars(tirx.transform), "FlattenBuffer": FlattenRightly})
+    ours = {"FlattenBuffer": FlattenRightly, "StorageRewrite": SeparateStorage}
+    passes = SimpleNamespace(**{**vars(tirx.transform), **ours})
     names = {"tirx": SimpleNamespace(**{**vars(tirx), "transform": passes})}
     source = pipeline.default_s_tir_pipeline
     return FunctionType(source.__code__, {**source.__globals__, **names})()

@@ -10,30 +10,31 @@ allocation of its own here, at the price of some LDS (1 KiB of 9 in a GEMV); LLV
 
 from __future__ import annotations
 
-import tvm
+import tvm_ffi
+from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ._tvm_context import with_options
 
-OPTION = "tirx.disable_storage_rewrite"
+@tirx.transform.prim_func_pass(opt_level=0, name="SeparateStorage")
+class SeparateStorage:
+    """TVM's StorageRewrite, but for functions that run on AMD GPUs.
 
-
-def without_shared_views(context: PassContext, mod: tvm.IRModule) -> PassContext:
-    """Make a copy of a context in which buffers of AMD kernels keep allocations of their own.
-
-    Parameters
-    ----------
-    context : PassContext
-        Under which a module would be lowered.
-    mod : IRModule
-        PrimFuncs with the attribute ``target``.
-
-    Returns
-    -------
-    PassContext
-        The context itself where no function is for an AMD GPU.
+    Those that keep buffers in warp memory are rewritten there, too: LowerWarpMemory needs the
+    allocation around the threads, where StorageRewrite moves it. What it shares besides is found
+    when the machine code is checked.
     """
-    targets = (func.attrs.get("target") for func in mod.functions.values())
-    if any(target is not None and target.kind.name == "rocm" for target in targets):
-        return with_options(context, {OPTION: True})
-    return context
+
+    def transform_function(
+        self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
+    ) -> tirx.PrimFunc:
+        """Rewrite one function."""
+        target = func.attrs.get("target")
+        if target is not None and target.kind.name == "rocm" and not _has_warp_memory(func):
+            return func
+        return tirx.transform.StorageRewrite()(ir.IRModule({"main": func}))["main"]
+
+
+def _has_warp_memory(func: tirx.PrimFunc) -> bool:
+    found: list[tirx.AllocBuffer] = []
+    tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, found.append))
+    return any(alloc.buffer.scope() == "warp" for alloc in found)

@@ -15,12 +15,14 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._tvm import PIPELINE, register_pipelines
+from ._tvm_alignment import NaturalAlignment
 from ._tvm_bool import BytesForBooleans
 from ._tvm_cse import without_cse
 from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
+from ._tvm_nan import KeepNaNTests, PassNaNOn
+from ._tvm_shuffle import NarrowLanes
 from ._tvm_stack import RegistersOnStack
-from ._tvm_storage import without_shared_views
 from .config import FusionConfig
 from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
@@ -100,23 +102,27 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames(), BytesForBooleans(), HalfMath(), BitMath()])(mod)
+        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), BitMath()])(
+            mod
+        )
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():
             is_thread_level = isinstance(func, tirx.PrimFunc) and not has_blocks(func)
             (thread_level if is_thread_level else scheduled)[gvar] = func
-        with without_shared_views(without_cse(ctx), mod):
+        with without_cse(ctx):
             lowered = s_tir_passes(tvm.IRModule(scheduled, attrs=mod.attrs))
         if thread_level:
             lowered.update(tirx_passes(tvm.IRModule(thread_level, attrs=mod.attrs)))
         return lowered
 
     def finalize_host() -> Pass:
-        return Sequential([RegistersOnStack(), finalize_host_tvm()])
+        return Sequential(
+            [NaturalAlignment(), RegistersOnStack(), finalize_host_tvm(), PassNaNOn()]
+        )
 
     def finalize_device() -> Pass:
-        return Sequential([ReadBehindWaits(), finalize_device_tvm()])
+        return Sequential([ReadBehindWaits(), NarrowLanes(), finalize_device_tvm(), PassNaNOn()])
 
     return run, finalize_host, finalize_device
 

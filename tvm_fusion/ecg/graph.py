@@ -44,6 +44,7 @@ class Graph:
         self._constants: dict[ir.GenericConst, Value] = {}
         self._symbol_producers: dict[tirx.Var, Operator] = {}
         self._extra: dict[Operator, list[Operator]] = {}
+        self._taken: dict[str, int] = {}  # names, and how many more operators asked for each
         weights_from = int(func.attrs["num_input"]) if _has(func, "num_input") else len(func.params)
         constants = {int(i) for i in func.attrs[CONSTANTS]} if _has(func, CONSTANTS) else set()
         for position, param in enumerate(func.params):
@@ -211,7 +212,9 @@ class Graph:
         gvar: ir.GlobalVar | None,
         operands: tuple[Value | ir.Expr, ...],
     ) -> None:
-        operator = Operator(index, binding.var.name, func, gvar, operands, (), binding)
+        operator = Operator(
+            index, self._unique(binding.var.name), func, gvar, operands, (), binding
+        )
         whole = self._fresh(binding.var, False, operator)
         operator.results = tuple(flatten(whole))
         self.values[binding.var] = whole
@@ -230,6 +233,15 @@ class Graph:
         elif isinstance(binding.var.ty, ir.PrimType):
             self._symbol_producers[binding.var] = operator
         self.operators.append(operator)
+
+    def _unique(self, name: str) -> str:
+        """Give variables that share a name, as Relax allows, numbers: lv, lv_1, lv_2."""
+        unique = name
+        while unique in self._taken:
+            self._taken[name] += 1
+            unique = f"{name}_{self._taken[name]}"
+        self._taken[unique] = 0
+        return unique
 
     def _fresh(
         self, var: relax.Var, is_parameter: bool, producer: Operator | None = None

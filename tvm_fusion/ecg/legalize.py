@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext, Sequential
 from ..foreign import on_ours
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
-from .legalizations import LEGALIZATIONS
+from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
 from .legalizations.scan import NAME as CUMSUM
 from .legalizations.scan import is_along_rows
 from .record import describe, stamp
@@ -137,4 +137,6 @@ def _stamped(expansion: Expansion, call: relax.Call) -> Expansion:
     if expansion.kernel is None:
         return expansion
     gvar, func = expansion.kernel
+    if str(call.op.name) in EXTREMA:
+        func = from_infinity(func)
     return expansion.with_func(gvar, stamp(func, describe(call)))

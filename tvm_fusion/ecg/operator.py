@@ -85,7 +85,7 @@ class Operator:
     index : int
         Position of its binding.
     name : str
-        Variable that it defines.
+        Variable that it defines; with a number where several variables share a name.
     func : tirx.PrimFunc or None
         What it computes, unscheduled; None for an opaque node.
     gvar : ir.GlobalVar or None

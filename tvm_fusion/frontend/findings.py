@@ -20,22 +20,22 @@ class Findings:
         Empty, or what is wrong with the version of ONNX's operator set.
     operators : collections.Counter
         Unsupported operators with their domain, and how often each occurs.
-    operator_advice : list of str
-        What to do about these operators.
     values : list of str
         Inputs and outputs that are not tensors of a known rank.
     dtypes : dict of str to list of str
         Element types in which nothing computes, with the names of the values.
     unbound : list of SymbolicDim
         Dimensions about which the user said nothing.
+    instead : str
+        What to do instead of the unsupported operators.
     """
 
     opset: str = ""
     operators: Counter[str] = field(default_factory=Counter)
-    operator_advice: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
     dtypes: dict[str, list[str]] = field(default_factory=dict)
     unbound: Sequence[SymbolicDim] = ()
+    instead: str = "export the model without these operators"
 
     def raise_if_any(self, source: str) -> None:
         """Raise one :class:`UserError` that tells every finding."""
@@ -46,7 +46,7 @@ class Findings:
         if self.operators:
             listed = ", ".join(f"{name} ({n}x)" for name, n in sorted(self.operators.items()))
             found.append(f"unsupported operators {listed}")
-            advice.extend(self.operator_advice or ["export the model without these operators"])
+            advice.append(self.instead)
         for dtype, names in sorted(self.dtypes.items()):
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             found.append(f"values of type {dtype} ({names[0]}{more})")

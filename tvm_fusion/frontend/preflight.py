@@ -65,7 +65,7 @@ def inspect(
     for node in nodes(model.graph):
         if not supported(node, opset):
             findings.operators[qualified_name(node)] += 1
-    findings.operator_advice = [advice_for(name, opset) for name in sorted(findings.operators)]
+    findings.instead = ", ".join(advice_for(name, opset) for name in sorted(findings.operators))
     for name, known in (types or {}).items():
         if known.dtype not in _DTYPES:
             findings.dtypes.setdefault(known.dtype, []).append(name)

@@ -53,7 +53,7 @@ class Merger:
         if cell.relation is Relation.BREAK:
             return Refusal(
                 "mapping_red",
-                f"{first.type.value} feeding {second.type.value} stays apart (mapping table), "
+                f"{first.type.value} feeding {second.type.value} is not fused (mapping table), "
                 f"and {self._on_proposals(first, second)}",
             )
         type_ = cell.type or second.type
@@ -107,7 +107,7 @@ class Merger:
             return None
         return Refusal(
             "not_profitable",
-            f"Together they would take {together.us:.1f} us, apart {apart.us:.1f} us "
+            f"Fused they would take {together.us:.1f} us, unfused {apart.us:.1f} us "
             f"({together.source}).",
         )
 

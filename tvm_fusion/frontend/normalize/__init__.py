@@ -10,11 +10,13 @@ from .clamp_take import ClampTake
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
 from .expand_median import ExpandMedian
+from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
 from .recover_clip import RecoverClip
 from .remove_identities import RemoveIdentities
+from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
 
 __all__ = [
@@ -22,12 +24,14 @@ __all__ = [
     "ClipPoolWindow",
     "CompareBooleans",
     "ExpandMedian",
+    "ExpandNonzero",
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
     "NormalizeImport",
     "RecoverClip",
     "RemoveIdentities",
+    "ResolveShapes",
     "UnstackSum",
 ]
 
@@ -36,6 +40,7 @@ def NormalizeImport() -> tvm.transform.Pass:
     """Return the passes of this package in the order in which they need each other."""
     return tvm.transform.Sequential(
         [
+            ResolveShapes(),
             UnstackSum(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
@@ -47,6 +52,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             ClampTake(),
             CompareBooleans(),
             ExpandMedian(),
+            ExpandNonzero(),
             ExpandPower(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_ours(relax.transform.CanonicalizeBindings()),
