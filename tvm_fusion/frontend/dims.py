@@ -184,11 +184,9 @@ def _quoted(dim: SymbolicDim) -> str:
 def _checked(key: str, value: int | DimRange, known: DimRange | None) -> int | DimRange:
     low, high = (value, value) if isinstance(value, int) else (value.low, value.high)
     option = f"--dim {key}={low}" if isinstance(value, int) else f"--dim {key}={low}..{high}"
-    if low < 1 or high < low:
-        raise UserError(
-            option,
-            "an extent of at least 1" if isinstance(value, int) else "1 <= LOW <= HIGH",
-        )
+    is_fixed = isinstance(value, int)  # an empty tensor is a matter of its own: no range has it
+    if low < (0 if is_fixed else 1) or high < low:
+        raise UserError(option, "an extent of at least 0" if is_fixed else "1 <= LOW <= HIGH")
     if known is not None and (low < known.low or high > known.high):
         limits = f"{known.low}..{'' if known.high >= UNLIMITED else known.high}"
         raise UserError(option, f"extents within {limits}, which is what the model was made for")

@@ -19,6 +19,7 @@ from .describe import signature_of
 from .dims import DimTable
 from .findings import Findings
 from .finish import finish
+from .tuple_inputs import without_tuples
 
 
 def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
@@ -28,6 +29,7 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     untouched. A symbolic dimension without an option keeps the bounds that the module's own
     ``tir_var_upper_bound`` gives it.
     """
+    mod = without_tuples(mod)
     public = [
         (gvar.name_hint, func)
         for gvar, func in mod.functions.items()

@@ -10,11 +10,15 @@ from .clamp_take import ClampTake
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
 from .expand_median import ExpandMedian
+from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
+from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
+from .reduce_booleans import ReduceBooleans
 from .remove_identities import RemoveIdentities
+from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
 
 __all__ = [
@@ -22,12 +26,16 @@ __all__ = [
     "ClipPoolWindow",
     "CompareBooleans",
     "ExpandMedian",
+    "ExpandNonzero",
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
+    "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
+    "ReduceBooleans",
     "RemoveIdentities",
+    "ResolveShapes",
     "UnstackSum",
 ]
 
@@ -36,6 +44,8 @@ def NormalizeImport() -> tvm.transform.Pass:
     """Return the passes of this package in the order in which they need each other."""
     return tvm.transform.Sequential(
         [
+            LiftFunctions(),
+            ResolveShapes(),
             UnstackSum(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
@@ -46,7 +56,9 @@ def NormalizeImport() -> tvm.transform.Pass:
             ClipPoolWindow(),
             ClampTake(),
             CompareBooleans(),
+            ReduceBooleans(),
             ExpandMedian(),
+            ExpandNonzero(),
             ExpandPower(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_ours(relax.transform.CanonicalizeBindings()),
