@@ -24,7 +24,7 @@ def product(call: Call, x: Any, y: Any) -> Any:
     """Multiply matrices of one dtype."""
     if dtype_of(x) == "bool":
         raise Unsupported("of truth values", "cast to an integer type")
-    return call.emit(op.matmul(x, y))
+    return call.emit(op.matmul(x, y, "float32" if dtype_of(x) == "float32" else None))
 
 
 @converts("addmm", "baddbmm", "addmv")
