@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 from ...foreign import on_ours
-from .assume_inbound import AssumeInbound
+from .apply_ranges import ApplyRanges
 from .boolean_arithmetic import BooleanArithmetic
 from .clamp_take import ClampTake
 from .clip_integers import ClipIntegers
@@ -25,7 +25,7 @@ from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
 
 __all__ = [
-    "AssumeInbound",
+    "ApplyRanges",
     "BooleanArithmetic",
     "ClampTake",
     "ClipIntegers",
@@ -52,7 +52,7 @@ def NormalizeImport() -> tvm.transform.Pass:
         [
             LiftFunctions(),
             ResolveShapes(),
-            AssumeInbound(),
+            ApplyRanges(),
             UnstackSum(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
@@ -67,7 +67,6 @@ def NormalizeImport() -> tvm.transform.Pass:
             ExpandMedian(),
             ExpandNonzero(),
             ExpandPower(),
-            IntegerPower(),
             BooleanArithmetic(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_ours(relax.transform.CanonicalizeBindings()),

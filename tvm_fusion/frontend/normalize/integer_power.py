@@ -20,7 +20,8 @@ class IntegerPower:
     """``x^e`` as the product of ``x^(2^k)`` over the bits ``k`` of ``e``.
 
     TVM has powers of floats only. Overflow wraps around; from 127 on, exponents count as 126 or 127
-    by their parity. A negative exponent gives 0 but for ``x`` of 1 and -1.
+    by their parity. A negative exponent gives 0 but for ``x`` of 1 and -1. Legalization runs this:
+    laws of algebra find nothing in some thirty operators on bits.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
