@@ -14,6 +14,7 @@ from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
+from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
 from .reduce_booleans import ReduceBooleans
 from .remove_identities import RemoveIdentities
@@ -29,6 +30,7 @@ __all__ = [
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
+    "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
     "ReduceBooleans",
@@ -42,6 +44,7 @@ def NormalizeImport() -> tvm.transform.Pass:
     """Return the passes of this package in the order in which they need each other."""
     return tvm.transform.Sequential(
         [
+            LiftFunctions(),
             ResolveShapes(),
             UnstackSum(),
             RemoveIdentities(),
