@@ -6,7 +6,10 @@ import tvm
 from tvm import relax
 
 from ...foreign import on_ours
+from .assume_inbound import AssumeInbound
+from .boolean_arithmetic import BooleanArithmetic
 from .clamp_take import ClampTake
+from .clip_integers import ClipIntegers
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
 from .expand_median import ExpandMedian
@@ -14,6 +17,7 @@ from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
+from .integer_power import IntegerPower
 from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
 from .reduce_booleans import ReduceBooleans
@@ -22,7 +26,10 @@ from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
 
 __all__ = [
+    "AssumeInbound",
+    "BooleanArithmetic",
     "ClampTake",
+    "ClipIntegers",
     "ClipPoolWindow",
     "CompareBooleans",
     "ExpandMedian",
@@ -30,6 +37,7 @@ __all__ = [
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
+    "IntegerPower",
     "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
@@ -46,12 +54,14 @@ def NormalizeImport() -> tvm.transform.Pass:
         [
             LiftFunctions(),
             ResolveShapes(),
+            AssumeInbound(),
             UnstackSum(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
             # constants stand.
             FoldConstants(),
             RecoverClip(),
+            ClipIntegers(),
             FoldBatchNorm(),
             ClipPoolWindow(),
             ClampTake(),
@@ -60,6 +70,8 @@ def NormalizeImport() -> tvm.transform.Pass:
             ExpandMedian(),
             ExpandNonzero(),
             ExpandPower(),
+            IntegerPower(),
+            BooleanArithmetic(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_ours(relax.transform.CanonicalizeBindings()),
         ],
