@@ -14,7 +14,7 @@ from tvm.ir import GenericConst
 
 from .._tvm import PIPELINE
 from ..device import TargetSpec
-from ..errors import UserError, reason_of
+from ..errors import UserError
 from ..frontend.weights import Packing, WeightNames
 from ..report.count import count
 from ..signature import DimRange
