@@ -20,7 +20,6 @@ from .fold_constants import FoldConstants
 from .integer_power import IntegerPower
 from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
-from .reduce_booleans import ReduceBooleans
 from .remove_identities import RemoveIdentities
 from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
@@ -41,7 +40,6 @@ __all__ = [
     "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
-    "ReduceBooleans",
     "RemoveIdentities",
     "ResolveShapes",
     "UnstackSum",
@@ -66,7 +64,6 @@ def NormalizeImport() -> tvm.transform.Pass:
             ClipPoolWindow(),
             ClampTake(),
             CompareBooleans(),
-            ReduceBooleans(),
             ExpandMedian(),
             ExpandNonzero(),
             ExpandPower(),
