@@ -20,9 +20,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.ir.transform import Pass, PassContext
+from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.s_tir import pipeline
 
+from ._tvm_bf16_lower import ComputeLegalizeElsewhere, LowerBF16
 from .fusion.expressions import loads
 from .fusion.polynomial import Polynomials
 from .schedule.loops import constant, find
@@ -31,11 +32,19 @@ DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
 def s_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
-    """TVM's pipeline of functions over SBlocks, in which indices are flattened rightly.
+    """TVM's pipeline of functions over SBlocks; indices are flattened and bfloat16 lowered rightly.
 
     TVM gives its passes no place between those before and after.
     """
-    passes = SimpleNamespace(**{**vars(tirx.transform), "FlattenBuffer": FlattenRightly})
+    fp8 = tirx.transform.FP8ComputeLegalize
+    ours = {
+        "FlattenBuffer": FlattenRightly,
+        "BF16ComputeLegalize": ComputeLegalizeElsewhere,
+        "FP8ComputeLegalize": lambda: Sequential(
+            [tirx.transform.FP8ComputeLegalize(), LowerBF16()]
+        ),
+    }
+    passes = SimpleNamespace(**{**vars(tirx.transform), **ours})
     names = {"tirx": SimpleNamespace(**{**vars(tirx), "transform": passes})}
     source = pipeline.default_s_tir_pipeline
     return FunctionType(source.__code__, {**source.__globals__, **names})()
