@@ -114,7 +114,7 @@ def isnan(value: ir.Expr) -> ir.Expr:
 def _extremum(node: tirx.Max | tirx.Min, write: Callable[..., ir.Expr]) -> ir.Expr:
     if not _is_float(node.a):
         return node
-    operands = sorted((node.a, node.b), key=_rank)
+    operands = sorted((node.b, node.a), key=_rank)
     return write("max" if isinstance(node, tirx.Max) else "min", *operands)
 
 

@@ -26,6 +26,7 @@ from ._tvm_stack import RegistersOnStack
 from .config import FusionConfig
 from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
+from .ecg.unlowered import RefuseUnlowered
 from .foreign import has_blocks
 from .schedule.bit_math import BitMath
 from .schedule.half_math import HalfMath
@@ -40,11 +41,16 @@ STAGES: tuple[tuple[str, type], ...] = (
 
 
 def stages(config: FusionConfig | None = None) -> list[Pass]:
-    """List the passes of all stages, with a dump after each where the config names a folder."""
+    """List the passes of all stages, with a dump after each where the config names a folder.
+
+    What legalization leaves is refused before anything is planned.
+    """
     config = config or FusionConfig()
     passes: list[Pass] = []
     for number, (name, _) in enumerate(STAGES, start=1):
         passes.append(stage(name, config))
+        if name == "ecg":
+            passes.append(RefuseUnlowered())
         if config.dump is not None:
             passes.append(Dump(config.dump / f"{number}_{name}.py"))
     return passes

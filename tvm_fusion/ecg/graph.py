@@ -170,7 +170,7 @@ class Graph:
         if not isinstance(func, tirx.PrimFunc) or is_scheduled(func) or not has_blocks(func):
             return False
         results = _tensor_types(value.ty_args[0])
-        return all(map(_has_known_shape, results)) and self._operands(value) is not None
+        return all(map(_has_elements, results)) and self._operands(value) is not None
 
     def _operands(self, call: relax.Call) -> tuple[Value | ir.Expr, ...] | None:
         """List what a call_tir passes: tensors and scalars; None if there is anything else."""
@@ -187,7 +187,7 @@ class Graph:
                     return None
                 operands.extend(flatten(resolved))
         tensors = [o for o in operands if isinstance(o, Value)]
-        return tuple(operands) if all(_has_known_shape(v.type) for v in tensors) else None
+        return tuple(operands) if all(_has_elements(v.type) for v in tensors) else None
 
     def _add_kernel(self, index: int, binding: relax.VarBinding) -> None:
         gvar = binding.value.args[0]
@@ -267,8 +267,11 @@ def _tensor_types(type_: ir.Type) -> list[relax.TensorType]:
     return [type_]
 
 
-def _has_known_shape(type_: ir.Type) -> bool:
-    return isinstance(type_, relax.TensorType) and isinstance(type_.shape, relax.ShapeExpr)
+def _has_elements(type_: ir.Type) -> bool:
+    """Whether a tensor's shape is known, and no extent is 0 throughout: templates need a point."""
+    if not isinstance(type_, relax.TensorType) or not isinstance(type_.shape, relax.ShapeExpr):
+        return False
+    return not any(isinstance(d, tirx.IntImm) and not int(d) for d in type_.shape.values)
 
 
 def _is_constant(expr: ir.Expr) -> bool:

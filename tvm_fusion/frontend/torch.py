@@ -16,12 +16,20 @@ from ..fusion.decisions import Decision, record
 from ..signature import DimRange
 from . import Imported
 from .describe import signature_of
-from .dims import UNLIMITED, DimTable
+from .dims import UNLIMITED
 from .findings import Findings
 from .finish import finish, without_bounds
 from .quiet import quiet_importer
 from .relax import bind
 from .torch_decompose import calls, decompose
+from .torch_dims import (
+    as_table,
+    chosen_extents,
+    derived_extents,
+    in_names,
+    input_extents,
+    user_names,
+)
 from .torch_ops import Importer, operator_name, reason_of
 from .torch_ops.advice import advice
 from .torch_state import with_state
@@ -33,15 +41,19 @@ SOURCE = "ExportedProgram"
 def from_exported_program(program: torch.export.ExportedProgram, config: FusionConfig) -> Imported:
     """Import an exported program; see :func:`tvm_fusion.frontend.import_model`.
 
-    A dynamic dimension is called ``<input>_<axis>``, for torch forgets the names given to
-    ``torch.export.Dim``. It keeps the range it was exported with unless ``config.dims`` says
-    otherwise. What the program changes in place is passed: see :func:`.torch_state.with_state`.
+    A dynamic dimension is called as its ``torch.export.Dim``, or ``<input>_<axis>`` where it has
+    no name, or was read from a file, which keeps none. It keeps the range it was exported with
+    unless ``config.dims`` says otherwise. What the program changes in place is passed: see
+    :func:`.torch_state.with_state`.
     """
+    names_of_dims = user_names(program)
     program, state = with_state(decompose(program, SOURCE))
     for name in state:
         sentence = f"{name} is changed by {SOURCE}; its next value is the output of the same name."
         record(Decision(SOURCE, name, "accepted", "state_returned", sentence))
-    table = DimTable(_inputs(program), made_up={str(s) for s in program.range_constraints})
+    extents = input_extents(program)
+    derived = derived_extents(extents)
+    table = as_table(extents, derived, names_of_dims)
     proved = {
         str(symbol): DimRange(max(1, _finite(r.lower, 1)), _finite(r.upper))
         for symbol, r in program.range_constraints.items()
@@ -51,19 +63,23 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     Findings(operators=unknown, unbound=unbound, instead=advice(unknown)).raise_if_any(SOURCE)
     try:
         with quiet_importer():
-            mod = Importer().from_exported_program(program, False, True, False, None)
+            mod = Importer(derived).from_exported_program(program, False, True, False, None)
     except UserError:
         raise
     except Exception as error:  # guard: told as the refusal's reason
         raise UserError(f"{SOURCE} cannot be imported ({reason_of(error)})") from error
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
-    mod = bind(without_bounds(mod), table, chosen)
+    whole = chosen_extents(derived, table, chosen)
+    ranges |= {name: value for name, value in whole.items() if isinstance(value, DimRange)}
+    fixed = {name: value for name, value in whole.items() if isinstance(value, int)}
+    mod = bind(without_bounds(mod), table, chosen, fixed)
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
         mod = finish(mod, config, ranges)
     signature = signature_of(mod["main"], None, [*_output_names(program), *state])
     if signature is None:
         raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
+    signature = in_names(signature, derived, table)
     return Imported(mod, {"main": signature}, ranges, names.of(mod), SOURCE)
 
 
@@ -73,15 +89,6 @@ def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]
     return Counter(
         operator_name(node) for node in calls(program) if node.target.__name__ not in known
     )
-
-
-def _inputs(program: torch.export.ExportedProgram) -> list[tuple[str, list[int | str | None]]]:
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    return [
-        (name, [d if isinstance(d, int) else str(d) for d in values[name].shape])
-        for name in program.graph_signature.user_inputs
-        if isinstance(values.get(name), torch.Tensor)
-    ]
 
 
 def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:

@@ -55,6 +55,8 @@ def unary_with_attribute(b: Builder) -> None:
 @recipe(2)
 def prelu(b: Builder) -> None:
     x = b.pick_float(lambda shape: bool(static_axes(shape)))
+    if b.dtype_of(x) == "bfloat16":
+        raise Rejected("Relax has no such prelu")
     axis = b.one_of(static_axes(b.shape(x)))
     b.emit("nn.prelu", x, b.leaf([b.shape(x)[axis]], b.dtype_of(x), constant=True), axis=axis)
 

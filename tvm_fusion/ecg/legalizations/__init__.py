@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool
 from .extrema import EXTREMA, from_infinity
+from .hyperbolic import HYPERBOLIC
 from .log_add_exp import log_add_exp
 from .scan import NAME as CUMSUM
 from .scan import cumsum
@@ -12,6 +13,7 @@ from .scan import cumsum
 LEGALIZATIONS: dict[str, norms.Legalization] = {
     **norms.LEGALIZATIONS,
     **extrema.LEGALIZATIONS,
+    **HYPERBOLIC,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     "relax.log_add_exp": log_add_exp,
     CUMSUM: cumsum,

@@ -14,7 +14,9 @@ from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
+from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
+from .reduce_booleans import ReduceBooleans
 from .remove_identities import RemoveIdentities
 from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
@@ -28,8 +30,10 @@ __all__ = [
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
+    "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
+    "ReduceBooleans",
     "RemoveIdentities",
     "ResolveShapes",
     "UnstackSum",
@@ -40,6 +44,7 @@ def NormalizeImport() -> tvm.transform.Pass:
     """Return the passes of this package in the order in which they need each other."""
     return tvm.transform.Sequential(
         [
+            LiftFunctions(),
             ResolveShapes(),
             UnstackSum(),
             RemoveIdentities(),
@@ -51,6 +56,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             ClipPoolWindow(),
             ClampTake(),
             CompareBooleans(),
+            ReduceBooleans(),
             ExpandMedian(),
             ExpandNonzero(),
             ExpandPower(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -22,7 +22,18 @@ _OP = re.compile(r'ir\.Op\(span=None.*?name="(?:relax\.)?([\w.]+)".*?support_lev
 
 
 class Importer(translator.ExportedProgramImporter):
-    """Converts with our converters, and with those of TVM's that were reviewed."""
+    """Converts with our converters, and with those of TVM's that were reviewed.
+
+    Parameters
+    ----------
+    derived : sequence of Derived, optional
+        Extents of inputs for which there is a variable instead of one for a symbol in them.
+    """
+
+    def __init__(self, derived: Sequence[Any] = ()):
+        super().__init__()
+        self._whole = {d.expr: d.variable for d in derived}
+        self._inverse = {d.symbol: d.inverse for d in derived}
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Build the map from the names of operators to converters, for branches, too."""
@@ -34,7 +45,19 @@ class Importer(translator.ExportedProgramImporter):
 
     def extent(self, extent: torch.SymInt) -> Any:
         """Return a symbolic extent of torch's as an expression over this module's variables."""
-        return _expression(extent.node.expr, self._symbols())
+        return _expression(extent.node.expr.subs(self._inverse), self._symbols())
+
+    def _process_derived_symbol(self, symbol: Any, variables: dict[str, Any]) -> tuple[str, Any]:
+        """Name an extent of an input, or write it over variables of others."""
+        if symbol in self._whole:
+            return self._whole[symbol], None
+        if isinstance(symbol, sympy.Symbol):
+            return str(symbol), None
+        for one in symbol.free_symbols - self._inverse.keys():
+            variables.setdefault(str(one), tirx.Var(str(one), "int64"))
+        for variable in self._whole.values():
+            variables.setdefault(variable, tirx.Var(variable, "int64"))
+        return str(symbol), _expression(symbol.subs(self._inverse), variables)
 
     def _ours(self, convert: Callable[[Call], Any]) -> Callable[[fx.Node], Any]:
         def converted(node: fx.Node) -> Any:
@@ -162,6 +185,9 @@ def _ignoring(name: str, ignored: list[str], given: dict[str, Any]) -> UserError
 
 
 def _expression(expr: Any, symbols: dict[str, tirx.Var]) -> Any:
+    whole, divisor = sympy.fraction(sympy.together(expr))
+    if divisor != 1:
+        return tirx.floordiv(_expression(whole, symbols), int(divisor))
     if isinstance(expr, sympy.Integer):
         return tirx.IntImm("int64", int(expr))
     if isinstance(expr, sympy.Symbol):

@@ -11,6 +11,7 @@ from ...config import FusionConfig
 from ...ecg.mapping import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
+from ...errors import reason_of
 from ...fusion.cost import CostModel
 from ...fusion.decisions import Decision, record, recording
 from ...fusion.plan import Plan
@@ -19,7 +20,6 @@ from ...fusion.views import ViewPath, view_paths
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
 from ...rewrite.recompose.kinds import KINDS
-from ...schedule.guard import reason_of
 from ...schedule.template import Claim
 from ..count import Count, count, count_stock
 from ..planned import PlannedModel, plan_model
