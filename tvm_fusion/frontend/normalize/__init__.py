@@ -9,6 +9,7 @@ from ...foreign import on_ours
 from .clamp_take import ClampTake
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
+from .concat_nothing import ConcatNothing
 from .expand_median import ExpandMedian
 from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
@@ -25,6 +26,7 @@ __all__ = [
     "ClampTake",
     "ClipPoolWindow",
     "CompareBooleans",
+    "ConcatNothing",
     "ExpandMedian",
     "ExpandNonzero",
     "ExpandPower",
@@ -47,6 +49,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             LiftFunctions(),
             ResolveShapes(),
             UnstackSum(),
+            ConcatNothing(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
             # constants stand.
