@@ -11,6 +11,7 @@ from tvm.ir.transform import PassContext, Sequential
 
 from ..errors import UserError, reason_of
 from ..foreign import on_ours
+from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
 from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
@@ -42,7 +43,7 @@ class Legalize:
         """Apply to every Relax function that is ours."""
         # What reads no more than a shape, as ones_like, leaves nobody that reads the operand.
         unread = relax.transform.DeadCodeElimination()
-        return on_ours(relax.transform.LegalizeOps(_legalizations()), unread)(mod)
+        return on_ours(IntegerPower(), relax.transform.LegalizeOps(_legalizations()), unread)(mod)
 
 
 @cache

@@ -72,7 +72,7 @@ def user_names(program: torch.export.ExportedProgram) -> dict[str, str]:
         return {}
     sources = getattr(env, "source_to_var", {})
     given = getattr(env, "source_name_to_debug_name", {})
-    names = {}
+    names: dict[str, str] = {}
     for source, symbol in sources.items():
         name = given.get(source, source)
         if name.isidentifier():

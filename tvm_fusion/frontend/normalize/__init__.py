@@ -6,7 +6,10 @@ import tvm
 from tvm import relax
 
 from ...foreign import on_ours
+from .apply_ranges import ApplyRanges
+from .boolean_arithmetic import BooleanArithmetic
 from .clamp_take import ClampTake
+from .clip_integers import ClipIntegers
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
 from .concat_nothing import ConcatNothing
@@ -15,15 +18,18 @@ from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
+from .integer_power import IntegerPower
 from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
-from .reduce_booleans import ReduceBooleans
 from .remove_identities import RemoveIdentities
 from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
 
 __all__ = [
+    "ApplyRanges",
+    "BooleanArithmetic",
     "ClampTake",
+    "ClipIntegers",
     "ClipPoolWindow",
     "CompareBooleans",
     "ConcatNothing",
@@ -32,10 +38,10 @@ __all__ = [
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
+    "IntegerPower",
     "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
-    "ReduceBooleans",
     "RemoveIdentities",
     "ResolveShapes",
     "UnstackSum",
@@ -48,6 +54,7 @@ def NormalizeImport() -> tvm.transform.Pass:
         [
             LiftFunctions(),
             ResolveShapes(),
+            ApplyRanges(),
             UnstackSum(),
             ConcatNothing(),
             RemoveIdentities(),
@@ -55,14 +62,15 @@ def NormalizeImport() -> tvm.transform.Pass:
             # constants stand.
             FoldConstants(),
             RecoverClip(),
+            ClipIntegers(),
             FoldBatchNorm(),
             ClipPoolWindow(),
             ClampTake(),
             CompareBooleans(),
-            ReduceBooleans(),
             ExpandMedian(),
             ExpandNonzero(),
             ExpandPower(),
+            BooleanArithmetic(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_ours(relax.transform.CanonicalizeBindings()),
         ],

@@ -329,27 +329,22 @@ def log_of_base(call: Call) -> Any:
 
 @converts("log1p")
 def log1p(call: Call) -> Any:
-    """Take log(1 + x), exact for small x: the rounding of 1 + x is divided out."""
+    """Take log(1 + x): near zero 2 atanh(x / (2 + x)), which keeps the digits of x."""
     x = _wide(call)
-    one = relax.const(1, dtype_of(x))
-    sum_ = call.emit(op.add(x, one))
-    ratio = op.divide(x, op.subtract(sum_, one))
-    is_plain = op.logical_or(
-        op.equal(sum_, one), op.greater(op.abs(x), relax.const(1e9, dtype_of(x)))
-    )
-    scaled = op.multiply(op.log(sum_), op.where(is_plain, one, ratio))
-    result = op.where(op.equal(sum_, one), x, scaled)
+    one, two = relax.const(1, dtype_of(x)), relax.const(2, dtype_of(x))
+    is_near = op.less(op.abs(x), relax.const(0.25, dtype_of(x)))
+    near = op.multiply(two, op.atanh(op.divide(x, op.add(two, x))))
+    result = op.where(is_near, near, op.log(op.add(one, x)))
     return call.cast(call.emit(result), call.dtype)
 
 
 @converts("expm1")
 def expm1(call: Call) -> Any:
-    """Take exp(x) - 1, exact for small x: tanh(x/2) * (exp(x) + 1)."""
+    """Take exp(x) - 1: near zero 2 sinh(x / 2) exp(x / 2), which keeps the digits of x."""
     x = _wide(call)
-    one = relax.const(1, dtype_of(x))
-    near = op.multiply(
-        op.tanh(op.multiply(x, relax.const(0.5, dtype_of(x)))), op.add(op.exp(x), one)
-    )
+    one, two = relax.const(1, dtype_of(x)), relax.const(2, dtype_of(x))
+    half = call.emit(op.multiply(x, relax.const(0.5, dtype_of(x))))
+    near = op.multiply(op.multiply(two, op.sinh(half)), op.exp(half))
     is_near = op.less(op.abs(x), one)
     result = op.where(is_near, near, op.subtract(op.exp(x), one))
     return call.cast(call.emit(result), call.dtype)

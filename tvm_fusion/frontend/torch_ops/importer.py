@@ -33,6 +33,7 @@ class Importer(translator.ExportedProgramImporter):
     def __init__(self, derived: Sequence[Any] = ()):
         super().__init__()
         self._whole = {d.expr: d.variable for d in derived}
+        self._variables: dict[str, tirx.Var] = {}
         self._inverse = {d.symbol: d.inverse for d in derived}
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
@@ -154,16 +155,15 @@ class Importer(translator.ExportedProgramImporter):
             raise UserError(f"{name} is converted to the shape {mine}", f"{theirs}")
 
     def _symbols(self) -> dict[str, tirx.Var]:
-        known: dict[str, tirx.Var] = {}
-        for value in list(self.env.values()):
-            ty = getattr(value, "ty", None)
-            if isinstance(value, tirx.Var):
-                known.setdefault(value.name, value)
-            if isinstance(ty, relax.TensorType) and ty.shape is not None:
-                for extent in ty.shape:
-                    for var in tirx.analysis.undefined_vars(extent):
-                        known.setdefault(var.name, var)
-        return known
+        """Find the variables of the parameters' extents, once: every other is refused."""
+        if not self._variables:
+            for value in self.env.values():
+                ty = getattr(value, "ty", None)
+                if isinstance(ty, relax.TensorType) and ty.shape is not None:
+                    for extent in ty.shape:
+                        for var in tirx.analysis.undefined_vars(extent):
+                            self._variables.setdefault(var.name, var)
+        return self._variables
 
 
 def operator_name(node: fx.Node) -> str:

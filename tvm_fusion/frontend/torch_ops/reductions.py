@@ -140,7 +140,10 @@ def variance(call: Call) -> Any:
         value = call.emit(op.sqrt(value))
     value = call.cast(value, dtype)
     if name.startswith("var_mean"):
-        return value, call.emit(op.mean(x, axes, keeps))
+        if count == 0:
+            mean = op.full(call.shape(out), relax.const(math.nan, dtype), dtype)
+            return value, call.emit(mean)
+        return value, call.emit(op.mean(x, axes, keeps)) if axes else x
     return value
 
 

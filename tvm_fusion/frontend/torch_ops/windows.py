@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 from tvm import relax
 
@@ -271,3 +272,29 @@ def adaptive_max_pool(call: Call) -> Any:
         at = first[:, None] + np.arange(width)[None]
         steps.append((at, at < last[:, None]))
     return _searched(call, rank, steps)
+
+
+@converts("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+def upsample_antialiased(call: Call) -> Any:
+    """Resize with antialiasing: a product with a matrix of weights for each axis.
+
+    The weights are torch's own: what becomes of the rows of an identity matrix.
+    """
+    fake, x = call.meta("self"), call.tensor("self")
+    size, corners = static(call.out.shape[2:]), call["align_corners"]
+    scales = [call["scales_h"], call["scales_w"]]
+    call.raw("output_size")
+    if not is_float(call.dtype) or 0 in fake.shape:
+        raise Unsupported(f"of {call.dtype} numbers", "cast to a floating point type")
+    before = static(fake.shape[2:])
+    rows, columns = (
+        _weights(call, before[a], size[a], corners, scales[a]).astype(call.dtype) for a in (0, 1)
+    )
+    narrow = call.emit(op.matmul(relax.const(rows, call.dtype), x))
+    return op.matmul(narrow, relax.const(columns.T.copy(), call.dtype))
+
+
+def _weights(call: Call, before: int, after: int, corners: bool, scale: float | None) -> np.ndarray:
+    identity = torch.eye(before, dtype=torch.float64).reshape(1, 1, before, before)
+    resized = call.node.target(identity, [after, before], corners, scale, None)
+    return resized.reshape(after, before).numpy()
