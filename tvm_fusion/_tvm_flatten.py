@@ -41,9 +41,7 @@ def s_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
         "FlattenBuffer": FlattenRightly,
         "StorageRewrite": SeparateStorage,
         "BF16ComputeLegalize": ComputeLegalizeElsewhere,
-        "FP8ComputeLegalize": lambda: Sequential(
-            [tirx.transform.FP8ComputeLegalize(), LowerBF16()]
-        ),
+        "FP8ComputeLegalize": lambda: Sequential([fp8(), LowerBF16()]),
     }
     passes = SimpleNamespace(**{**vars(tirx.transform), **ours})
     names = {"tirx": SimpleNamespace(**{**vars(tirx), "transform": passes})}
