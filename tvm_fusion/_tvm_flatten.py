@@ -20,9 +20,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.ir.transform import Pass, PassContext
+from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.s_tir import pipeline
 
+from ._tvm_let import LetInRegisters
 from .fusion.expressions import loads
 from .fusion.polynomial import Polynomials
 from .schedule.loops import constant, find
@@ -33,9 +34,15 @@ DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 def s_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
     """TVM's pipeline of functions over SBlocks, in which indices are flattened rightly.
 
-    TVM gives its passes no place between those before and after.
+    TVM gives its passes no place between those before and after. Variables of large expressions
+    go into registers behind the vectorization; see :mod:`tvm_fusion._tvm_let`.
     """
-    passes = SimpleNamespace(**{**vars(tirx.transform), "FlattenBuffer": FlattenRightly})
+
+    def vectorize(is_enabled: bool) -> Pass:
+        return Sequential([tirx.transform.VectorizeLoop(is_enabled), LetInRegisters()])
+
+    ours = {"FlattenBuffer": FlattenRightly, "VectorizeLoop": vectorize}
+    passes = SimpleNamespace(**{**vars(tirx.transform), **ours})
     names = {"tirx": SimpleNamespace(**{**vars(tirx), "transform": passes})}
     source = pipeline.default_s_tir_pipeline
     return FunctionType(source.__code__, {**source.__globals__, **names})()
