@@ -15,7 +15,6 @@ from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
 
 from ._tvm_buffer import scratch
-from ._tvm_stack import is_for_cpu
 
 MOST_NODES = 20_000  # of an expression with its variables put in place; an arc tangent has 10,606
 
@@ -32,7 +31,7 @@ class LetInRegisters:
     ) -> tirx.PrimFunc:
         """Rewrite the stores of one function that runs on a CPU."""
         target = func.attrs.get("target") if func.attrs else None
-        if not is_for_cpu(func) or (target is not None and target.kind.name != "llvm"):
+        if target is None or target.kind.name != "llvm":
             return func
 
         def store(node: tirx.BufferStore) -> tirx.Stmt:
