@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,3 +118,12 @@ def _with_constants(case: Case) -> Case | None:
     del model.graph.input[:]
     model.graph.input.extend(kept)
     return Case(case.name + CONSTANTS, model, [(inputs[:1], outputs)], case.rtol, case.atol)
+
+
+def operators() -> dict[str, str]:
+    """Map the name of every case to its operator; a function's body counts for the function."""
+    found = {case.name: case.operator for case in cases()}
+    return {
+        name: found.get(re.sub(r"_expanded(_ver\d+)?(?=\+|$)", "", name), operator)
+        for name, operator in found.items()
+    }

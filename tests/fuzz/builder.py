@@ -124,6 +124,8 @@ class Builder:
         """Add a node; a dtype of None follows from the reference's kind and the inputs."""
         if operator in FINITE_ONLY and not all(x.is_finite for v in inputs for x in self.values[v]):
             raise Rejected(f"{operator} of what is not finite is nobody's promise")
+        if operator in ("add", "subtract", "divide") and self._may_cancel(*inputs):
+            raise Rejected("NaN or infinity that simplifiers may cancel")
         draft = Node(operator, inputs, (len(self.types),), attrs)
         results: list[list[Value]] = []
         for index, env in enumerate(self.envs):
@@ -200,6 +202,34 @@ class Builder:
             if self.is_float(v) == floating and self.dtype_of(v) != "bool":
                 return self.dtype_of(v)
         return self.dtype if floating else "int64"
+
+    def special_sources(self, value: int) -> frozenset[int]:
+        """List the leaves with NaN or infinities that a value comes from."""
+        if all(v.is_finite for v in self.values[value]):
+            return frozenset()
+        node = self._producer(value)
+        if node is None:
+            return frozenset([value])
+        return frozenset().union(*(self.special_sources(v) for v in node.inputs))
+
+    def _may_cancel(self, one: int, two: int) -> bool:
+        """Tell whether both operands hold the same NaN or infinities.
+
+        ``x - x`` is NaN then, and 0 for all numbers: TVM's simplifier writes 0, as it may where
+        the original is not finite. A sum or a maximum of several elements is no such operand.
+        """
+        if not self.special_sources(one) & self.special_sources(two):
+            return False
+        for value in (one, two):
+            node = self._producer(value)
+            if node is not None and node.operator in ("max", "mean", "sum"):
+                before = self.values[node.inputs[0]][0].exact.size
+                if before > self.values[value][0].exact.size:
+                    return False
+        return True
+
+    def _producer(self, value: int) -> Node | None:
+        return next((node for node in self.nodes if value in node.outputs), None)
 
     def _require_sane(self, at: list[Value], dtype: str) -> None:
         for value in at:

@@ -11,11 +11,12 @@ from tvm.ir.transform import PassContext, Sequential
 
 from ..errors import UserError, reason_of
 from ..foreign import on_ours
+from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
 from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
 from .legalizations.scan import NAME as CUMSUM
-from .legalizations.scan import is_along_rows
+from .legalizations.scan import has_kernel
 from .record import describe, stamp
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
@@ -42,7 +43,7 @@ class Legalize:
         """Apply to every Relax function that is ours."""
         # What reads no more than a shape, as ones_like, leaves nobody that reads the operand.
         unread = relax.transform.DeadCodeElimination()
-        return on_ours(relax.transform.LegalizeOps(_legalizations()), unread)(mod)
+        return on_ours(IntegerPower(), relax.transform.LegalizeOps(_legalizations()), unread)(mod)
 
 
 @cache
@@ -95,7 +96,7 @@ class _Recorded:
         return splice(expansion, builder)
 
     def _for(self, call: relax.Call, builder: relax.BlockBuilder) -> Legalization | None:
-        if str(call.op.name) == CUMSUM and not is_along_rows(builder.normalize(call)):
+        if str(call.op.name) == CUMSUM and not has_kernel(builder.normalize(call)):
             return None
         return self._legalization
 

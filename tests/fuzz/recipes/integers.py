@@ -111,7 +111,8 @@ def integer_lookup(b: Builder) -> None:
 @recipe(3, wide=True)
 def bool_logic(b: Builder) -> None:
     x = _bool(b)
-    name = b.one_of(["logical_and", "logical_or", "logical_xor", "logical_not"])
+    names = ["logical_and", "logical_or", "logical_xor", "logical_not", "maximum", "minimum"]
+    name = b.one_of(names)
     b.emit(name, x, *([] if name == "logical_not" else [partner(b, x)]))
 
 

@@ -7,18 +7,19 @@ from .adaptive_pool import adaptive_avg_pool
 from .extrema import EXTREMA, from_infinity
 from .hyperbolic import HYPERBOLIC
 from .log_add_exp import log_add_exp
-from .round_bf16 import round_to_bf16
 from .scan import NAME as CUMSUM
 from .scan import cumsum
+from .scatter import NAME as SCATTER
+from .scatter import scatter_nd
 
 LEGALIZATIONS: dict[str, norms.Legalization] = {
     **norms.LEGALIZATIONS,
     **extrema.LEGALIZATIONS,
     **HYPERBOLIC,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
-    "relax.astype": round_to_bf16,
     "relax.log_add_exp": log_add_exp,
     CUMSUM: cumsum,
+    SCATTER: scatter_nd,
 }
 
 __all__ = ["EXTREMA", "LEGALIZATIONS", "from_infinity"]

@@ -29,6 +29,8 @@ class Scope:
 
     Attributes
     ----------
+    func : tvm.relax.Function
+        The function before the rewrite.
     target : tvm.relax.Var
         What the binding that is being rewritten defines, before the rewrite.
     """
@@ -36,6 +38,7 @@ class Scope:
     target: relax.Var
 
     def __init__(self, func: relax.Function, builder: relax.BlockBuilder):
+        self.func = func
         self._builder = builder
         self._cast: set[int] = set()
         self._values: dict[int, Any] = {}

@@ -21,7 +21,7 @@ def is_inf(node: Node) -> Any:
     if positive and negative:
         return op.isinf(x)
     if not positive and not negative:
-        return op.full(op.shape_of(x), relax.const(False, "bool"), "bool")
+        return op.zeros(relax.ShapeExpr(node.shape()), "bool")
     return op.equal(x, relax.const(np.inf if positive else -np.inf, dtype))
 
 

@@ -7,7 +7,7 @@ from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from tvm_fusion.frontend.normalize import ReduceBooleans
+from tvm_fusion.frontend.normalize import BooleanArithmetic
 
 
 def reduced(name, dtype="bool", keepdims=True):
@@ -25,7 +25,7 @@ def reduced(name, dtype="bool", keepdims=True):
 @pytest.mark.parametrize(("name", "reference"), [("max", np.any), ("min", np.all)])
 def test_any_and_all(name, reference, keepdims, run):
     x = np.array([[a, b, c] for a in (0, 1) for b in (0, 1) for c in (0, 1)], bool)
-    result = run(ReduceBooleans()(reduced(name, keepdims=keepdims)), x)
+    result = run(BooleanArithmetic()(reduced(name, keepdims=keepdims)), x)
     assert result.dtype == bool
     np.testing.assert_array_equal(result, reference(x, axis=1, keepdims=keepdims))
 
@@ -46,13 +46,13 @@ def test_pairs(name, reference, run):
             return z
 
     x, y = np.array([0, 0, 1, 1], bool), np.array([0, 1, 0, 1], bool)
-    result = run(ReduceBooleans()(Pairs), x, y)
+    result = run(BooleanArithmetic()(Pairs), x, y)
     np.testing.assert_array_equal(result, reference(x, y))
 
 
 def test_other_types_stay():
     before = reduced("max", "float32")
-    assert ReduceBooleans()(before).same_as(before)
+    assert BooleanArithmetic()(before).same_as(before)
 
 
 def test_tvm_still_needs_it(run):
