@@ -20,6 +20,7 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from .ecg.intrinsic import call_name
+from .schedule.loops import find
 
 BF16, FLOAT, BITS = "bfloat16", "float32", "uint16"
 _NAME = "tvm_fusion_round_bf16_{lanes}"
@@ -66,7 +67,8 @@ class LowerBF16:
         """Lower one function; only loads and stores are of bfloat16 then."""
         if not _is_for_cpu(func):
             return func
-        lowering = _Lowering()
+        calls = find(func.body, ir.Call)
+        lowering = _Lowering([c.args[0] for c in calls if call_name(c) == "address_of"])
         kinds = [
             (tirx.BufferStore, lowering.store),
             (ir.TensorLoad, lowering.load),
@@ -92,14 +94,20 @@ class _Lowering:
     What was of bfloat16 is one of two afterwards: bits, ``reinterpret(bfloat16, uint16 ...)``, or a
     number that is not rounded, ``cast(bfloat16, float32 ...)``.
 
+    Parameters
+    ----------
+    addressed : list of Expr
+        Loads that only name an address, such as one to prefetch.
+
     Attributes
     ----------
     lanes : set of int
         Of vectors that are rounded; 1 is a scalar.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, addressed: list[ir.Expr]) -> None:
         self.lanes: set[int] = set()
+        self._addressed = addressed
 
     def store(self, found: tirx.BufferStore) -> tirx.Stmt:
         if not _is_bf16(found.value):
@@ -108,7 +116,9 @@ class _Lowering:
         return tirx.BufferStore(found.buffer, value, list(found.indices))
 
     def load(self, found: ir.TensorLoad) -> ir.Expr:
-        return _from_bits(tirx.reinterpret(_type(BITS, found), found)) if _is_bf16(found) else found
+        if not _is_bf16(found) or any(found.same_as(other) for other in self._addressed):
+            return found
+        return _from_bits(tirx.reinterpret(_type(BITS, found), found))
 
     def number(self, found: tirx.FloatImm) -> ir.Expr:
         return _unrounded(tirx.const(found.value, FLOAT)) if _is_bf16(found) else found
@@ -151,7 +161,7 @@ class _Lowering:
     def call(self, found: ir.Call) -> ir.Expr:
         name, arguments = call_name(found), list(found.args)
         halves = [isinstance(a, ir.Expr) and _is_bf16(a) for a in arguments]
-        if not _is_bf16(found) and not any(halves):
+        if name == "address_of" or (not _is_bf16(found) and not any(halves)):
             return found
         if name == "if_then_else":
             condition, *branches = arguments
@@ -164,8 +174,8 @@ class _Lowering:
             return _from_bits(tirx.reinterpret(_type(BITS, found), value))
         values = [_wide(a) if half else a for a, half in zip(arguments, halves, strict=True)]
         if not _is_bf16(found):
-            return ir.Call(found.ty, found.op, values, found.attrs)
-        return _unrounded(ir.Call(ir.PrimType(_type(FLOAT, found)), found.op, values, found.attrs))
+            return _called(found, values, found.ty)
+        return _unrounded(_called(found, values, _type(FLOAT, found)))
 
     def arithmetic(self, found: tirx.Add) -> ir.Expr:
         if not _is_bf16(found.a):
@@ -191,6 +201,10 @@ class _Lowering:
         lanes = number.ty.dtype.lanes
         self.lanes.add(lanes)
         return tirx.call_pure_extern(_type(BITS, number), _NAME.format(lanes=lanes), number)
+
+
+def _called(call: ir.Call, arguments: list[ir.Expr], ty: ir.Type | str) -> ir.Call:
+    return ir.Call(call.op, arguments, call.attrs, None, None, ret_ty=ty)
 
 
 def _from_bits(bits: ir.Expr) -> ir.Expr:

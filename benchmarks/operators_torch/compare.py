@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ def difference(sample: Sample, expected: Sequence[torch.Tensor], got: Sequence[A
             return f"result {place} has shape {[*ours.shape]} instead of {[*theirs.shape]}"
         if _close(ours, theirs, theirs.dtype):
             continue
+        if place and _names_equals(sample.inputs, _tensor(got[0]), ours):
+            continue
         exact = _in_float64(sample) if exact is None else exact
         if len(exact) == len(expected) and _close(ours, exact[place], theirs.dtype):
             continue
@@ -49,6 +52,23 @@ def _close(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool
     if dtype in _TOLERANCE:
         return torch.allclose(ours.double(), theirs.double(), rtol, atol, equal_nan=True)
     return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+
+
+def _names_equals(
+    inputs: Sequence[torch.Tensor], values: torch.Tensor, places: torch.Tensor
+) -> bool:
+    """Say whether places are those of the values: of equal ones PyTorch may name another."""
+    if places.dtype != torch.int64 or not inputs or places.shape != values.shape:
+        return False
+    x = inputs[0]
+    for axis in range(x.ndim):
+        keeps = places.ndim == x.ndim
+        at, expected = (t if keeps else t.unsqueeze(axis) for t in (places, values))
+        fits = at.ndim == x.ndim and all(map(operator.le, at.shape, x.shape))
+        is_inside = fits and at.numel() and at.min() >= 0 and at.max() < x.shape[axis]
+        if is_inside and torch.equal(x.gather(axis, at), expected):
+            return True
+    return False
 
 
 def _in_float64(sample: Sample) -> Sequence[torch.Tensor]:

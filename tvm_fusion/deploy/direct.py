@@ -64,7 +64,9 @@ class DirectInputs:
                 return None
             if shape is not None and array.shape != shape:
                 return None
-            if not array.flags.carray:  # contiguous, aligned to its elements, writable
+            # Contiguous, aligned to its elements, writable; of empty ones numpy exports no strides
+            # that generated code takes.
+            if not (array.flags.carray and array.size):
                 return None
             taken.append(array)
         if len(inputs) != len(taken):
@@ -130,7 +132,7 @@ class DirectResults:
         taken: list[tuple[Any, tvm_ffi.Tensor]] = []
         for spec, dtype, static in self._wanted:
             shape = static or _evaluated(spec.shape, extents)
-            if shape is None:
+            if shape is None or 0 in shape:
                 return None
             array = out.get(spec.name)
             if array is None:

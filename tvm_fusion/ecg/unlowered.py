@@ -10,19 +10,22 @@ from tvm.ir.transform import PassContext
 
 from ..errors import UserError
 from ..foreign import is_lowered, is_ours
+from ..fusion.decisions import Decision, record
 from .legalize import DISPATCHED
 
 # TVM's virtual machine has these itself, whatever it is that they are given.
 _BUILTIN = ("relax.reshape", "relax.shape_to_tensor", "relax.inspect.", "relax.ccl.", "relax.dist.")
-# Python functions over numpy, which no artifact can call outside of Python, or nothing at all.
-_WITHOUT_KERNEL = frozenset({"relax.nonzero", "relax.unique", "relax.ewise_fma"})
+_WITHOUT_KERNEL = frozenset({"relax.ewise_fma"})
+# Python functions over numpy, which TVM has for these operators.
+_PYTHON = {"relax.run.nonzero": "nonzero", "relax.run.unique": "unique"}
 
 
 @tvm.transform.module_pass(opt_level=0, name="RefuseUnlowered")
 class RefuseUnlowered:
     """Raise a :class:`tvm_fusion.errors.UserError` where an operator is left that has no kernel.
 
-    TVM's code generation would fail on it after all other work is done.
+    TVM's code generation would fail on it after all other work is done. Operators that TVM has as
+    Python functions alone are recorded: an artifact with one runs in Python, where TVM is.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -30,7 +33,12 @@ class RefuseUnlowered:
         found: dict[str, dict[str, None]] = {}
 
         def meet(expr: Any) -> None:
-            if isinstance(expr, relax.Call) and _is_unlowered(expr):
+            if isinstance(expr, relax.Call) and (python := _python_name(expr)):
+                sentence = (
+                    f"{python} is a Python function of TVM: the artifact runs in Python only."
+                )
+                record(Decision(python, "", "fallback", "python_only", sentence))
+            elif isinstance(expr, relax.Call) and _is_unlowered(expr):
                 name = str(expr.op.name).removeprefix("relax.")
                 found.setdefault(_reason(expr), {})[name] = None
 
@@ -45,6 +53,12 @@ class RefuseUnlowered:
                 "with shapes that do not depend on data",
             )
         return mod
+
+
+def _python_name(call: relax.Call) -> str | None:
+    if not isinstance(call.op, ir.Op) or call.op.name != "relax.call_pure_packed":
+        return None
+    return _PYTHON.get(str(getattr(call.args[0], "global_symbol", "")))
 
 
 def _is_unlowered(call: relax.Call) -> bool:

@@ -122,12 +122,13 @@ class _Links:
     ----------
     positions : dict of int to dict of Buffer to list of int
         Per stage with a row, where it reads each input at that row.
-    failed : set of (int, int)
-        Stages and stages with a row that share no part of an input.
+    tried : dict of int to int
+        Per stage without a row, with how many of those that have one, in the order in which they
+        got it, it shares no part of an input.
     """
 
     positions: dict[int, dict[Buffer, list[int]]] = field(default_factory=dict)
-    failed: set[tuple[int, int]] = field(default_factory=set)
+    tried: dict[int, int] = field(default_factory=dict)
 
 
 class _Spread:
@@ -254,9 +255,7 @@ class _Spread:
         Any choice is right, as nothing depends on it; reading the same part of an input is best.
         """
         for k in missing:
-            for known in list(row):
-                if (k, known) in links.failed:
-                    continue
+            for known in list(row)[links.tried.get(k, 0) :]:
                 if known not in links.positions:
                     links.positions[known] = self._matches(known, row[known])
                 for mine in self._input_loads(k):
@@ -265,7 +264,7 @@ class _Spread:
                     if found is not None and self._fits(k, found, extent):
                         row[k] = found
                         return True
-                links.failed.add((k, known))
+                links.tried[k] = links.tried.get(k, 0) + 1
         # Reductions first: the rows of maps can follow any of their axes.
         for k in sorted(missing, key=lambda k: self.stages[k].is_map):
             axes = self.stages[k].axes

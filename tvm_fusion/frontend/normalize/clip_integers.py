@@ -14,7 +14,7 @@ from .engine import Scope, op_name, rewrite
 
 @tvm.transform.module_pass(opt_level=0, name="ClipIntegers")
 class ClipIntegers:
-    """``clip(i, 0, inf)`` gets the largest number of its type as its limit, and so on.
+    """``clip(i, 0, inf)`` becomes ``maximum(i, 0)``; limits that the type cannot hold are dropped.
 
     Importers write an open end as infinity, which TVM 0.27 cannot make an integer of.
     """
@@ -35,6 +35,10 @@ def _clip(value: Any, scope: Scope) -> Any:
     low, high = (_whole(end, up, least, most) for end, up in zip(ends, (True, False), strict=True))
     if (low, high) == (least, most):
         return value.args[0]
+    if high == most:
+        return relax.op.maximum(value.args[0], relax.const(np.array(low, dtype), dtype))
+    if low == least:
+        return relax.op.minimum(value.args[0], relax.const(np.array(high, dtype), dtype))
     if ends == [low, high] and all(isinstance(end, int) for end in ends):
         return None
     limits = [relax.prim_value(tirx.IntImm(dtype, end)) for end in (low, high)]

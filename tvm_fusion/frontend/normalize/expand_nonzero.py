@@ -94,7 +94,8 @@ def _unique(call: Any, scope: Scope) -> Any:
 def _selected(mask: Any, size: Any, scope: Scope) -> Any:
     """List the positions of the true elements of a vector."""
     counts = scope.emit(relax.op.cumsum(scope.emit(relax.op.astype(mask, _INDEX)), 0, _INDEX))
-    total = scope.emit(_slice(counts, size - 1, size))
+    # Its extent, size - (size - 1), is 1 only to whom simplifies it: TVM makes no shape of others.
+    total = scope.emit(relax.op.reshape(scope.emit(_slice(counts, size - 1, size)), [1]))
     number = tirx.Var("selected", _INDEX)
     scope.match_cast(scope.emit(relax.op.tensor_to_shape(total)), relax.ShapeType([number]))
     wanted = scope.emit(relax.op.arange(1, number + 1, 1, _INDEX))

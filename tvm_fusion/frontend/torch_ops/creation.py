@@ -34,6 +34,8 @@ def fill(call: Call) -> Any:
         value = bool(value)
     filling = call.as_tensor(value, dtype)
     shape = call.shape()
+    if "_like" in name:  # No constant is made of it, which would be as large as the tensor.
+        return op.full_like(call.tensor("self"), filling, dtype)
     return op.full(shape, filling, dtype) if shape else op.reshape(filling, [])
 
 

@@ -73,7 +73,10 @@ def any_or_all(call: Call) -> Any:
         return op.full(call.shape(), relax.const(not is_any, call.dtype), call.dtype)
     x = call.cast(call.tensor("self", "bool"), "int8")
     _keeps(call)
-    return call.cast(_reduce(call, op.max if is_any else op.min, x, axes), call.dtype)
+    reduced = _reduce(call, op.max if is_any else op.min, x, axes)
+    # Zeros and ones: rewriting knows a plain cast back, as around the rows of attention.
+    reduced = call.emit(op.astype(reduced, "bool"))
+    return call.cast(reduced, call.dtype)
 
 
 @converts("max.dim", "min.dim")

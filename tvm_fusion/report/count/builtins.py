@@ -50,6 +50,8 @@ def _match_shape(args: Sequence[object]) -> object:
         extents = value.shape
     elif isinstance(value, ShapeValue):
         extents = value.extents
+    if extents is not None and len(extents) != rank:
+        extents = None  # the model computes them while it runs
     if isinstance(heap, Heap) and isinstance(rank, int) and extents is not None:
         for axis in range(rank):
             _store(heap, args[3 + 2 * axis], args[4 + 2 * axis], extents[axis])
