@@ -80,6 +80,7 @@ CONVERTERS: dict[str, Converter] = {
     "Pow": Converter(integers.power),
     "Range": Converter(ranges.convert, takes_extents=True),
     "Resize": Converter(resize.resize, takes_extents=True),
+    "ReduceLogSumExp": Converter(reductions.reduce_log_sum_exp),
     "ReduceMax": Converter(reductions.reduce_max),
     "ReduceMin": Converter(reductions.reduce_min),
     "RoiAlign": Converter(regions.roi_align),
@@ -87,7 +88,9 @@ CONVERTERS: dict[str, Converter] = {
     "SequenceInsert": Converter(sequences.insert),
     "Slice": Converter(shapes.slice_by_attributes, takes_extents=True),
     "SpaceToDepth": Converter(blocks.space_to_depth),
+    "Split": Converter(shapes.split),
     "ThresholdedRelu": Converter(elementwise.thresholded_relu),
     "TopK": Converter(reductions.top_k),
+    "Unique": Converter(reductions.unique),
     "Upsample": Converter(resize.upsample, takes_extents=True),
 }

@@ -25,27 +25,64 @@ def hardmax(node: Node) -> Any:
 
 
 def reduce_max(node: Node) -> Any:
-    """Convert ReduceMax of booleans, which is "any"; other types are left to TVM."""
-    return _of_booleans(node, op.max)
+    """Convert ReduceMax of booleans, which is "any", and of nothing; others are left to TVM."""
+    return _extremum(node, op.max, -np.inf)
 
 
 def reduce_min(node: Node) -> Any:
-    """Convert ReduceMin of booleans, which is "all"; other types are left to TVM."""
-    return _of_booleans(node, op.min)
+    """Convert ReduceMin of booleans, which is "all", and of nothing; others are left to TVM."""
+    return _extremum(node, op.min, np.inf)
 
 
-def _of_booleans(node: Node, reduction: Any) -> Any:
-    if node.dtype() != "bool":
+def reduce_log_sum_exp(node: Node) -> Any:
+    """Convert ReduceLogSumExp of nothing, minus infinity; others are left to TVM."""
+    axes = _axes(node)
+    return None if axes is None else _of_nothing(node, axes, -np.inf)
+
+
+def _extremum(node: Node, reduction: Any, neutral: float) -> Any:
+    axes = _axes(node)
+    if axes is None:
+        if node.dtype() == "bool":
+            raise node.refused("whose axes are computed", "make the axes an initializer")
         return None
-    axes: Any = node.attribute("axes")
-    if axes is None and node.has(1):
-        axes = [int(axis) for axis in node.required_constant(1, "axes")]
     if not axes:
-        if node.attribute("noop_with_empty_axes", 0):
-            return node.inputs[0]
-        axes = None
+        return node.inputs[0] if node.dtype() == "bool" else None
+    nothing = _of_nothing(node, axes, neutral)
+    if nothing is not None or node.dtype() != "bool":
+        return nothing
     numbers = op.astype(node.inputs[0], "uint8")
     return op.astype(reduction(numbers, axes, bool(node.attribute("keepdims", 1))), "bool")
+
+
+def _axes(node: Node) -> list[int] | None:
+    """Return the reduced axes, none of them where nothing is reduced; None for computed ones."""
+    rank = len(node.shape())
+    axes: Any = node.attribute("axes")
+    if axes is None and node.has(1):
+        found = node.constant(1)
+        if found is None:
+            return None
+        axes = [int(axis) for axis in found.reshape(-1)]
+    if not axes:
+        return [] if node.attribute("noop_with_empty_axes", 0) else list(range(rank))
+    return [axis % rank for axis in axes]
+
+
+def _of_nothing(node: Node, axes: list[int], neutral: float) -> Any:
+    """Return the neutral element in the result's shape where a reduced extent is zero."""
+    shape, dtype = node.shape(), node.dtype()
+    if not any(isinstance(shape[axis], int) and shape[axis] == 0 for axis in axes):
+        return None
+    keep = bool(node.attribute("keepdims", 1))
+    out = [1 if i in axes else extent for i, extent in enumerate(shape) if keep or i not in axes]
+    value: Any = neutral
+    if dtype == "bool":
+        value = neutral > 0
+    elif "float" not in dtype:
+        limits = np.iinfo(dtype)
+        value = limits.max if neutral > 0 else limits.min
+    return op.full(relax.ShapeExpr(out), relax.const(value, dtype), dtype)
 
 
 def top_k(node: Node) -> Any:
@@ -53,3 +90,21 @@ def top_k(node: Node) -> Any:
     if node.dtype() in ("uint16", "uint32", "uint64"):
         raise node.refused(f"of {node.dtype()}", "cast to int64 before it")
     return None
+
+
+def unique(node: Node) -> Any:
+    """Convert Unique of bfloat16, which numpy does not sort, in float32; others are left to TVM."""
+    from tvm.relax.frontend.onnx.onnx_frontend import Unique
+
+    if node.dtype() != "bfloat16":
+        return None
+    attributes = {
+        name: node.attribute(name)
+        for name in ("axis", "sorted")
+        if node.attribute(name) is not None
+    }
+    custom = {"tvm_custom": {"num_outputs": len(node.proto.output)}}
+    wide = node.emit(op.astype(node.inputs[0], "float32"))
+    found = Unique._impl_v11(node.builder, [wide], attributes | custom, [{}, {}])
+    first, *rest = list(found) if isinstance(found, relax.Tuple) else [found]
+    return [op.astype(first, "bfloat16"), *rest]

@@ -133,7 +133,8 @@ def non_max_suppression(node: Node) -> Any:
             boxes,
             node.inputs[1],
             relax.const(int(largest), "int64"),
-            relax.const(float(overlap), "float32"),
+            # ONNX suppresses above the threshold, TVM from it on.
+            relax.const(np.nextafter(np.float32(overlap), np.float32(np.inf)), "float32"),
             relax.const(float(score), "float32"),
             output_format="onnx",
         )

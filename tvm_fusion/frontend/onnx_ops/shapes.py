@@ -76,3 +76,18 @@ def slice_by_attributes(node: Node) -> Any:
     if isinstance(data, relax.ShapeExpr):
         return relax.ShapeExpr(list(data)[starts[0] : ends[0]])
     return op.strided_slice(data, list(axes), list(starts), list(ends), assume_inbound=False)
+
+
+def split(node: Node) -> Any:
+    """Convert Split with a part of no elements, which TVM's operator refuses; others are TVM's."""
+    sizes = node.attribute("split")
+    if sizes is None:
+        found = node.constant(1)
+        sizes = None if found is None else [int(size) for size in found.reshape(-1)]
+    if sizes is None or 0 not in sizes:
+        return None
+    axis, parts, start = node.attribute("axis", 0), [], 0
+    for size in sizes:
+        parts.append(op.strided_slice(node.inputs[0], [axis], [start], [start + size]))
+        start += size
+    return parts
