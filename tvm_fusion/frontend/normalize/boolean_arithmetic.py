@@ -57,7 +57,7 @@ def _rewrite(value: Any, scope: Scope) -> Any:
     if dtype != "bool":
         return None
     if name in _LOGIC and _dtype(value.args[1]) == "bool":
-        return _LOGIC[name](*value.args, scope)
+        return _LOGIC[name](value.args[0], value.args[1], scope)
     if name in _UNCHANGED:
         return value.args[0]
     is_bool = _dtype(value) == "bool"
