@@ -3,6 +3,7 @@
 import numpy as np
 import onnxruntime
 import pytest
+from broken_claims import assert_claims_kept
 
 import tvm_fusion
 from benchmarks import zoo
@@ -14,6 +15,8 @@ pytestmark = pytest.mark.slow
 # and passes every rounding on; ONNX Runtime in float32 differs from itself by 4e-5 there.
 HALF_TOLERANCE = {name: 1e-2 for name in zoo.names() if "light" not in name and "dyn" not in name}
 HALF_TOLERANCE["t5_small_enc"] = 8e-2
+# bfloat16 stores 7 mantissa bits.
+BF16_TOLERANCE = {"light_squeezenet": 3e-2, "mobilenet_v2": 2e-2}
 
 
 def reference(model, inputs):
@@ -32,6 +35,7 @@ def errors(name, tmp_path, inputs, **options):
     artifact = tvm_fusion.compile(model, **options)
     fallbacks = [d for d in artifact.manifest["decisions"] if d["verdict"] == "fallback"]
     assert fallbacks == []
+    assert_claims_kept(artifact.manifest["decisions"])
     outputs = tvm_fusion.load(artifact.export(tmp_path / name)).run(inputs)
     assert all(np.isfinite(value).all() for value in outputs.values())
     return compare(outputs, expected)
@@ -49,6 +53,13 @@ def test_right_in_fp16(name, tmp_path):
     inputs = zoo.inputs(name)
     for output, error in errors(name, tmp_path, inputs, precision="fp16").items():
         assert 0 < error["max_rel_error"] <= HALF_TOLERANCE[name], output
+
+
+@pytest.mark.parametrize("name", BF16_TOLERANCE)
+def test_right_in_bf16(name, tmp_path):
+    inputs = zoo.inputs(name)
+    for output, error in errors(name, tmp_path, inputs, precision="bf16").items():
+        assert 0 < error["max_rel_error"] <= BF16_TOLERANCE[name], output
 
 
 def test_one_artifact_for_many_sequence_lengths(tmp_path):

@@ -31,7 +31,7 @@ class RegistersOnStack:
         What a launcher of device kernels allocates lies on the device: TVM's scans do so, in scope
         ``local`` around the launches.
         """
-        if not _is_for_cpu(func):
+        if not is_for_cpu(func):
             return func
 
         def mark(alloc: tirx.AllocBuffer) -> tirx.AllocBuffer:
@@ -45,7 +45,8 @@ class RegistersOnStack:
         return func.with_body(body)
 
 
-def _is_for_cpu(func: tirx.PrimFunc) -> bool:
+def is_for_cpu(func: tirx.PrimFunc) -> bool:
+    """Tell whether a function computes on the CPU and launches nothing on another device."""
     attrs: list[tirx.AttrStmt] = []
     tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, attrs.append))
     kinds = [a.value for a in attrs if a.attr_key == "device_type"]

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ._tvm_errors import register_errors
+from ._tvm_fork import has_run_kernels
 from .config import FusionConfig
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
@@ -73,8 +74,12 @@ def compile(  # the public name, as in tvm.compile
             config={"relax.backend.use_cuda_graph": config.cuda_graph}
         )
         if not imported.signatures:
-            raise UserError(f"{imported.source} has no function from tensors to tensors")
+            raise UserError(
+                f"{imported.source} has no function from tensors to tensors",
+                advice="give it one, such as main, whose parameters and results are tensors",
+            )
         choose_threads()
+        has_run_kernels()  # evaluates constants
         names = WeightNames((name, const) for const, name in imported.weight_names.items())
         with spec.tvm_target(), context, tracking(names):
             mod = update_in_place(imported.mod, imported.signatures, config.writes)
@@ -87,6 +92,7 @@ def compile(  # the public name, as in tvm.compile
             **manifest.signature_to_json(signature),
             "weights": built.weight_names.get(name, []),
             "in_place": _in_place(signature, config.writes),
+            "destinations": [signature.outputs[i].name for i in built.destinations[name]],
             **built.counts[name],
         }
         for name, signature in imported.signatures.items()
@@ -99,6 +105,7 @@ def compile(  # the public name, as in tvm.compile
         "source": imported.source,
         "target": _describe(spec),
         "precision": config.precision,
+        "alignment": "element",
         "dims": {n: {"min": r.low, "max": r.high} for n, r in imported.dims.items()},
         "functions": functions,
         "decisions": [asdict(d) for d in decisions if d.verdict != "accepted"],

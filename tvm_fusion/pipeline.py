@@ -15,10 +15,12 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._tvm import PIPELINE, register_pipelines
+from ._tvm_alignment import NaturalAlignment
 from ._tvm_bool import BytesForBooleans
 from ._tvm_cse import without_cse
 from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
+from ._tvm_nan import KeepNaNTests, PassNaNOn
 from ._tvm_shuffle import NarrowLanes
 from ._tvm_stack import RegistersOnStack
 from .config import FusionConfig
@@ -106,7 +108,9 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames(), BytesForBooleans(), HalfMath(), BitMath()])(mod)
+        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), BitMath()])(
+            mod
+        )
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():
@@ -119,10 +123,12 @@ def tir_pipeline():
         return lowered
 
     def finalize_host() -> Pass:
-        return Sequential([RegistersOnStack(), finalize_host_tvm()])
+        return Sequential(
+            [NaturalAlignment(), RegistersOnStack(), finalize_host_tvm(), PassNaNOn()]
+        )
 
     def finalize_device() -> Pass:
-        return Sequential([ReadBehindWaits(), NarrowLanes(), finalize_device_tvm()])
+        return Sequential([ReadBehindWaits(), NarrowLanes(), finalize_device_tvm(), PassNaNOn()])
 
     return run, finalize_host, finalize_device
 

@@ -134,7 +134,7 @@ def test_what_bisect_finds_is_printed(cli, dense_file, monkeypatch):
         "a = relax.exp (One-to-One)",
         "a -> b: fused. One kernel by t.",
         "it is enough to fuse a (exp)",
-        "slow: 12.0 us fused, 3.0 us apart",
+        "slow: 12.0 us fused, 3.0 us unfused",
         "without them: error 1.00e-07 in y",
     ):
         assert words in result.out

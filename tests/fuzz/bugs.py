@@ -242,4 +242,18 @@ BUGS: tuple[Bug, ...] = (
         "return _add(a, Bounds(-b.low, -b.high))",
         seeds=(4,),
     ),
+    Bug(
+        "sums along a row of 64-bit integers hold 32 bits",
+        "schedule/scan/template.py",
+        'return "float32" if dtype in HALF_TYPES else dtype',
+        'return "float32" if dtype in HALF_TYPES else dtype.replace("int64", "int32")',
+        seeds=(1002601,),
+    ),
+    Bug(
+        "the smaller of two booleans is their disjunction",
+        "frontend/normalize/boolean_arithmetic.py",
+        '"relax.minimum": lambda a, b, _: op.logical_and(a, b),',
+        '"relax.minimum": lambda a, b, _: op.logical_or(a, b),',
+        seeds=(1002451,),
+    ),
 )

@@ -125,6 +125,12 @@ FUNCTIONS = {  # with their largest error in units of the last place
     "erf": (np.vectorize(math.erf), 6),
     "tanh": (np.tanh, 6),
     "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 3),
+    "log": (np.log, 2),
+    "sin": (np.sin, 2),
+    "cos": (np.cos, 2),
+    "atan": (np.arctan, 3),
+    "asin": (np.arcsin, 4),
+    "acos": (np.arccos, 4),
 }
 
 
@@ -133,7 +139,10 @@ def test_functions_over_the_whole_range(name):
     function, most = FUNCTIONS[name]
     sizes = 10.0 ** np.linspace(-45, 38.5, 20001)
     around = np.linspace(-110, 110, 40001)
-    x = np.concatenate([sizes, -sizes, around, around / 20, SPECIAL]).astype("float32")
+    bits = np.random.default_rng().integers(0, 1 << 32, 1 << 16, np.uint32).view("float32")
+    quarters = np.arange(1, 20001) * (np.pi / 2)
+    x = np.concatenate([sizes, -sizes, around, around / 20, around / 110, quarters, SPECIAL])
+    x = np.concatenate([x.astype("float32"), bits])
     found = run(lambda emit, value: emit(getattr(relax.op, name)(value)), x)
     with np.errstate(all="ignore"):
         exact = function(x.astype("float64"))

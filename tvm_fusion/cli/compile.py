@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
+from ..words import counted
 from .model import add_rewrite_arguments, rewrite_options
 from .notes import Notes, lines
 
@@ -109,7 +110,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     """Print what was written."""
     console.print(
         f"[bold]{escape(result['artifact'])}[/] for {result['target']}: "
-        f"{result['kernels']} kernels, "
+        f"{counted(result['kernels'], 'kernel')}, "
         f"{result['intermediate_bytes'] / 1e6:.1f} MB between them; {result['seconds']:.1f} s, "
         f"{result['peak_rss_mb']:.0f} MB of memory at most"
     )

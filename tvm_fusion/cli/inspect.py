@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ..deploy import manifest
+from ..words import counted
 from .notes import Notes, lines
 
 
@@ -52,9 +53,10 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         yield f"dim      {name}: {dim['min']} to {dim['max']}"
     for name, function in result["functions"].items():
         yield (
-            f"function {name}: {function['kernels']} kernels in {function['calls']} calls, "
+            f"function {name}: {counted(function['kernels'], 'kernel')} in "
+            f"{counted(function['calls'], 'call')}, "
             f"{function['intermediate_bytes'] / 1e6:.2f} MB between them, "
-            f"{len(function['weights'])} weights"
+            f"{counted(len(function['weights']), 'weight')}"
         )
         for kind in ("inputs", "outputs"):
             for spec in function[kind]:

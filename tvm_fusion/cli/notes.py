@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..words import counted
+
 _SHOWN = 5  # lines of notes
 
 
@@ -57,22 +59,18 @@ def lines(notes: Notes, explain: str) -> list[str]:
     list of str
         At most one line more than are shown of other notes, and one that counts the rest.
     """
-    counted = []
+    pairs = []
     if notes.not_fused:
-        counted.append(f"{_many(notes.not_fused, 'pair')} of operators not fused")
+        pairs.append(f"{counted(notes.not_fused, 'pair')} of operators not fused")
     if notes.not_recomposed:
-        counted.append(f"{_many(notes.not_recomposed, 'pattern')} not recomposed (--rewrites)")
-    text = [f"{', '.join(counted)}; reasons: {explain}"] if counted else []
+        pairs.append(f"{counted(notes.not_recomposed, 'pattern')} not recomposed (--rewrites)")
+    text = [f"{', '.join(pairs)}; reasons: {explain}"] if pairs else []
     equal: dict[str, list[str]] = {}
     for decision in notes.others:
         equal.setdefault(decision["sentence"], []).append(decision["producer"])
-    told = [
-        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {sentence}"
-        for sentence, names in equal.items()
-    ]
-    rest = len(told) - _SHOWN
-    return text + told[:_SHOWN] + ([f"{_many(rest, 'other note')}: see --json"] if rest > 0 else [])
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+    for sentence, names in list(equal.items())[:_SHOWN]:
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        text.append(f"{names[0]}{others}: {sentence}")
+    if len(equal) > _SHOWN:
+        text.append(f"{counted(len(equal) - _SHOWN, 'other note')}: see --json")
+    return text

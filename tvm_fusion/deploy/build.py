@@ -19,6 +19,7 @@ from ..frontend.weights import Packing, WeightNames
 from ..report.count import count
 from ..signature import DimRange
 from .amd_code import check_amd_code
+from .destinations import add_destinations, destinations
 from .lower import LowerToVM
 from .toolchain import toolchain
 from .weights import MIN_BYTES, lift_constants
@@ -40,6 +41,8 @@ class Built:
         By name, of weights that are packed.
     counts : dict of str to dict
         By function: ``kernels``, ``host_launches``, ``calls``, ``intermediate_bytes``.
+    destinations : dict of str to list of int
+        By function, the results that its form with destinations takes as parameters.
     """
 
     executable: Any
@@ -47,6 +50,7 @@ class Built:
     weight_names: dict[str, list[str]]
     packings: dict[str, Packing]
     counts: dict[str, dict[str, Any]]
+    destinations: dict[str, list[int]]
 
 
 def build(
@@ -82,7 +86,9 @@ def build(
     """
     target = spec.tvm_target()
     lifted = lift_constants(mod, MIN_BYTES)
-    lowered = tvm.ir.transform.Sequential([LowerToVM()])(lifted.mod)
+    lowered = add_destinations(lifted.mod, functions)
+    lowered = tvm.ir.transform.Sequential([LowerToVM()])(lowered)
+    passed = {name: destinations(lowered, name) for name in functions}
     weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
     packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
     extents = {name: dim.high for name, dim in dims.items()}
@@ -90,7 +96,7 @@ def build(
     executable = tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
     if spec.kind == "rocm":
         check_amd_code(executable.mod)
-    return Built(executable, weights, weight_names, packings, counts)
+    return Built(executable, weights, weight_names, packings, counts, passed)
 
 
 def export_library(executable: Any, spec: TargetSpec, path: Path) -> None:

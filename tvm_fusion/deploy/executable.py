@@ -8,9 +8,11 @@ from typing import Any
 
 import tvm_ffi
 
+from .._tvm_fork import has_run_kernels
 from ..errors import UserError
 from . import manifest
 from .function import Function
+from .tensors import ALIGNMENT
 
 _POOLED_ALLOCATOR = 2  # TVM's AllocatorType
 
@@ -55,8 +57,10 @@ class Executable:
                 self.dims,
                 device,
                 self._weights[name],
-                self._machine,
+                self._callee,
                 in_place=found["functions"][name].get("in_place", {}),
+                destinations=found["functions"][name].get("destinations", ()),
+                alignment=_alignment(found, device),
             )
             for name, signature in self.signatures.items()
         }
@@ -135,14 +139,27 @@ class Executable:
             raise UserError(f"the model has no function {name!r}", f"one of {known}")
         return self._functions[name]
 
+    def _callee(self, name: str) -> Any:
+        """Find a function of this thread's virtual machine."""
+        callees = getattr(self._local, "callees", None)
+        if callees is None:
+            callees = self._local.callees = {}
+            has_run_kernels()
+            self._local.machine = self._machine()
+        if name not in callees:
+            callees[name] = self._local.machine[name]
+        return callees[name]
+
     def _machine(self) -> Any:
-        if not hasattr(self._local, "machine"):
-            machine = self._library["vm_load_executable"]()
-            cpu = tvm_ffi.device("cpu", 0)
-            places = [self._device] if self._device == cpu else [self._device, cpu]
-            setup = [
-                n for d in places for n in (d.dlpack_device_type(), d.index, _POOLED_ALLOCATOR)
-            ]
-            machine["vm_initialization"](*setup)
-            self._local.machine = machine
-        return self._local.machine
+        machine = self._library["vm_load_executable"]()
+        cpu = tvm_ffi.device("cpu", 0)
+        places = [self._device] if self._device == cpu else [self._device, cpu]
+        setup = [n for d in places for n in (d.dlpack_device_type(), d.index, _POOLED_ALLOCATOR)]
+        machine["vm_initialization"](*setup)
+        return machine
+
+
+def _alignment(found: Mapping[str, Any], device: tvm_ffi.Device) -> int | None:
+    """Give the bytes that inputs have to be aligned to; ``None`` for those of an element."""
+    is_any = device.type == "cpu" and found.get("alignment") == "element"
+    return None if is_any else ALIGNMENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ import tvm_ffi
 from ..errors import UserError
 from ..signature import DimRange, Signature
 from . import arguments
+from .direct import DirectInputs, DirectResults, readers
+from .manifest import INTO
 from .tensors import (
+    ALIGNMENT,
     as_array,
     check_writable,
     copy_to,
@@ -41,13 +45,15 @@ class Function:
         dims: Mapping[str, DimRange],
         device: tvm_ffi.Device,
         weights: Sequence[tvm_ffi.Tensor],
-        machine: Callable[[], Any],
+        callee: Callable[[str], Any],
         fixed: Mapping[str, Any] | None = None,
         in_place: Mapping[str, str] | None = None,
+        destinations: Sequence[str] = (),
+        alignment: int | None = ALIGNMENT,
     ) -> None:
         self.name, self.signature, self.in_place = name, signature, dict(in_place or {})
         self._dims, self._device, self._weights = dims, device, list(weights)
-        self._machine = machine
+        self._callee, self._destinations, self._alignment = callee, destinations, alignment
         fixed = fixed or {}
         self._specs = [s for s in signature.inputs if s.name not in fixed]
         self._labels = [f"input {spec.name!r}" for spec in self._specs]
@@ -60,6 +66,19 @@ class Function:
         self._apart = self._copied(self._arrays, specs, tensors)
         self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
         self._held = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
+        self._prepare_direct(tensors)
+
+    def _prepare_direct(self, fixed: Sequence[tvm_ffi.Tensor]) -> None:
+        """Decide whether calls may go without copies: both ways are optional, for the CPU alone."""
+        inputs = DirectInputs(self._specs, self._dims, self._extents)
+        outputs = [spec for spec in self.signature.outputs if spec.name in self._destinations]
+        is_own = self._device.type == "cpu" and not self.in_place and bool(outputs)
+        self._results = DirectResults(outputs, [*fixed, *self._weights]) if is_own else None
+        # What is no destination may be an input or a weight, which a caller must not get.
+        all_own = is_own and len(outputs) == len(self.signature.outputs)
+        self._inputs = inputs
+        self._is_direct = is_own and self._alignment is None and inputs.is_possible
+        self._readers = readers(outputs) if all_own and self._is_direct else None
 
     def __repr__(self) -> str:
         return f"<function {self.name!r} of inputs {[spec.name for spec in self._specs]}>"
@@ -82,9 +101,11 @@ class Function:
             self._dims,
             self._device,
             self._weights,
-            self._machine,
+            self._callee,
             {**self._fixed, **self._arrays, **inputs},
             self.in_place,
+            self._destinations,
+            self._alignment,
         )
 
     def run(
@@ -92,11 +113,20 @@ class Function:
     ) -> dict[str, Any]:
         """Call it with inputs by any name; as :meth:`Executable.run`."""
         arguments.check_out(self.signature, out)
-        given, _ = self._taken(self._specs, self._labels, inputs, self._extents)
+        direct = self._inputs.take(inputs) if self._is_direct else None
+        if direct is not None and not out and self._readers is not None:
+            arrays = self._all(direct[0])
+            return self._read(self._callee(self.name)(*arrays, *self._weights))
+        if direct is None:
+            given, extents = self._taken(self._specs, self._labels, inputs, self._extents)
+        else:
+            given, extents = [tvm_ffi.from_dlpack(array) for array in direct[0]], direct[1]
+        if out and self._results is not None:
+            outputs = self._run_into(out, given, extents)
+            if outputs is not None:
+                return outputs
         written = self._written(inputs)
-        rest = iter(given)
-        tensors = [next(rest) if fixed is None else fixed for fixed in self._slots]
-        result = self._machine()[self.name](*tensors, *self._weights)
+        result = self._callee(self.name)(*self._all(given), *self._weights)
         results = self._owned(_leaves(result), given)
         outputs = dict(zip(self._names, results, strict=True))
         apart = {**self._apart, **self._copied(written, self._specs, given)}
@@ -105,6 +135,35 @@ class Function:
         for name, array in {**self._arrays, **written}.items():
             outputs[self.in_place[name]] = array
         return outputs if out is None else {**outputs, **_write_out(out, outputs)}
+
+    def _all(self, given: Sequence[Any]) -> Sequence[Any]:
+        """List all inputs in call order, with the fixed ones."""
+        if not self._fixed:
+            return given
+        rest = iter(given)
+        return [next(rest) if fixed is None else fixed for fixed in self._slots]
+
+    def _read(self, result: Any) -> dict[str, Any]:
+        """Name results that lie in memory of their own."""
+        assert self._readers is not None
+        tensors = zip(self._names, self._readers, _leaves(result), strict=True)
+        return {name: read(tensor) for name, read, tensor in tensors}
+
+    def _run_into(
+        self, out: Mapping[str, Any], given: list[tvm_ffi.Tensor], extents: Mapping[str, int]
+    ) -> dict[str, Any] | None:
+        """Let kernels write into the caller's arrays; ``None`` where results must be copied."""
+        assert self._results is not None
+        taken = self._results.take(out, extents, given)
+        if taken is None:
+            return None
+        tensors = [tensor for _, tensor in taken]
+        result = self._callee(self.name + INTO)(*self._all(given), *self._weights, *tensors)
+        passed = {s.name: a for s, (a, _) in zip(self._results.specs, taken, strict=True)}
+        if len(passed) == len(self._names):
+            return passed
+        results = self._owned(_leaves(result), given)
+        return {**dict(zip(self._names, results, strict=True)), **passed}
 
     def _written(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """List the arrays of some inputs that are written to, and check that they can be."""
@@ -136,10 +195,10 @@ class Function:
             as_array(value, spec.dtype, label)
             for value, spec, label in zip(values, specs, labels, strict=True)
         ]
-        shapes, dtypes = [tuple(a.shape) for a in arrays], [str(a.dtype) for a in arrays]
+        shapes, dtypes = [tuple(a.shape) for a in arrays], [_dtype_name(a.dtype) for a in arrays]
         known = arguments.check(specs, shapes, dtypes, self._dims, extents)
         tensors = [
-            to_tensor(array, self._device, label)
+            to_tensor(array, self._device, label, self._alignment)
             for array, label in zip(arrays, labels, strict=True)
         ]
         return tensors, known
@@ -182,6 +241,9 @@ def _write_out(out: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, 
     for name, array in out.items():
         write_into(array, outputs[name], f"the array for output {name!r}")
     return dict(out)
+
+
+_dtype_name = functools.lru_cache(str)  # numpy takes microseconds
 
 
 def _dtype(array: Any) -> str:

@@ -10,6 +10,7 @@ from tvm.target import Target
 from ..foreign import LOWERED, is_ours, on_ours
 from .capture import CAPTURED, CaptureLaunches
 from .dependent_launch import LaunchEarly
+from .destinations import PassDestinations
 from .static_inputs import with_static_inputs
 
 
@@ -35,6 +36,7 @@ class LowerToVM:
             lower.ToNonDataflow(),
             lower.RemovePurityChecking(),
             lower.CallTIRRewrite(),
+            PassDestinations(),
             lower.StaticPlanBlockMemory(),
         )(mod)
         mod = on_ours(with_static_inputs(lower.RewriteCUDAGraph()), only=CAPTURED)(mod)

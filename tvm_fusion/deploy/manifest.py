@@ -13,12 +13,17 @@ Schema 1
     the instruction sets that the code may use.
 ``precision``
     ``fp32``, ``fp16`` or ``bf16``.
+``alignment``
+    ``element``: on a CPU, kernels take tensors that begin at any element. Older artifacts do not
+    have it: their kernels crash on memory that is not aligned to 64 bytes.
 ``dims``
     By symbolic dimension: ``{"min": int, "max": int}``, both included.
 ``functions``
     By name: ``inputs`` and ``outputs``, lists of ``{"name", "shape", "dtype"}`` in call order, with
     a string for a symbolic extent; ``weights``, names in the order in which they follow the inputs;
     ``in_place``, by name of an input that is written to, the output that then lies there;
+    ``destinations``, names of the outputs that follow the weights as parameters of the library's
+    function ``NAME.into``, which is there if they are;
     ``kernels``, ``host_launches``, ``calls`` and ``intermediate_bytes`` of one inference, as
     :func:`tvm_fusion.report.count.count` counts them with symbolic dimensions at ``max``.
 ``weights``
@@ -47,6 +52,7 @@ from ..signature import DimRange, Signature, TensorSpec
 
 SCHEMA = 1
 MANIFEST, LIBRARY, WEIGHTS = "manifest.json", "model.so", "weights.bin"
+INTO = ".into"  # behind the name of a function, its form with destinations
 NAMES = frozenset((MANIFEST, LIBRARY, WEIGHTS))
 AGAIN = "compile the model again, or copy the whole folder again"
 
@@ -71,10 +77,13 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise UserError(
-            f"{str(folder)!r} is not an artifact (it has no {MANIFEST})",
-            "a folder that `tvm-fusion compile` wrote",
-        )
+        if not folder.exists():
+            found, advice = f"there is no folder {str(folder)!r}", "check the path"
+        elif folder.suffix == ".onnx" and folder.is_file():
+            found, advice = f"{str(folder)!r} is a model and not an artifact", "compile it first"
+        else:
+            found, advice = f"{str(folder)!r} is not an artifact (it has no {MANIFEST})", None
+        raise UserError(found, "a folder that `tvm-fusion compile` wrote", advice)
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         schema, stated = manifest["schema"], manifest.get("sha256")

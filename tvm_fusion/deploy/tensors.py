@@ -12,7 +12,7 @@ import tvm_ffi
 
 from ..errors import UserError
 
-ALIGNMENT = 64  # generated code reads whole vectors: TVM's kAllocAlignment
+ALIGNMENT = 64  # of what is allocated here, and of what devices read: TVM's kAllocAlignment
 
 
 def as_array(value: Any, dtype: str, what: str) -> np.ndarray | tvm_ffi.Tensor:
@@ -48,7 +48,12 @@ def as_array(value: Any, dtype: str, what: str) -> np.ndarray | tvm_ffi.Tensor:
     return array
 
 
-def to_tensor(value: Any, device: tvm_ffi.Device, what: str = "an array") -> tvm_ffi.Tensor:
+def to_tensor(
+    value: Any,
+    device: tvm_ffi.Device,
+    what: str = "an array",
+    alignment: int | None = ALIGNMENT,
+) -> tvm_ffi.Tensor:
     """Turn an array into a tensor on a device, without a copy where memory and alignment allow.
 
     Parameters
@@ -59,23 +64,25 @@ def to_tensor(value: Any, device: tvm_ffi.Device, what: str = "an array") -> tvm
         Where the kernels run.
     what : str
         What to call it in an error.
+    alignment : int, optional
+        Bytes that its memory has to be aligned to; ``None`` for those of an element.
 
     Returns
     -------
     tvm_ffi.Tensor
-        Contiguous and aligned to 64 bytes.
+        Contiguous and aligned.
 
     Raises
     ------
     UserError
         For strides that cannot be copied away: those of device memory and of bfloat16.
     """
-    tensor = _from_numpy(value) if isinstance(value, np.ndarray) else value
+    tensor = _from_numpy(value, alignment) if isinstance(value, np.ndarray) else value
     if not tensor.is_contiguous():
-        tensor = _from_numpy(_strided(tensor, what))
+        tensor = _from_numpy(_strided(tensor, what), alignment)
     if tensor.device != device:
         return copy_to(tensor, device)
-    if tensor.data_ptr() % ALIGNMENT == 0:
+    if tensor.data_ptr() % (alignment or tensor.dtype.itemsize) == 0:
         return tensor
     return _from_numpy(to_numpy(tensor)) if device.type == "cpu" else copy_to(tensor, device)
 
@@ -159,13 +166,12 @@ def write_into(array: Any, value: Any, what: str) -> None:
         write_into(_strided(target, what), value, what)
 
 
-def _from_numpy(array: np.ndarray) -> tvm_ffi.Tensor:
+def _from_numpy(array: np.ndarray, alignment: int | None = None) -> tvm_ffi.Tensor:
     if not array.size:  # numpy exports strides of 0, which generated code takes for broadcasting
         allocate = _function("runtime.TVMTensorAllocWithScope")
         dtype = tvm_ffi.dtype(str(array.dtype))
         return allocate(tvm_ffi.Shape(array.shape), dtype, tvm_ffi.device("cpu", 0), None)
-    usable = array.flags.c_contiguous and array.flags.writeable
-    if not usable or array.ctypes.data % ALIGNMENT:
+    if not array.flags.carray or (alignment and array.ctypes.data % alignment):
         aligned = aligned_empty(array.shape, array.dtype)
         aligned[...] = array
         array = aligned

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvm import ir, relax
+from tvm.target import Target
 
 from ..foreign import has_blocks, is_scheduled
 from ..fusion.decisions import Decision, record
@@ -47,11 +48,29 @@ WIDENED = frozenset(
 )
 
 
+#: Widened as well in bfloat16 on a CPU, which computes it in float32: only so are there vectors of
+#: functions, and what is rounded is each operator's result, as in PyTorch.
+WIDENED_ON_CPU = frozenset(
+    {
+        *(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "power", "mod")),
+        *(f"relax.{name}" for name in ("maximum", "minimum", "max", "min", "clip", "floor_mod")),
+        *(f"relax.{name}" for name in ("exp", "log", "log2", "log10", "log1p", "sqrt", "rsqrt")),
+        *(f"relax.{name}" for name in ("tanh", "sigmoid", "erf", "square", "floor_divide")),
+        *(f"relax.{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "atan")),
+        *(f"relax.{name}" for name in ("floor", "ceil", "round", "trunc", "sign")),
+        *(f"relax.nn.{name}" for name in ("leakyrelu", "prelu", "relu6")),
+        *(f"relax.nn.max_pool{n}d" for n in (1, 2, 3)),
+    }
+)
+
+
 def accumulates_in_half(call: relax.Call) -> bool:
     """Tell whether stock would compute a call's intermediate results in a half type."""
-    return str(call.op.name) in WIDENED and any(
-        str(ty.dtype.dtype) in HALF for ty in _tensors(call.ty)
-    )
+    types = {str(ty.dtype.dtype) for ty in _tensors(call.ty)}
+    name, target = str(call.op.name), Target.current(allow_none=True)
+    if target is not None and target.kind.name == "llvm" and "bfloat16" in types:
+        return name in WIDENED or name in WIDENED_ON_CPU
+    return name in WIDENED and bool(types & set(HALF))
 
 
 def widen(

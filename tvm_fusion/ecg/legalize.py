@@ -14,9 +14,9 @@ from ..foreign import on_ours
 from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
-from .legalizations import LEGALIZATIONS
+from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
 from .legalizations.scan import NAME as CUMSUM
-from .legalizations.scan import is_along_rows
+from .legalizations.scan import has_kernel
 from .record import describe, stamp
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
@@ -96,7 +96,7 @@ class _Recorded:
         return splice(expansion, builder)
 
     def _for(self, call: relax.Call, builder: relax.BlockBuilder) -> Legalization | None:
-        if str(call.op.name) == CUMSUM and not is_along_rows(builder.normalize(call)):
+        if str(call.op.name) == CUMSUM and not has_kernel(builder.normalize(call)):
             return None
         return self._legalization
 
@@ -146,4 +146,6 @@ def _stamped(expansion: Expansion, call: relax.Call) -> Expansion:
     if expansion.kernel is None:
         return expansion
     gvar, func = expansion.kernel
+    if str(call.op.name) in EXTREMA:
+        func = from_infinity(func)
     return expansion.with_func(gvar, stamp(func, describe(call)))

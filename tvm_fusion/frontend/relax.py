@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import tvm
@@ -46,7 +47,12 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     return Imported(mod, signatures(mod, [name for name, _ in public]), ranges, {}, "IRModule")
 
 
-def bind(mod: tvm.IRModule, table: DimTable, chosen: Mapping[str, int | DimRange]) -> tvm.IRModule:
+def bind(
+    mod: tvm.IRModule,
+    table: DimTable,
+    chosen: Mapping[str, int | DimRange],
+    fixed: Mapping[str, int] = MappingProxyType({}),
+) -> tvm.IRModule:
     """Give the symbolic variables of our functions their extents, or their names from the table.
 
     Parameters
@@ -57,8 +63,10 @@ def bind(mod: tvm.IRModule, table: DimTable, chosen: Mapping[str, int | DimRange
         The dimensions.
     chosen : mapping of str to (int or DimRange)
         By identifier, for all of them.
+    fixed : mapping of str to int, optional
+        Extents of further variables.
     """
-    values: dict[str, int | tirx.Var] = {}
+    values: dict[str, int | tirx.Var] = dict(fixed)
     for dim in table.dims:
         value = chosen[dim.name]
         if isinstance(value, int):

@@ -76,7 +76,7 @@ def _first_refusal(blocks: Sequence[Block], merger: Merger) -> tuple[Block, Bloc
         if isinstance(merged, Refusal):
             return first, second, merged
     # Blocks that could be one but for the order in which they were tried.
-    sentence = "Each of the two is in a better group already."
+    sentence = "Each is fused into a group of lower estimated cost already."
     return blocks[0], blocks[-1], Refusal("planned_apart", sentence)
 
 

@@ -113,7 +113,10 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
     passes, _ = _stages(config)
     imported = import_model(model, config)
     if not imported.signatures:
-        raise UserError(f"{imported.source} has no function from tensors to tensors")
+        raise UserError(
+            f"{imported.source} has no function from tensors to tensors",
+            advice="give it one, such as main, whose parameters and results are tensors",
+        )
     tvm_target = spec.tvm_target()
     plans: dict[relax.DataflowBlock, Plan] = {}
     functions: dict[relax.DataflowBlock, str] = {}

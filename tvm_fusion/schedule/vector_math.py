@@ -10,10 +10,14 @@ from tvm import ir, tirx
 from ..ecg.intrinsic import call_name
 from .expressions import contains, variables_of
 from .loops import find
-from .vector_functions import erf, exp, sigmoid, tanh
+from .vector_functions import erf, exp, log, sigmoid, tanh
+from .vector_trigonometry import acos, asin, atan, cos, sin
 
 # Lowered in this order: TVM has vectors of what comes second, the C library's scalars of the first.
-FUNCTIONS = ({"erf": erf}, {"exp": exp, "sigmoid": sigmoid, "tanh": tanh})
+FUNCTIONS = (
+    {"erf": erf, "sin": sin, "cos": cos, "atan": atan, "asin": asin, "acos": acos, "log": log},
+    {"exp": exp, "sigmoid": sigmoid, "tanh": tanh},
+)
 # Those of TVM's vector functions that it writes as several uses of their argument.
 REPEATING = ("tan", "tanh")
 

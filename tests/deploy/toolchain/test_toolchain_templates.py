@@ -67,6 +67,7 @@ CASES = {
     "shifted tiles": (Elementwise(True), [tensor("x", 1001, 513, **HALF)], transposed, True),
     "product of a row": (Contraction(True), products(1, 1024, 2048), biased_product, True),
     "product of few rows": (Contraction(True), products(7, 1001, 264), biased_product, True),
+    "product of most rows": (Contraction(True), products(16, 768, 768), biased_product, True),
     "product in tiles": (Contraction(True), products(512, 256, 512), biased_product, True),
     "attention": (
         Attention(True), [tensor(n, 2, 4, 130, 64, **HALF) for n in "qkv"], attention, True,

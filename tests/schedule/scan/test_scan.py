@@ -103,7 +103,7 @@ def test_infinities_stay_where_they_are():
 
 def test_other_axes_are_refused():
     members = group([tensor("x", 30, 40)], lambda emit, x: op.cumsum(x, axis=0), CPU)
-    assert isinstance(PrefixSum(False).claim(members, CPU.device), Refusal)
+    assert isinstance(PrefixSum(True).claim(members, CUDA.device), Refusal)
 
 
 def test_vectors_where_rows_have_whole_ones():
@@ -130,3 +130,38 @@ def test_one_launch_on_every_gpu(target, n, dtype):
     text = str(tvm_fusion.explain(module((64, n), dtype), target=target))
     assert "by prefix_sum" in text
     assert "1 kernel" in text
+
+
+@pytest.mark.parametrize("is_exclusive", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((37, 1), 0), ((5, 64), 0), ((33, 331), 0), ((3, 1100), -2), ((4, 9, 70), 1), ((7, 3, 5), 0),
+     ((2, 6, 5, 4, 3), 2), ((19, 4, 600), 0)],
+)  # fmt: skip
+def test_columns_on_a_cpu(shape, axis, is_exclusive):
+    def reference(x):
+        whole = np.cumsum(x.astype("float64"), axis)
+        return [whole - x if is_exclusive else whole]
+
+    def body(emit, x):
+        return op.cumsum(x, axis=axis, exclusive=is_exclusive)
+
+    checked(CPU, [tensor("x", *shape)], body, reference)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_columns_of_any_type(dtype):
+    def reference(x):
+        return [np.cumsum(x.astype("float64"), 0)]
+
+    params = [tensor("x", 21, 75, dtype=dtype)]
+    checked(CPU, params, lambda emit, x: op.cumsum(x, axis=0), reference, TOLERANCE[dtype])
+
+
+def test_symbolic_columns():
+    k, m, n = (tirx.Var(name, "int64") for name in "kmn")
+
+    def reference(x):
+        return [np.cumsum(x.astype("float64"), 1)]
+
+    checked(CPU, [tensor("x", k, m, n)], lambda emit, x: op.cumsum(x, axis=1), reference)

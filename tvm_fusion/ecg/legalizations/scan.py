@@ -1,4 +1,4 @@
-"""Running sums along the last axis, as one PrimFunc whatever the target.
+"""Running sums as one PrimFunc: along the last axis on any target, along any one on a CPU.
 
 TVM's own way on a GPU is a kernel over matrices of unknown size with a workspace and a second
 launch for each factor of 512 in a row, between reshapes; its serial form leaves the schedule open.
@@ -18,13 +18,14 @@ def cumsum(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs = call.attrs
 
     def compute(x: te.Tensor) -> te.Tensor:
-        return topi.cumsum(x, len(x.shape) - 1, str(call.ty.dtype.dtype), bool(attrs.exclusive))
+        axis = len(x.shape) - 1 if attrs.axis is None else int(attrs.axis) % len(x.shape)
+        return topi.cumsum(x, axis, str(call.ty.dtype.dtype), bool(attrs.exclusive))
 
     return bb.call_te(compute, call.args[0], primfunc_name_hint="cumsum")
 
 
-def is_along_rows(call: relax.Call) -> bool:
-    """Whether a running sum goes along the last axis, of elements of types that kernels move."""
+def has_kernel(call: relax.Call) -> bool:
+    """Whether a running sum goes along an axis and over types that kernels of the target know."""
     ty, axis = call.args[0].ty, call.attrs.axis
     if ty.ndim < 1 or not isinstance(ty.shape, relax.ShapeExpr):
         return False
@@ -34,7 +35,9 @@ def is_along_rows(call: relax.Call) -> bool:
     target = Target.current(allow_none=True)
     # AMD's threads exchange words of 32 bits.
     is_narrow = target is None or target.kind.name != "rocm" or "int64" not in dtypes
-    return is_last(axis, ty.ndim) and dtypes <= _TYPES and is_narrow
+    is_cpu = target is not None and target.kind.name == "llvm"
+    along = is_last(axis, ty.ndim) or (is_cpu and axis is not None)
+    return along and dtypes <= _TYPES and is_narrow
 
 
 def is_last(axis: int | None, rank: int) -> bool:

@@ -12,6 +12,7 @@ from .clamp_take import ClampTake
 from .clip_integers import ClipIntegers
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
+from .concat_nothing import ConcatNothing
 from .expand_median import ExpandMedian
 from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
@@ -31,6 +32,7 @@ __all__ = [
     "ClipIntegers",
     "ClipPoolWindow",
     "CompareBooleans",
+    "ConcatNothing",
     "ExpandMedian",
     "ExpandNonzero",
     "ExpandPower",
@@ -54,6 +56,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             ResolveShapes(),
             ApplyRanges(),
             UnstackSum(),
+            ConcatNothing(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
             # constants stand.

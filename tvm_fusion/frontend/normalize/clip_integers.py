@@ -28,8 +28,8 @@ def _clip(value: Any, scope: Scope) -> Any:
     if op_name(value) != "relax.clip" or not isinstance(value.ty, relax.TensorType):
         return None
     dtype = str(value.ty.dtype.dtype)
-    ends = [end for limit in value.args[1:] if (end := _number(limit)) is not None]
-    if not dtype.startswith(("int", "uint")) or len(ends) < 2 or any(end != end for end in ends):
+    ends = [end for end in map(_number, value.args[1:]) if end is not None and end == end]
+    if not dtype.startswith(("int", "uint")) or len(ends) < 2:
         return None
     least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     low, high = (_whole(end, up, least, most) for end, up in zip(ends, (True, False), strict=True))

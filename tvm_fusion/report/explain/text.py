@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ...words import counted
 from .result import Edge, Explanation, Group, Member
 from .rewriting_text import show_rewriting
 
@@ -48,7 +49,7 @@ def show(explanation: Explanation, console: Console) -> None:
 
 def _headline(explanation: Explanation) -> str:
     counts, stock = explanation.counts, explanation.stock
-    kernels, memory = f"{counts.kernels} kernels", _megabytes(counts.intermediate_bytes)
+    kernels, memory = counted(counts.kernels, "kernel"), _megabytes(counts.intermediate_bytes)
     if stock is not None:
         kernels += f" (stock TVM {stock.kernels})"
         memory += f" (stock TVM {_megabytes(stock.intermediate_bytes)})"

@@ -106,8 +106,12 @@ def copy_inputs(program: RowStages) -> RowStages:
         internal.append(copy)
         stages = [_redirect(stage, owner, load, copy) for stage in stages]
         indices = tuple(axis.var for axis in axes)
+        # Rows of a table: behind what computes which of them.
+        read = [other.source for index in load.indices for other in loads_of(index)]
+        behind = [n for n, s in enumerate(stages) if any(contains(s.targets, b) for b in read)]
         stages.insert(
-            0, Stage(copy.name, owner.rows, owner.domain, (), (copy,), (indices,), (load,))
+            max(behind, default=-1) + 1,
+            Stage(copy.name, owner.rows, owner.domain, (), (copy,), (indices,), (load,)),
         )
     return RowStages(program.func, tuple(stages), tuple(internal))
 

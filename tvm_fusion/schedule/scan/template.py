@@ -17,13 +17,14 @@ from ...fusion.group import Group
 from ..half_math import HALF_TYPES
 from ..loops import block, product
 from ..template import Claim, Emission, Refusal, Template
+from .columns_cpu import scan_columns
 from .cpu import scan_cpu
 from .gpu import scan_gpu
 
 
 @dataclass(frozen=True)
 class Sums:
-    """A running sum along the last axis.
+    """A running sum along one axis.
 
     Attributes
     ----------
@@ -31,11 +32,14 @@ class Sums:
         Buffers of the same shape.
     is_exclusive : bool
         Whether an element is no part of its own sum.
+    axis : int
+        Which; the last one on GPUs.
     """
 
     source: ir.Var
     target: ir.Var
     is_exclusive: bool
+    axis: int
 
     @property
     def rows(self) -> Sequence[ir.Expr]:
@@ -67,9 +71,10 @@ class PrefixSum(Template):
         op = group.members[0]
         is_open = len(group) == 1 and op.func is not None and not is_scheduled(op.func)
         if not is_open or op.record is None or op.record.name != NAME:
-            return Refusal("not_mine", "It is not a running sum alone.")
+            return Refusal("not_mine", "It is not a single cumulative sum.")
         (result,) = group.outputs
-        if not is_last(op.record.attrs["axis"], len(result.shape)):
+        axis, rank = op.record.attrs["axis"], len(result.shape)
+        if self._is_gpu and not is_last(axis, rank):
             return Refusal("not_along_rows", f"{op.title} goes along an axis that is not the last.")
         return Claim(
             self,
@@ -78,7 +83,10 @@ class PrefixSum(Template):
             bytes=group.bytes,
             flops=at(product(result.shape)),
             parallelism=at(product(list(result.shape)[:-1])),
-            details={"is_exclusive": bool(op.record.attrs["exclusive"])},
+            details={
+                "is_exclusive": bool(op.record.attrs["exclusive"]),
+                "axis": rank - 1 if axis is None else int(axis) % rank,
+            },
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
@@ -87,8 +95,12 @@ class PrefixSum(Template):
         (given,), (result,) = group.inputs, group.outputs
         source = declare(given.shape, given.dtype, "x")
         made = declare(result.shape, result.dtype, "sums")
-        scan = Sums(source, made, claim.details["is_exclusive"])
-        body = scan_gpu(scan, target) if self._is_gpu else scan_cpu(scan)
+        scan = Sums(source, made, claim.details["is_exclusive"], claim.details["axis"])
+        if self._is_gpu:
+            body = scan_gpu(scan, target)
+        else:
+            is_row = scan.axis == len(given.shape) - 1
+            body = scan_cpu(scan) if is_row else scan_columns(scan)
         func = tirx.PrimFunc([source, *group.scalars, made], block("root", body)).with_attrs(
             {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
         )

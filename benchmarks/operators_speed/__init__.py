@@ -1,0 +1,1 @@
+"""Single ONNX operators at three sizes beside ONNX Runtime, two threads each."""

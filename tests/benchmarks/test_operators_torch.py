@@ -1,0 +1,95 @@
+"""PyTorch's operator samples: no wrong result, no crash, no hang; the record and its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")  # which torch's operator database imports
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+# Cases drawn anew each day, so that runs over a week see most of the database: about 0.4 s each.
+CASES = 500
+
+
+def test_the_record_is_clean_and_its_page_is_generated():
+    from benchmarks.operators_torch import __main__ as command
+    from benchmarks.operators_torch.table import BAD, counts, page
+
+    stored = json.loads(command.RECORD.read_text())
+    totals = counts(stored["operators"])
+    assert not {(d, b): t[b] for d, t in totals.items() for b in BAD if t[b]}
+    right = sum(total["right"] for total in totals.values())
+    programs = sum(n for t in totals.values() for o, n in t.items() if o != "no program")
+    assert right >= 0.6 * programs
+    assert (command.HERE / "README.md").read_text() == page(stored["operators"], stored["command"])
+
+
+def test_drawn_cases_are_right_or_refused():
+    from benchmarks.operators_torch.samples import cases
+    from benchmarks.operators_torch.sweep import sweep
+    from benchmarks.operators_torch.table import BAD
+
+    seed = int(os.environ.get("OPERATORS_SEED", str(os.getpid())))
+    drawn = random.Random(seed).sample(list(cases()), CASES)
+    found = [
+        (result.name, result.dtype, outcome)
+        for result in sweep(drawn, most=1, workers=2, limit=120)
+        for outcome in result.outcomes
+    ]
+    bad = [case for case in found if case[2]["outcome"] in BAD]
+    assert not bad, f"OPERATORS_SEED={seed}: {bad}"
+    assert sum(outcome["outcome"] == "right" for _, _, outcome in found) > CASES // 3
+
+
+def test_a_worker_that_dies_or_hangs_costs_one_sample(monkeypatch):
+    from benchmarks.operators_torch import sweep as module
+
+    answers = [
+        '{"start": -1}',
+        None,
+        '{"start": 0}',
+        '{"number": 0, "outcome": "right"}',
+        '{"start": 1}',
+        "",
+        '{"end": 2}',
+    ]
+
+    class Worker(module._Worker):
+        def __init__(self, limit):
+            self._limit = limit
+            self._process = FakeProcess()
+
+        def _line(self, limit):
+            return answers.pop(0)
+
+    class FakeProcess:
+        class stdin:
+            write = flush = staticmethod(lambda *_: None)
+
+        def kill(self):
+            pass
+
+        def wait(self):
+            return -11
+
+    monkeypatch.setattr(module, "_Worker", Worker)
+    (result,) = module.sweep([("add", "float32")], 2, 1, 1.0)
+    assert [(o["number"], o["outcome"]) for o in result.outcomes] == [(0, "right"), (1, "crash")]
+
+
+def test_differences_are_told():
+    from benchmarks.operators_torch.compare import difference
+    from benchmarks.operators_torch.samples import Sample
+
+    x = torch.tensor([1.0, 2.0])
+    sample = Sample(torch.nn.Identity(), (x,))
+    assert not difference(sample, [x], [x.numpy()])
+    assert "2 results" in difference(sample, [x], [x.numpy()] * 2)
+    assert "float64" in difference(sample, [x], [x.double().numpy()])
+    assert "shape" in difference(sample, [x], [x[None].numpy()])
+    assert "2.5 instead of 2.0 at 1" in difference(sample, [x], [(x + x.ge(2) / 2).numpy()])

@@ -1,0 +1,83 @@
+"""Scattered updates: in the order of the indices, by columns, in one launch of all threads."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from tvm_fusion.device import parse
+
+FUNCTIONS = {
+    "update": lambda old, new: new,
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def scattered(data, indices, updates, mode, names=("a", "b", "c")):
+    params = [
+        relax.Var(name, relax.TensorType(a.shape, str(a.dtype)))
+        for name, a in zip(names, (data, indices, updates), strict=True)
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.scatter_nd(*params, reduction=mode))
+        builder.emit_func_output(result)
+    built = tvm.compile(
+        builder.get(),
+        parse("cpu").tvm_target(),
+        relax_pipeline="tvm_fusion",
+        tir_pipeline="tvm_fusion",
+    )
+    given = [tvm.runtime.tensor(a) for a in (data, indices, updates)]
+    return relax.VirtualMachine(built, tvm.cpu())["main"](*given).numpy()
+
+
+@pytest.mark.parametrize("mode", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("shape", "places", "depth"),
+    [((9, 256), (6,), 1), ((7, 5), (4, 3), 2), ((5, 4, 70), (11,), 1), ((6, 3, 1024), (5, 2), 2),
+     ((50,), (30,), 1), ((4, 17), (1,), 1)],
+)  # fmt: skip
+def test_updates_in_the_order_of_the_indices(shape, places, depth, mode):
+    rng = np.random.default_rng()
+    data = rng.standard_normal(shape).astype("float32")
+    indices = np.stack([rng.integers(0, n, places) for n in shape[:depth]], -1)
+    updates = rng.standard_normal((*places, *shape[depth:])).astype("float32")
+    expected = data.astype("float64")
+    for place in np.ndindex(*places):
+        at = tuple(indices[place])
+        expected[at] = FUNCTIONS[mode](expected[at], updates[place])
+    found = scattered(data, indices, updates, mode)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float16", "int8"])
+def test_other_types(dtype):
+    rng = np.random.default_rng()
+    data = rng.integers(-9, 9, (6, 130)).astype(dtype)
+    updates = rng.integers(-9, 9, (3, 130)).astype(dtype)
+    indices = np.array([[4], [0], [4]], "int32")
+    expected = data.copy()
+    expected[[0, 4]] = updates[[1, 2]]
+    np.testing.assert_array_equal(scattered(data, indices, updates, "update"), expected)
+
+
+def test_extents_that_are_not_known_go_tvms_way():
+    n = tirx.Var("n", "int64")
+    types = [((n, 4), "float32"), ((2, 1), "int64"), ((2, 4), "float32")]
+    params = [relax.Var(f"p{i}", relax.TensorType(*ty)) for i, ty in enumerate(types)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.scatter_nd(*params))
+        builder.emit_func_output(result)
+    pipeline = {"relax_pipeline": "tvm_fusion", "tir_pipeline": "tvm_fusion"}
+    built = tvm.compile(builder.get(), parse("cpu").tvm_target(), **pipeline)
+    data, indices = np.zeros((5, 4), "float32"), np.array([[3], [1]])
+    given = [tvm.runtime.tensor(a) for a in (data, indices, np.ones((2, 4), "float32"))]
+    found = relax.VirtualMachine(built, tvm.cpu())["main"](*given).numpy()
+    np.testing.assert_array_equal(found.sum(1), [0, 4, 0, 4, 0])

@@ -1,0 +1,115 @@
+"""Running sums along an axis before the last, on a CPU.
+
+parallel for each slice before the axis, each block of columns behind it:
+total[columns] = 0
+for i along the axis:
+for each vector of the columns:
+total += x[i]; y[i] = total
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tvm import ir, tirx
+
+from ..._tvm_buffer import scratch
+from ..loops import (
+    block,
+    ceildiv,
+    choose,
+    constant,
+    coordinates,
+    index,
+    loop,
+    product,
+    sequence,
+    tasks,
+    when,
+)
+
+if TYPE_CHECKING:
+    from .template import Sums
+
+COLUMNS = 256  # of a task: a kilobyte of a line, which memory delivers at its full rate
+FEW_TASKS = 16  # below which narrower blocks share the work out better
+NARROW = 64
+LANES = 16  # of a vector; those of what is left over are powers of two
+
+
+def scan_columns(scan: Sums) -> tirx.Stmt:
+    """Write the loop over blocks of columns."""
+    before, behind = scan.source.shape[: scan.axis], scan.source.shape[scan.axis + 1 :]
+    slices, columns = product(before), product(behind)
+    count, extent = constant(slices), constant(columns)
+    if extent is None:
+        blocks = ceildiv(columns, NARROW)
+
+        def some(task: ir.Expr) -> tirx.Stmt:
+            start = tirx.floormod(task, blocks) * NARROW
+            return _block(scan, tirx.floordiv(task, blocks), start, NARROW, columns)
+
+        return tasks(product([slices, blocks]), some)
+    width = COLUMNS if count is None or count * extent >= FEW_TASKS * COLUMNS else NARROW
+    pieces: list[tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]] = []
+    start = 0
+    while start < extent:
+        full = (extent - start) // width
+        if full:
+            pieces.append((product([slices, full]), partial(_piece, scan, full, start, width)))
+            start += full * width
+        width = width // 2
+    total = index(0)
+    for number, _ in pieces:
+        total = total + number
+    return tasks(product([total]), lambda task: choose(task, pieces))
+
+
+def _piece(scan: Sums, full: int, start: int, width: int, task: ir.Expr) -> tirx.Stmt:
+    """Sum one of several blocks of the same width."""
+    first = tirx.floormod(task, index(full)) * width + start
+    return _block(scan, tirx.floordiv(task, index(full)), first, width, None)
+
+
+def _block(
+    scan: Sums, number: ir.Expr, start: ir.Expr, width: int, columns: ir.Expr | None
+) -> tirx.Stmt:
+    """Sum some columns of a slice; those beyond ``columns``, if that is given, are not there."""
+    shape = scan.source.shape
+    before = coordinates(number, list(shape[: scan.axis]))
+    total = scratch([index(width)], scan.dtype, "total", scope="local")
+    lanes = min(width, LANES)
+
+    def lane(body: Callable[[ir.Expr, list[ir.Expr]], tirx.Stmt]) -> tirx.Stmt:
+        def at(position: ir.Expr) -> tirx.Stmt:
+            column = start + position
+            done = body(position, coordinates(column, list(shape[scan.axis + 1 :])))
+            return done if columns is None else when(column < columns, done)
+
+        if columns is not None:
+            return loop("column", width, at)
+
+        def vector(v: ir.Expr) -> tirx.Stmt:
+            kind = tirx.ForKind.VECTORIZED
+            return loop("lane", lanes, lambda i: at(v * lanes + i), kind)
+
+        return loop("vector", width // lanes, vector)
+
+    def clear(position: ir.Expr, _: list[ir.Expr]) -> tirx.Stmt:
+        return tirx.BufferStore(total, tirx.const(0, scan.dtype), [position])
+
+    def line(i: ir.Expr) -> tirx.Stmt:
+        def element(position: ir.Expr, behind: list[ir.Expr]) -> tirx.Stmt:
+            place = [*before, i, *behind]
+            held = tirx.BufferLoad(total, [position])
+            value = tirx.Cast(scan.dtype, tirx.BufferLoad(scan.source, place))
+            take = tirx.BufferStore(total, held + value, [position])
+            put = tirx.BufferStore(scan.target, tirx.Cast(str(scan.target.dtype), held), place)
+            return sequence([put, take] if scan.is_exclusive else [take, put])
+
+        return lane(element)
+
+    body = sequence([lane(clear), loop("i", shape[scan.axis], line)])
+    return block("columns", body, [total])
