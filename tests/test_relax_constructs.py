@@ -12,6 +12,7 @@ from tvm.script import relax as R
 
 import tvm_fusion
 from tvm_fusion.device import parse
+from tvm_fusion.errors import named
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -107,3 +108,9 @@ def test_operator_that_cannot_be_lowered_is_named():
         builder.emit_func_output(y)
     with pytest.raises(tvm_fusion.UserError, match="operator negative cannot be lowered"):
         tvm_fusion.compile(builder.get(), "cpu")
+
+
+def test_operators_in_messages_of_tvm_are_named():
+    found = f"unknown intrinsic {tvm.ir.Op.get('tirx.cosh')!s} of x"
+    assert "span=None" in found
+    assert named(found) == "unknown intrinsic tirx.cosh of x"

@@ -53,6 +53,7 @@ class _Edge:
 
 
 Rows = list[dict[int, ir.Expr]]  # per row axis: the row of each stage's points
+Positions = dict[Buffer, tuple[tuple[int, ...], ...]]  # per input: of each load of it
 
 
 def align(stages: Sequence[Stage], inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Aligned:
@@ -120,14 +121,14 @@ class _Links:
 
     Attributes
     ----------
-    positions : dict of int to dict of Buffer to list of int
-        Per stage with a row, where it reads each input at that row.
+    positions : dict of int to Positions
+        Per stage with a row, where it reads inputs at that row.
     tried : dict of int to int
         Per stage without a row, with how many of those that have one, in the order in which they
         got it, it shares no part of an input.
     """
 
-    positions: dict[int, dict[Buffer, list[int]]] = field(default_factory=dict)
+    positions: dict[int, Positions] = field(default_factory=dict)
     tried: dict[int, int] = field(default_factory=dict)
 
 
@@ -259,11 +260,11 @@ class _Spread:
                 if known not in links.positions:
                     links.positions[known] = self._matches(known, row[known])
                 for mine in self._input_loads(k):
-                    positions = links.positions[known].get(mine.source, ())
-                    found = self._through_input(k, mine, positions)
-                    if found is not None and self._fits(k, found, extent):
-                        row[k] = found
-                        return True
+                    for positions in links.positions[known].get(mine.source, ()):
+                        found = self._through_input(k, mine, positions)
+                        if found is not None and self._fits(k, found, extent):
+                            row[k] = found
+                            return True
                 links.tried[k] = links.tried.get(k, 0) + 1
         # Reductions first: the rows of maps can follow any of their axes.
         for k in sorted(missing, key=lambda k: self.stages[k].is_map):
@@ -287,19 +288,23 @@ class _Spread:
             self._loads[k].reverse()
         return self._loads[k]
 
-    def _matches(self, k: int, row: ir.Expr) -> dict[Buffer, list[int]]:
-        """List the positions at which a stage reads inputs at its row, each input's in order."""
+    def _matches(self, k: int, row: ir.Expr) -> Positions:
+        """List the positions at which each load of an input is at a stage's row, all alike once."""
         whole = self.whole[k]
-        found: dict[Buffer, list[int]] = {}
+        found: dict[Buffer, dict[tuple[int, ...], None]] = {}
         known: dict[tvm_ffi.StructuralKey, bool] = {}
+
+        def is_row(index: ir.Expr) -> bool:
+            key = tvm_ffi.StructuralKey(index)
+            if key not in known:
+                known[key] = not has_load(index) and whole.equal(index, row)
+            return known[key]
+
         for read in self._input_loads(k):
-            for position, index in enumerate(read.indices):
-                key = tvm_ffi.StructuralKey(index)
-                if key not in known:
-                    known[key] = not has_load(index) and whole.equal(index, row)
-                if known[key] and position not in found.setdefault(read.source, []):
-                    found[read.source].append(position)
-        return found
+            positions = tuple(p for p, index in enumerate(read.indices) if is_row(index))
+            if positions:
+                found.setdefault(read.source, {})[positions] = None
+        return {source: tuple(alike) for source, alike in found.items()}
 
     def _through_input(
         self, k: int, mine: ir.TensorLoad, positions: Sequence[int]
