@@ -3,7 +3,7 @@
 import pytest
 import tvm_ffi
 from group_kernels import group, kernel, tensor
-from tvm import relax
+from tvm import relax, s_tir
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
