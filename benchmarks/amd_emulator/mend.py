@@ -62,7 +62,7 @@ def mended_pseudo_code(pcode: Callable[[Any], str]) -> Callable[[Any], str]:
     """Mend the pseudo code of instructions.
 
     Lanes of DS_PERMUTE and DS_BPERMUTE wrap ("high-order bits are ignored", AMD's guide says); the
-    parser knows no modulo. And a NaN of 16 bits is written as a number that no float16 holds.
+    parser knows no modulo. NaN and infinities of 16 bits it does not know either.
     """
 
     def get(op: Any) -> str:
@@ -70,6 +70,8 @@ def mended_pseudo_code(pcode: Callable[[Any], str]) -> Callable[[Any], str]:
         if "PERMUTE" in op.name:
             lanes = r"(/ 4U?) % (\d+)(U?)"
             text = re.sub(lanes, lambda m: f"{m[1]} & {int(m[2]) - 1}{m[3]}", text)
-        return text.replace("16'F(0xfe00)", "NAN.f16")
+        for name in ("NAN", "+INF", "-INF"):
+            text = text.replace(f"{name}.f16", f"16'F({name}.f32)")
+        return text.replace("16'F(0xfe00)", "16'F(NAN.f32)")
 
     return get

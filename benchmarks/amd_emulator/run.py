@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -108,13 +107,3 @@ def _host(tensor: Any) -> np.ndarray:
 def _sentence(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()] or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"
-
-
-def main() -> None:
-    """Print what a quick look needs: ``python -m benchmarks.amd_emulator.run FOLDER CASE...``."""
-    for one in run(Path(sys.argv[1]), sys.argv[2:] or CASES):
-        print(one, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -49,3 +49,16 @@ def test_rocm_artifact_holds_a_code_object(tmp_path, arch):
     flags = elf_flags((folder / "model.so").read_bytes(), EM_AMDGPU)
     assert [flag & 0xFF for flag in flags] == [AMD_MACHINES[arch]]
     assert f"is made for rocm:{arch}; this TVM runtime has no support" in refusal(folder)
+
+
+@pytest.mark.rocm_toolchain
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.parametrize(
+    ("name", "arch"), [("t5_small_enc", "gfx1100"), ("bert_base_dyn", "gfx942")]
+)
+def test_kernels_of_models_on_amd_keep_to_their_registers(name, arch):
+    """Whatever addresses shared memory as global, or does not wait, is refused by the build."""
+    dims = {"seq": tvm_fusion.DimRange(1, 300)} if name.endswith("_dyn") else {}
+    artifact = tvm_fusion.compile(zoo.load(name), f"rocm:{arch}", precision="fp16", dims=dims)
+    codes = [d["code"] for d in artifact.manifest["decisions"]]
+    assert not {"out_of_registers", "claim_broken"} & set(codes)

@@ -1,0 +1,61 @@
+"""The command line: run all cases, write ``results/amd_emulator.json`` and ``README.md``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import records
+
+from .cases import CASES
+from .run import ARCHS, DTYPES, run
+from .table import render
+
+HERE = Path(__file__).parent
+RECORD = HERE / "results" / "amd_emulator.json"
+VARIABLE = "TINYGRAD"
+
+
+def main() -> int:
+    """Run and render; returns 1 if a result is wrong or missing."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.amd_emulator", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--arch", choices=ARCHS, help="one of them alone")
+    parser.add_argument("--dtype", choices=DTYPES, help="one of them alone")
+    parser.add_argument("--reverse", action="store_true", help="waves from the last to the first")
+    parser.add_argument("--tinygrad", type=Path, default=os.environ.get(VARIABLE))
+    parser.add_argument("--out", type=Path, help="another file; the page stays as it is")
+    parser.add_argument("--render", action="store_true", help="write the page again, no more")
+    options = parser.parse_args()
+    path = options.out or RECORD
+    if options.render:
+        (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
+        return 0
+    if options.tinygrad is None:
+        parser.error(f"name a checkout of tinygrad by --tinygrad or {VARIABLE}")
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    runs: list[dict[str, Any]] = []
+    for one in run(
+        Path(options.tinygrad).resolve(),
+        options.cases or CASES,
+        [options.arch] if options.arch else ARCHS,
+        [options.dtype] if options.dtype else DTYPES,
+        options.reverse,
+    ):
+        print(one, file=sys.stderr, flush=True)
+        runs.append(one)
+    path.write_text(
+        records.text({"order": "reverse" if options.reverse else "forward", "runs": runs})
+    )
+    if options.out is None:
+        (HERE / "README.md").write_text(render(json.loads(path.read_text())))
+    return 0 if all(one.get("right") for one in runs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""AMD kernels run in tinygrad's emulator, where a checkout of it is at hand."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.amd_emulator import mend, table
+from benchmarks.amd_emulator.__main__ import RECORD, VARIABLE
+from benchmarks.amd_emulator.cases import CASES
+from benchmarks.amd_emulator.run import ARCHS, DTYPES
+from tvm_fusion.deploy.toolchain import rocm
+
+# A kind for each way in which threads exchange values.
+FEW = ("softmax of short rows", "GEMV + bias + SiLU", "scan", "transpose")
+
+
+def test_the_record_holds_every_kind_and_the_page_is_its_own():
+    record = json.loads(RECORD.read_text())
+    kinds = {(r["case"], r["arch"], r["dtype"]) for r in record["runs"]}
+    assert kinds == {(c, a, d) for c in CASES for a in ARCHS for d in DTYPES}
+    assert len(CASES) >= 23
+    assert (RECORD.parents[1] / "README.md").read_text() == table.render(record)
+
+
+def test_another_emulator_is_not_mended():
+    with pytest.raises(ValueError, match="the emulator has changed"):
+        mend.mended("import ctypes\n")
+
+
+@pytest.mark.rocm_toolchain
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.skipif(
+    VARIABLE not in os.environ,
+    reason=f"set {VARIABLE} to a checkout of github.com/tinygrad/tinygrad to run AMD kernels",
+)
+@pytest.mark.parametrize("order", [[], ["--reverse"]], ids=["forward", "reverse"])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_kernels_are_right_in_the_emulator(arch, order, tmp_path):
+    out = tmp_path / "runs.json"
+    command = [sys.executable, "-m", "benchmarks.amd_emulator", *FEW, "--arch", arch, *order]
+    done = subprocess.run(
+        [*command, "--dtype", "float16", "--out", str(out)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    runs = json.loads(out.read_text())["runs"]
+    assert [r["case"] for r in runs if r["right"]] == list(FEW)
