@@ -6,7 +6,9 @@ The graph is the one inside the onnx package; its weights are drawn from a seed.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -17,11 +19,24 @@ MODEL = "light_resnet50"
 FOLDER = Path("build")
 
 
-def demo() -> int:
-    """Run the commands that a user would type; stop at the first that fails."""
+def demo(load: Callable[[], Any] = lambda: zoo.load(MODEL), name: str = "resnet50") -> int:
+    """Run the commands that a user would type; stop at the first that fails.
+
+    Parameters
+    ----------
+    load : callable
+        Gives the model.
+    name : str
+        Of the model's file and of the artifact.
+
+    Returns
+    -------
+    int
+        Exit code of the command that failed, or 0.
+    """
     FOLDER.mkdir(exist_ok=True)
-    model, artifact = FOLDER / "resnet50.onnx", FOLDER / "resnet50"
-    onnx.save(zoo.load(MODEL), model)
+    model, artifact = FOLDER / f"{name}.onnx", FOLDER / name
+    onnx.save(load(), model)
     for command in (
         ["compile", str(model), "-o", str(artifact)],
         ["check", str(artifact), str(model)],

@@ -9,6 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import _interrupt
+
+if _interrupt.is_command_line():
+    _interrupt.end_at_once()
+
 from . import _tvm
 
 if TYPE_CHECKING:

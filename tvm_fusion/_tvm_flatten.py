@@ -23,7 +23,9 @@ from tvm import ir, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.s_tir import pipeline
 
+from ._tvm_bf16_lower import ComputeLegalizeElsewhere, LowerBF16
 from ._tvm_let import LetInRegisters
+from ._tvm_storage import SeparateStorage
 from .fusion.expressions import loads
 from .fusion.polynomial import Polynomials
 from .schedule.loops import constant, find
@@ -32,16 +34,23 @@ DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
 def s_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
-    """TVM's pipeline of functions over SBlocks, in which indices are flattened rightly.
+    """TVM's pipeline of functions over SBlocks, with ours in the place of some of its passes.
 
-    TVM gives its passes no place between those before and after. Variables of large expressions
-    go into registers behind the vectorization; see :mod:`tvm_fusion._tvm_let`.
+    TVM gives passes no place between those before and after.
     """
 
     def vectorize(is_enabled: bool) -> Pass:
         return Sequential([tirx.transform.VectorizeLoop(is_enabled), LetInRegisters()])
 
-    ours = {"FlattenBuffer": FlattenRightly, "VectorizeLoop": vectorize}
+    ours = {
+        "FlattenBuffer": FlattenRightly,
+        "VectorizeLoop": vectorize,
+        "StorageRewrite": SeparateStorage,
+        "BF16ComputeLegalize": ComputeLegalizeElsewhere,
+        "FP8ComputeLegalize": lambda: Sequential(
+            [tirx.transform.FP8ComputeLegalize(), LowerBF16()]
+        ),
+    }
     passes = SimpleNamespace(**{**vars(tirx.transform), **ours})
     names = {"tirx": SimpleNamespace(**{**vars(tirx), "transform": passes})}
     source = pipeline.default_s_tir_pipeline

@@ -8,8 +8,7 @@ from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from typing import Any
 
-import tvm_ffi
-
+from ._tvm_errors import register_errors
 from ._tvm_fork import has_run_kernels
 from .config import FusionConfig
 from .deploy import manifest
@@ -21,8 +20,7 @@ from .fusion.decisions import recording
 from .signature import Signature
 from .threads import choose_threads
 
-# A UserError that a pass raises crosses TVM's C++ and arrives as itself.
-tvm_ffi.register_error("UserError", UserError)
+register_errors()
 
 
 def compile(  # the public name, as in tvm.compile
@@ -76,7 +74,10 @@ def compile(  # the public name, as in tvm.compile
             config={"relax.backend.use_cuda_graph": config.cuda_graph}
         )
         if not imported.signatures:
-            raise UserError(f"{imported.source} has no function from tensors to tensors")
+            raise UserError(
+                f"{imported.source} has no function from tensors to tensors",
+                advice="give it one, such as main, whose parameters and results are tensors",
+            )
         choose_threads()
         has_run_kernels()  # evaluates constants
         names = WeightNames((name, const) for const, name in imported.weight_names.items())

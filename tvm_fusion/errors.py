@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_OP = re.compile(r"""ir\.Op\(span=None.*?name=["']([\w.]+)["'].*?support_level=\d+\)""", re.DOTALL)
+
 
 class UserError(Exception):
     """Something that the user can put right, told in one sentence.
@@ -27,3 +31,20 @@ class UserError(Exception):
         self.found, self.expected, self.advice = found, expected, advice
         parts = [found, f"expected {expected}" if expected else None, advice]
         super().__init__("; ".join(part.rstrip(".") for part in parts if part) + ".")
+
+
+def reason_of(error: Exception) -> str:
+    """Keep the sentence of an error of TVM, which prints whole functions before or after it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    marked = [line for line in lines if line.startswith("Error message:")]
+    text = (
+        marked[-1].removeprefix("Error message:").strip()
+        if marked
+        else (lines or ["no message"])[0]
+    )
+    return f"{type(error).__name__}: {named(text)}"
+
+
+def named(text: str) -> str:
+    """Name operators that TVM's messages print as objects: ``ir.Op(span=None, ...)``."""
+    return _OP.sub(lambda found: found[1], text)

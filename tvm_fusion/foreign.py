@@ -10,7 +10,9 @@ from tvm.ir.transform import Pass, PassContext, Sequential
 
 # Somebody else has decided about functions that carry one of these: matched patterns, code for an
 # external library, groups that are already fused.
-FOREIGN_ATTRS = ("Composite", "Codegen", "Primitive")
+EXTERNAL_ATTRS = ("Composite", "Codegen")
+PRIMITIVE = "Primitive"
+FOREIGN_ATTRS = (*EXTERNAL_ATTRS, PRIMITIVE)
 SCHEDULED = (
     "tirx.is_scheduled"  # TVM's own mark: DLight and MetaSchedule leave such PrimFuncs alone
 )
@@ -20,6 +22,11 @@ LOWERED = "tvm_fusion.lowered"  # marks a function that is in the virtual machin
 def is_ours(func: Any) -> bool:
     """Tell whether passes may rewrite a function: a Relax function without foreign attributes."""
     return isinstance(func, relax.Function) and not any(_marked(func, n) for n in FOREIGN_ATTRS)
+
+
+def is_external(func: Any) -> bool:
+    """Tell whether a function is for an external code generator."""
+    return any(_marked(func, n) for n in EXTERNAL_ATTRS)
 
 
 def is_lowered(func: relax.Function) -> bool:

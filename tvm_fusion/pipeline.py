@@ -20,10 +20,13 @@ from ._tvm_bool import BytesForBooleans
 from ._tvm_cse import without_cse
 from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
+from ._tvm_nan import KeepNaNTests, PassNaNOn
+from ._tvm_shuffle import NarrowLanes
 from ._tvm_stack import RegistersOnStack
 from .config import FusionConfig
 from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
+from .ecg.unlowered import RefuseUnlowered
 from .foreign import has_blocks
 from .schedule.bit_math import BitMath
 from .schedule.half_math import HalfMath
@@ -38,11 +41,16 @@ STAGES: tuple[tuple[str, type], ...] = (
 
 
 def stages(config: FusionConfig | None = None) -> list[Pass]:
-    """List the passes of all stages, with a dump after each where the config names a folder."""
+    """List the passes of all stages, with a dump after each where the config names a folder.
+
+    What legalization leaves is refused before anything is planned.
+    """
     config = config or FusionConfig()
     passes: list[Pass] = []
     for number, (name, _) in enumerate(STAGES, start=1):
         passes.append(stage(name, config))
+        if name == "ecg":
+            passes.append(RefuseUnlowered())
         if config.dump is not None:
             passes.append(Dump(config.dump / f"{number}_{name}.py"))
     return passes
@@ -100,7 +108,9 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames(), BytesForBooleans(), HalfMath(), BitMath()])(mod)
+        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), BitMath()])(
+            mod
+        )
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():
@@ -113,10 +123,12 @@ def tir_pipeline():
         return lowered
 
     def finalize_host() -> Pass:
-        return Sequential([NaturalAlignment(), RegistersOnStack(), finalize_host_tvm()])
+        return Sequential(
+            [NaturalAlignment(), RegistersOnStack(), finalize_host_tvm(), PassNaNOn()]
+        )
 
     def finalize_device() -> Pass:
-        return Sequential([ReadBehindWaits(), finalize_device_tvm()])
+        return Sequential([ReadBehindWaits(), NarrowLanes(), finalize_device_tvm(), PassNaNOn()])
 
     return run, finalize_host, finalize_device
 

@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
-from tvm_fusion.cli.main import COMMANDS
+from tvm_fusion.cli.dispatch import COMMANDS
 
 
 def object_of(result, code=0):
@@ -25,8 +25,9 @@ def test_compile(cli, dense_file, tmp_path):
     found = object_of(cli("compile", dense_file, "-o", folder, "--dim", "batch=1..4", "--json"))
     assert set(found) == {
         "artifact", "target", "seconds", "peak_rss_mb", "kernels", "calls", "intermediate_bytes",
-        "fallbacks", "files",
+        "not_fused", "not_recomposed", "explain", "fallbacks", "files",
     }  # fmt: skip
+    assert found["explain"] == f"tvm-fusion explain {dense_file} --dim batch=1..4"
     assert 0 < found["seconds"] < 600
     assert found["peak_rss_mb"] > 10
     assert found["kernels"] >= 1
@@ -199,3 +200,28 @@ def test_the_program_itself(dense_folder, tmp_path):
     wrong = subprocess.run([*command, "inspect", tmp_path], capture_output=True, text=True)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.count("\n") == 1
+
+
+def test_notes_are_a_few_lines():
+    from tvm_fusion.cli.notes import Notes, lines
+
+    def decision(n, verdict, consumer="", classes=(), sentence="Why."):
+        return {
+            "producer": f"lv{n}", "consumer": consumer, "verdict": verdict, "classes": classes,
+            "sentence": sentence,
+        }  # fmt: skip
+
+    edges = [decision(n, "refused", f"lv{n + 1}", ["Shuffle", "Shuffle"]) for n in range(100)]
+    misses = [decision(1, "refused", "attention")]
+    alike = [decision(n, "fallback") for n in range(9)]
+    others = [decision(n, "fallback", sentence=f"Why {n}.") for n in range(9)]
+    notes = Notes.of([*edges, edges[0], *misses, *alike, *others])
+    assert (notes.not_fused, notes.not_recomposed, len(notes.others)) == (100, 1, 18)
+    text = lines(notes, "command")
+    assert text[0] == (
+        "100 pairs of operators not fused, 1 pattern not recomposed (--rewrites); reasons: command"
+    )
+    assert text[1] == "lv0 and 8 more: Why."
+    assert text[-1] == "5 other notes: see --json"
+    assert len(text) == 7
+    assert lines(Notes.of([]), "command") == []

@@ -19,7 +19,7 @@ def test_explain(cli, dense_file):
     assert {
         "model", "target", "about", "kernels", "calls", "intermediate_bytes", "caveats",
         "stock_kernels", "stock_calls", "stock_intermediate_bytes", "stock_from", "assumed_dim",
-        "groups", "refused", "views", "opaque", "fallbacks", "rewriting",
+        "groups", "refused", "views", "opaque", "fallbacks", "rewriting", "recomposed",
     } == set(found)  # fmt: skip
     assert 1 <= found["kernels"] <= found["stock_kernels"]
     assert found["intermediate_bytes"] <= found["stock_intermediate_bytes"]
@@ -134,7 +134,7 @@ def test_what_bisect_finds_is_printed(cli, dense_file, monkeypatch):
         "a = relax.exp (One-to-One)",
         "a -> b: fused. One kernel by t.",
         "it is enough to fuse a (exp)",
-        "slow: 12.0 us fused, 3.0 us apart",
+        "slow: 12.0 us fused, 3.0 us unfused",
         "without them: error 1.00e-07 in y",
     ):
         assert words in result.out

@@ -1,6 +1,7 @@
 """Every mistake of a user: exit code 2, one line, no traceback, nothing written."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from onnx import TensorProto as T
 from tiny_models import dense, dense_data, onnx_model
 
-from tvm_fusion.cli.main import COMMANDS
+from tvm_fusion.cli.dispatch import COMMANDS
 from tvm_fusion.deploy import load, manifest
 
 
@@ -33,6 +34,10 @@ def missing(place, _whole):
 
 def a_folder(place, _whole):
     (place / "m.onnx").mkdir()
+
+
+def a_pipe(place, _whole):
+    os.mkfifo(place / "m.onnx")
 
 
 def without_external_data(place, _whole):
@@ -64,6 +69,7 @@ def unsupported(place, _whole):
         (empty, "m.onnx is not an ONNX file"),
         (missing, "m.onnx does not exist; expected an ONNX file; check the path"),
         (a_folder, "m.onnx is a folder; expected an ONNX file"),
+        (a_pipe, "m.onnx is a device or a pipe; expected an ONNX file; write the model to a file"),
         (without_external_data, "m.onnx keeps its weights in m.data, which is not beside it"),
         (with_external_data_cut_short, "m.data is cut short: 5 bytes"),
         (unsupported, r"unsupported operators Det \(2x\), StringNormalizer \(1x\)"),
@@ -85,6 +91,8 @@ def test_a_model_that_cannot_be_compiled(cli, dense_file, tmp_path, make, words)
         (["--dim", "length=3"], "--dim length names no dimension of the model; expected one of"),
         (["--dim", "batch=1", "--dim", "batch=2"], "names 'batch' again"),
         (["--dim", "batch=1", "--target", "vax"], "unknown target 'vax'; expected cpu, cpu:<name>"),
+        (["--dim", "batch=1", "--target", "sm_80"], "unknown target 'sm_80'.*; write cuda:sm_80"),
+        (["--dim", "batch=1", "--target", "gpu"], "unknown target 'gpu'.*; write cuda or rocm"),
         (["--dim", "batch=1", "--target", "cuda:sm_11"], "unknown cuda architecture 'sm_11'; exp"),
         (["--dim", "batch=1", "--target", "rocm:gfx1"], "unknown rocm architecture 'gfx1'; expec"),
         (["--dim", "batch=1", "--target", "cpu:386sx"], "unknown CPU '386sx'; expected a name"),
@@ -237,6 +245,9 @@ def test_an_artifact_that_cannot_be_run(
 
 def test_a_check_against_what_is_no_model(cli, dense_folder, dense_file, arrays, tmp_path):
     assert "there is no file" in cli("check", dense_folder, tmp_path / "none.onnx").sentence
+    assert "is no regular file" in cli("check", dense_folder, "/dev/null").sentence
+    assert "is a model and not an artifact" in cli("check", dense_file, dense_folder).sentence
+    assert "there is no folder" in cli("check", tmp_path / "none", dense_file).sentence
     assert "the reference cannot run" in cli("check", dense_folder, arrays / "text.npy").sentence
     other = onnx_model([("Relu", ["x"], ["y"])], [("x", T.FLOAT, [3])], [("y", T.FLOAT, [3])])
     onnx.save(other, tmp_path / "other.onnx")

@@ -59,8 +59,7 @@ def test_range_of_one_extent_is_that_extent():
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (0, "--dim n=0; expected an extent of at least 1."),
-        (-2, "--dim n=-2; expected an extent of at least 1."),
+        (-2, "--dim n=-2; expected an extent of at least 0."),
         (DimRange(5, 4), "--dim n=5..4; expected 1 <= LOW <= HIGH."),
         (DimRange(0, 4), "--dim n=0..4; expected 1 <= LOW <= HIGH."),
     ],

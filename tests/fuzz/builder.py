@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from .dims import Dim, Env, Extent, fit_shape, resolve
+from .dtypes import FLOATS
 from .graph import Graph, Leaf, Node
-from .reference import FLOATS, SLACK, Value, distance_in_spreads, evaluate_node, leaf_value
+from .reference import SLACK, Value, distance_in_spreads, evaluate_node, finite_part, leaf_value
 
-LARGEST = {"float16": 2e3, "float32": 1e5}  # of any value
+LARGEST = {"float16": 2e3, "bfloat16": 1e5, "float32": 1e5}  # of any value
 TAME = 16.0  # of the values that a recipe hands on
-SPREAD = {"float16": 8e-3, "float32": 1e-4}  # of a value, in its largest element
+SPREAD = {"float16": 8e-3, "bfloat16": 6e-2, "float32": 1e-4}  # of a value, in its largest element
 ELEMENTS = 20_000
 INTEGER = 4096
+# Orders with NaN in them, and products with the zeros between pixels, are nobody's promise.
+FINITE_ONLY = ("sort", "argsort", "topk", "median", "image.resize2d", "nn.conv2d_transpose")
+LARGE_INTEGER = {"int32": 2**30, "int64": 2**52}  # what integers may reach in wide graphs
 
 
 class Rejected(Exception):
@@ -25,7 +29,8 @@ class Rejected(Exception):
 class Builder:
     """Leaves and nodes so far, with their values at every instantiation."""
 
-    def __init__(self, seed: int, envs: tuple[Env, ...], dtype: str):
+    def __init__(self, seed: int, envs: tuple[Env, ...], dtype: str, draws: Collection[str] = ()):
+        self.draws = frozenset(draws)  # of generate.DRAWS
         self.rng = np.random.default_rng(seed)
         self.seed, self.envs, self.dtype = seed, envs, dtype
         self.leaves: list[Leaf] = []
@@ -117,6 +122,10 @@ class Builder:
         self, operator: str, *inputs: int, gives: Sequence[str | None], **attrs: Any
     ) -> list[int]:
         """Add a node; a dtype of None follows from the reference's kind and the inputs."""
+        if operator in FINITE_ONLY and not all(x.is_finite for v in inputs for x in self.values[v]):
+            raise Rejected(f"{operator} of what is not finite is nobody's promise")
+        if operator in ("add", "subtract", "divide") and self._may_cancel(*inputs):
+            raise Rejected("NaN or infinity that simplifiers may cancel")
         draft = Node(operator, inputs, (len(self.types),), attrs)
         results: list[list[Value]] = []
         for index, env in enumerate(self.envs):
@@ -141,8 +150,10 @@ class Builder:
 
     def tame(self, value: int) -> int:
         """Scale a value back by a power of two where it has become large."""
-        largest = max(float(np.abs(v.exact).max(initial=0)) for v in self.values[value])
-        if not self.is_float(value) or largest <= TAME:
+        if not self.is_float(value):
+            return value
+        largest = max(float(np.abs(v.finite).max(initial=0)) for v in self.values[value])
+        if largest <= TAME:
             return value
         factor = 2.0 ** -np.ceil(np.log2(largest / 4))
         return self.emit("multiply", value, self.scalar(factor, self.dtype_of(value)))
@@ -153,7 +164,7 @@ class Builder:
         uses = dict(self.uses)
         try:
             recipe(self)
-        except Rejected:
+        except (Rejected, ValueError):  # numpy refuses to draw from nothing
             del self.leaves[counts[0] :], self.nodes[counts[1] :]
             for value in range(counts[2], len(self.types)):
                 del self.types[value]
@@ -192,19 +203,56 @@ class Builder:
                 return self.dtype_of(v)
         return self.dtype if floating else "int64"
 
+    def special_sources(self, value: int) -> frozenset[int]:
+        """List the leaves with NaN or infinities that a value comes from."""
+        if all(v.is_finite for v in self.values[value]):
+            return frozenset()
+        node = self._producer(value)
+        if node is None:
+            return frozenset([value])
+        return frozenset().union(*(self.special_sources(v) for v in node.inputs))
+
+    def _may_cancel(self, one: int, two: int) -> bool:
+        """Tell whether both operands hold the same NaN or infinities.
+
+        ``x - x`` is NaN then, and 0 for all numbers: TVM's simplifier writes 0, as it may where
+        the original is not finite. A sum or a maximum of several elements is no such operand.
+        """
+        if not self.special_sources(one) & self.special_sources(two):
+            return False
+        for value in (one, two):
+            node = self._producer(value)
+            if node is not None and node.operator in ("max", "mean", "sum"):
+                before = self.values[node.inputs[0]][0].exact.size
+                if before > self.values[value][0].exact.size:
+                    return False
+        return True
+
+    def _producer(self, value: int) -> Node | None:
+        return next((node for node in self.nodes if value in node.outputs), None)
+
     def _require_sane(self, at: list[Value], dtype: str) -> None:
         for value in at:
             exact = value.exact
-            if exact.size == 0 or exact.size > ELEMENTS:
+            if exact.size > ELEMENTS or (exact.size == 0 and "empty" not in self.draws):
                 raise Rejected("empty or too large")
-            largest = np.abs(exact.astype("float64")).max()
+            largest = np.abs(exact.astype("float64")).max(initial=0)
             if dtype in FLOATS:
+                if "special" in self.draws:
+                    largest = np.abs(finite_part(exact)).max(initial=0)
+                    if np.mean(~np.isfinite(exact)) > 0.7:
+                        raise Rejected("hardly a number left")
+                elif exact.size == 0:
+                    continue
                 if not largest <= LARGEST[dtype]:
                     raise Rejected("out of range or not a number")
-                if not value.spread.max() <= SPREAD[dtype] * max(largest, 1e-3):
+                if not value.spread.max(initial=0) <= SPREAD[dtype] * max(largest, 1e-3):
                     raise Rejected("badly conditioned")
-            elif largest > INTEGER:
+            elif largest > self._largest_integer(dtype):
                 raise Rejected("integers too large")
+
+    def _largest_integer(self, dtype: str) -> int:
+        return LARGE_INTEGER.get(dtype, INTEGER) if "integers" in self.draws else INTEGER
 
     def _random(self, shape: Sequence[int], dtype: str, low: float, high: float) -> np.ndarray:
         if dtype == "bool":

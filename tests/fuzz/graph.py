@@ -11,6 +11,7 @@ import tvm
 from tvm import relax, tirx
 
 from .dims import Dim, Env, Extent, resolve
+from .dtypes import FLOATS, HALVES
 from .operators import OPERATORS
 
 
@@ -82,7 +83,28 @@ class Graph:
     @property
     def has_half(self) -> bool:
         """Tell whether any value is of a half type."""
-        return any(dtype == "float16" for _, dtype in self.types.values())
+        return any(dtype in HALVES for _, dtype in self.types.values())
+
+    @property
+    def is_empty_somewhere(self) -> bool:
+        """Tell whether a value has no elements at one of the instantiations."""
+        return any(
+            0 in resolve(shape, env) for shape, _ in self.types.values() for env in self.envs
+        )
+
+    @property
+    def has_special(self) -> bool:
+        """Tell whether a leaf holds NaN or infinities."""
+        return any(
+            not np.isfinite(finite).all()
+            for leaf in self.leaves
+            for finite in leaf.data
+            if leaf.dtype in FLOATS
+        )
+
+    def has_dtype(self, *dtypes: str) -> bool:
+        """Tell whether any value is of one of these types."""
+        return any(dtype in dtypes for _, dtype in self.types.values())
 
     def pruned(self) -> Graph:
         """Drop what no output needs."""

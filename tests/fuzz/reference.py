@@ -3,6 +3,7 @@
 Beside the exact evaluation run perturbed ones (Monte Carlo arithmetic; Parker, "Monte Carlo
 Arithmetic", 1997): the result of every node is moved by a random amount of its dtype's rounding.
 How far they spread says what error a value may have after all that was computed before it.
+Elements that are NaN or infinite have no spread as long as the perturbed ones are the same.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from .dims import resolve
+from .dtypes import FLOATS
 from .graph import Graph, Node
 from .operators import OPERATORS
 
 REPLICAS = 4  # perturbed evaluations
+FAR = 1e9  # a distance that no rounding covers
 SLACK = 16  # the largest error accepted, in spreads
-FLOATS = ("float16", "float32")
 # Rounding of one operation, relative; library functions and sums in float32 lose a few bits.
-ROUNDING = {"float16": 2.0**-11, "float32": 2.0**-22}
+ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}
 COMPOSITE = 8  # operators of at least so much noise have intermediate results of their own
-TINY = {"float16": 2.0**-24, "float32": 2.0**-126}
+TINY = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126}
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,16 @@ class Value:
     perturbed: tuple[np.ndarray, ...]
 
     @property
+    def finite(self) -> np.ndarray:
+        """The exact value, with zeros for what is NaN or infinite."""
+        return finite_part(self.exact)
+
+    @property
+    def is_finite(self) -> bool:
+        """Tell whether no element is NaN or infinite."""
+        return self.exact.dtype.kind != "f" or bool(np.isfinite(self.exact).all())
+
+    @property
     def spread(self) -> np.ndarray:
         """Largest distance of a perturbed evaluation from the exact one, per element."""
         return _spread(self.exact, self.perturbed)
@@ -42,7 +54,7 @@ class Value:
         """Return the largest acceptable error per element; zero for integers and booleans."""
         if dtype not in FLOATS or self.exact.size == 0:
             return np.zeros(self.exact.shape)
-        spread, scale = self.spread, np.abs(self.exact).max()
+        spread, scale = self.spread, np.abs(self.finite).max()
         floor = 2 * ROUNDING[dtype] * scale + TINY[dtype]
         # Few replicas may agree at an element by chance; its neighbours say how likely that is.
         axis = max((i for i, n in enumerate(spread.shape) if n > 1), default=None)
@@ -116,6 +128,9 @@ def distance_in_spreads(
         ]
     if exact.size == 0:
         return None
+    if any(not v.is_finite for v in inputs):
+        # No rounding leads from NaN or infinity to the other side of a jump.
+        exact, others = _far(exact), [_far(other) for other in others]
     spread = float(_spread(exact, others).max()) + 1e-6
     smallest = float(exact.min())
     return smallest / spread if np.isfinite(smallest) else 0.0
@@ -139,16 +154,36 @@ def _perturb(
         return array
     rounding = max(ROUNDING[dtype], noise * ROUNDING["float32"])
     least = TINY[dtype] + absolute * ROUNDING["float32"]
-    return array + rng.uniform(-1, 1, array.shape) * (rounding * np.abs(array) + least)
+    noise = rng.uniform(-1, 1, array.shape) * (rounding * np.abs(finite_part(array)) + least)
+    return array + noise
+
+
+def finite_part(array: np.ndarray) -> np.ndarray:
+    """Put zeros in place of NaN and infinities."""
+    return np.where(np.isfinite(array), array, 0) if array.dtype.kind == "f" else array
+
+
+def same_special(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    """Tell where both arrays are NaN, or infinite with one sign."""
+    return (np.isnan(one) & np.isnan(two)) | (np.isinf(one) & (one == two))
 
 
 def _spread(exact: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
     wide = exact.astype("float64")
     with np.errstate(all="ignore"):
-        return np.max([np.abs(other - wide) for other in others], axis=0)
+        distances = [
+            np.where(same_special(wide, other), 0, np.abs(other - wide))
+            for other in (np.asarray(o, "float64") for o in others)
+        ]
+    return np.nan_to_num(np.max(distances, axis=0), nan=np.inf)
+
+
+def _far(array: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(array.astype("float64"), nan=FAR, posinf=FAR, neginf=-FAR)
 
 
 def _wide(array: Any) -> np.ndarray:
     array = np.asarray(array)
-    kind = {"f": "float64", "b": "bool"}.get(array.dtype.kind, "int64")
+    # numpy calls bfloat16 a type of plain bytes
+    kind = {"f": "float64", "V": "float64", "b": "bool"}.get(array.dtype.kind, "int64")
     return array.astype(kind)

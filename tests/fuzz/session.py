@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,19 +32,22 @@ class Report:
     shared: int = 0
     symbolic: int = 0
     half: int = 0
+    draws: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as plain data."""
-        return {**self.__dict__, "coverage": self.coverage.as_json()}
+        counts = {"draws": dict(self.draws), "coverage": self.coverage.as_json()}
+        return {**self.__dict__, **counts}
 
     def add(self, result: dict[str, Any]) -> None:
         """Add one graph's result, as a worker wrote it."""
         self.graphs += 1
         for name in ("nodes", "values", "shared", "symbolic", "half"):
             setattr(self, name, getattr(self, name) + result.get(name, 0))
+        self.draws.update(result.get("draws", ()))
         for phase, seconds in result.get("seconds", {}).items():
             self.seconds[phase] = round(self.seconds.get(phase, 0.0) + seconds, 3)
         if "coverage" in result:
@@ -54,9 +59,10 @@ class Report:
 def check_seed(seed: int, target: str, shrinking: bool) -> dict[str, Any]:
     """Generate and check one graph in this process; a JSON-ready result."""
     from .check import Check
-    from .generate import generate
+    from .generate import drawn, generate
     from .shrink import shrink
 
+    warnings.simplefilter("ignore", RuntimeWarning)  # numpy's, on means of nothing
     check = Check(target)
     with check.times.of("generate"):
         graph = generate(seed)
@@ -71,6 +77,7 @@ def check_seed(seed: int, target: str, shrinking: bool) -> dict[str, Any]:
         "shared": sum(consumers.get(v, 0) > 1 for v in made),
         "symbolic": int(graph.is_symbolic),
         "half": int(graph.has_half),
+        "draws": sorted(drawn(seed)),
     }
     failure = check(graph)
     result |= {"seconds": dict(check.times.seconds), "coverage": check.coverage.as_json()}

@@ -72,7 +72,8 @@ def _as_parameters(graph: Graph, values: tuple[int, ...]) -> Graph:
     each = [evaluate(graph, index) for index in range(len(graph.envs))]
     for value in values:
         shape, dtype = graph.types[value]
-        data = tuple(np.asarray(e[value].exact).astype(dtype) for e in each)
+        with np.errstate(all="ignore"):
+            data = tuple(np.asarray(e[value].exact).astype(dtype) for e in each)
         leaves.append(Leaf(value, shape, dtype, data))
     nodes = tuple(node for node in graph.nodes if node.outputs != values)
     return replace(graph, leaves=tuple(leaves), nodes=nodes).pruned()

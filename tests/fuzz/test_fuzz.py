@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from .check import difference
+from .check import SWALLOWED, difference
 from .dims import Dim, fit
-from .generate import FEWEST, MOST, generate
+from .generate import DRAWS, FEWEST, MOST, WIDE_FROM, drawn, generate
 from .graph import Node
 from .operators import OPERATORS
 from .reference import Value, evaluate, evaluate_node, leaf_value
@@ -46,6 +46,22 @@ def test_what_the_generator_promises():
     assert np.mean([len(graph.outputs) > 1 for graph in graphs]) > 0.5
 
 
+def test_what_wide_graphs_draw():
+    seeds = range(WIDE_FROM, WIDE_FROM + 15)
+    assert not any(drawn(seed) for seed in range(50))
+    assert {draw for seed in seeds for draw in drawn(seed)} == set(DRAWS)
+    for seed in seeds:
+        graph, draws = generate(seed), drawn(seed)
+        assert FEWEST <= len(graph.nodes) <= MOST
+        assert graph.has_dtype("bfloat16") or "bfloat16" not in draws
+        assert graph.has_dtype("int64", "bool") or "integers" not in draws
+        assert graph.is_empty_somewhere or "empty" not in draws
+        assert graph.has_special == ("special" in draws)
+    graphs = [generate(seed) for seed in seeds if "integers" in drawn(seed)]
+    largest = [leaf for g in graphs for leaf in g.leaves if leaf.dtype == "int64"]
+    assert max(np.abs(leaf.data[0]).max(initial=0) for leaf in largest) > 2**32
+
+
 def test_a_seed_gives_one_graph():
     one, two = generate(7), generate(7)
     assert str(one) == str(two)
@@ -80,6 +96,34 @@ def test_a_wrong_element_a_nan_and_a_wrong_dtype_are_seen():
         changed[1, 2] = wrong
         assert "1 of 12 elements, at [1, 2]" in str(difference(changed, value, "float32"))
     assert "instead of float32" in str(difference(exact, value, "float32"))
+
+
+def test_numbers_in_the_place_of_nan_are_seen_and_infinities_may_be_nan():
+    exact = np.array([1.0, np.nan, np.inf, -np.inf, 2.0])
+    value = Value(exact, (exact * (1 + 1e-7),) * 4)
+    right = exact.astype("float32")
+    assert difference(right, value, "float32") is None
+    assert difference(np.array([1, np.inf, np.nan, np.nan, 2], "float32"), value, "float32") is None
+    for place in (1, 2, 3):
+        changed = right.copy()
+        changed[place] = 7
+        assert str(difference(changed, value, "float32")).startswith(f"{SWALLOWED}1 of 5 elements")
+    for wrong in (np.nan, np.inf, 1.001):  # where the exact result is a number
+        changed = right.copy()
+        changed[0] = wrong
+        sentence = str(difference(changed, value, "float32"))
+        assert sentence.startswith("1 of 5 elements, at [0]")
+
+
+def test_perturbed_evaluations_leave_nan_and_infinities_alone():
+    x = np.array([1.0, np.nan, np.inf, -np.inf], "float32")
+    node = Node("exp", (0,), (1,))
+    (value,) = evaluate_node(node, [leaf_value(x)], ["float32"], {})
+    assert np.isnan(value.exact[1])
+    assert list(value.exact[2:]) == [np.inf, 0]
+    assert list(value.spread[1:] < 1e-30) == [True] * 3
+    assert 0 < value.spread[0] < 1e-5
+    assert np.isfinite(value.tolerance("float32")).all()
 
 
 def test_a_logarithm_near_zero_has_the_error_of_its_argument():

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import onnx
 import planted
@@ -10,6 +11,7 @@ import tiny_models
 import tvm
 from onnx import TensorProto as T
 from rich.console import Console
+from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -18,6 +20,7 @@ import tvm_fusion
 from tvm_fusion import DimRange, FusionConfig, UserError
 from tvm_fusion.deploy import manifest
 from tvm_fusion.device import parse
+from tvm_fusion.ecg.mapping import MappingType, Relation, combine
 from tvm_fusion.report.count import count_stock
 from tvm_fusion.report.explain import Explanation
 
@@ -53,7 +56,8 @@ def test_refused_edges(explanation):
     found = [(e.producer.title, e.consumer.title, e.code) for e in explanation.refused]
     assert found == [("tanh", "matmul", "mapping_red"), ("relu", "matmul", "mapping_red")]
     edge = explanation.refused[0]
-    assert edge.classes == ("One-to-One", "Many-to-Many")
+    assert edge.producer.type == "One-to-One"
+    assert edge.classes == ("Many-to-Many", "Many-to-Many")  # of the groups, as the sentence has it
     assert edge.bytes == 4 * 48
     assert "Many-to-Many feeding Many-to-Many" in edge.sentence
     assert edge.producer.variable == explanation.groups[0].members[-1].variable
@@ -127,10 +131,12 @@ def test_restricted_to_a_variable(explanation):
 
 
 def test_an_operator_that_the_model_does_not_have(explanation):
-    with pytest.raises(UserError, match=r"no operator is called 'rellu'; .*; one of relu") as found:
+    with pytest.raises(
+        UserError, match=r"no operator is called 'rellu'; .*; name one of relu"
+    ) as found:
         explanation.of("rellu")
     assert "\n" not in str(found.value)
-    with pytest.raises(UserError, match="one of matmul, exp, tanh, relu"):
+    with pytest.raises(UserError, match="name one of exp, matmul, relu, tanh"):
         explanation.of("something else")
 
 
@@ -207,6 +213,91 @@ def test_views_and_several_functions(monkeypatch):
     assert {(g.function, g.title) for g in found.groups} == {("main", "softmax"), ("other", "tanh")}
     assert [v.title for v in found.views] == ["reshape"]
     assert "Views, which need no kernel: reshape (b)" in str(found)
+
+
+@I.ir_module
+class ThroughViews:
+    @R.function
+    def main(x: R.Tensor((6, 8), "float32"), w: R.Tensor((4, 5), "float32")) -> R.Tensor(
+        (12, 5), "float32"
+    ):
+        with R.dataflow():
+            a = R.nn.softmax(x)
+            b = R.reshape(a, (12, 4))
+            c = R.matmul(b, w)
+            d = R.nn.relu(c)
+            R.output(d)
+        return d
+
+
+def test_edges_through_views_are_listed(monkeypatch):
+    planted.plant(monkeypatch)
+    found = tvm_fusion.explain(ThroughViews, stock=False)
+    assert [v.variable for v in found.views] == ["b"]
+    (edge,) = found.refused
+    assert (edge.producer.variable, edge.consumer.variable) == ("a", "c")
+    assert edge.through == found.views
+    assert (edge.bytes, edge.code) == (4 * 48, "mapping_red")
+    words = " ".join(str(found).split())
+    assert "softmax -> (reshape) -> matmul" in words
+    again = Explanation.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
+    assert found.of("reshape").refused == found.refused
+
+
+def test_classes_are_those_that_the_sentence_is_about(monkeypatch):
+    planted.plant(monkeypatch)
+    for model in (planted.model(), ThroughViews):
+        for edge in tvm_fusion.explain(model, stock=False).refused:
+            cell = combine(*map(MappingType, edge.classes))
+            assert (cell.relation is Relation.BREAK) == (edge.code == "mapping_red")
+            assert f"{' feeding '.join(edge.classes)} is not fused" in edge.sentence
+
+
+def test_operators_of_one_name_are_told_apart(monkeypatch):
+    planted.plant(monkeypatch)
+    ty = R.Tensor((8, 8), "float32")
+    x, w = relax.Var("x", ty), relax.Var("w", ty)
+    lv = [relax.DataflowVar("lv", ty), relax.DataflowVar("lv", ty), relax.Var("lv", ty)]
+    calls = [relax.op.matmul(x, w), relax.op.matmul(lv[0], w), relax.op.nn.softmax(lv[1])]
+    block = relax.DataflowBlock([relax.VarBinding(v, c) for v, c in zip(lv, calls, strict=True)])
+    main = relax.Function([x, w], relax.SeqExpr([block], lv[2]), ty)
+    mod = tvm.IRModule({"main": main.with_attr("global_symbol", "main")})
+    found = tvm_fusion.explain(relax.transform.Normalize()(mod), stock=False)
+    variables = [m.variable for g in found.groups for m in g.members]
+    assert len(set(variables)) == 3
+    assert [(e.producer.variable, e.consumer.variable) for e in found.refused] == [
+        tuple(variables[:2]),
+        tuple(variables[1:]),
+    ]
+
+
+def attention():
+    shape = [1, 2, 16, 8]
+    return tiny_models.onnx_model(
+        [
+            ("Transpose", ["k"], ["turned"], {"perm": [0, 1, 3, 2]}),
+            ("MatMul", ["q", "turned"], ["scores"]),
+            ("Softmax", ["scores"], ["weights"]),
+            ("MatMul", ["weights", "v"], ["y"]),
+        ],
+        [(name, T.FLOAT, shape) for name in "qkv"],
+        [("y", T.FLOAT, shape)],
+    )
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80"])
+def test_an_operator_that_the_model_spells_out_may_be_asked_for(target):
+    found = tvm_fusion.explain(attention(), target, stock=False)
+    assert "attention" in found.recomposed
+    assert "softmax" in [m.title for g in found.of("attention").groups for m in g.members]
+    without = replace(
+        found, groups=tuple(replace(group, template="another") for group in found.groups)
+    )
+    (group,) = without.of("attention").groups  # where no template is called so
+    assert "softmax" in group.title
+    with pytest.raises(UserError, match=r"name one of .*attention"):
+        found.of("nothing like it")
 
 
 def test_opaque_operators_are_told():

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from ..errors import UserError
+from ..words import counted
 from .check import TOLERANCE
 from .inputs import read_inputs
 from .model import add_model_arguments, config_of
@@ -83,7 +84,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print who is at fault."""
-    total = f"{result['candidates']} groups of several operators, {result['probes']} variants"
+    groups, variants = counted(result["candidates"], "group"), counted(result["probes"], "variant")
+    total = f"{groups} of several operators, {variants}"
     if result["reference_crash"]:
         text = f"The unfused model fails, so no merge is at fault: {result['reference_crash']}"
         console.print(text, style="red", markup=False)
@@ -92,7 +94,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for slow in result["slow"]:
         group = slow["group"]
         console.print(
-            f"[red]slow[/]: {slow['fused_us']:.1f} us fused, {slow['apart_us']:.1f} us apart"
+            f"[red]slow[/]: {slow['fused_us']:.1f} us fused, {slow['apart_us']:.1f} us unfused"
             + (" (whole model)" if slow["measured"] == "model" else "")
         )
         _show_group(group, console)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
+from ..words import counted
 from .model import add_rewrite_arguments, rewrite_options
+from .notes import Notes, lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +63,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         ``artifact``, ``target``, ``seconds`` (export included), ``peak_rss_mb``, ``kernels``,
-        ``calls``, ``intermediate_bytes``, ``fallbacks``, and ``files``: bytes by name.
+        ``calls``, ``intermediate_bytes``; ``not_fused``: pairs of operators that share no kernel;
+        ``not_recomposed``: patterns of an operator that stay spelled out; ``explain``: the command
+        that has the reasons; ``fallbacks``: what else did not go the usual way, decisions as the
+        manifest has them; and ``files``: bytes by name.
     """
     import time
 
@@ -84,6 +90,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with quiet_log():
         compile(options.model, options.target, config).export(folder)
     written = manifest.read(folder)
+    notes = Notes.of(written["decisions"])
     function = written["functions"][manifest.main_function(written)]
     return {
         "artifact": str(folder),
@@ -91,7 +98,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - start, 3),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         **{k: function[k] for k in ("kernels", "calls", "intermediate_bytes")},
-        "fallbacks": written["decisions"],
+        "not_fused": notes.not_fused,
+        "not_recomposed": notes.not_recomposed,
+        "explain": _explain(options),
+        "fallbacks": list(notes.others),
         "files": {name: entry["bytes"] for name, entry in written["files"].items()},
     }
 
@@ -100,10 +110,25 @@ def show(result: dict[str, Any], console: Console) -> None:
     """Print what was written."""
     console.print(
         f"[bold]{escape(result['artifact'])}[/] for {result['target']}: "
-        f"{result['kernels']} kernels, "
+        f"{counted(result['kernels'], 'kernel')}, "
         f"{result['intermediate_bytes'] / 1e6:.1f} MB between them; {result['seconds']:.1f} s, "
         f"{result['peak_rss_mb']:.0f} MB of memory at most"
     )
-    for decision in result["fallbacks"]:
-        text = f"  {decision['producer']}: {decision['sentence']}"
-        console.print(text, style="yellow", markup=False)
+    notes = Notes(result["not_fused"], result["not_recomposed"], tuple(result["fallbacks"]))
+    for line in lines(notes, result["explain"]):
+        console.print(f"  {line}", style="yellow", markup=False, highlight=False)
+
+
+def _explain(options: argparse.Namespace) -> str:
+    """Write the command that explains what was compiled: the same model with the same options."""
+    words = ["tvm-fusion", "explain", options.model]
+    for name, usual in (("target", "cpu"), ("precision", "fp32"), ("rewrite", "search")):
+        if (value := getattr(options, name)) != usual:
+            words += [f"--{name}", value]
+    for name in ("dim", "without_rule"):
+        for value in getattr(options, name):
+            words += [f"--{name.replace('_', '-')}", value]
+    if options.allow:
+        words += ["--allow", options.allow]
+    words += [f"--{n.replace('_', '-')}" for n in ("half_io", "fast_math") if getattr(options, n)]
+    return shlex.join(words)

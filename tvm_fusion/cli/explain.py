@@ -16,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--op",
         metavar="NAME",
-        help="only the groups and edges of these operators: a variable, nn.softmax, softmax",
+        help="only the groups and edges of these operators: a variable, nn.softmax, softmax, or "
+        "attention, which the model may spell out",
     )
     parser.add_argument(
         "--rewrites",

@@ -113,7 +113,9 @@ def _read(
     try:
         content = np.load(Path(path), allow_pickle=False)
         if isinstance(content, np.ndarray) == (name is None):
-            raise UserError(f"{path!r} is a numpy file of the other kind", wanted)
+            other = "--inputs FILE.npz" if name is not None else "--input NAME=FILE.npy"
+            found, advice = f"{path!r} is a numpy file of the other kind", f"pass it as {other}"
+            raise UserError(found, wanted, advice)
         arrays = content if name is None else {name: content}
         for found in arrays:
             if found not in specs:
@@ -123,7 +125,8 @@ def _read(
     except OSError as error:
         raise UserError(f"cannot read {path!r} ({error.strerror})", wanted) from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path!r} is damaged or holds no plain arrays", wanted) from error
+        advice = f"write it with numpy.{'save' if name is not None else 'savez'}"
+        raise UserError(f"{path!r} is damaged or holds no plain arrays", wanted, advice) from error
 
 
 def _typed(array: np.ndarray, dtype: str) -> np.ndarray:

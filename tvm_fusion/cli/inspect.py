@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from ..deploy import manifest
+from ..words import counted
+from .notes import Notes, lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +53,10 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         yield f"dim      {name}: {dim['min']} to {dim['max']}"
     for name, function in result["functions"].items():
         yield (
-            f"function {name}: {function['kernels']} kernels in {function['calls']} calls, "
+            f"function {name}: {counted(function['kernels'], 'kernel')} in "
+            f"{counted(function['calls'], 'call')}, "
             f"{function['intermediate_bytes'] / 1e6:.2f} MB between them, "
-            f"{len(function['weights'])} weights"
+            f"{counted(len(function['weights']), 'weight')}"
         )
         for kind in ("inputs", "outputs"):
             for spec in function[kind]:
@@ -61,7 +64,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
                 yield f"  {kind[:-1]:7}{spec['name']}: {spec['dtype']} ({shape})"
     for name, entry in result["files"].items():
         yield f"file     {name}: {entry['bytes']:,} bytes, sha256 {entry['sha256'][:16]}"
-    for decision in result["decisions"]:
-        yield f"note     {decision['producer']}: {decision['sentence']}"
+    for line in lines(Notes.of(result["decisions"]), f"tvm-fusion explain {result['source']}"):
+        yield f"note     {line}"
     if result.get("verified"):
         yield "verified: every file is as it was written"

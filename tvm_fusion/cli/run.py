@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from ..errors import UserError
+from ..words import counted
 from .inputs import add_input_arguments, read_inputs
 
 
@@ -73,7 +74,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     """Print latencies and what came out."""
     latency = result["latency_ms"]
     console.print(
-        f"latency of {result['repeat']} runs: min {latency['min']:.2f}, "
+        f"latency of {counted(result['repeat'], 'run')}: min {latency['min']:.2f}, "
         f"median [bold]{latency['median']:.2f}[/], max {latency['max']:.2f} ms"
     )
     for name, output in result["outputs"].items():
@@ -100,7 +101,8 @@ def _write(path: str, arrays: dict[str, np.ndarray]) -> None:
                     Path(path).unlink()
                 raise
     except OSError as error:
-        raise UserError(f"cannot write {path!r} ({error.strerror})") from error
+        advice = "name a file in a folder that you may write to, with space left"
+        raise UserError(f"cannot write {path!r} ({error.strerror})", None, advice) from error
 
 
 def _summary(array: np.ndarray) -> dict[str, Any]:

@@ -101,9 +101,31 @@ def check(
                 raise _misshapen(spec, shape)
     for spec, shape in symbolic:
         for extent, size in zip(spec.shape, shape, strict=True):
+            if isinstance(extent, str) and not extent.isidentifier():
+                for name, value in _solved(extent, size, extents).items():
+                    extents[name] = value
+                    _check_range(spec, name, value, dims)
+    for spec, shape in symbolic:
+        for extent, size in zip(spec.shape, shape, strict=True):
             if isinstance(extent, str) and evaluate(extent, extents) not in (None, size):
                 raise _misshapen(spec, shape)
     return extents
+
+
+def _solved(extent: str, size: int, extents: Mapping[str, int]) -> dict[str, int]:
+    """Find the one unknown dimension of an extent such as ``4*h``, rounded down."""
+    try:
+        tree = ast.parse(extent, mode="eval")
+    except SyntaxError:
+        return {}
+    unknown = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - extents.keys()
+    if len(unknown) != 1:
+        return {}
+    (name,) = unknown
+    at_zero, at_one = (evaluate(extent, {**extents, name: value}) for value in (0, 1))
+    if at_zero is None or at_one is None or at_one == at_zero:
+        return {}
+    return {name: (size - at_zero) // (at_one - at_zero)}
 
 
 def _misshapen(spec: TensorSpec, shape: tuple[int, ...], advice: str | None = None) -> UserError:

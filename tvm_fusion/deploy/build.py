@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..frontend.weights import Packing, WeightNames
 from ..report.count import count
 from ..signature import DimRange
+from .amd_code import check_amd_code
 from .destinations import add_destinations, destinations
 from .lower import LowerToVM
 from .toolchain import toolchain
@@ -77,6 +78,11 @@ def build(
     Returns
     -------
     Built
+
+    Raises
+    ------
+    UserError
+        If a kernel's machine code is wrong, as far as that is checked.
     """
     target = spec.tvm_target()
     lifted = lift_constants(mod, MIN_BYTES)
@@ -88,6 +94,8 @@ def build(
     extents = {name: dim.high for name, dim in dims.items()}
     counts = {name: _count(lowered, target, name, extents) for name in functions}
     executable = tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+    if spec.kind == "rocm":
+        check_amd_code(executable.mod)
     return Built(executable, weights, weight_names, packings, counts, passed)
 
 

@@ -77,10 +77,13 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise UserError(
-            f"{str(folder)!r} is not an artifact (it has no {MANIFEST})",
-            "a folder that `tvm-fusion compile` wrote",
-        )
+        if not folder.exists():
+            found, advice = f"there is no folder {str(folder)!r}", "check the path"
+        elif folder.suffix == ".onnx" and folder.is_file():
+            found, advice = f"{str(folder)!r} is a model and not an artifact", "compile it first"
+        else:
+            found, advice = f"{str(folder)!r} is not an artifact (it has no {MANIFEST})", None
+        raise UserError(found, "a folder that `tvm-fusion compile` wrote", advice)
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         schema, stated = manifest["schema"], manifest.get("sha256")

@@ -167,6 +167,10 @@ def write_into(array: Any, value: Any, what: str) -> None:
 
 
 def _from_numpy(array: np.ndarray, alignment: int | None = None) -> tvm_ffi.Tensor:
+    if not array.size:  # numpy exports strides of 0, which generated code takes for broadcasting
+        allocate = _function("runtime.TVMTensorAllocWithScope")
+        dtype = tvm_ffi.dtype(str(array.dtype))
+        return allocate(tvm_ffi.Shape(array.shape), dtype, tvm_ffi.device("cpu", 0), None)
     if not array.flags.carray or (alignment and array.ctypes.data % alignment):
         aligned = aligned_empty(array.shape, array.dtype)
         aligned[...] = array

@@ -48,8 +48,18 @@ def parse(target: Any) -> TargetSpec:
         return _cuda(names or _present(kind))
     if kind == "rocm":
         return _rocm(names or _present(kind))
-    near = cpu.nearest(kind, ("cpu", "llvm", "cuda", "rocm"))
-    raise UserError(f"unknown target {target!r}", _FORMS, near)
+    raise UserError(f"unknown target {target!r}", _FORMS, _advice(kind))
+
+
+def _advice(kind: str) -> str | None:
+    """Guess what was meant by a kind of target that does not exist."""
+    if kind.startswith("sm_"):
+        return f"write cuda:{kind}"
+    if kind.startswith("gfx"):
+        return f"write rocm:{kind}"
+    if kind in ("gpu", "nvidia", "amd", "hip"):
+        return "write " + {"nvidia": "cuda", "amd": "rocm", "hip": "rocm"}.get(kind, "cuda or rocm")
+    return cpu.nearest(kind, ("cpu", "llvm", "cuda", "rocm"))
 
 
 def _from_tvm(target: Any) -> TargetSpec:

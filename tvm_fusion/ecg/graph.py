@@ -32,7 +32,8 @@ class Graph:
         In the order of the bindings, opaque nodes included; a binding that only renames (an alias,
         a tuple, an item of one) is no operator.
     values : dict of relax.Var to (Value or tuple)
-        What each variable stands for; tuples are nested.
+        What each variable stands for; tuples are nested. Tensors of earlier blocks are among them,
+        without a producer, as parameters are.
     """
 
     def __init__(self, mod: tvm.IRModule, func: relax.Function, block: relax.DataflowBlock) -> None:
@@ -43,6 +44,7 @@ class Graph:
         self._constants: dict[ir.GenericConst, Value] = {}
         self._symbol_producers: dict[tirx.Var, Operator] = {}
         self._extra: dict[Operator, list[Operator]] = {}
+        self._taken: dict[str, int] = {}  # names, and how many more operators asked for each
         weights_from = int(func.attrs["num_input"]) if _has(func, "num_input") else len(func.params)
         constants = {int(i) for i in func.attrs[CONSTANTS]} if _has(func, CONSTANTS) else set()
         for position, param in enumerate(func.params):
@@ -143,8 +145,10 @@ class Graph:
 
     def _alias(self, expr: relax.Expr) -> Value | tuple | None:
         """Resolve an expression that computes nothing; None if it computes."""
-        if isinstance(expr, relax.Var) and expr in self.values:
-            return self.values[expr]
+        if isinstance(expr, relax.Var):
+            if expr not in self.values and isinstance(expr.ty, relax.TensorType | relax.TupleType):
+                self.values[expr] = self._fresh(expr, False)  # of an earlier block
+            return self.values.get(expr)
         if isinstance(expr, ir.GenericConst) and isinstance(expr.ty, relax.TensorType):
             if expr not in self._constants:
                 self._constants[expr] = Value(
@@ -165,29 +169,38 @@ class Graph:
         func = self._mod.functions.get(value.args[0])
         if not isinstance(func, tirx.PrimFunc) or is_scheduled(func) or not has_blocks(func):
             return False
-        shapes = [t.shape for t in _tensor_types(value.ty_args[0])]
-        return all(isinstance(s, relax.ShapeExpr) for s in shapes)
+        results = _tensor_types(value.ty_args[0])
+        return all(map(_has_elements, results)) and self._operands(value) is not None
 
-    def _add_kernel(self, index: int, binding: relax.VarBinding) -> None:
-        call = binding.value
-        gvar = call.args[0]
+    def _operands(self, call: relax.Call) -> tuple[Value | ir.Expr, ...] | None:
+        """List what a call_tir passes: tensors and scalars; None if there is anything else."""
         passed = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else [call.args[1]]
         operands: list[Value | ir.Expr] = []
         for arg in [*passed, *call.args[2:]]:
-            resolved = self._alias(arg)
-            if resolved is None and isinstance(arg, relax.ShapeExpr):
+            if isinstance(arg, relax.ShapeExpr):
                 operands.extend(arg.values)
+            elif isinstance(arg.ty, ir.PrimType):
+                operands.append(arg)
             else:
-                operands.append(resolved if resolved is not None else arg)
-        self._add(index, binding, self._mod[gvar], gvar, tuple(operands))
+                resolved = self._alias(arg)
+                if resolved is None:
+                    return None
+                operands.extend(flatten(resolved))
+        tensors = [o for o in operands if isinstance(o, Value)]
+        return tuple(operands) if all(_has_elements(v.type) for v in tensors) else None
+
+    def _add_kernel(self, index: int, binding: relax.VarBinding) -> None:
+        gvar = binding.value.args[0]
+        self._add(index, binding, self._mod[gvar], gvar, self._operands(binding.value) or ())
 
     def _add_opaque(self, index: int, binding: relax.Binding) -> None:
         reads: list[Value] = []
         found: list[ir.Expr] = []
         relax.analysis.post_order_visit(binding.value, found.append)
+        free = set(relax.analysis.free_vars(binding.value))  # a nested function binds its own
         for expr in found:
-            is_tensor = isinstance(expr, relax.Var | ir.GenericConst)
-            if is_tensor and (resolved := self._alias(expr)) is not None:
+            is_read = expr in free if isinstance(expr, relax.Var) else _is_constant(expr)
+            if is_read and (resolved := self._alias(expr)) is not None:
                 reads.extend(flatten(resolved))
         self._add(index, binding, None, None, tuple(dict.fromkeys(reads)))
 
@@ -199,7 +212,9 @@ class Graph:
         gvar: ir.GlobalVar | None,
         operands: tuple[Value | ir.Expr, ...],
     ) -> None:
-        operator = Operator(index, binding.var.name, func, gvar, operands, (), binding)
+        operator = Operator(
+            index, self._unique(binding.var.name), func, gvar, operands, (), binding
+        )
         whole = self._fresh(binding.var, False, operator)
         operator.results = tuple(flatten(whole))
         self.values[binding.var] = whole
@@ -209,13 +224,24 @@ class Graph:
             result.is_parameter = is_parameter and func is not None
         for value in tensors:
             value.consumers.append(operator)
+        if self._symbol_producers:
+            sources = [self._symbol_producers.get(v) for v in _symbols(binding)]
+            self._extra[operator] = list(dict.fromkeys(o for o in sources if o is not None))
         if isinstance(binding, relax.MatchCast):
             for symbol in relax.analysis.definable_tir_vars_in_type(binding.ty):
                 self._symbol_producers.setdefault(symbol, operator)
-        elif self._symbol_producers:
-            sources = [self._symbol_producers.get(v) for v in _symbols(binding)]
-            self._extra[operator] = list(dict.fromkeys(o for o in sources if o is not None))
+        elif isinstance(binding.var.ty, ir.PrimType):
+            self._symbol_producers[binding.var] = operator
         self.operators.append(operator)
+
+    def _unique(self, name: str) -> str:
+        """Give variables that share a name, as Relax allows, numbers: lv, lv_1, lv_2."""
+        unique = name
+        while unique in self._taken:
+            self._taken[name] += 1
+            unique = f"{name}_{self._taken[name]}"
+        self._taken[unique] = 0
+        return unique
 
     def _fresh(
         self, var: relax.Var, is_parameter: bool, producer: Operator | None = None
@@ -239,6 +265,17 @@ def _tensor_types(type_: ir.Type) -> list[relax.TensorType]:
     if isinstance(type_, relax.TupleType):
         return [t for f in type_.fields for t in _tensor_types(f)]
     return [type_]
+
+
+def _has_elements(type_: ir.Type) -> bool:
+    """Whether a tensor's shape is known, and no extent is 0 throughout: templates need a point."""
+    if not isinstance(type_, relax.TensorType) or not isinstance(type_.shape, relax.ShapeExpr):
+        return False
+    return not any(isinstance(d, tirx.IntImm) and not int(d) for d in type_.shape.values)
+
+
+def _is_constant(expr: ir.Expr) -> bool:
+    return isinstance(expr, ir.GenericConst)
 
 
 def _symbols(binding: relax.Binding) -> list[tirx.Var]:

@@ -9,16 +9,18 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext, Sequential
 
+from ..errors import UserError, reason_of
 from ..foreign import on_ours
+from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
-from .legalizations import LEGALIZATIONS
+from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
 from .legalizations.scan import NAME as CUMSUM
 from .legalizations.scan import has_kernel
 from .record import describe, stamp
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
-_DISPATCHED = (
+DISPATCHED = (
     *("relax.sort", "relax.argsort", "relax.topk", "relax.cumsum", "relax.cumprod"),
     *("relax.bucketize", "relax.multinomial_from_uniform"),
 )
@@ -41,7 +43,7 @@ class Legalize:
         """Apply to every Relax function that is ours."""
         # What reads no more than a shape, as ones_like, leaves nobody that reads the operand.
         unread = relax.transform.DeadCodeElimination()
-        return on_ours(relax.transform.LegalizeOps(_legalizations()), unread)(mod)
+        return on_ours(IntegerPower(), relax.transform.LegalizeOps(_legalizations()), unread)(mod)
 
 
 @cache
@@ -50,7 +52,7 @@ def _known() -> Mapping[str, Legalization | None]:
     names = [str(n) for n in ir.Op.list_op_names() if str(n).startswith("relax.")]
     stock = {name: ir.Op.get(name).get_attr("FLegalize") for name in names}
     known = {n: f for n, f in stock.items() if f is not None and not n.startswith(_NO_KERNELS)}
-    return {**dict.fromkeys(_DISPATCHED), **known, **LEGALIZATIONS}
+    return {**dict.fromkeys(DISPATCHED), **known, **LEGALIZATIONS}
 
 
 def _legalizations() -> dict[str, Legalization]:
@@ -105,7 +107,14 @@ class _Recorded:
         legalization: Legalization | None,
     ) -> Expansion | None:
         if legalization is not None:
-            return expand(call, params, legalization)
+            try:
+                return expand(call, params, legalization)
+            # guard: told in a sentence; legalizations raise anything, from assertions on
+            except Exception as error:
+                raise UserError(
+                    f"operator {describe(call).name.removeprefix('relax.')} cannot be lowered to a "
+                    f"kernel ({reason_of(error)})"
+                ) from error
         passes = [relax.backend.DispatchSampling(), relax.backend.DispatchSortScan()]
         return expand_by_pass(call, params, Sequential(passes))
 
@@ -137,4 +146,6 @@ def _stamped(expansion: Expansion, call: relax.Call) -> Expansion:
     if expansion.kernel is None:
         return expansion
     gvar, func = expansion.kernel
+    if str(call.op.name) in EXTREMA:
+        func = from_infinity(func)
     return expansion.with_func(gvar, stamp(func, describe(call)))

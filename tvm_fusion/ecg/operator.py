@@ -19,12 +19,15 @@ from .work import flops as count_flops
 class Value:
     """One tensor: a parameter of the function, a constant, or a result of an operator.
 
+    An opaque operator may read and give other things (shapes, objects, tensors of unknown shape):
+    they order operators as tensors do, and count no bytes.
+
     Attributes
     ----------
     name : str
         For a reader.
     type : relax.TensorType
-        Its shape may be symbolic.
+        Its shape may be symbolic. Any other type between opaque operators.
     producer : Operator or None
         None for parameters and constants.
     constant : ir.GenericConst or None
@@ -57,7 +60,9 @@ class Value:
 
     @cached_property
     def bytes(self) -> int:
-        """Size in memory; symbolic extents count as ``ASSUMED_DIM``."""
+        """Size in memory; symbolic extents count as ``ASSUMED_DIM``, unknown shapes nothing."""
+        if not isinstance(getattr(self.type, "shape", None), relax.ShapeExpr):
+            return 0
         return at(bytes_of(self.shape, self.dtype))
 
     @property
@@ -80,7 +85,7 @@ class Operator:
     index : int
         Position of its binding.
     name : str
-        Variable that it defines.
+        Variable that it defines; with a number where several variables share a name.
     func : tirx.PrimFunc or None
         What it computes, unscheduled; None for an opaque node.
     gvar : ir.GlobalVar or None

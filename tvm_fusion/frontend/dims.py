@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..errors import UserError
 from ..signature import DimRange
@@ -54,6 +55,10 @@ class DimTable:
     made_up : container of str, optional
         Names that a tool invented, such as torch's ``s17``; such dimensions are called like those
         without a name, and users may still say the invented one.
+    names : mapping of str to str, optional
+        What the user called dimensions of invented names.
+    roots : mapping of str to str, optional
+        Dimensions that no input carries plainly, but an expression over them, and where that is.
 
     Notes
     -----
@@ -66,11 +71,19 @@ class DimTable:
         self,
         inputs: Sequence[tuple[str, Sequence[int | str | None]]],
         made_up: Collection[str] = (),
+        names: Mapping[str, str] = MappingProxyType({}),
+        roots: Mapping[str, str] = MappingProxyType({}),
     ):
         self._by_label: dict[str, SymbolicDim] = {}
         plain = {d for _, shape in inputs for d in shape if isinstance(d, str) and d.isidentifier()}
+        plain |= roots.keys()
+        self._roots = frozenset(roots)
         self.shapes: dict[str, tuple[int | str, ...]] = {}
         taken = set(plain)
+        for label, where in roots.items():
+            name = _fresh(identifier(names.get(label, label)), taken - {label})
+            taken.add(name)
+            self._by_label[label] = SymbolicDim(name, label, where)
         for input_name, shape in inputs:
             extents: list[int | str] = []
             for axis, extent in enumerate(shape):
@@ -83,7 +96,8 @@ class DimTable:
                     extents.append(expression)
                     continue
                 if label not in self._by_label:
-                    wish = f"{input_name}_{axis}" if label in made_up else label
+                    place = f"{input_name}_{axis}"
+                    wish = names.get(label, place if label in made_up else label)
                     name = wish if wish in plain else _fresh(identifier(wish), taken)
                     taken.add(name)
                     self._by_label[label] = SymbolicDim(name, label, f"{input_name}[{axis}]")
@@ -105,7 +119,7 @@ class DimTable:
         Parameters
         ----------
         wanted : mapping of str to (int or DimRange)
-            The user's choices, by identifier or by the model's name.
+            The user's choices, by identifier, the model's name, or ``<input>_<axis>``.
         known : mapping of str to DimRange, optional
             By the model's name, ranges that the model itself states: choices must lie inside, and
             where there is none, a limited range is taken as it is.
@@ -124,7 +138,12 @@ class DimTable:
             of the known range, or its range is empty.
         """
         known = known or {}
-        by_name = {dim.name: dim for dim in self.dims} | self._by_label
+        by_name = {
+            identifier(dim.where).strip("_"): dim
+            for dim in self.dims
+            if dim.label not in self._roots
+        }
+        by_name |= {dim.name: dim for dim in self.dims} | self._by_label
         chosen: dict[str, int | DimRange] = {}
         for key, value in wanted.items():
             if key not in by_name:
@@ -165,11 +184,9 @@ def _quoted(dim: SymbolicDim) -> str:
 def _checked(key: str, value: int | DimRange, known: DimRange | None) -> int | DimRange:
     low, high = (value, value) if isinstance(value, int) else (value.low, value.high)
     option = f"--dim {key}={low}" if isinstance(value, int) else f"--dim {key}={low}..{high}"
-    if low < 1 or high < low:
-        raise UserError(
-            option,
-            "an extent of at least 1" if isinstance(value, int) else "1 <= LOW <= HIGH",
-        )
+    is_fixed = isinstance(value, int)  # an empty tensor is a matter of its own: no range has it
+    if low < (0 if is_fixed else 1) or high < low:
+        raise UserError(option, "an extent of at least 0" if is_fixed else "1 <= LOW <= HIGH")
     if known is not None and (low < known.low or high > known.high):
         limits = f"{known.low}..{'' if known.high >= UNLIMITED else known.high}"
         raise UserError(option, f"extents within {limits}, which is what the model was made for")

@@ -22,14 +22,20 @@ class Findings:
         Unsupported operators with their domain, and how often each occurs.
     values : list of str
         Inputs and outputs that are not tensors of a known rank.
+    dtypes : dict of str to list of str
+        Element types in which nothing computes, with the names of the values.
     unbound : list of SymbolicDim
         Dimensions about which the user said nothing.
+    instead : str
+        What to do instead of the unsupported operators.
     """
 
     opset: str = ""
     operators: Counter[str] = field(default_factory=Counter)
     values: list[str] = field(default_factory=list)
+    dtypes: dict[str, list[str]] = field(default_factory=dict)
     unbound: Sequence[SymbolicDim] = ()
+    instead: str = "export the model without these operators"
 
     def raise_if_any(self, source: str) -> None:
         """Raise one :class:`UserError` that tells every finding."""
@@ -40,7 +46,11 @@ class Findings:
         if self.operators:
             listed = ", ".join(f"{name} ({n}x)" for name, n in sorted(self.operators.items()))
             found.append(f"unsupported operators {listed}")
-            advice.append("export the model without these operators")
+            advice.append(self.instead)
+        for dtype, names in sorted(self.dtypes.items()):
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            found.append(f"values of type {dtype} ({names[0]}{more})")
+            advice.append(f"replace {dtype} by a type of 8 bits or more that is no 8-bit float")
         if self.values:
             found.append(", ".join(self.values))
             advice.append("give inputs and outputs as tensors of known rank")

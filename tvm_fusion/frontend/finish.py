@@ -34,6 +34,7 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
     passes = [on_ours(relax.transform.ConvertToDataflow(min_size=1)), NormalizeImport()]
     if config.precision != "fp32":
         passes.append(ToHalfPrecision(config.precision, config.half_io))
+    mod = with_bounds(mod, ranges)  # for the passes, too
     return with_bounds(tvm.transform.Sequential(passes)(mod), ranges)
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import onnx
 from onnx.inliner import inline_local_functions
-from tvm import relax, tirx
-from tvm.ir import GenericConst, is_prim_expr
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+from tvm import tirx
 
 from ..config import FusionConfig
 from ..errors import UserError
@@ -23,8 +18,9 @@ from .describe import signature_of
 from .dims import DimTable
 from .extents import to_tir
 from .finish import finish
-from .onnx_converters import convert_range
-from .quiet import quiet_importer
+from .onnx_importer import Importer
+from .onnx_rewrite import without_optionals
+from .onnx_types import infer_types
 from .weights import WeightNames, tracking
 
 
@@ -44,18 +40,25 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
         raise UserError(f"{source} has an empty graph", "a graph with at least one operator")
     if model.functions:
         model = inline_local_functions(model)
+    model = without_optionals(model)
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [info for info in model.graph.input if info.name not in stored]
-    table = DimTable([(info.name, _extents(info)) for info in inputs])
+    table = dim_table(model, config.dims)
     chosen, unbound = table.resolve(config.dims)
-    preflight.inspect(model, unbound).raise_if_any(source)
+    bound = {name: value for name, value in chosen.items() if isinstance(value, int)}
+    extents = {
+        name: [_known(extent, bound) for extent in shape] for name, shape in table.shapes.items()
+    }
+    model = preflight.expanded(model, extents)
+    types = infer_types(model, extents)
+    preflight.inspect(model, unbound, types).raise_if_any(source)
 
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
     values = {
         name: tirx.Var(name, "int64") if name in ranges else value for name, value in chosen.items()
     }
     shapes = {name: [to_tir(d, values) for d in shape] for name, shape in table.shapes.items()}
-    importer = _Importer(shapes, {values[name]: r for name, r in ranges.items()})
+    importer = Importer(shapes, {values[name]: r for name, r in ranges.items()}, types)
     mod = importer.convert(model, source)
     output_names = [info.name for info in model.graph.output]
     names = WeightNames(importer.constants())
@@ -67,82 +70,38 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
     return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
 
 
-def _extents(info: onnx.ValueInfoProto) -> list[int | str | None]:
-    """List an input's extents; those that are not positive stand for dynamic ones in old files."""
-    return [
-        dim.dim_value if dim.dim_value > 0 else dim.dim_param.strip() or None
-        for dim in info.type.tensor_type.shape.dim
-    ]
+def dim_table(model: onnx.ModelProto, wanted: Collection[str] = ()) -> DimTable:
+    """List the extents of a model's inputs, initializers left out, and name the symbolic ones.
 
-
-class _Importer(ONNXGraphImporter):
-    """TVM's importer with shapes given, names untouched, and a record of the weights.
-
-    ``from_onnx`` around it would serialise the whole model for a check that was done already.
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Any model.
+    wanted : container of str
+        Names that the user binds. An extent of zero is one, except where a user binds it by the
+        name of an unnamed dimension, ``<input>_<axis>``: old exporters wrote zero for dynamic ones.
     """
+    stored = {tensor.name for tensor in model.graph.initializer}
+    infos = [info for info in model.graph.input if info.name not in stored]
+    return DimTable([(info.name, _extents(info, wanted)) for info in infos])
 
-    def __init__(self, shapes: dict[str, list[Any]], ranges: dict[Any, DimRange]):
-        super().__init__(shapes, {}, sanitize=False)
-        self._ranges = ranges
-        self._at = ""
 
-    def convert(self, model: onnx.ModelProto, source: str) -> Any:
-        """Convert the graph; whatever the importer raises becomes one sentence."""
-        graph = model.graph
-        # The importer parses the names of dimensions even where shapes are given, and stumbles over
-        # some, so it sees inputs without them.
-        inputs = [_without_dim_names(info) for info in graph.input]
-        view = SimpleNamespace(
-            node=graph.node, initializer=graph.initializer, input=inputs, output=graph.output
-        )
-        try:
-            with quiet_importer():
-                return self.from_onnx(view, preflight.opset_of(model))
-        except Exception as error:
-            self._end_blocks()
-            where = f" at operator {self._at}" if self._at else ""
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"{source} cannot be imported{where} ({reason})") from error
+def _known(extent: int | str, bound: Mapping[str, int]) -> int | None:
+    """Return an extent as a number where all that it is made of is bound."""
+    try:
+        return int(to_tir(extent, bound))
+    except KeyError:
+        return None
 
-    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict, opset: int) -> Any:
-        name = attrs["tvm_custom"]["name"]
-        self._at = f"{op_name} '{name}'" if name else op_name
-        result = None
-        if op_name == "Range":
-            result = convert_range(inputs, self._ranges)
-        if result is None:
-            result = super()._convert_operator(op_name, inputs, attrs, opset)
+
+def _extents(info: onnx.ValueInfoProto, wanted: Collection[str]) -> list[int | str | None]:
+    """List an input's extents; each "?" is a dimension of its own unless a user binds "?"."""
+    extents: list[int | str | None] = []
+    for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+        dynamic = dim.dim_value == 0 and f"{info.name}_{axis}" in wanted
+        if dim.HasField("dim_value") and dim.dim_value >= 0 and not dynamic:
+            extents.append(dim.dim_value)
         else:
-            result = self.bb.normalize(result)
-        self._at = ""
-        return result
-
-    def _construct_nodes(self, graph: Any) -> None:
-        super()._construct_nodes(graph)
-        for info in graph.output:  # extents are shapes or numbers to the importer
-            value = self._nodes[info.name]
-            if is_prim_expr(value):
-                extent = self.bb.emit(relax.op.shape_to_tensor(relax.ShapeExpr([value])))
-                self._nodes[info.name] = self.bb.normalize(relax.op.reshape(extent, ()))
-            elif isinstance(value, relax.ShapeExpr):
-                self._nodes[info.name] = self.bb.normalize(relax.op.shape_to_tensor(value))
-
-    def _end_blocks(self) -> None:
-        """Close what a failed import left open; the builder would complain when it is destroyed."""
-        with contextlib.suppress(Exception):
-            while True:
-                self.bb._end_block()
-
-    def constants(self) -> Iterator[tuple[str, Any]]:
-        """Yield the constants with their names in the model, initializers first."""
-        for name, value in self._nodes.items():
-            if isinstance(value, GenericConst):
-                yield name, value
-
-
-def _without_dim_names(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    plain = onnx.ValueInfoProto()
-    plain.CopyFrom(info)
-    for dim in plain.type.tensor_type.shape.dim:
-        dim.dim_value = max(dim.dim_value, 1)
-    return plain
+            label = dim.dim_param.strip()
+            extents.append(None if label in ("", "?") and label not in wanted else label)
+    return extents

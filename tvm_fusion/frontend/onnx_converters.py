@@ -1,56 +1,93 @@
-"""Converters of ONNX operators for which TVM's importer loses what is known about shapes."""
+"""The registry of ONNX converters of ours; preflight and the importer read it, nothing else does.
+
+A converter takes a :class:`~.onnx_ops.node.Node` and returns the expression of its result, a list
+of them, or None where TVM's converter is right about the node. It raises ``UserError`` for a node
+that cannot be converted. A new operator is a function and a line here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import tvm
-from tvm import relax, tirx
-from tvm.ir import GenericConst
+import onnx
 
-from ..signature import DimRange
+from .onnx_ops import (
+    blocks,
+    constants,
+    convolution,
+    elementwise,
+    indexing,
+    integers,
+    normalization,
+    pooling,
+    ranges,
+    reductions,
+    regions,
+    resize,
+    sequences,
+    shapes,
+    training,
+)
+from .onnx_ops.node import Node
+
+STANDARD = ("", "ai.onnx")
 
 
-def convert_range(inputs: Any, ranges: Mapping[Any, DimRange]) -> Any:
-    """Convert Range over extents to ``relax.arange``, whose length stays an expression over them.
+@dataclass(frozen=True)
+class Converter:
+    """How an operator is converted.
 
-    TVM's importer gives the result a new length, unrelated to the extents that it was made of, and
-    then cannot add a mask of that length to scores.
-
-    Parameters
+    Attributes
     ----------
-    inputs : sequence
-        Start, limit and delta as the importer holds them.
-    ranges : mapping of tvm.tirx.Var to DimRange
-        What is known about the symbolic dimensions.
-
-    Returns
-    -------
-    tvm.relax.Call or None
-        None where it does not apply: values that are not extents, a delta other than one, or a
-        length that might be negative.
+    convert : callable
+        From a node to an expression, several, or None.
+    takes_extents : bool
+        Whether it takes shapes and extents as they are; otherwise they become tensors first.
     """
-    start, limit, delta = (_integer(x) for x in inputs)
-    if start is None or limit is None or not isinstance(delta, int) or delta != 1:
-        return None
-    if isinstance(start, int) and isinstance(limit, int):
-        return None
-    analyzer = tvm.sym.Analyzer()
-    for var, bounds in ranges.items():
-        analyzer.bind(var, tvm.ir.Range(bounds.low, bounds.high + 1))
-    if not analyzer.can_prove(limit - start >= 0):
-        return None
-    return relax.op.arange(start, limit, 1, "int64")
+
+    convert: Callable[[Node], Any]
+    takes_extents: bool = False
 
 
-def _integer(value: Any) -> Any:
-    """Return an int64 scalar as an int or a TIR expression, None for anything else."""
-    if isinstance(value, GenericConst):
-        array = value.value.numpy()
-        return int(array.item()) if array.size == 1 and array.dtype == "int64" else None
-    if isinstance(value, relax.ShapeExpr):
-        return value[0] if len(value) == 1 else None
-    if tvm.ir.is_prim_expr(value) and not isinstance(value, tirx.FloatImm):
-        return value
-    return None
+def qualified_name(node: onnx.NodeProto) -> str:
+    """Name a node's operator, with its domain unless that is ONNX's own."""
+    return node.op_type if node.domain in STANDARD else f"{node.domain}.{node.op_type}"
+
+
+#: By operator, see :func:`qualified_name`.
+CONVERTERS: dict[str, Converter] = {
+    "AveragePool": Converter(pooling.average_pool),
+    "BatchNormalization": Converter(training.batch_normalization),
+    "Constant": Converter(constants.constant),
+    "ConvTranspose": Converter(convolution.conv_transpose),
+    "DepthToSpace": Converter(blocks.depth_to_space),
+    "Dropout": Converter(training.dropout),
+    "Elu": Converter(elementwise.elu),
+    "Expand": Converter(shapes.expand, takes_extents=True),
+    "EyeLike": Converter(constants.eye_like),
+    "Hardmax": Converter(reductions.hardmax),
+    "IsInf": Converter(elementwise.is_inf),
+    "LRN": Converter(normalization.lrn),
+    "LayerNormalization": Converter(normalization.layer_normalization),
+    "MaxPool": Converter(pooling.max_pool),
+    "MeanVarianceNormalization": Converter(normalization.mean_variance),
+    "Mod": Converter(elementwise.mod, takes_extents=True),
+    "NonMaxSuppression": Converter(regions.non_max_suppression),
+    "OneHot": Converter(indexing.one_hot),
+    "OptionalHasElement": Converter(sequences.has_element, takes_extents=True),
+    "Pow": Converter(integers.power),
+    "Range": Converter(ranges.convert, takes_extents=True),
+    "Resize": Converter(resize.resize, takes_extents=True),
+    "ReduceMax": Converter(reductions.reduce_max),
+    "ReduceMin": Converter(reductions.reduce_min),
+    "RoiAlign": Converter(regions.roi_align),
+    "Selu": Converter(elementwise.selu),
+    "SequenceInsert": Converter(sequences.insert),
+    "Slice": Converter(shapes.slice_by_attributes, takes_extents=True),
+    "SpaceToDepth": Converter(blocks.space_to_depth),
+    "ThresholdedRelu": Converter(elementwise.thresholded_relu),
+    "TopK": Converter(reductions.top_k),
+    "Upsample": Converter(resize.upsample, takes_extents=True),
+}

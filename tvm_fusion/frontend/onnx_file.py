@@ -39,8 +39,12 @@ def load(path: str | os.PathLike) -> onnx.ModelProto:
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist", "an ONNX file", "check the path")
-    if not path.is_file():
+    if path.is_dir():
         raise UserError(f"{path} is a folder", "an ONNX file", "name the .onnx file in it")
+    if not path.is_file():
+        raise UserError(
+            f"{path} is a device or a pipe", "an ONNX file", "write the model to a file first"
+        )
     try:
         model = onnx.load(str(path), load_external_data=False)
     except OSError as error:

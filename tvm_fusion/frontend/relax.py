@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import tvm
@@ -18,6 +19,7 @@ from .describe import signature_of
 from .dims import DimTable
 from .findings import Findings
 from .finish import finish
+from .tuple_inputs import without_tuples
 
 
 def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
@@ -27,6 +29,7 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     untouched. A symbolic dimension without an option keeps the bounds that the module's own
     ``tir_var_upper_bound`` gives it.
     """
+    mod = without_tuples(mod)
     public = [
         (gvar.name_hint, func)
         for gvar, func in mod.functions.items()
@@ -44,7 +47,12 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     return Imported(mod, signatures(mod, [name for name, _ in public]), ranges, {}, "IRModule")
 
 
-def bind(mod: tvm.IRModule, table: DimTable, chosen: Mapping[str, int | DimRange]) -> tvm.IRModule:
+def bind(
+    mod: tvm.IRModule,
+    table: DimTable,
+    chosen: Mapping[str, int | DimRange],
+    fixed: Mapping[str, int] = MappingProxyType({}),
+) -> tvm.IRModule:
     """Give the symbolic variables of our functions their extents, or their names from the table.
 
     Parameters
@@ -55,8 +63,10 @@ def bind(mod: tvm.IRModule, table: DimTable, chosen: Mapping[str, int | DimRange
         The dimensions.
     chosen : mapping of str to (int or DimRange)
         By identifier, for all of them.
+    fixed : mapping of str to int, optional
+        Extents of further variables.
     """
-    values: dict[str, int | tirx.Var] = {}
+    values: dict[str, int | tirx.Var] = dict(fixed)
     for dim in table.dims:
         value = chosen[dim.name]
         if isinstance(value, int):

@@ -9,21 +9,29 @@ from typing import Any
 import ml_dtypes
 import torch
 from torch.utils import _pytree as pytree
-from tvm.relax.frontend.torch import exported_program_translator as translator
 
-from .._tvm_half import half_results
 from ..config import FusionConfig
 from ..errors import UserError
 from ..fusion.decisions import Decision, record
 from ..signature import DimRange
 from . import Imported
 from .describe import signature_of
-from .dims import UNLIMITED, DimTable
+from .dims import UNLIMITED
 from .findings import Findings
 from .finish import finish, without_bounds
 from .quiet import quiet_importer
 from .relax import bind
-from .torch_converters import CONVERTERS
+from .torch_decompose import calls, decompose
+from .torch_dims import (
+    as_table,
+    chosen_extents,
+    derived_extents,
+    in_names,
+    input_extents,
+    user_names,
+)
+from .torch_ops import Importer, operator_name, reason_of
+from .torch_ops.advice import advice
 from .torch_state import with_state
 from .weights import WeightNames, constants, tracking, weight_key
 
@@ -33,118 +41,61 @@ SOURCE = "ExportedProgram"
 def from_exported_program(program: torch.export.ExportedProgram, config: FusionConfig) -> Imported:
     """Import an exported program; see :func:`tvm_fusion.frontend.import_model`.
 
-    A dynamic dimension is called ``<input>_<axis>``, for torch forgets the names given to
-    ``torch.export.Dim``. It keeps the range it was exported with unless ``config.dims`` says
-    otherwise. What the program changes in place is passed: see :func:`.torch_state.with_state`.
+    A dynamic dimension is called as its ``torch.export.Dim``, or ``<input>_<axis>`` where it has
+    no name, or was read from a file, which keeps none. It keeps the range it was exported with
+    unless ``config.dims`` says otherwise. What the program changes in place is passed: see
+    :func:`.torch_state.with_state`.
     """
-    program, state = with_state(_decomposed(program))
+    names_of_dims = user_names(program)
+    program, state = with_state(decompose(program, SOURCE))
     for name in state:
         sentence = f"{name} is changed by {SOURCE}; its next value is the output of the same name."
         record(Decision(SOURCE, name, "accepted", "state_returned", sentence))
-    table = DimTable(_inputs(program), made_up={str(s) for s in program.range_constraints})
+    extents = input_extents(program)
+    derived = derived_extents(extents)
+    table = as_table(extents, derived, names_of_dims)
     proved = {
-        str(symbol): DimRange(max(1, int(r.lower)), _finite(r.upper))
+        str(symbol): DimRange(max(1, _finite(r.lower, 1)), _finite(r.upper))
         for symbol, r in program.range_constraints.items()
     }
     chosen, unbound = table.resolve(config.dims, proved)
-    Findings(operators=unsupported_operators(program), unbound=unbound).raise_if_any(SOURCE)
+    unknown = unsupported_operators(program)
+    Findings(operators=unknown, unbound=unbound, instead=advice(unknown)).raise_if_any(SOURCE)
     try:
-        with quiet_importer(), half_results():
-            mod = translator.from_exported_program(
-                program,
-                unwrap_unit_return_tuple=True,
-                custom_convert_map=CONVERTERS,
-                run_ep_decomposition=False,
-            )
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{SOURCE} cannot be imported ({reason})") from error
+        with quiet_importer():
+            mod = Importer(derived).from_exported_program(program, False, True, False, None)
+    except UserError:
+        raise
+    except Exception as error:  # guard: told as the refusal's reason
+        raise UserError(f"{SOURCE} cannot be imported ({reason_of(error)})") from error
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
-    mod = bind(without_bounds(mod), table, chosen)
+    whole = chosen_extents(derived, table, chosen)
+    ranges |= {name: value for name, value in whole.items() if isinstance(value, DimRange)}
+    fixed = {name: value for name, value in whole.items() if isinstance(value, int)}
+    mod = bind(without_bounds(mod), table, chosen, fixed)
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
         mod = finish(mod, config, ranges)
     signature = signature_of(mod["main"], None, [*_output_names(program), *state])
     if signature is None:
         raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
+    signature = in_names(signature, derived, table)
     return Imported(mod, {"main": signature}, ranges, names.of(mod), SOURCE)
 
 
-def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Decompose into core operators; where torch fails to, with attention spelled out by us."""
-    try:
-        with quiet_importer():
-            return program.run_decompositions()
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    table = torch.export.default_decompositions()
-    table[torch.ops.aten.scaled_dot_product_attention.default] = _attention
-    try:
-        with quiet_importer():
-            program = program.run_decompositions(table)
-    except Exception as error:
-        raise UserError(f"{SOURCE} cannot be decomposed by torch ({reason})") from error
-    sentence = f"torch could not decompose attention ({reason}); it is spelled out instead."
-    record(Decision(SOURCE, "", "fallback", "attention_spelled_out", sentence))
-    return program
-
-
-def _attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """Spell attention out, with the strides of torch's CPU kernel.
-
-    Torch's own decomposition leaves other strides than the kernel, and a ``view`` that follows then
-    fails. Arguments as for ``torch.nn.functional.scaled_dot_product_attention``.
-    """
-    if enable_gqa:
-        repeats = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(repeats, 1) for x in (key, value))
-    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = torch.where(attn_mask, scores, float("-inf"))
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    result = torch.ops.aten._safe_softmax(scores, -1) @ value
-    return result.transpose(1, 2).contiguous().transpose(1, 2) if result.ndim == 4 else result
-
-
 def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:
-    """Count the operators that TVM's importer has no converter for, branches included."""
-    known = {**translator.ExportedProgramImporter().convert_map, **CONVERTERS}
+    """Count the operators that there is no converter for, branches included."""
+    known = Importer().convert_map
     return Counter(
-        node.target.__name__
-        for module in program.graph_module.modules()
-        if isinstance(module, torch.fx.GraphModule)
-        for node in module.graph.nodes
-        if node.op == "call_function" and node.target.__name__ not in known
+        operator_name(node) for node in calls(program) if node.target.__name__ not in known
     )
 
 
-def _inputs(program: torch.export.ExportedProgram) -> list[tuple[str, list[int | str | None]]]:
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    return [
-        (name, [d if isinstance(d, int) else str(d) for d in values[name].shape])
-        for name in program.graph_signature.user_inputs
-        if isinstance(values.get(name), torch.Tensor)
-    ]
-
-
-def _finite(upper: Any) -> int:
+def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:
     try:
-        return min(int(upper), UNLIMITED)
+        return min(int(bound), UNLIMITED)
     except (OverflowError, TypeError, AttributeError, ValueError):  # sympy's and torch's infinities
-        return UNLIMITED
+        return otherwise
 
 
 def _output_names(program: torch.export.ExportedProgram) -> list[str]:

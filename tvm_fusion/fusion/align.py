@@ -8,7 +8,7 @@ two paths agree on, or that a reduced axis takes part in, is given up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -114,6 +114,22 @@ def _edges(stages: Sequence[Stage]) -> list[_Edge]:
     return edges
 
 
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """What is known about links through inputs while one row spreads; a row once told stays.
+
+    Attributes
+    ----------
+    positions : dict of int to dict of Buffer to list of int
+        Per stage with a row, where it reads each input at that row.
+    failed : set of (int, int)
+        Stages and stages with a row that share no part of an input.
+    """
+
+    positions: dict[int, dict[Buffer, list[int]]] = field(default_factory=dict)
+    failed: set[tuple[int, int]] = field(default_factory=set)
+
+
 class _Spread:
     """Rows of all stages, from the axes of one."""
 
@@ -123,6 +139,8 @@ class _Spread:
         self.stages = stages
         self.edges = edges
         self.inputs = set(inputs)
+        self._loads: dict[int, list[ir.TensorLoad]] = {}
+        self._known_fits: dict[tuple[int, tvm_ffi.StructuralKey, tvm_ffi.StructuralKey], bool] = {}
         self.spatial = [Domain(s.axes) for s in stages]
         self.whole = [Domain((*s.axes, *s.reduce)) for s in stages]
 
@@ -158,13 +176,14 @@ class _Spread:
         """Spread one row function to all stages; None if a stage contradicts it."""
         axis = self.stages[anchor].axes[position]
         row: dict[int, ir.Expr] = {anchor: axis.var}
+        links = _Links()
         while True:
             if not self._spread(row):
                 return None
             missing = [k for k in range(len(self.stages)) if k not in row]
             if not missing:
                 break
-            if not self._link(row, missing, position, axis.extent):
+            if not self._link(row, missing, position, axis.extent, links):
                 return None
         for edge in self.edges:
             there = self._forward(edge, row[edge.producer])
@@ -223,7 +242,12 @@ class _Spread:
         return back if forth is not None and whole.equal(forth, row) else None
 
     def _link(
-        self, row: dict[int, ir.Expr], missing: list[int], position: int, extent: ir.Expr
+        self,
+        row: dict[int, ir.Expr],
+        missing: list[int],
+        position: int,
+        extent: ir.Expr,
+        links: _Links,
     ) -> bool:
         """Give one stage that no load relates to the others a row: through an input, or by place.
 
@@ -231,14 +255,17 @@ class _Spread:
         """
         for k in missing:
             for known in list(row):
+                if (k, known) in links.failed:
+                    continue
+                if known not in links.positions:
+                    links.positions[known] = self._matches(known, row[known])
                 for mine in self._input_loads(k):
-                    for theirs in self._input_loads(known):
-                        if not mine.source.same_as(theirs.source):
-                            continue
-                        found = self._through_input(k, mine, known, theirs, row[known])
-                        if found is not None and self._fits(k, found, extent):
-                            row[k] = found
-                            return True
+                    positions = links.positions[known].get(mine.source, ())
+                    found = self._through_input(k, mine, positions)
+                    if found is not None and self._fits(k, found, extent):
+                        row[k] = found
+                        return True
+                links.failed.add((k, known))
         # Reductions first: the rows of maps can follow any of their axes.
         for k in sorted(missing, key=lambda k: self.stages[k].is_map):
             axes = self.stages[k].axes
@@ -248,18 +275,39 @@ class _Spread:
         return False
 
     def _fits(self, k: int, row: ir.Expr, extent: ir.Expr) -> bool:
-        return reaxe(self.stages[k].axes, [row], [extent]) is not None
+        key = k, tvm_ffi.StructuralKey(row), tvm_ffi.StructuralKey(extent)
+        if key not in self._known_fits:
+            self._known_fits[key] = reaxe(self.stages[k].axes, [row], [extent]) is not None
+        return self._known_fits[key]
 
     def _input_loads(self, k: int) -> list[ir.TensorLoad]:
-        return [x for x in self.stages[k].loads if x.source in self.inputs]
+        """List what a stage reads of inputs; of equal loads, which inlining repeats, the first."""
+        if k not in self._loads:
+            read = [x for x in self.stages[k].loads if x.source in self.inputs]
+            self._loads[k] = list({tvm_ffi.StructuralKey(x): x for x in reversed(read)}.values())
+            self._loads[k].reverse()
+        return self._loads[k]
+
+    def _matches(self, k: int, row: ir.Expr) -> dict[Buffer, list[int]]:
+        """List the positions at which a stage reads inputs at its row, each input's in order."""
+        whole = self.whole[k]
+        found: dict[Buffer, list[int]] = {}
+        known: dict[tvm_ffi.StructuralKey, bool] = {}
+        for read in self._input_loads(k):
+            for position, index in enumerate(read.indices):
+                key = tvm_ffi.StructuralKey(index)
+                if key not in known:
+                    known[key] = not has_load(index) and whole.equal(index, row)
+                if known[key] and position not in found.setdefault(read.source, []):
+                    found[read.source].append(position)
+        return found
 
     def _through_input(
-        self, k: int, mine: ir.TensorLoad, known: int, theirs: ir.TensorLoad, row: ir.Expr
+        self, k: int, mine: ir.TensorLoad, positions: Sequence[int]
     ) -> ir.Expr | None:
         reduced = {a.var for a in self.stages[k].reduce}
-        for index, other in zip(mine.indices, theirs.indices, strict=True):
-            if has_load(other) or not self.whole[known].equal(other, row):
-                continue
+        for position in positions:
+            index = mine.indices[position]
             if not has_load(index) and not variables(index) & reduced:
                 return index
         return None

@@ -92,13 +92,18 @@ class _Writer:
         self._exprs: dict[Value, relax.Expr] = {}
         self._own = {op.binding.var for op in graph.operators}
         self._waiting: dict[Value, list[relax.Var]] = {}
+        self._tuples: dict[relax.Var, tuple] = {}
+        bound = {b.var for b in graph.block.bindings}
         for var, value in graph.values.items():
             for v in flatten(value):
                 if v.constant is not None:
                     self._exprs[v] = v.constant
-                elif v.producer is None and not isinstance(value, tuple):
-                    self._exprs.setdefault(v, var)
-        bound = {b.var for b in graph.block.bindings}
+            if var not in bound:  # a parameter, or of an earlier block; tuples once all is known
+                if isinstance(value, Value):
+                    if value.producer is None:
+                        self._exprs[value] = var
+                elif all(v.producer is None for v in flatten(value)):  # no copy of an operator
+                    self._tuples[var] = value
         self._missing: dict[relax.Var, set[Value]] = {}
         for var, value in graph.values.items():
             if var in self._own or var not in bound:
@@ -109,6 +114,8 @@ class _Writer:
                 self._waiting.setdefault(v, []).append(var)
             if not missing:
                 self._alias(var)
+        for var, value in self._tuples.items():
+            self._unpack(var, value)
 
     def group(self, group: Group, attrs: Mapping[str, object]) -> None:
         """Call a group; its outputs keep their variables."""

@@ -30,11 +30,14 @@ class Decision:
     sentence : str
         The reason for a reader.
     classes : tuple of str
-        Operator classes that the verdict rests on, if any.
+        Classes that the verdict rests on, if any: of the two groups where an edge between them is
+        refused, otherwise of the operators.
     bytes_saved : int, optional
         Bytes of intermediate results that the verdict saves (negative: costs).
     measured_us : float, optional
         Microseconds measured, where the verdict rests on a measurement.
+    through : tuple of str
+        Views between the two, which need no kernel.
     """
 
     producer: str
@@ -45,6 +48,7 @@ class Decision:
     classes: tuple[str, ...] = ()
     bytes_saved: int | None = None
     measured_us: float | None = None
+    through: tuple[str, ...] = ()
 
 
 _log: contextvars.ContextVar[list[Decision] | None] = contextvars.ContextVar("log", default=None)

@@ -53,7 +53,7 @@ class Merger:
         if cell.relation is Relation.BREAK:
             return Refusal(
                 "mapping_red",
-                f"{first.type.value} feeding {second.type.value} stays apart (mapping table), "
+                f"{first.type.value} feeding {second.type.value} is not fused (mapping table), "
                 f"and {self._on_proposals(first, second)}",
             )
         type_ = cell.type or second.type
@@ -73,10 +73,13 @@ class Merger:
         """Join blocks of any relation if that is legal and claimed (and pays, where it must)."""
         members = tuple(sorted((o for b in blocks for o in b.members), key=lambda o: o.index))
         if len(members) > MAX_MEMBERS:
-            return Refusal("too_many_members", f"It would have more than {MAX_MEMBERS} operators.")
+            return Refusal(
+                "too_many_members", f"The group would have more than {MAX_MEMBERS} operators."
+            )
         if not self._partition.is_convex(blocks):
             return Refusal(
-                "not_convex", "Another operator needs the one and is needed by the other."
+                "not_convex",
+                "Fusing them would make a cycle: a path between the two leads outside.",
             )
         claim = self._book.claim(Group(members))
         if isinstance(claim, Refusal):
@@ -107,7 +110,7 @@ class Merger:
             return None
         return Refusal(
             "not_profitable",
-            f"Together they would take {together.us:.1f} us, apart {apart.us:.1f} us "
+            f"Fused they would take {together.us:.1f} us, unfused {apart.us:.1f} us "
             f"({together.source}).",
         )
 

@@ -21,6 +21,7 @@ from .group import Group
 from .merge import Merger
 from .partition import Block, Partition
 from .propose import accepted_proposals
+from .reasons import reasons
 from .recompute import recompute
 from .views import is_view, trimmed
 
@@ -40,7 +41,8 @@ class Plan:
     views : tuple of Operator
         Operators that only rename the elements of a buffer and need no kernel.
     decisions : tuple of Decision
-        Why, for every edge of the graph.
+        Why, for every edge of the graph, and for every two operators with nothing but views
+        between them.
     """
 
     graph: Graph
@@ -248,40 +250,7 @@ class _Planner:
             views.extend(outside)
             if claim is not None:
                 claims.append(claim)
-        decisions = list(self._reasons(set(views)))
+        decisions = list(reasons(self._partition, self._merger, frozenset(views)))
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))
-
-    def _reasons(self, views: set[Operator]) -> Iterable[Decision]:
-        for edge in self._graph.edges():
-            first = self._partition.block_of[edge.producer]
-            second = self._partition.block_of[edge.consumer]
-            classes = (edge.producer.type.value, edge.consumer.type.value)
-
-            def decide(
-                verdict, code: str, sentence: str, saved=None, edge=edge, classes=classes
-            ) -> Decision:
-                return Decision(
-                    edge.producer.name,
-                    edge.consumer.name,
-                    verdict,
-                    code,
-                    sentence,
-                    classes,
-                    saved,
-                )
-
-            if edge.producer in views or edge.consumer in views:
-                view = edge.producer if edge.producer in views else edge.consumer
-                yield decide("accepted", "view", f"{view.name} is a view: it needs no kernel.")
-            elif first is second:
-                claim = first.claim
-                saved = 0 if edge.value in claim.group.outputs else edge.value.bytes
-                yield decide("accepted", "fused", f"One kernel by {claim.template.name}.", saved)
-            else:
-                merged = self._merger.vertical(first, second)
-                if isinstance(merged, Refusal):
-                    yield decide("refused", merged.code, merged.sentence)
-                else:  # two blocks that could be one but for the order in which they were tried
-                    yield decide("refused", "planned_apart", "Each is in a better group already.")

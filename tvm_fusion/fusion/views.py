@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
 from .._tvm_reshape import is_reshape
-from ..ecg.graph import Operator
+from ..ecg.graph import Graph, Operator, Value
 from ..ecg.mapping import MappingType
 from ..schedule.template import Claim
 from .claims import ClaimBook
 from .group import Group
+
+
+@dataclass(frozen=True)
+class ViewPath:
+    """Two operators with nothing between them, or nothing but views.
+
+    Attributes
+    ----------
+    producer, consumer : Operator
+        Neither of them a view.
+    views : tuple of Operator
+        The views between them, in order.
+    value : Value
+        The result of ``producer`` that the views rename.
+    """
+
+    producer: Operator
+    views: tuple[Operator, ...]
+    consumer: Operator
+    value: Value
+
+
+def view_paths(graph: Graph, views: Collection[Operator]) -> Iterator[ViewPath]:
+    """Find what reaches an operator through views, in the order of the readers."""
+    for consumer in graph.operators:
+        if consumer in views:
+            continue
+        for value in dict.fromkeys(consumer.tensors):
+            between: list[Operator] = []
+            while value.producer is not None and value.producer in views:
+                between.insert(0, value.producer)
+                value = value.producer.tensors[0]
+            if between and value.producer is not None:
+                yield ViewPath(value.producer, tuple(between), consumer, value)
 
 
 def is_view(op: Operator) -> bool:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
+from .._tvm_errors import register_errors
 from ..config import FusionConfig
 from ..deploy.lower import LowerToVM
 from ..device import TargetSpec, parse
@@ -20,7 +20,7 @@ from ..frontend import Imported, import_model
 from ..fusion.fuse import apply_plans, plan_module
 from ..fusion.plan import Plan
 
-tvm_ffi.register_error("UserError", UserError)  # so that one raised in a pass arrives as itself
+register_errors()
 
 Plans = Mapping[relax.DataflowBlock, Plan]
 
@@ -113,7 +113,10 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
     passes, _ = _stages(config)
     imported = import_model(model, config)
     if not imported.signatures:
-        raise UserError(f"{imported.source} has no function from tensors to tensors")
+        raise UserError(
+            f"{imported.source} has no function from tensors to tensors",
+            advice="give it one, such as main, whose parameters and results are tensors",
+        )
     tvm_target = spec.tvm_target()
     plans: dict[relax.DataflowBlock, Plan] = {}
     functions: dict[relax.DataflowBlock, str] = {}

@@ -38,7 +38,9 @@ def onnx_reference(
     """
     path = os.fspath(path)
     if not os.path.isfile(path):
-        raise UserError(f"there is no file {path!r}", "the ONNX model that was compiled")
+        is_there = os.path.exists(path)
+        found = f"{path!r} is no regular file" if is_there else f"there is no file {path!r}"
+        raise UserError(found, "the ONNX model that was compiled", "name the .onnx file")
     try:
         inputs = _as_the_model_takes_them(path, inputs)
         if importlib.util.find_spec("onnxruntime"):

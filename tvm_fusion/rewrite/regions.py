@@ -44,6 +44,8 @@ def is_algebraic(expr: object, also: frozenset[str] = frozenset()) -> bool:
         return False
     name = expr.op.name
     known = properties_of(name) != Properties() or name in _KNOWN or name in also
+    if any(isinstance(a.ty, relax.TupleType) and not isinstance(a, relax.Tuple) for a in expr.args):
+        return False  # whose tensors have no names
     return known and all(
         isinstance(o, relax.Var | GenericConst) and isinstance(o.ty.shape, relax.ShapeExpr)
         for o in operands(expr)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ..errors import reason_of
 from ..foreign import SCHEDULED
 from ..fusion.decisions import Decision, record
 
@@ -55,6 +56,10 @@ def schedule_function(
         The scheduled function, marked ``tirx.is_scheduled``, or ``func`` itself when every rule
         failed; either way the reasons stand in the decisions.
     """
+    if target.kind.name == "llvm" and _is_empty(func):  # a GPU needs threads all the same
+        sentence = "An extent is 0: there is next to nothing to compute; it keeps plain loops."
+        record(Decision(name, "", "accepted", "empty", sentence))
+        return func
     for rule in rules:
         try:
             result = rule.apply(func, target)
@@ -83,17 +88,11 @@ def schedule_function(
     return func
 
 
+def _is_empty(func: tirx.PrimFunc) -> bool:
+    """Whether a parameter has no elements; schedules divide by extents and allocate tiles."""
+    shapes = [p.ty.shape for p in func.params if isinstance(p.ty, tirx.BufferType)]
+    return any(isinstance(d, tirx.IntImm) and not int(d) for shape in shapes for d in shape)
+
+
 def _fallback(name: str, rule: Rule, code: str, reason: str) -> Decision:
     return Decision(name, "", "fallback", code, f"{rule.name} gave up: {reason}")
-
-
-def reason_of(error: Exception) -> str:
-    """Keep the sentence of a schedule error, which TVM prints after the whole function."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    marked = [line for line in lines if line.startswith("Error message:")]
-    text = (
-        marked[-1].removeprefix("Error message:").strip()
-        if marked
-        else (lines or ["no message"])[0]
-    )
-    return f"{type(error).__name__}: {text}"

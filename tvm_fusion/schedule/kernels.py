@@ -13,6 +13,7 @@ from .dissolve import dissolve
 from .emit import emit_groups
 from .guard import schedule_function
 from .install import install
+from .primitives import merge_primitives
 from .single.rules import rules
 
 
@@ -22,7 +23,7 @@ class ScheduleKernels:
 
     A template that cannot emit what it claimed loses that claim: the decision ``claim_broken`` is
     recorded, and the region is planned again without it. PrimFuncs that are scheduled already stay
-    as they are.
+    as they are. Groups that TVM's own FuseOps has made are merged by FuseTIR.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -42,7 +43,7 @@ class ScheduleKernels:
             banned |= frozenset(broken.values())
             mod = dissolve(mod, broken)
             mod = Sequential([FuseOperators(banned)])(mod)
-        mod = relax.transform.DeadCodeElimination()(mod)
+        mod = relax.transform.DeadCodeElimination()(merge_primitives(mod))
         kinds, check = rules(target)
         for gvar, func in list(mod.functions.items()):
             if isinstance(func, tirx.PrimFunc) and not is_scheduled(func) and has_blocks(func):

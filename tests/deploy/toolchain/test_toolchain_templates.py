@@ -1,7 +1,8 @@
 """Every template's kernels as machine code for AMD: what they take, and that writes are awaited.
 
-There is no such GPU here: limits, registers and waves are read back from the code objects, and the
-assembly is scanned for barriers that a write to shared memory could still be on its way behind.
+There is no such GPU here: limits, registers and waves are read back from the code objects, the
+assembly is scanned for barriers that a write to shared memory could still be on its way behind,
+and LLVM's IR for pointers that change their address space.
 """
 
 import pytest
@@ -66,6 +67,7 @@ CASES = {
     "shifted tiles": (Elementwise(True), [tensor("x", 1001, 513, **HALF)], transposed, True),
     "product of a row": (Contraction(True), products(1, 1024, 2048), biased_product, True),
     "product of few rows": (Contraction(True), products(7, 1001, 264), biased_product, True),
+    "product of most rows": (Contraction(True), products(16, 768, 768), biased_product, True),
     "product in tiles": (Contraction(True), products(512, 256, 512), biased_product, True),
     "attention": (
         Attention(True), [tensor(n, 2, 4, 130, 64, **HALF) for n in "qkv"], attention, True,
@@ -74,8 +76,8 @@ CASES = {
 }  # fmt: skip
 
 
-def assembly(case, arch):
-    """Assembly of what a template makes of a graph."""
+def sources(case, arch):
+    """LLVM's IR and the assembly of what a template makes of a graph."""
     template, params, body, _ = CASES[case]
     spec = parse(f"rocm:{arch}")
     target = spec.tvm_target()
@@ -83,8 +85,8 @@ def assembly(case, arch):
     with toolchain(spec), target:
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         built = tvm.compile(mod, target, tir_pipeline="tvm_fusion")
-    (text,) = [m.inspect_source("asm") for m in built.mod.imports if m.kind == "hip"]
-    return text
+    (module,) = [m for m in built.mod.imports if m.kind == "hip"]
+    return module.inspect_source("hip"), module.inspect_source("asm")
 
 
 @pytest.mark.rocm_toolchain
@@ -92,7 +94,8 @@ def assembly(case, arch):
 @pytest.mark.parametrize("arch", LANES)
 @pytest.mark.parametrize("case", CASES)
 def test_templates_on_amd(case, arch):
-    text = assembly(case, arch)
+    code, text = sources(case, arch)
+    assert "addrspacecast" not in code
     *_, exchanges = CASES[case]
     for one in amd_kernels(text):
         assert one["wavefront_size"] == LANES[arch]
@@ -109,6 +112,5 @@ def test_templates_on_amd(case, arch):
 @pytest.mark.parametrize("arch", LANES)
 @pytest.mark.parametrize("case", ["rows", "rows with two results", "vectors", "tiles"])
 def test_wide_accesses(case, arch):
-    assert ("global_load_b128" if arch == "gfx1100" else "global_load_dwordx4") in assembly(
-        case, arch
-    )
+    _, text = sources(case, arch)
+    assert ("global_load_b128" if arch == "gfx1100" else "global_load_dwordx4") in text

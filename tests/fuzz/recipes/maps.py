@@ -55,6 +55,8 @@ def unary_with_attribute(b: Builder) -> None:
 @recipe(2)
 def prelu(b: Builder) -> None:
     x = b.pick_float(lambda shape: bool(static_axes(shape)))
+    if b.dtype_of(x) == "bfloat16":
+        raise Rejected("Relax has no such prelu")
     axis = b.one_of(static_axes(b.shape(x)))
     b.emit("nn.prelu", x, b.leaf([b.shape(x)[axis]], b.dtype_of(x), constant=True), axis=axis)
 
@@ -170,7 +172,8 @@ def integers(b: Builder) -> None:
 def cast(b: Builder) -> None:
     x = b.pick(lambda v: True)
     dtype = b.dtype_of(x)
-    choices = ["float32", "float16"] if b.dtype == "float16" or b.chance(0.1) else ["float32"]
+    half = "float16" if b.dtype == "float32" else b.dtype
+    choices = ["float32", half] if b.dtype == half or b.chance(0.1) else ["float32"]
     if dtype == "float32" and len(choices) == 1:
         choices = ["int32"]
     elif dtype == "bool":
@@ -178,6 +181,8 @@ def cast(b: Builder) -> None:
     elif dtype.startswith("int"):
         choices += ["int64" if dtype == "int32" else "int32"]
     to = b.one_of([c for c in choices if c != dtype])
+    if to == "int32" and not all(v.is_finite for v in b.values[x]):
+        raise Rejected("not a number")
     b.emit("astype", x, gives=to, dtype=to)
 
 

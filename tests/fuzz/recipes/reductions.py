@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..builder import Builder
+from ..builder import Builder, Rejected
 from .registry import image, is_static, partner, recipe, static, static_axes, within
 
 
@@ -81,6 +81,8 @@ def channel_normalization(b: Builder) -> None:
     name = b.one_of(["nn.group_norm", "nn.instance_norm", "nn.batch_norm"])
     x = image(b, least=2)
     channels, dtype = static(b.shape(x)[1]), b.dtype_of(x)
+    if dtype == "bfloat16" and name != "nn.batch_norm":
+        raise Rejected("Relax has no such normalization")
     weights = [b.leaf([channels], dtype, constant=True) for _ in range(2)]
     if name == "nn.batch_norm":
         weights.append(b.leaf([channels], dtype, constant=True))

@@ -9,13 +9,14 @@ from ..dims import Dim, Extent
 
 Recipe = Callable[[Builder], None]
 RECIPES: dict[str, tuple[Recipe, float]] = {}  # with the weights
+WIDE_RECIPES: dict[str, tuple[Recipe, float]] = {}  # of graphs that draw integers
 
 
-def recipe(weight: float = 1.0) -> Callable[[Recipe], Recipe]:
+def recipe(weight: float = 1.0, wide: bool = False) -> Callable[[Recipe], Recipe]:
     """Register a recipe; it is chosen in proportion to its weight."""
 
     def register(function: Recipe) -> Recipe:
-        RECIPES[function.__name__] = (function, weight)
+        (WIDE_RECIPES if wide else RECIPES)[function.__name__] = (function, weight)
         return function
 
     return register

@@ -8,7 +8,7 @@ The tolerance is what rounding the original's operands and results once each cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -132,6 +132,29 @@ def compare(left: Program, right: Program, leaves: Mapping[Head, np.ndarray], se
             f" {int(wrong.sum())} of {int(valid.sum())} are wrong"
         )
     return int(valid.sum())
+
+
+def compare_nan(
+    left: Program, right: Program, leaves: Mapping[Head, np.ndarray], constants: Collection[Head]
+) -> None:
+    """Compare two forms once some inputs are NaN: NaN is not lost, and what is finite stays so.
+
+    Where the original is finite without them: other laws hold for positive numbers only.
+    """
+    rng = np.random.default_rng(len(leaves))
+    before = left.run(leaves)
+    valid = _valid(before, before[-1].shape)
+    holes = {
+        head: np.where(rng.random(x.shape) < 0.2, np.nan, x).astype(x.dtype)
+        if x.dtype.kind in "fV" and head not in constants
+        else x
+        for head, x in leaves.items()
+    }
+    old, new = (program.run(holes)[-1].astype(np.float64) for program in (left, right))
+    lost = np.isnan(old) & np.isfinite(new) & valid
+    made = np.isfinite(old) & ~np.isfinite(new) & valid
+    assert not lost.any(), f"NaN became {new[lost][0]:g}"
+    assert not made.any(), f"{old[made][0]:g} became {new[made][0]:g}"
 
 
 def inputs(

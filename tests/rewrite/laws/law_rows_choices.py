@@ -21,7 +21,7 @@ def _lattice(join, meet, dtypes, limits):
     for name in (join, meet):
         found += [
             holds(f"idempotent_{name}", **A, dtypes=dtypes),
-            holds(f"absorb_{name}", **AB, dtypes=dtypes),
+            holds(f"absorb_{name}", **AB, dtypes=dtypes.split()[-1]),
             refuses(f"absorb_{name}", "type", a="5", b="n 5", dtypes=dtypes.split()[-1]),
             holds(f"distribute_{name}", **ABC, dtypes=dtypes),
             holds(f"distribute_constants_{name}", **A, k=limits[0], l=limits[1], dtypes=dtypes),
@@ -35,6 +35,10 @@ LATTICES = (
     *_lattice("logical_or", "logical_and", "bool", (True, np.arange(5) < 2)),
     *_lattice("bitwise_or", "bitwise_and", "int32 uint8", (5, np.arange(5))),
 )
+NOT_ABSORBED = tuple(
+    refuses(f"absorb_{name}", "may_be_nan", **AB, dtypes="float32 float16")
+    for name in ("maximum", "minimum")
+)
 MAX, MIN = {"choose": op.maximum}, {"choose": op.minimum}
 ORDER = (
     holds(
@@ -46,9 +50,21 @@ ORDER = (
     refuses("largest_is_known", "order", **AB),
     holds(
         "smallest_is_known",
+        **A,
+        left=lambda a: op.minimum(op.tanh(a), relax.const(1, a.ty.dtype.dtype)),
+        right=lambda a: op.tanh(a),
+    ),
+    refuses(
+        "smallest_is_known",
+        "may_be_nan",
         **AB,
         left=lambda a, b: op.minimum(op.tanh(a), op.exp(op.abs(b))),
-        right=lambda a, b: op.tanh(a),
+    ),
+    refuses(
+        "largest_is_known",
+        "may_be_nan",
+        **AB,
+        left=lambda a, b: op.maximum(op.exp(op.abs(b)), op.tanh(a)),
     ),
     refuses("smallest_is_known", "order", **AB),
     holds(
@@ -160,12 +176,14 @@ LOGIC = (
     holds("or_always", **A, dtypes="bool"),
     holds("and_opposite", **A, dtypes="bool"),
     holds("or_opposite", **A, dtypes="bool"),
+    *(holds(law, **AB, dtypes=ALL) for law in ("greater_as_less", "greater_equal_as_less_equal")),
+    *(holds(law, **AB, dtypes="int32") for law in ("not_less", "not_less_equal")),
     *(
-        holds(law, **AB, dtypes=ALL)
-        for law in ("greater_as_less", "greater_equal_as_less_equal", "not_less")
+        refuses(law, "may_be_nan", **names, dtypes="float32 float16")
+        for law in ("not_less", "not_less_equal")
+        for names in (AB, {"a": "n 5", "b": 1.0}, {"a": 1.0, "b": "n 5"})
     ),
-    *(holds(law, **AB, dtypes=ALL) for law in ("not_less_equal", "not_of_equal")),
-    holds("not_of_not_equal", **AB, dtypes=ALL),
+    *(holds(law, **AB, dtypes=ALL) for law in ("not_of_equal", "not_of_not_equal")),
     holds("invert_twice", **A, dtypes="int32 uint8"),
     holds("inverted_and", **AB, dtypes="int32 uint8"),
     holds("inverted_or", **AB, dtypes="int32 uint8"),
@@ -234,8 +252,19 @@ SELECT = (
     holds("choose_by_both", **P, q="5:bool", **AB, dtypes=ALL),
     holds("choose_by_either", **P, q="5:bool", **AB, dtypes=ALL),
     *(
-        holds(f"choose_{law}", **AB, dtypes=ALL)
-        for law in ("smaller", "larger", "smaller_or_equal", "larger_or_equal")
+        case
+        for law, known, other in (
+            ("choose_smaller", "a", "b"),
+            ("choose_larger", "b", "a"),
+            ("choose_smaller_or_equal", "a", "b"),
+            ("choose_larger_or_equal", "b", "a"),
+        )
+        for case in (
+            holds(law, **AB, dtypes="int32"),
+            holds(law, **{known: np.arange(5.0) - 2, other: "n 5"}),
+            refuses(law, "may_be_nan", **{other: np.arange(5.0) - 2, known: "n 5"}),
+            refuses(law, "may_be_nan", **AB, dtypes="float32 float16"),
+        )
     ),
     *(
         holds("choose_operand", **P, **AB, f=f)
@@ -377,6 +406,7 @@ CONCATS = (
 )
 CASES: tuple[Case, ...] = (
     *LATTICES,
+    *NOT_ABSORBED,
     *ORDER,
     *CASTS,
     *LOGIC,

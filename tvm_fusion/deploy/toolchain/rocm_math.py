@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..._tvm_errors import register_errors
 from ...errors import UserError
 
 INSTALL_OCML = "apt-get install -y rocm-device-libs"
@@ -80,12 +81,10 @@ def device_math(arch: str) -> Iterator[tuple[Path, ...]]:
 
 @functools.cache
 def _register_rules() -> None:
-    import tvm_ffi
     from tvm.ir import Op
     from tvm.tirx import register_intrin_lowering
 
-    # Lets a UserError raised in a rule cross TVM's C++ and arrive as itself.
-    tvm_ffi.register_error("UserError", UserError)
+    register_errors()  # of what a rule raises
     for name in (*_MISSING, *_FLOAT32_ONLY):
         operator = "prim.log2" if name == "log2" else f"tirx.{name}"
         previous = Op.get(operator).get_attr("rocm.FLowerIntrinsic")

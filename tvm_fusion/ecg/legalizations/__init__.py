@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from . import norms
+from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool
+from .extrema import EXTREMA, from_infinity
+from .hyperbolic import HYPERBOLIC
 from .log_add_exp import log_add_exp
 from .scan import NAME as CUMSUM
 from .scan import cumsum
@@ -12,10 +14,12 @@ from .scatter import scatter_nd
 
 LEGALIZATIONS: dict[str, norms.Legalization] = {
     **norms.LEGALIZATIONS,
+    **extrema.LEGALIZATIONS,
+    **HYPERBOLIC,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     "relax.log_add_exp": log_add_exp,
     CUMSUM: cumsum,
     SCATTER: scatter_nd,
 }
 
-__all__ = ["LEGALIZATIONS"]
+__all__ = ["EXTREMA", "LEGALIZATIONS", "from_infinity"]

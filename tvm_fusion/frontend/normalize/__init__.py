@@ -6,28 +6,42 @@ import tvm
 from tvm import relax
 
 from ...foreign import on_ours
+from .apply_ranges import ApplyRanges
+from .boolean_arithmetic import BooleanArithmetic
 from .clamp_take import ClampTake
+from .clip_integers import ClipIntegers
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
 from .expand_median import ExpandMedian
+from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
+from .integer_power import IntegerPower
+from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
 from .remove_identities import RemoveIdentities
+from .resolve_shapes import ResolveShapes
 from .unstack_sum import UnstackSum
 
 __all__ = [
+    "ApplyRanges",
+    "BooleanArithmetic",
     "ClampTake",
+    "ClipIntegers",
     "ClipPoolWindow",
     "CompareBooleans",
     "ExpandMedian",
+    "ExpandNonzero",
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
+    "IntegerPower",
+    "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
     "RemoveIdentities",
+    "ResolveShapes",
     "UnstackSum",
 ]
 
@@ -36,18 +50,24 @@ def NormalizeImport() -> tvm.transform.Pass:
     """Return the passes of this package in the order in which they need each other."""
     return tvm.transform.Sequential(
         [
+            LiftFunctions(),
+            ResolveShapes(),
+            ApplyRanges(),
             UnstackSum(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
             # constants stand.
             FoldConstants(),
             RecoverClip(),
+            ClipIntegers(),
             FoldBatchNorm(),
             ClipPoolWindow(),
             ClampTake(),
             CompareBooleans(),
             ExpandMedian(),
+            ExpandNonzero(),
             ExpandPower(),
+            BooleanArithmetic(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_ours(relax.transform.CanonicalizeBindings()),
         ],

@@ -26,10 +26,21 @@ class Scope:
         The function before the rewrite.
     builder : tvm.relax.BlockBuilder
         Takes what a rule emits.
+
+    Attributes
+    ----------
+    func : tvm.relax.Function
+        The function before the rewrite.
+    target : tvm.relax.Var
+        What the binding that is being rewritten defines, before the rewrite.
     """
 
+    target: relax.Var
+
     def __init__(self, func: relax.Function, builder: relax.BlockBuilder):
+        self.func = func
         self._builder = builder
+        self._cast: set[int] = set()
         self._values: dict[int, Any] = {}
         self._uses: Counter[int] = Counter()
         # Variables and constants alike; the visit reaches each use of a leaf.
@@ -48,11 +59,19 @@ class Scope:
         """Count the uses of a variable or constant in the function before the rewrite."""
         return self._uses[hash(expr)]
 
+    def is_cast(self, var: relax.Var) -> bool:
+        """Whether a match_cast gives a variable its type."""
+        return hash(var) in self._cast
+
     def emit(self, expr: Any) -> relax.Var:
         """Bind an expression to a new variable before the binding that is being rewritten."""
         var = self._builder.emit(expr)
         self._values[hash(var)] = self._builder.lookup_binding(var)
         return var
+
+    def match_cast(self, expr: Any, ty: Any) -> relax.Var:
+        """Bind an expression to a new variable of a type that is checked when the model runs."""
+        return self._builder.match_cast(expr, ty)
 
     def bind(self, old: relax.Var, new: relax.Var, value: Any) -> None:
         """Remember what a variable is bound to, and that ``new`` stands for ``old``."""
@@ -68,6 +87,8 @@ class Scope:
             operands = [expr.tuple_value]
         elif isinstance(expr, relax.SeqExpr):
             operands = [expr.body]
+            bindings = [b for block in expr.blocks for b in block.bindings]
+            self._cast |= {hash(b.value) for b in bindings if isinstance(b, relax.MatchCast)}
         elif isinstance(expr, relax.If):
             operands = [expr.cond]
         else:
@@ -122,6 +143,7 @@ class _Rewriter(PyExprMutator):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = self.visit_expr(binding.value)
+        self.scope.target = binding.var
         new = None if isinstance(value, relax.If) else self.rule(value, self.scope)
         self.changed |= new is not None
         new = value if new is None else new

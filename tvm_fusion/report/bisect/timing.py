@@ -74,7 +74,7 @@ def find_slow(
         if fused > apart * (1 + tolerance):
             again = _times(planned, variants, claim, extents)
             fused, apart = min(fused, again[0]), min(apart, again[1])
-        progress(f"{claim.group.title}: {fused:.1f} us fused, {apart:.1f} us apart")
+        progress(f"{claim.group.title}: {fused:.1f} us fused, {apart:.1f} us unfused")
         if fused > apart * (1 + tolerance):
             slow.append((claim, fused, apart, "group"))
     times = _model_us(planned, variants, {"unfused": [], "fused": variants.candidates}, inputs)

@@ -66,7 +66,8 @@ class Env:
         return var if value is None else tirx.IntImm(str(var.ty.dtype), value)
 
     def _loaded(self, load: ir.TensorLoad) -> ir.Expr:
-        heap, slot = self.heaps.get(load.source), self.evaluate(load.indices[0])
+        heap = self.heaps.get(load.source)
+        slot = None if heap is None else self.evaluate(load.indices[0])
         value = None if heap is None or slot is None else heap[slot]
         return load if value is None else tirx.IntImm("int64", value)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import io
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from ...fusion.decisions import Decision
 from .rewriting import Rewriting
 
 _WIDTH = 100  # of str(), which knows no terminal
+_LISTED = 40  # names in a sentence
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class Edge:
         Size of what goes from the one to the other.
     code, sentence : str
         Why they share no kernel: for a machine, for a reader.
+    classes : tuple of str
+        Classes of the two groups, which the mapping table combines; each is the class of its
+        fused operators together, which may be more complex than that of the operator at the edge.
+    through : tuple of Member
+        Views between the two, which need no kernel; empty as a rule.
     """
 
     function: str
@@ -109,11 +115,13 @@ class Edge:
     bytes: int
     code: str
     sentence: str
+    classes: tuple[str, ...]
+    through: tuple[Member, ...] = ()
 
     @property
-    def classes(self) -> tuple[str, str]:
-        """Classes of the two, which the mapping table combines."""
-        return self.producer.type, self.consumer.type
+    def members(self) -> tuple[Member, ...]:
+        """Its ends and the views between them, in order."""
+        return self.producer, *self.through, self.consumer
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,8 @@ class Explanation:
     groups : tuple of Group
         In the order of their first operators.
     refused : tuple of Edge
-        Every edge between two groups, or between a group and an opaque operator.
+        Every edge between two groups, or between a group and an opaque operator; those that lead
+        through views, too.
     views : tuple of Member
         Operators that only rename the elements of a buffer and need no kernel.
     opaque : tuple of Member
@@ -168,6 +177,9 @@ class Explanation:
         The name that the explanation is restricted to; empty as a rule.
     rewriting : Rewriting or None
         What the rewriting stage changed; None if it was not asked for.
+    recomposed : mapping of str to tuple of str
+        Operators that were found in the model though it spells them out, such as ``attention``,
+        with the Relax operators that each is known by.
     """
 
     source: str
@@ -183,6 +195,7 @@ class Explanation:
     stock_from: str = ""
     about: str = ""
     rewriting: Rewriting | None = None
+    recomposed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def of(self, name: str) -> Explanation:
         """Keep the groups and edges of some operators.
@@ -190,33 +203,45 @@ class Explanation:
         Parameters
         ----------
         name : str
-            A variable, a Relax operator's name (``relax.nn.softmax``, ``nn.softmax``) or a title.
+            A variable, a Relax operator's name (``relax.nn.softmax``, ``nn.softmax``), a title, a
+            template (``attention``, ``rows``) or an operator that was found in the model though it
+            spells it out (:attr:`recomposed`).
 
         Raises
         ------
         UserError
             If nothing is called so.
         """
-
-        def is_meant(member: Member) -> bool:
-            return name in member.names or f"relax.{name}" == member.operator
-
-        if not any(map(is_meant, self._members())):
-            known = dict.fromkeys(n for member in self._members() for n in member.names)
-            near = difflib.get_close_matches(name, known, 5, 0.5)
-            titles = list(dict.fromkeys(member.title for member in self._members()))[:12]
-            raise UserError(
-                f"no operator is called {name!r}",
-                "a variable, a Relax operator or a title of the model",
-                f"one of {', '.join(near or titles)}",
-            )
+        groups = tuple(g for g in self.groups if _is_called(g, name))
+        members = {member for g in groups if name == g.template for member in g.members}
+        members |= {member for member in self._members() if _is_named(member, name)}
+        if not members and name in self.recomposed:
+            anchors = self.recomposed[name]
+            members = {m for m in self._members() if m.operator.removeprefix("relax.") in anchors}
+            groups = tuple(g for g in self.groups if not members.isdisjoint(g.members))
+        if not members:
+            raise self._unknown(name)
         return replace(
             self,
-            groups=tuple(g for g in self.groups if any(map(is_meant, g.members))),
-            refused=tuple(e for e in self.refused if is_meant(e.producer) or is_meant(e.consumer)),
-            views=tuple(filter(is_meant, self.views)),
-            opaque=tuple(filter(is_meant, self.opaque)),
+            groups=groups,
+            refused=tuple(edge for edge in self.refused if members.intersection(edge.members)),
+            views=tuple(view for view in self.views if view in members),
+            opaque=tuple(node for node in self.opaque if node in members),
             about=name,
+        )
+
+    def _unknown(self, name: str) -> UserError:
+        """Say what there is instead of a name, the nearest first."""
+        known = dict.fromkeys(n for member in self._members() for n in member.names)
+        known |= dict.fromkeys(g.template for g in self.groups) | dict.fromkeys(self.recomposed)
+        near = difflib.get_close_matches(name, known, 5, 0.5)
+        if not near:
+            near = sorted({*(m.title for m in self._members()), *self.recomposed})
+            near = [*near[:_LISTED], *(["..."] if len(near) > _LISTED else [])]
+        return UserError(
+            f"no operator is called {name!r}",
+            "a variable, a Relax operator, a title or a template of the model",
+            f"name one of {', '.join(near)}",
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -229,9 +254,11 @@ class Explanation:
             ``caveats``; ``stock_kernels``, ``stock_calls``, ``stock_intermediate_bytes`` (None
             without stock), ``stock_from``; ``assumed_dim``; ``groups``, ``refused``, ``views``,
             ``opaque``, ``fallbacks``: lists of objects; ``rewriting``: None, or as
-            :meth:`tvm_fusion.report.explain.Rewriting.to_json` says. An edge has ``producer`` and
-            ``consumer`` (variables), their ``operators``, ``titles`` and ``classes``, ``bytes``,
-            ``code``, ``sentence``.
+            :meth:`tvm_fusion.report.explain.Rewriting.to_json` says; ``recomposed``: an object of
+            lists. An edge has ``producer`` and
+            ``consumer`` (variables), their ``operators``, ``titles`` and ``types``, ``classes``
+            of their groups, ``bytes``, ``code``, ``sentence``, and ``through``: views between
+            them.
         """
         stock = self.stock
         return {
@@ -253,6 +280,7 @@ class Explanation:
             "opaque": [asdict(o) for o in self.opaque],
             "fallbacks": [asdict(d) for d in self.fallbacks],
             "rewriting": None if self.rewriting is None else self.rewriting.to_json(),
+            "recomposed": {name: list(known_by) for name, known_by in self.recomposed.items()},
         }
 
     @classmethod
@@ -276,6 +304,7 @@ class Explanation:
             stock_from=data["stock_from"],
             about=data["about"],
             rewriting=data["rewriting"] and Rewriting.from_json(data["rewriting"]),
+            recomposed={name: tuple(known_by) for name, known_by in data["recomposed"].items()},
         )
 
     def show(self, console: Console | None = None) -> None:
@@ -296,6 +325,14 @@ class Explanation:
         yield from self.opaque
 
 
+def _is_named(member: Member, name: str) -> bool:
+    return name in member.names or f"relax.{name}" == member.operator
+
+
+def _is_called(group: Group, name: str) -> bool:
+    return name == group.template or any(_is_named(member, name) for member in group.members)
+
+
 def _edge_to_json(edge: Edge) -> dict[str, Any]:
     ends = (edge.producer, edge.consumer)
     return {
@@ -304,7 +341,9 @@ def _edge_to_json(edge: Edge) -> dict[str, Any]:
         "consumer": edge.consumer.variable,
         "operators": [end.operator for end in ends],
         "titles": [end.title for end in ends],
+        "types": [end.type for end in ends],
         "classes": list(edge.classes),
+        "through": [asdict(view) for view in edge.through],
         "bytes": edge.bytes,
         "code": edge.code,
         "sentence": edge.sentence,
@@ -313,9 +352,18 @@ def _edge_to_json(edge: Edge) -> dict[str, Any]:
 
 def _edge_from_json(data: dict[str, Any]) -> Edge:
     variables = (data["producer"], data["consumer"])
-    columns = zip(variables, data["operators"], data["titles"], data["classes"], strict=True)
+    columns = zip(variables, data["operators"], data["titles"], data["types"], strict=True)
     producer, consumer = (Member(*column) for column in columns)
-    return Edge(data["function"], producer, consumer, data["bytes"], data["code"], data["sentence"])
+    return Edge(
+        data["function"],
+        producer,
+        consumer,
+        data["bytes"],
+        data["code"],
+        data["sentence"],
+        tuple(data["classes"]),
+        tuple(Member(**view) for view in data["through"]),
+    )
 
 
 def _group_from_json(data: dict[str, Any]) -> Group:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
 from ...config import FusionConfig
-from ...ecg import graph as ecg
 from ...ecg.mapping import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
+from ...errors import reason_of
 from ...fusion.cost import CostModel
 from ...fusion.decisions import Decision, record, recording
 from ...fusion.plan import Plan
 from ...fusion.records import default_records
+from ...fusion.views import ViewPath, view_paths
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
-from ...schedule.guard import reason_of
+from ...rewrite.recompose.kinds import KINDS
 from ...schedule.template import Claim
 from ..count import Count, count, count_stock
 from ..planned import PlannedModel, plan_model
@@ -95,7 +97,14 @@ def explain(
         stock=of_stock,
         stock_from=stock_from,
         rewriting=None if noted is None else _rewriting(noted, planned.config),
+        recomposed=_recomposed(decisions),
     )
+
+
+def _recomposed(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
+    """List operators that were found in the model, with the Relax operators they are known by."""
+    found = {d.consumer for d in decisions if d.code in ("recomposed", "recognised")}
+    return {kind.name: tuple(sorted(kind.anchors)) for kind in KINDS if kind.name in found}
 
 
 def _rewriting(noted: Rewrites, config: FusionConfig) -> Rewriting:
@@ -147,19 +156,25 @@ def _group(function: str, claim: Claim, cost: CostModel) -> Group:
 
 def _refused(function: str, plan: Plan) -> list[Edge]:
     """Give every refused edge its operators back, which a decision only names."""
-    edges: dict[tuple[str, str], list[ecg.Edge]] = {}
-    for edge in plan.graph.edges():
-        edges.setdefault((edge.producer.name, edge.consumer.name), []).append(edge)
+    edges: dict[tuple, list[ViewPath]] = {}
+    direct = (ViewPath(e.producer, (), e.consumer, e.value) for e in plan.graph.edges())
+    for path in (*direct, *view_paths(plan.graph, plan.views)):
+        through = tuple(view.name for view in path.views)
+        edges.setdefault((path.producer.name, path.consumer.name, through), []).append(path)
     # One operator may read several results of another: a decision each, and one answer here.
-    refused = {(d.producer, d.consumer): d for d in plan.decisions if d.verdict == "refused"}
+    refused = {
+        (d.producer, d.consumer, d.through): d for d in plan.decisions if d.verdict == "refused"
+    }
     return [
         Edge(
             function=function,
             producer=member_of(edges[ends][0].producer),
             consumer=member_of(edges[ends][0].consumer),
-            bytes=sum(value.bytes for value in {e.value for e in edges[ends]}),
+            bytes=sum(value.bytes for value in {path.value for path in edges[ends]}),
             code=decision.code,
             sentence=decision.sentence,
+            classes=decision.classes,
+            through=tuple(map(member_of, edges[ends][0].views)),
         )
         for ends, decision in refused.items()
         if ends in edges

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ...words import counted
 from .result import Edge, Explanation, Group, Member
 from .rewriting_text import show_rewriting
 
@@ -48,7 +49,7 @@ def show(explanation: Explanation, console: Console) -> None:
 
 def _headline(explanation: Explanation) -> str:
     counts, stock = explanation.counts, explanation.stock
-    kernels, memory = f"{counts.kernels} kernels", _megabytes(counts.intermediate_bytes)
+    kernels, memory = counted(counts.kernels, "kernel"), _megabytes(counts.intermediate_bytes)
     if stock is not None:
         kernels += f" (stock TVM {stock.kernels})"
         memory += f" (stock TVM {_megabytes(stock.intermediate_bytes)})"
@@ -109,19 +110,23 @@ def _refused(edges: tuple[Edge, ...]) -> Table:
     table.columns[1].ratio = 2
     table.add_column("MB", justify="right", no_wrap=True)
     table.add_column("why", overflow="fold", ratio=3)
-    for equal in _rows(
-        edges, lambda e: (e.producer.title, e.consumer.title, e.classes, e.code, e.sentence)
-    ):
+    for equal in _rows(edges, lambda e: (_titles(e), e.classes, e.code, e.sentence)):
         one = equal[0]
-        ends = f"{one.producer.title} -> {one.consumer.title}"
         variables = _named(f"{e.producer.variable} -> {e.consumer.variable}" for e in equal)
         table.add_row(
             _times(equal),
-            f"{escape(ends)}\n[dim]{escape(variables)}[/]",
+            f"{escape(_titles(one))}\n[dim]{escape(variables)}[/]",
             f"{sum(e.bytes for e in equal) / 1e6:.2f}",
             f"[bold]{escape(one.code)}[/] ({' -> '.join(one.classes)}): {escape(one.sentence)}",
         )
+    table.caption = "Classes are those of the two groups: of all their fused operators together"
     return table
+
+
+def _titles(edge: Edge) -> str:
+    """Name an edge's ends, and the views between them in parentheses."""
+    views = [f"({view.title})" for view in edge.through]
+    return " -> ".join([edge.producer.title, *views, edge.consumer.title])
 
 
 def _list(title: str, members: tuple[Member, ...], console: Console) -> None:

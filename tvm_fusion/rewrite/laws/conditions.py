@@ -28,6 +28,16 @@ def floating(match: Match) -> Refusal | None:
     return Refusal("integers", "It does not hold for integers.")
 
 
+def without_nan(match: Match, *names: str) -> Refusal | None:
+    """Refuse where a tensor may hold NaN: one of floating point that is no known constant."""
+    for name in names:
+        if is_float(match.type(name)):
+            value = match.value(name)
+            if value is None or np.isnan(value.astype(np.float64)).any():
+                return Refusal("may_be_nan", f"The tensor {name} may hold NaN.")
+    return None
+
+
 def nonnegative(match: Match, *names: str) -> Refusal | None:
     """Refuse where a tensor may be negative."""
     for name in names:

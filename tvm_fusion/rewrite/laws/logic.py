@@ -1,7 +1,6 @@
 """Conditions, comparisons, bits and shifts, beyond what holds in any lattice.
 
-Comparisons are turned round as if there were no NaN: where one is compared the original is not
-finite.
+Comparisons of what may be NaN are not turned round: neither ``a < b`` nor ``b <= a`` is true of it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from ...frontend.normalize.evaluate import numpy_dtype
 from ...schedule.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, number, one_of, tensors
+from .conditions import without_nan
 
 a, b, s = tensors("a b s")
 k, l = constants("k l")  # noqa: E741
@@ -122,6 +122,10 @@ class NotLess(Law):
     before = negate(less(a, b))
     after = less_equal(b, a)
 
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse what may be NaN."""
+        return without_nan(match, "a", "b")
+
 
 class NotLessEqual(Law):
     """logical_not(less_equal(a, b)) = less(b, a)."""
@@ -129,6 +133,10 @@ class NotLessEqual(Law):
     name = "not_less_equal"
     before = negate(less_equal(a, b))
     after = less(b, a)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse what may be NaN."""
+        return without_nan(match, "a", "b")
 
 
 class NotEqual(Law):

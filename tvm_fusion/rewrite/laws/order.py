@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from ...schedule.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, one_of, tensors
-from .conditions import OnFloats, all_of, floating, nonnegative
+from .conditions import OnFloats, all_of, floating, nonnegative, without_nan
 
 a, b, c = tensors("a b c")
 low, high = constants("low high")
@@ -30,8 +30,8 @@ class LargestIsKnown(Law):
     after = a
 
     def check(self, match: Match) -> Refusal | None:
-        """Refuse where ``b`` may be larger."""
-        return _ordered(match, "b", "a")
+        """Refuse where ``b`` may be larger, or NaN."""
+        return all_of(_ordered(match, "b", "a"), without_nan(match, "b"))
 
 
 class SmallestIsKnown(Law):
@@ -42,8 +42,8 @@ class SmallestIsKnown(Law):
     after = a
 
     def check(self, match: Match) -> Refusal | None:
-        """Refuse where ``b`` may be smaller."""
-        return _ordered(match, "a", "b")
+        """Refuse where ``b`` may be smaller, or NaN."""
+        return all_of(_ordered(match, "a", "b"), without_nan(match, "b"))
 
 
 class OrderOfSums(OnFloats):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...schedule.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, one_of, tensors
+from .conditions import without_nan
 from .order import INCREASING
 
 a, b, c, d, p, q = tensors("a b c d p q")
@@ -88,6 +89,10 @@ class ChooseSmaller(Law):
     before = where(less(a, b), a, b)
     after = minimum(a, b)
 
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse NaN in what is not chosen then; the other one passes it on, on both sides."""
+        return without_nan(match, "a")
+
 
 class ChooseLarger(Law):
     """where(less(a, b), b, a) = maximum(a, b)."""
@@ -95,6 +100,10 @@ class ChooseLarger(Law):
     name = "choose_larger"
     before = where(less(a, b), b, a)
     after = maximum(a, b)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse NaN in what is not chosen then; the other one passes it on, on both sides."""
+        return without_nan(match, "b")
 
 
 class ChooseSmallerOrEqual(Law):
@@ -104,6 +113,10 @@ class ChooseSmallerOrEqual(Law):
     before = where(less_equal(a, b), a, b)
     after = minimum(a, b)
 
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse NaN in what is not chosen then; the other one passes it on, on both sides."""
+        return without_nan(match, "a")
+
 
 class ChooseLargerOrEqual(Law):
     """where(less_equal(a, b), b, a) = maximum(a, b)."""
@@ -111,6 +124,10 @@ class ChooseLargerOrEqual(Law):
     name = "choose_larger_or_equal"
     before = where(less_equal(a, b), b, a)
     after = maximum(a, b)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse NaN in what is not chosen then; the other one passes it on, on both sides."""
+        return without_nan(match, "b")
 
 
 class ChooseOperand(Law):

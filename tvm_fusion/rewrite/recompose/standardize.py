@@ -140,7 +140,10 @@ def _axes_in(root: Any, spread: Spread) -> tuple[int, ...] | None:
     own, whole = known_shape(spread.x) or [], known_shape(root) or []
     if len(own) == len(whole):
         return spread.axes
-    axes = iter(i for i, e in enumerate(whole) if extent(e) != 1)
+    wide = [i for i, e in enumerate(whole) if extent(e) != 1]
+    if len(wide) != sum(extent(e) != 1 for e in own):
+        return None
+    axes = iter(wide)
     place = [None if extent(e) == 1 else next(axes) for e in own]
     found = tuple(p for p in (place[a] for a in spread.axes) if p is not None)
     return found if len(found) == len(spread.axes) else None

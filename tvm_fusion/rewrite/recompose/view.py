@@ -85,7 +85,7 @@ class View:
                     self._values[hash(binding.var)] = binding.value
                     if isinstance(block, relax.DataflowBlock):
                         self.bindings.append(binding)
-                for var in relax.analysis.free_vars(_read_by(binding)):
+                for var in relax.analysis.free_vars(binding.value):
                     self._readers[hash(var)].append(hash(binding.var))
         for var in relax.analysis.free_vars(func.body.body):
             self._readers[hash(var)].append(0)
@@ -249,7 +249,3 @@ def _uniform(constant: GenericConst) -> float | None:
     if flat[-1] != first or not (flat == first).all():
         return None
     return float(first)
-
-
-def _read_by(binding: Any) -> Any:
-    return binding.value if isinstance(binding, relax.VarBinding) else binding.input

@@ -36,7 +36,10 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
     """
     reductions = [s for s in program.stages if not s.is_map]
     if len(reductions) != 4 or not is_contraction(reductions[0]):
-        return Refusal("not_mine", "It is not two products with a row's maximum and sum between.")
+        return Refusal(
+            "not_mine",
+            "It is not two matrix products with the maximum and the sum of a softmax between.",
+        )
     if any(len(s.targets) != 1 or len(s.reduce) != 1 for s in reductions):
         return Refusal("not_mine", "A reduction has several results, or runs over several axes.")
     refusal = inlined_size(program)
@@ -45,7 +48,7 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
     stages = inlined(program)
     scores, maximum, total, product = (s for s in stages if not s.is_map)
     if not isinstance(maximum.values[0], tirx.Max) or not isinstance(total.values[0], tirx.Add):
-        return Refusal("not_mine", "Its reductions are no softmax between two products.")
+        return Refusal("not_mine", "The reductions between the two matrix products are no softmax.")
     if not is_contraction(product):
         return Refusal("second_product", f"{product.name} is no product of weights and values.")
     between = [s.targets[0] for s in (scores, maximum, total)]
@@ -54,10 +57,12 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
             sentence = f"{stage.name} uses what lies between the products, which is never whole."
             return Refusal("scores_used_elsewhere", sentence)
     if not program.outputs or any(t in program.outputs for t in between):
-        return Refusal("scores_used_elsewhere", "What lies between the products is a result.")
+        return Refusal(
+            "scores_used_elsewhere", "Scores or softmax weights are outputs of the group."
+        )
     whole = (scores, maximum, total, product)
     if any(str(s.targets[0].ty.dtype) not in floats for s in whole):
-        return Refusal("not_mine", f"Scores are none of {', '.join(floats)}.")
+        return Refusal("not_mine", f"The scores' dtype is none of {', '.join(floats)}.")
     return _Reader(program, stages, *whole).pattern()
 
 
@@ -153,7 +158,7 @@ class _Reader:
         except ValueError as reason:
             return Refusal("not_mine", f"{reason}.")
         if any(e is not None and str(e.ty.dtype) != FLOAT for e in wide):
-            return Refusal("not_mine", "Operands are no floats of up to 32 bits.")
+            return Refusal("not_mine", "Operands are not floating point of at most 32 bits.")
         q, k, value, score, weight, instead = wide
         return Pattern(
             tuple(a for a in others if a is not query),

@@ -8,6 +8,7 @@ from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
+from ..expressions import plain_maximum
 from ..loops import block, constant, index, local, loop, sequence, substitute
 from ..vector_functions import decay
 from ..vector_math import vector_math
@@ -129,7 +130,7 @@ class Rows:
                 return tirx.BufferStore(scores, value, [i, first + lane])
 
             def larger(lane: ir.Expr) -> tirx.Stmt:
-                pair = tirx.max(load(most, [lane]), load(scores, [i, first + lane]))
+                pair = plain_maximum(load(most, [lane]), load(scores, [i, first + lane]))
                 return tirx.BufferStore(most, pair, [lane])
 
             is_plain = pattern.score.same_as(pattern.raw)
@@ -161,7 +162,7 @@ class Rows:
             fill(most, LOWEST),
             along(count, lanes, score),
             behind,
-            folded(most, lanes, tirx.max),
+            folded(most, lanes, plain_maximum),
         ]
         if sizes.single:
             stmts.append(tirx.BufferStore(now, load(most, [zero]), [zero]))
@@ -194,7 +195,7 @@ class Rows:
 
         old = load(self._top, [slot])
         return [
-            tirx.BufferStore(now, tirx.max(old, load(most, [zero])), [zero]),
+            tirx.BufferStore(now, plain_maximum(old, load(most, [zero])), [zero]),
             tirx.BufferStore(now, decay(old - load(now, [zero])), [one]),
             tirx.BufferStore(self._top, load(now, [zero]), [slot]),
             tirx.BufferStore(self.total, load(self.total, [slot]) * load(now, [one]), [slot]),

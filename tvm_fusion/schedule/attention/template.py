@@ -112,7 +112,7 @@ def _decoding(template: Attention, group: Group, pattern: Pattern, cut: Decode) 
 def _too_large(pattern: Pattern) -> Refusal | None:
     sizes = [constant(axis.extent) for axis in (pattern.depth, pattern.column)]
     if any(size is None for size in sizes):
-        return Refusal("symbolic_head", "The elements of a key or a value are not known.")
+        return Refusal("symbolic_head", "The head dimension is symbolic.")
     if max(size or 0 for size in sizes) > LARGEST:
         return Refusal("head_too_large", f"A key or a value has more than {LARGEST} elements.")
     return None

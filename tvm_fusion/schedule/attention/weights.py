@@ -62,7 +62,7 @@ def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights |
     linear = _Linear(softmax)
     value = linear.read(divided)
     if value is None:
-        return Refusal("weights_changed", "What is done with softmax depends on its values.")
+        return Refusal("weights_changed", "Operators behind the softmax depend on its values.")
     exponential = tirx.Var("exponential", FLOAT)
     stands = exponential if dtype == FLOAT else tirx.Cast(dtype, exponential)
     instead = None if linear.instead is None else substitute(value, {softmax: linear.instead})

@@ -133,7 +133,7 @@ def fragment_slim(cut: Slim, target: Target | Device) -> FragmentSlim | None:
                 return _is_of_groups(tile, cut.large, half, axes)
             return not tile.is_along or tile.vectors <= VECTORS_ALONG
 
-        return tile_of(cut.large, cut.columns, cut.reduce, axes, sums, cut.pieces, accept)
+        return tile_of(cut.large, cut.columns, cut.reduce, axes, sums, cut.pieces, "cuda", accept)
 
     tile = tile_of_blocks(BLOCKS, BLOCKS_ALONG) or tile_of_blocks(1, 1)
     if tile is None:

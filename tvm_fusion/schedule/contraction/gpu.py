@@ -6,10 +6,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.target import Target
 
+from ...errors import reason_of
 from ...fusion.decisions import Decision, record
 from ...fusion.program import Program
 from ..gpu import check_gpu, rule
-from ..guard import reason_of
 from ..launches import launches
 from .canonical import canonical, gathered
 from .graft import CannotGraft, graft

@@ -63,7 +63,10 @@ def with_row_sum(
     stages : sequence of Stage
         The program's, without internal maps.
     """
-    unlike = Refusal("not_mine", "It is no product of rows that a sum over them scales.")
+    unlike = Refusal(
+        "not_mine",
+        "It is not a matrix product with rows scaled by a row reduction (norm prologue).",
+    )
     first, product = (s for s in stages if not s.is_map)
     given = factors_of(product)
     if given is None or is_contraction(first) or not is_contraction(product):

@@ -43,7 +43,7 @@ class RowContraction(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim reductions over rows, then one contraction with maps of its sum."""
         if device.kind != "llvm":
-            return Refusal("not_mine", "Rows are computed in front of a product on CPUs.")
+            return Refusal("not_mine", "This template fuses a norm prologue on CPUs only.")
         read = _read(group)
         if isinstance(read, Refusal):
             return read
@@ -120,7 +120,7 @@ def _read(group: Group) -> _Read | Refusal:
     if not matrices.rows and packable(contraction, matrices, constants_of(group)) is None:
         return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
     if lanes_are_rows(read_stages(prologue.rows.prim_func(), prologue.rows.rows)):
-        return Refusal("rows_across", "Neighbouring elements of a row lie apart in memory.")
+        return Refusal("rows_across", "Rows are not contiguous in memory.")
     return _Read(prologue, contraction, matrices, stages)
 
 

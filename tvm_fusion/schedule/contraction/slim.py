@@ -227,6 +227,7 @@ def slim(
         (*stage.axes, *stage.reduce),
         _static(rows),
         len(contraction.totals),
+        target.kind if isinstance(target, Device) else target.kind.name,
     )
     if tile is None:
         return None

@@ -79,7 +79,7 @@ class Contraction(Template):
         if row_sum is not None:
             cut = slim(contraction, device, row_sum)
             if cut is None:
-                sentence = "Rows that a sum scales go into products of few short rows alone."
+                sentence = "A norm prologue is fused into skinny GEMM with short rows only."
                 return Refusal("not_mine", sentence)
         refusal = None if self._is_gpu else unpacked_pieces(group, contraction)
         if refusal is not None:
@@ -208,7 +208,8 @@ def unpacked_pieces(group: Group, contraction: SumOfProducts) -> Refusal | None:
     if contraction.pieces is None or _packs(group, contraction, contraction.pieces):
         return None
     return Refusal(
-        "epilogue_elsewhere", "Its results need several sums each, not of a packed constant."
+        "epilogue_elsewhere",
+        "The epilogue reads several columns of a product without a packed constant weight.",
     )
 
 

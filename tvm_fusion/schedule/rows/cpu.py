@@ -22,6 +22,7 @@ from .emit import (
 )
 from .lanes import AtLane, Lanes
 from .passes import Pass, are_vectors, plan_passes, unit_strides, vector_axes
+from .peaks import with_plain_peaks
 from .prefetch import Ahead, plan_hints
 from .softmax import with_inverses
 from .stages import Axis, RowStages, Stage, read_stages
@@ -59,7 +60,7 @@ def schedule_rows_cpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     ValueError
         If the function is not canonical.
     """
-    program = with_inverses(read_stages(func, rows))
+    program = with_plain_peaks(with_inverses(read_stages(func, rows)))
     width = 4 * Registers.of(target).lanes
     if not lanes_are_rows(program):
         schedule = _within_rows
@@ -80,7 +81,7 @@ def row_by_number(
     func, rows, target
         As for :func:`schedule_rows_cpu`.
     """
-    program = with_inverses(read_stages(func, rows))
+    program = with_plain_peaks(with_inverses(read_stages(func, rows)))
     if lanes_are_rows(program):
         return None
     return _row(program, plan_passes(program), 4 * Registers.of(target).lanes)

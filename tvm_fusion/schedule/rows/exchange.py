@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tvm import ir, s_tir, tirx
@@ -129,7 +130,7 @@ def _over_lanes(block: Block, stage: Stage, results: Sequence[ir.Var]) -> tirx.S
         [_point(b, *where) for b in results],
         stage.name,
         assign(results, where, update),
-        init=store_all(results, where, stage.init),
+        init=store_all(results, where, [_known_to_tvm(value) for value in stage.init]),
     )
 
     def body(r: ir.Expr, w: ir.Expr, t: ir.Expr) -> tirx.Stmt:
@@ -137,6 +138,17 @@ def _over_lanes(block: Block, stage: Stage, results: Sequence[ir.Var]) -> tirx.S
         return s_tir.SBlockRealize(values, tirx.IntImm("bool", 1), reduction)
 
     return geometry.every_lane(body)
+
+
+def _known_to_tvm(start: ir.Expr) -> ir.Expr:
+    """Put the finite number by which TVM knows an extremum for the infinity that it starts from.
+
+    Nothing starts from it: all lanes have a term.
+    """
+    if not isinstance(start, tirx.FloatImm) or not math.isinf(start.value):
+        return start
+    limit = tirx.max_value if start.value > 0 else tirx.min_value
+    return limit(str(start.ty.dtype))
 
 
 def _point(buffer: ir.Var, *indices: ir.Expr) -> tirx.BufferRegion:

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 
 from ..._tvm_buffer import declare
 from ...ecg.intrinsic import call_name
-from ..expressions import contains, substitute
+from ..expressions import contains, is_maximum, substitute
 from ..loops import find
 from .passes import equal_axes
 from .stages import Axis, RowStages, Stage
@@ -43,7 +43,7 @@ def with_inverses(program: RowStages) -> RowStages:
     inverses: list[tuple[ir.Var, ir.Var]] = []  # with the sums that they are of
     for stage in program.stages:
         stages.append(_multiplied(stage, inverses))
-        if _sums_decaying(program, stage):
+        if sums_decaying(program, stage):
             (total,), (indices,) = stage.targets, stage.indices
             inverse = declare(list(total.shape), "float32", f"{total.name}_inverse")
             value = tirx.const(1, "float32") / tirx.BufferLoad(total, list(indices))
@@ -80,7 +80,7 @@ def _reads(stage: Stage, buffer: ir.Var) -> bool:
     return any(load.source.same_as(buffer) for load in stage.loads)
 
 
-def _sums_decaying(program: RowStages, stage: Stage) -> bool:
+def sums_decaying(program: RowStages, stage: Stage) -> bool:
     """Whether a stage sums such exponentials over a whole row, computed here or in a stage."""
     if stage.combine is None or stage.inner or len(stage.values) != 1:
         return False
@@ -125,7 +125,7 @@ def _is_decaying(program: RowStages, stage: Stage, call: ir.Call) -> bool:
     peak = program.stages[program.producer(load.source)]
     if peak.combine is None or peak.inner or not equal_axes(peak.reduce, stage.domain):
         return False
-    if len(peak.values) != 1 or not isinstance(peak.combine.values[0], tirx.Max):
+    if len(peak.values) != 1 or not is_maximum(peak.combine.values[0]):
         return False
     pairs = _paired((*peak.rows, *peak.reduce), (*stage.rows, *stage.domain))
     return _equal(load.indices, [substitute(i, pairs) for i in peak.indices[0]]) and (

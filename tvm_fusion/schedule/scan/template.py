@@ -71,7 +71,7 @@ class PrefixSum(Template):
         op = group.members[0]
         is_open = len(group) == 1 and op.func is not None and not is_scheduled(op.func)
         if not is_open or op.record is None or op.record.name != NAME:
-            return Refusal("not_mine", "It is not a running sum alone.")
+            return Refusal("not_mine", "It is not a single cumulative sum.")
         (result,) = group.outputs
         axis, rank = op.record.attrs["axis"], len(result.shape)
         if self._is_gpu and not is_last(axis, rank):

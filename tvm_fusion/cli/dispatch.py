@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from .._interrupt import EXIT_CODE, LINE, raising
 from ..errors import UserError
 from . import bisect, check, compile, doctor, explain, inspect, run
 
@@ -27,24 +28,20 @@ COMMANDS: dict[str, ModuleType] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        What stands behind the program's name; ``sys.argv`` when omitted.
-
-    Returns
-    -------
-    int
-        Exit code: 0, or 1 when a check did not pass, or 2 for a user's mistake, or 130 after an
-        interrupt.
-    """
+def dispatch(arguments: Sequence[str] | None = None) -> int:
+    """Parse the arguments and run the command that they name; see :func:`tvm_fusion.cli.main`."""
     options = _parser().parse_args(arguments)
     command = COMMANDS[options.command]
     try:
-        result = command.run(options)
+        with raising() as interrupts:
+            try:
+                result = command.run(options)
+            except Exception:  # guard: an extension module makes another error of an interrupt
+                if interrupts:
+                    raise KeyboardInterrupt from None
+                raise
+            if interrupts:  # and it was swallowed on its way
+                raise KeyboardInterrupt
     except UserError as error:
         sentence = " ".join(str(error).splitlines())
         if options.debug:
@@ -54,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"tvm-fusion: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("tvm-fusion: interrupted", file=sys.stderr)
-        return 130
+        print(LINE, end="", file=sys.stderr)
+        return EXIT_CODE
     if options.json:
         print(json.dumps(_finite(result), indent=1, allow_nan=False))
     else:

@@ -1,0 +1,79 @@
+"""Comparison with eager PyTorch: dtype, shape, and values within the dtype's tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from .samples import Sample
+
+# Relative and absolute: those of torch.testing.assert_close, doubled for sums in another order.
+_TOLERANCE = {
+    torch.float64: (1e-6, 1e-7),
+    torch.float32: (1e-4, 2e-5),
+    torch.float16: (4e-3, 2e-3),
+    torch.bfloat16: (3.2e-2, 1e-2),
+}
+
+
+def difference(sample: Sample, expected: Sequence[torch.Tensor], got: Sequence[Any]) -> str:
+    """Say how results differ from eager PyTorch's; empty where they agree.
+
+    A value also agrees where it is as near to PyTorch's own result in float64.
+    """
+    if len(got) != len(expected):
+        return f"{len(got)} results instead of {len(expected)}"
+    exact: Sequence[torch.Tensor] | None = None
+    for place, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
+        theirs = theirs.detach().resolve_conj().resolve_neg()
+        ours = _tensor(mine)
+        if ours.dtype != theirs.dtype:
+            return f"result {place} is {ours.dtype} instead of {theirs.dtype}"
+        if ours.shape != theirs.shape:
+            return f"result {place} has shape {[*ours.shape]} instead of {[*theirs.shape]}"
+        if _close(ours, theirs, theirs.dtype):
+            continue
+        exact = _in_float64(sample) if exact is None else exact
+        if len(exact) == len(expected) and _close(ours, exact[place], theirs.dtype):
+            continue
+        return f"result {place} differs: {_worst(ours, theirs)}"
+    return ""
+
+
+def _close(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype) -> bool:
+    rtol, atol = _TOLERANCE.get(dtype, (0.0, 0.0))
+    if dtype in _TOLERANCE:
+        return torch.allclose(ours.double(), theirs.double(), rtol, atol, equal_nan=True)
+    return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+
+
+def _in_float64(sample: Sample) -> Sequence[torch.Tensor]:
+    def wide(x: Any) -> Any:
+        is_half = isinstance(x, torch.Tensor) and x.dtype in _TOLERANCE
+        return x.double() if is_half else x
+
+    try:
+        return [x.detach() for x in sample.program(*map(wide, sample.inputs))]
+    except Exception:  # guard: the operator takes no float64 (mixed dtypes); eager's result stands
+        return ()
+
+
+def _worst(ours: torch.Tensor, theirs: torch.Tensor) -> str:
+    if ours.numel() == 0:
+        return "nothing"
+    apart = (ours.double() - theirs.double()).abs()
+    apart = torch.where(torch.isnan(apart), torch.inf, apart).flatten()
+    apart[(ours.flatten() == theirs.flatten())] = 0
+    at = int(apart.argmax())
+    return f"{ours.flatten()[at].item()} instead of {theirs.flatten()[at].item()} at {at}"
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    array = np.ascontiguousarray(array).reshape(np.shape(array))
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())

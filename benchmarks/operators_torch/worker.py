@@ -1,0 +1,96 @@
+"""Runs cases one after the other; a line of JSON before and after each sample."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+import tvm_fusion
+
+from .compare import difference
+from .samples import Sample, samples, together
+
+
+def main() -> None:
+    """Read ``operator dtype most first`` from the standard input, line by line."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # What TVM and LLVM print is no answer.
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        name, dtype, most, first = line.split()
+        try:
+            drawn = samples(name, dtype, int(most))
+        except Exception as error:  # guard: the database's own sampler; reported as such
+            print(json.dumps({"end": 0, "no_samples": _first_line(error)}), file=answers)
+            continue
+        if int(first) < 0 and len(drawn) > 1:
+            print(json.dumps({"start": -1}), file=answers)
+            if judge(together(drawn))[0] == "right":
+                for number in range(len(drawn)):
+                    print(json.dumps({"number": number, "outcome": "right"}), file=answers)
+                print(json.dumps({"end": len(drawn)}), file=answers)
+                continue
+        for number, sample in enumerate(drawn):
+            if number >= int(first):
+                print(json.dumps({"start": number}), file=answers)
+                outcome, reason = judge(sample)
+                record = {"number": number, "outcome": outcome, "reason": reason}
+                print(json.dumps(record), file=answers)
+        print(json.dumps({"end": len(drawn)}), file=answers)
+
+
+def judge(sample: Sample) -> tuple[str, str]:
+    """Export, compile, run and compare one sample.
+
+    Returns
+    -------
+    tuple of str
+        The outcome (``no program``, ``refused``, ``crash``, ``wrong`` or ``right``), its reason.
+    """
+    try:
+        expected = sample.program(*(x.clone() for x in sample.inputs))
+        program = torch.export.export(sample.program, sample.inputs)
+    except Exception as error:  # guard: torch's own failures are no finding of ours; reported
+        return "no program", _first_line(error)
+    try:
+        got = run(program, sample.inputs)
+    except tvm_fusion.UserError as error:
+        return "refused", str(error)
+    except Exception as error:  # guard: what is looked for
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(place.filename)}:{place.lineno}"
+        return "crash", f"{type(error).__name__} at {where}: {_first_line(error)}"
+    # Behind its results a compiled program returns what it writes to.
+    reason = difference(sample, expected, got[: len(expected)])
+    return ("wrong", reason) if reason else ("right", "")
+
+
+def run(program: Any, inputs: tuple[torch.Tensor, ...]) -> list[np.ndarray]:
+    """Compile a program for this machine and call it."""
+    artifact = tvm_fusion.compile(program, "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        executable = tvm_fusion.load(artifact.export(f"{folder}/a"))
+        names = program.graph_signature.user_inputs
+        given = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
+        taken = [spec.name for spec in executable.signatures["main"].inputs]
+        return list(executable.run({name: given[name] for name in taken}).values())
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].strip()[:300]}" if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    main()

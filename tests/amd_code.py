@@ -1,0 +1,39 @@
+"""AMD kernels as LLVM IR and assembly, made without a linker or AMD's device library."""
+
+from contextlib import contextmanager
+
+import tvm
+import tvm.support.rocm
+import tvm_ffi
+
+from tvm_fusion.device import parse
+
+_CALLBACKS = {
+    "tvm_callback_rocm_link": lambda objects: bytearray(objects),
+    "tvm_callback_rocm_bitcode_path": lambda *_: [],
+}
+
+
+@contextmanager
+def without_linker():
+    """Let TVM build AMD modules that hold unlinked objects: text to read, nothing to run."""
+    before = {name: tvm_ffi.get_global_func(name) for name in _CALLBACKS}
+    for name, callback in _CALLBACKS.items():
+        tvm_ffi.register_global_func(name, callback, override=True)
+    try:
+        yield
+    finally:
+        for name, callback in before.items():
+            tvm_ffi.register_global_func(name, callback, override=True)
+
+
+def amd_module(functions, arch, pipeline="tvm_fusion"):
+    """The AMD module of some PrimFuncs; its source is LLVM IR as "hip", assembly as "asm"."""
+    target = parse(f"rocm:{arch}").tvm_target()
+    mod = tvm.IRModule(
+        {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    )
+    with without_linker(), target:
+        built = tvm.tirx.build(mod, target, pipeline=pipeline)
+    (module,) = [m for m in built.imports if m.kind == "hip"]
+    return module

@@ -1,0 +1,66 @@
+"""Comparing an imported operator with ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.frontend import import_model
+
+
+@pytest.fixture
+def agrees(onnx_model, run, onnxruntime_run):
+    """Import one operator, run it, and compare with ONNX Runtime; returns the results.
+
+    Inputs are arrays by name; those named in ``constants`` become initializers.
+    """
+
+    def check(
+        op, inputs, outputs, *, constants=(), opset=18, rtol=1e-5, atol=1e-6, expected=None, **attrs
+    ):
+        names = [name or "" for name in inputs]
+        fed = {n: a for n, a in inputs.items() if n not in constants and not n.startswith("_")}
+        node = helper.make_node(
+            op, ["" if n.startswith("_") else n for n in names], list(outputs), **attrs
+        )
+        model = onnx_model(
+            [node],
+            {name: (array.dtype.name, list(array.shape)) for name, array in fed.items()},
+            {name: (dtype, None) for name, dtype in outputs.items() if name},
+            {name: inputs[name] for name in constants},
+            opset=opset,
+        )
+        mod = import_model(model, FusionConfig()).mod
+        results = run(mod, *fed.values())
+        results = results if isinstance(results, list) else [results]
+        wanted = onnxruntime_run(model, **fed) if expected is None else expected
+        assert len(results) == len(wanted)
+        for one, other in zip(results, wanted, strict=True):
+            assert (one.dtype, one.shape) == (other.dtype, other.shape)
+            np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+        return results
+
+    return check
+
+
+@pytest.fixture
+def refuses(onnx_model):
+    """Return the sentence with which one operator is refused."""
+    from tvm_fusion.errors import UserError
+
+    def sentence(op, inputs, outputs, weights=None, opset=18, **attrs):
+        model = onnx_model(
+            [helper.make_node(op, [*inputs, *(weights or {})], list(outputs), **attrs)],
+            inputs,
+            outputs,
+            weights,
+            opset=opset,
+        )
+        with pytest.raises(UserError) as error:
+            import_model(model)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    return sentence

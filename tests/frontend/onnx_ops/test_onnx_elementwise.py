@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+F32 = "float32"
+
+
+@pytest.mark.parametrize(("positive", "negative"), [(1, 1), (1, 0), (0, 1), (0, 0)])
+def test_signs_of_infinity(agrees, positive, negative):
+    x = np.array([-np.inf, -1, np.inf, np.nan], F32)
+    attrs = {"detect_positive": positive, "detect_negative": negative}
+    agrees("IsInf", {"x": x}, {"y": "bool"}, **attrs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_remainders_of_floats(agrees, dtype):
+    x = np.array(
+        [5.5, -5.5, 7, -3, 0, 4, np.inf, np.nan, 1e30], dtype if dtype != "float16" else F32
+    )
+    y = np.array([3, 3, -np.inf, np.inf, 2, -2, 3, 1, 0.1], x.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        x, y = x.astype(dtype), y.astype(dtype)
+        python, c = np.mod(x, y), np.fmod(x, y)
+    finite = np.isfinite(y)
+    agrees("Mod", {"x": x, "y": y}, {"z": dtype}, opset=13, expected=[c], fmod=1)
+    x, y, python = x[finite], y[finite], python[finite]
+    agrees("Mod", {"x": x, "y": y}, {"z": dtype}, opset=28, expected=[python], rtol=1e-3, fmod=0)
+
+
+@pytest.mark.parametrize("op", ["Elu", "Selu", "ThresholdedRelu"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_activations_in_every_type(agrees, rng, op, dtype):
+    x = rng.standard_normal(37).astype(dtype)
+    alpha = np.float32(0.7)
+    below = alpha * np.expm1(x)
+    expected = {
+        "Elu": np.where(x < 0, below, x),
+        "Selu": np.float32(1.05070102214813232421875) * np.where(x < 0, below, x),
+        "ThresholdedRelu": np.where(x > alpha, x, 0),
+    }[op]
+    result = expected.astype(dtype)
+    agrees(op, {"x": x}, {"y": dtype}, expected=[result], opset=10, alpha=float(alpha))
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent"), [("int32", "int32"), ("int64", "int64"), ("int32", "int64")]
+)
+def test_integer_powers(agrees, base, exponent):
+    x = np.array([0, 1, -1, 2, -3, 7, 0], base)
+    y = np.array([0, 9, 3, 10, 5, 3, 2], exponent)
+    agrees("Pow", {"x": x, "y": y}, {"z": base}, expected=[np.power(x, y).astype(base)])
+
+
+def test_powers_of_other_types(agrees):
+    x, y = np.array([2, 3, 4], "int64"), np.array([0.5, 2, 1], F32)
+    agrees("Pow", {"x": x, "y": y}, {"z": "int64"}, expected=[np.array([1, 9, 4])])
+    agrees("Pow", {"y": y, "x": x}, {"z": F32}, expected=[(y**x).astype(F32)])
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+def test_reductions_of_booleans(agrees, rng, op):
+    x = rng.random((5, 7)) < 0.5
+    expected = (np.max if op == "ReduceMax" else np.min)(x, axis=1, keepdims=True)
+    inputs = {"x": x, "a": np.array([1])}
+    agrees(op, inputs, {"y": "bool"}, constants=["a"], opset=20, expected=[expected])

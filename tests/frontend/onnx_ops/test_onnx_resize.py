@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+F32 = "float32"
+
+
+def f32(*values):
+    return np.array(values, F32)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric"])
+@pytest.mark.parametrize("scales", [(1, 1, 0.6, 0.7), (1, 1, 1.7, 2.3), (1, 1, 2, 3)])
+def test_scales(agrees, rng, mode, coordinates, scales):
+    x = rng.standard_normal((1, 2, 7, 5), dtype=F32)
+    inputs = {"x": x, "_roi": None, "s": f32(*scales)}
+    attrs = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    agrees("Resize", inputs, {"y": F32}, constants=["s"], atol=1e-5, **attrs)
+
+
+def test_corners_are_those_of_the_scaled_extent(agrees):
+    """ONNX's own case has them at scale times extent; ONNX Runtime at the extent rounded down."""
+    x = np.arange(4, dtype=F32).reshape(1, 1, 1, 4)
+    inputs = {"x": x, "_roi": None, "s": f32(1, 1, 1, 0.6)}
+    expected = np.array([0, 3 / 1.4], F32).reshape(1, 1, 1, 2)
+    attrs = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    agrees("Resize", inputs, {"y": F32}, constants=["s"], expected=[expected], **attrs)
+
+
+@pytest.mark.parametrize("rounding", ["round_prefer_ceil", "floor", "ceil"])
+def test_rounding_of_nearest(agrees, rng, rounding):
+    x = rng.standard_normal((1, 1, 6, 5), dtype=F32)
+    inputs = {"x": x, "_roi": None, "s": f32(1, 1, 1.5, 0.5)}
+    agrees("Resize", inputs, {"y": F32}, constants=["s"], mode="nearest", nearest_mode=rounding)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("size", [(3, 4), (11, 5)])
+def test_antialias(agrees, rng, mode, size):
+    x = rng.standard_normal((1, 2, 7, 9), dtype=F32)
+    inputs = {"x": x, "_roi": None, "_scales": None, "z": np.array([1, 2, *size])}
+    agrees("Resize", inputs, {"y": F32}, constants=["z"], mode=mode, antialias=1, atol=1e-5)
+
+
+def test_exclude_outside(agrees, rng):
+    x = rng.standard_normal((1, 1, 4, 5), dtype=F32)
+    inputs = {"x": x, "_roi": None, "s": f32(1, 1, 2, 2)}
+    attrs = {"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5}
+    agrees("Resize", inputs, {"y": F32}, constants=["s"], atol=1e-5, **attrs)
+
+
+def test_regions(agrees, rng):
+    x = rng.standard_normal((1, 1, 5, 6), dtype=F32)
+    inputs = {
+        "x": x,
+        "r": f32(0, 0, 0.2, -0.1, 1, 1, 0.9, 0.8),
+        "_scales": None,
+        "z": np.array([1, 1, 4, 3]),
+    }
+    attrs = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}
+    agrees("Resize", inputs, {"y": F32}, constants=["r", "z"], mode="linear", **attrs)
+
+
+def test_axes_and_aspect_ratio(agrees, rng):
+    x = rng.standard_normal((1, 1, 5, 6), dtype=F32)
+    inputs = {"x": x, "_roi": None, "_scales": None, "z": np.array([4, 9])}
+    attrs = {"axes": [3, 2], "keep_aspect_ratio_policy": "not_larger"}
+    agrees("Resize", inputs, {"y": F32}, constants=["z"], mode="linear", atol=1e-5, **attrs)
+
+
+def test_upsample_of_fractions(agrees, rng):
+    x = rng.standard_normal((1, 2, 4, 3), dtype=F32)
+    inputs = {"x": x, "s": f32(1, 1, 1.5, 2)}
+    agrees("Upsample", inputs, {"y": F32}, constants=["s"], opset=9, mode="nearest")
+
+
+def test_common_resizes_stay_one_operator(onnx_model, operators):
+    from onnx import helper
+
+    from tvm_fusion.frontend import import_model
+
+    model = onnx_model(
+        [helper.make_node("Resize", ["x", "", "s"], ["y"], mode="linear")],
+        {"x": (F32, [1, 3, 8, 8])},
+        {"y": (F32, [1, 3, 16, 16])},
+        {"s": f32(1, 1, 2, 2)},
+    )
+    assert operators(import_model(model).mod["main"]) == ["image.resize2d"]
+
+
+def test_computed_scales_are_refused(refuses):
+    text = refuses(
+        "Resize", {"x": (F32, [1, 1, 4, 4]), "r": (F32, [0]), "s": (F32, [4])}, {"y": (F32, None)}
+    )
+    assert "operator Resize whose scales are computed; make the scales an initializer." in text

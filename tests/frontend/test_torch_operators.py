@@ -1,0 +1,207 @@
+"""PyTorch's operators with the arguments and dtypes that TVM's own importer gets wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tvm_fusion
+from tvm_fusion.errors import UserError
+from tvm_fusion.frontend import import_model
+from tvm_fusion.frontend.torch_ops import CONVERTERS
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+pytestmark = pytest.mark.torch
+
+
+class Functions(torch.nn.Module):
+    """Several functions of the same arguments, so that one build does for all."""
+
+    def __init__(self, *functions):
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, *arguments):
+        return tuple(function(*arguments) for function in self.functions)
+
+
+def check(run, functions, *arguments, rtol=1e-4, atol=1e-5):
+    module = Functions(*functions)
+    imported = import_model(torch.export.export(module, arguments))
+    results = run(imported.mod, *(a.numpy() for a in arguments))
+    results = [results] if len(functions) == 1 and not isinstance(results, list) else results
+    for number, (result, expected) in enumerate(zip(results, module(*arguments), strict=True)):
+        assert str(result.dtype) == str(expected.dtype).removeprefix("torch."), number
+        np.testing.assert_allclose(
+            result, expected.numpy(), rtol, atol, err_msg=f"function {number}"
+        )
+
+
+def refused(function, *arguments, match):
+    with pytest.raises(UserError, match=match):
+        import_model(torch.export.export(Functions(function), arguments))
+
+
+def test_integers_with_floating_point(run):
+    functions = [
+        lambda i, j: i * 0.5,
+        lambda i, j: 0.5 - i,
+        lambda i, j: i / 2,
+        lambda i, j: i / j,
+        lambda i, j: i < 0.5,
+        lambda i, j: i * 2 < 5.5,
+        lambda i, j: torch.where(i > 0, i, 0.5),
+        lambda i, j: i.abs() ** 0.5,
+        lambda i, j: torch.sqrt(i.abs()),
+        lambda i, j: torch.exp(i),
+        lambda i, j: torch.div(i, j, rounding_mode="trunc"),
+        lambda i, j: torch.div(i, j, rounding_mode="floor"),
+        lambda i, j: i % j,
+        lambda i, j: torch.fmod(i, j),
+        lambda i, j: i.clamp(min=0),
+        lambda i, j: i**3,
+        lambda i, j: i.clamp(max=2) + (i > 0),
+    ]
+    check(run, functions, torch.tensor([-5, 3, 8, 0]), torch.tensor([2, -2, 3, 5]))
+
+
+def test_result_types_of_sums_and_products(run):
+    i = torch.tensor([[2**31 + 1, -3, 5], [1, 0, 7]])
+    functions = [
+        lambda i: i @ i.T,
+        lambda i: i.int().sum(),
+        lambda i: (i > 0).sum(0),
+        lambda i: torch.cumsum(i > 0, 1),
+        lambda i: (i > 0).any(1),
+        lambda i: i.argmax(1),
+        lambda i: i.max(1).indices,
+        lambda i: i.amax(),
+        lambda i: (i > 0) + (i < 0),
+        lambda i: (i % 7).to(torch.uint8).prod(1),
+    ]
+    check(run, functions, i)
+
+
+def test_factors_and_scales(run):
+    functions = [
+        lambda x, y: torch.sub(x, y, alpha=3),
+        lambda x, y: torch.add(x, y, alpha=-2),
+        lambda x, y: torch.rsub(x, y, alpha=0.5),
+        lambda x, y: F.elu(x, 0.7),
+        lambda x, y: F.selu(x),
+        lambda x, y: F.celu(x, 0.3),
+        lambda x, y: F.leaky_relu(x, 0.2),
+        lambda x, y: F.softplus(x, 2.0, 1.0),
+        lambda x, y: torch.remainder(x, y),
+    ]
+    check(run, functions, torch.randn(3, 7), torch.randn(3, 7) + 3)
+
+
+def test_casts_on_the_way_count(run):
+    x = torch.randn(5, 7)
+    functions = [
+        lambda x: x.half().float(),
+        lambda x: x.to(torch.int8).float(),
+        lambda x: (x * 0.5).bool().float(),
+    ]
+    check(run, functions, x, rtol=0, atol=0)
+
+
+def test_digits_that_our_own_kernels_keep(tmp_path):
+    """Rounding to bfloat16 is no-one's to leave out; log1p and expm1 keep digits near zero."""
+    module = Functions(
+        lambda x: x.to(torch.bfloat16).float(),
+        lambda x: (x.to(torch.bfloat16) + 1).float() * 3,
+        lambda x: torch.expm1(x * 1e-5) * 1e5,
+        lambda x: torch.log1p(x * 1e-5) * 1e5,
+    )
+    x = torch.randn(5, 7)
+    program = torch.export.export(module, (x,))
+    executable = tvm_fusion.load(tvm_fusion.compile(program).export(tmp_path / "artifact"))
+    (name,) = (spec.name for spec in executable.signatures["main"].inputs)
+    results = executable.run({name: x.numpy()}).values()
+    exact = [t.double().numpy() for t in module(x)[:2]]
+    exact += [np.expm1(x.double() * 1e-5) * 1e5, np.log1p(x.double() * 1e-5) * 1e5]
+    tolerances = [0, 1e-2, 1e-5, 1e-5]
+    for result, expected, rtol in zip(results, exact, tolerances, strict=True):
+        np.testing.assert_allclose(result, expected, rtol, 1e-2 if rtol == 1e-2 else 0)
+
+
+def test_resizing(run):
+    functions = [
+        lambda x: F.interpolate(x, size=(7, 3), mode="nearest"),
+        lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+        lambda x: F.interpolate(x, scale_factor=1.7, mode="nearest"),
+        lambda x: F.interpolate(x, size=(7, 3), mode="bilinear"),
+        lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+        lambda x: F.interpolate(x, size=(9, 11), mode="bilinear", align_corners=True),
+        lambda x: F.interpolate(x, size=(9, 11), mode="bicubic"),
+        lambda x: F.interpolate(x, size=(3, 2), mode="bilinear", antialias=True),
+    ]
+    check(run, functions, torch.randn(1, 2, 5, 6))
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grid_samples(run, padding):
+    def sample(**options):
+        return lambda x, g: F.grid_sample(x, g, padding_mode=padding, **options)
+
+    functions = [sample(align_corners=False), sample(align_corners=True), sample(mode="nearest")]
+    check(run, functions, torch.randn(1, 3, 4, 5), torch.rand(1, 5, 2, 2) * 2.4 - 1.2)
+
+
+def test_pools(run):
+    functions = [
+        lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[0],
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[1],
+        lambda x: F.max_pool2d(x, 2, 2, ceil_mode=True),
+        lambda x: F.adaptive_max_pool2d(x, (3, 2)),
+        lambda x: F.adaptive_avg_pool2d(x, (3, 2)),
+    ]
+    check(run, functions, torch.randn(1, 2, 7, 9))
+
+
+def test_writes_that_add(run):
+    def put(x, i):
+        return torch.zeros(3, 4).index_put((i, i + 1), x[0, :4], accumulate=True)
+
+    functions = [
+        put,
+        lambda x, i: F.fold(x, (4, 4), 2, stride=1),
+        lambda x, i: torch.zeros(4, 9).scatter_add(0, i[:, None].expand(4, 9), x[:4] * 2),
+        lambda x, i: torch.zeros(8, 3).index_add(1, i, x[:, :4], alpha=2),
+    ]
+    check(run, functions, torch.randn(8, 9), torch.tensor([0, 2, 0, 1]))
+
+
+def test_layer_norm_statistics(run):
+    def norm(number):
+        weight = torch.linspace(1, 2, 5)
+        return lambda x: torch.native_layer_norm(x, [5], weight, None, 1e-3)[number]
+
+    check(run, [norm(0), norm(1), norm(2)], torch.randn(3, 5))
+
+
+def test_what_is_not_honoured_is_refused():
+    x = torch.randn(3, 4)
+    refused(torch.nn.functional.dropout, x, match=r"random numbers.*model\.eval\(\)")
+    refused(lambda x: x[x > 0], x, match=r"aten\.index.*depends on values.*torch\.where")
+    refused(lambda x: torch.fft.rfft(x).abs(), x, match=r"_fft_r2c.*cosines and sines")
+    refused(lambda x: x.sum().item() + x, x, match=r"keep it a tensor")
+
+
+def test_an_argument_that_is_not_read_is_refused(monkeypatch):
+    name = "leaky_relu.default"
+    monkeypatch.setitem(CONVERTERS, name, lambda call: call.tensor("self"))
+    x = torch.randn(3)
+    import_model(torch.export.export(Functions(F.leaky_relu), (x,)))
+    refused(lambda x: F.leaky_relu(x, 0.3), x, match=r"leaky_relu with negative_slope=0\.3")
+
+
+def test_a_result_of_another_type_is_refused(monkeypatch):
+    monkeypatch.setitem(CONVERTERS, "relu.default", lambda call: call.tensor("self", "float16"))
+    refused(torch.relu, torch.randn(3), match=r"relu is converted to float16; expected float32")

@@ -1,0 +1,64 @@
+"""How kernels are cut for AMD GPUs, and that what is claimed for them is emitted."""
+
+import pytest
+import tvm_ffi
+from group_kernels import group, kernel, tensor
+from tvm import relax, s_tir
+
+from tvm_fusion import transform
+from tvm_fusion.device import parse
+from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.schedule.contraction.template import Contraction
+
+op = relax.op
+
+
+def module(body, *shapes, dtype):
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            y = builder.emit_output(builder.normalize(body(builder.emit, *params)))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+def attention(emit, q, k, v):
+    scores = emit(op.matmul(q, emit(op.permute_dims(k, [0, 1, 3, 2]))))
+    return op.matmul(emit(op.nn.softmax(scores, -1)), v)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize(("keys", "size"), [(320, 32), (320, 64), (317, 80)])
+def test_claims_of_decode_attention_are_kept(arch, keys, size):
+    kv = (1, 2, keys, size)
+    mod = module(attention, (1, 2, 1, size), kv, kv, dtype="float32")
+    with parse(f"rocm:{arch}").tvm_target(), recording() as decisions:
+        for stage in (transform.Legalize(), transform.FuseOperators(), transform.ScheduleKernels()):
+            mod = stage(mod)
+    assert [d.sentence for d in decisions if d.verdict == "fallback"] == []
+
+
+def sums_of_a_thread(target, rows, dtype):
+    """Accumulators of a product of few rows."""
+    spec = parse(target)
+    params = [tensor("x", rows, 512, dtype=dtype), tensor("w", 512, 768, dtype=dtype)]
+    members = group(params, lambda emit, x, w: op.matmul(x, w, "float32"), spec)
+    found = []
+    func = kernel(Contraction(True), members, spec)[1]
+    tvm_ffi.structural_walk(
+        func.body, (s_tir.SBlock, lambda block: found.extend(block.alloc_buffers))
+    )
+    (sums,) = [b for b in found if b.name == "sums"]
+    return int(sums.shape[-1])
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_few_rows_leave_registers_to_what_is_read_ahead(arch, dtype):
+    assert sums_of_a_thread(f"rocm:{arch}", 16, dtype) == 64
+    assert sums_of_a_thread(f"rocm:{arch}", 1, dtype) == (8 if dtype == "float16" else 4)
+
+
+def test_few_rows_have_wide_vectors_where_registers_allow():
+    assert sums_of_a_thread("cuda:sm_75", 16, "float16") == 128

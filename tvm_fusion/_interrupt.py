@@ -1,0 +1,76 @@
+"""Ctrl-C on the command line: one line and exit code 130, whatever the program is doing.
+
+Imports take a second, and an interrupt inside of one ends in a traceback, or in another error that
+an extension module makes of it. Nothing is to be cleaned up at that time, so the process ends at
+once. While a command runs, an interrupt is an exception as usual: files that are half written go.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+EXIT_CODE = 130  # 128 and the number of SIGINT, as shells have it
+LINE = "tvm-fusion: interrupted\n"
+
+
+def is_command_line() -> bool:
+    """Whether this process is ``tvm-fusion``, or ``python -m tvm_fusion.cli``."""
+    arguments = sys.orig_argv
+    is_module = "-m" in arguments and arguments[arguments.index("-m") + 1 :][:1] == [
+        "tvm_fusion.cli"
+    ]
+    return is_module or os.path.basename(sys.argv[0]) == "tvm-fusion"
+
+
+def end_at_once() -> None:
+    """Let interrupts end the process, unless somebody else takes care of them or ignores them."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+@contextmanager
+def raising() -> Iterator[list[int]]:
+    """Let interrupts raise ``KeyboardInterrupt``, where they ended the process.
+
+    Yields
+    ------
+    list of int
+        The interrupts so far; one may arrive as another exception, or not at all.
+    """
+    seen: list[int] = []
+
+    def handle(number: int, frame: Any) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is not _end:
+        yield seen
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, _end)
+
+
+def leave() -> NoReturn:
+    """Exit with the code of an interrupt.
+
+    Python ends its process by the signal instead where an interrupt has passed through code that an
+    extension module ran, whoever caught it since.
+    """
+    atexit._run_exitfuncs()  # temporary folders go
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_CODE)
+
+
+def _end(*_: Any) -> None:
+    os.write(2, LINE.encode())
+    os._exit(EXIT_CODE)

@@ -1,0 +1,76 @@
+"""What an artifact's decisions say, in a few lines: `tvm-fusion explain` has them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..words import counted
+
+_SHOWN = 5  # lines of notes
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Decisions of a manifest, by what they are about.
+
+    Attributes
+    ----------
+    not_fused : int
+        Pairs of operators that share no kernel.
+    not_recomposed : int
+        Places that look like an operator spelled out, and stay as they are.
+    others : tuple of dict
+        What a stage could not do as it wanted, one by one.
+    """
+
+    not_fused: int
+    not_recomposed: int
+    others: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, decisions: Iterable[Mapping[str, Any]]) -> Notes:
+        """Sort decisions: those of the planner name two classes, of recomposition a pattern."""
+        pairs: set[tuple] = set()
+        misses, others = 0, []
+        for decision in decisions:
+            if decision["verdict"] == "refused" and decision["classes"]:
+                pairs.add(tuple(map(str, (decision[end] for end in ("producer", "consumer")))))
+            elif decision["verdict"] == "refused" and decision["consumer"]:
+                misses += 1
+            else:
+                others.append(decision)
+        return cls(len(pairs), misses, tuple(others))
+
+
+def lines(notes: Notes, explain: str) -> list[str]:
+    """Say what there is to know: a line on fusion, and a few on the rest.
+
+    Parameters
+    ----------
+    notes : Notes
+        What to tell.
+    explain : str
+        The command that has the reasons.
+
+    Returns
+    -------
+    list of str
+        At most one line more than are shown of other notes, and one that counts the rest.
+    """
+    pairs = []
+    if notes.not_fused:
+        pairs.append(f"{counted(notes.not_fused, 'pair')} of operators not fused")
+    if notes.not_recomposed:
+        pairs.append(f"{counted(notes.not_recomposed, 'pattern')} not recomposed (--rewrites)")
+    text = [f"{', '.join(pairs)}; reasons: {explain}"] if pairs else []
+    equal: dict[str, list[str]] = {}
+    for decision in notes.others:
+        equal.setdefault(decision["sentence"], []).append(decision["producer"])
+    for sentence, names in list(equal.items())[:_SHOWN]:
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        text.append(f"{names[0]}{others}: {sentence}")
+    if len(equal) > _SHOWN:
+        text.append(f"{counted(len(equal) - _SHOWN, 'other note')}: see --json")
+    return text

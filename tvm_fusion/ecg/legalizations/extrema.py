@@ -1,0 +1,74 @@
+"""Largest and smallest elements and their places, of rows that hold infinities and NaN.
+
+TOPI's start from the lowest finite number: the maximum of ``[-inf, -inf]`` would be that, and the
+place of it -1. Its places ignore NaN, which is the first of all in numpy and PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import tvm_ffi
+from tvm import ir, relax, te, tirx, topi
+
+#: Those whose reductions start from an infinity instead.
+EXTREMA = frozenset({"relax.max", "relax.min", *(f"relax.nn.max_pool{n}d" for n in (1, 2, 3))})
+_INTEGERS = {"float64": "int64"}
+
+
+def from_infinity(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Put infinities in the place of the largest and the lowest finite numbers."""
+
+    def infinite(number: tirx.FloatImm) -> tirx.FloatImm:
+        dtype, value = str(number.ty.dtype), number.value
+        limits = {bound(dtype).value: sign for bound, sign in _LIMITS}
+        return tirx.const(limits[value] * math.inf, dtype) if value in limits else number
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.FloatImm, infinite)))
+
+
+_LIMITS = ((tirx.min_value, -1), (tirx.max_value, 1))
+
+
+def place_of_extremum(
+    stock: Callable[..., te.Tensor], of_nan: Callable[[str], ir.Expr]
+) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:
+    """Make the legalization of argmax or argmin.
+
+    Parameters
+    ----------
+    stock : callable
+        TOPI's; what it compares here are integers in the order of the numbers.
+    of_nan : callable
+        The integer of NaN, by the type of integers.
+    """
+
+    def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        def compute(x: te.Tensor) -> te.Tensor:
+            if "float" not in str(x.dtype):
+                return stock(x, call.attrs.axis, call.attrs.keepdims)
+            ordered = te.compute(x.shape, lambda *i: _ordered(x(*i), of_nan), name="ordered")
+            return stock(ordered, call.attrs.axis, call.attrs.keepdims)
+
+        hint = str(call.op.name).rsplit(".", 1)[-1]
+        return bb.call_te(compute, call.args[0], primfunc_name_hint=hint)
+
+    return legalize
+
+
+def _ordered(number: ir.Expr, of_nan: Callable[[str], ir.Expr]) -> ir.Expr:
+    """Write an integer that is as large among others: both zeros are 0."""
+    if str(number.ty.dtype) != "float64":
+        number = number.astype("float32")
+    integer = _INTEGERS.get(str(number.ty.dtype), "int32")
+    bits = tirx.reinterpret(integer, number)
+    negative = tirx.min_value(integer) - bits  # the sign's bit, which is also the lowest integer
+    signed = tirx.Select(bits < tirx.const(0, integer), negative, bits)
+    return tirx.Select(tirx.isnan(number), of_nan(integer), signed)
+
+
+LEGALIZATIONS = {
+    "relax.argmax": place_of_extremum(topi.argmax, tirx.max_value),
+    "relax.argmin": place_of_extremum(topi.argmin, tirx.min_value),
+}

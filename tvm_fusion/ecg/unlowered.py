@@ -1,0 +1,80 @@
+"""What legalization could not lower, refused by name before kernels are planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import ir, relax
+from tvm.ir.transform import PassContext
+
+from ..errors import UserError
+from ..foreign import is_lowered, is_ours
+from .legalize import DISPATCHED
+
+# TVM's virtual machine has these itself, whatever it is that they are given.
+_BUILTIN = ("relax.reshape", "relax.shape_to_tensor", "relax.inspect.", "relax.ccl.", "relax.dist.")
+# Python functions over numpy, which no artifact can call outside of Python, or nothing at all.
+_WITHOUT_KERNEL = frozenset({"relax.nonzero", "relax.unique", "relax.ewise_fma"})
+
+
+@tvm.transform.module_pass(opt_level=0, name="RefuseUnlowered")
+class RefuseUnlowered:
+    """Raise a :class:`tvm_fusion.errors.UserError` where an operator is left that has no kernel.
+
+    TVM's code generation would fail on it after all other work is done.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Check every Relax function that is ours; the module stays as it is."""
+        found: dict[str, dict[str, None]] = {}
+
+        def meet(expr: Any) -> None:
+            if isinstance(expr, relax.Call) and _is_unlowered(expr):
+                name = str(expr.op.name).removeprefix("relax.")
+                found.setdefault(_reason(expr), {})[name] = None
+
+        for func in mod.functions.values():
+            if is_ours(func) and not is_lowered(func):
+                relax.analysis.post_order_visit(func.body, meet)
+        if found:
+            raise UserError(
+                "; ".join(f"{_listed(names)} {reason}" for reason, names in found.items()),
+                None,
+                "name the extents of tensors of unknown shape (match_cast), or export the model "
+                "with shapes that do not depend on data",
+            )
+        return mod
+
+
+def _is_unlowered(call: relax.Call) -> bool:
+    if not isinstance(call.op, ir.Op):
+        return False
+    name = str(call.op.name)
+    if not name.startswith("relax.") or name.startswith(_BUILTIN):
+        return False
+    if name in _WITHOUT_KERNEL or name in DISPATCHED:
+        return True
+    return ir.Op.get(name).get_attr("FLegalize") is not None
+
+
+def _listed(names: dict[str, None]) -> str:
+    return f"operator{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def _reason(call: relax.Call) -> str:
+    operands = [x for arg in call.args for x in (arg.fields if _is_tuple(arg) else [arg])]
+    tensors = [x.ty for x in operands if isinstance(x.ty, relax.TensorType)]
+    if not all(isinstance(ty.shape, relax.ShapeExpr) for ty in (*tensors, *_results(call))):
+        return "on tensors whose shapes are not known before the model runs cannot be lowered"
+    types = ", ".join(dict.fromkeys(str(ty.dtype.dtype) for ty in tensors))
+    return f"of {types or 'no tensor'} cannot be lowered to a kernel"
+
+
+def _results(call: relax.Call) -> list[relax.TensorType]:
+    fields = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+    return [ty for ty in fields if isinstance(ty, relax.TensorType)]
+
+
+def _is_tuple(expr: Any) -> bool:
+    return isinstance(expr, relax.Tuple)

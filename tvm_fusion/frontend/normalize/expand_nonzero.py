@@ -1,0 +1,118 @@
+"""Positions of nonzero elements, and distinct elements, by prefix sums and binary searches.
+
+TVM has both as Python functions over numpy only, which an exported artifact cannot call outside of
+Python.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from .engine import Scope, op_name, rewrite
+
+_INDEX = "int64"
+
+
+@tvm.transform.module_pass(opt_level=0, name="ExpandNonzero")
+class ExpandNonzero:
+    """Compute ``nonzero(x)`` and the sorted ``unique(x)`` of a whole tensor with operators.
+
+    With ``c = cumsum(mask)``, element ``k`` of what a mask selects is the first ``i`` with
+    ``c[i] = k + 1``. How many there are, ``c[-1]``, is read when the model runs and becomes a
+    symbolic extent. ``unique(x)`` selects what differs from its predecessor in sorted order.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite every function that is ours."""
+        return rewrite(mod, _expand)
+
+
+def _expand(value: Any, scope: Scope) -> Any:
+    name = op_name(value)
+    if name not in ("relax.nonzero", "relax.unique"):
+        return None
+    x = value.args[0]
+    if not isinstance(x.ty, relax.TensorType) or not isinstance(x.ty.shape, relax.ShapeExpr):
+        return None
+    return _nonzero(x, scope) if name == "relax.nonzero" else _unique(value, scope)
+
+
+def _nonzero(x: Any, scope: Scope) -> Any:
+    shape = list(x.ty.shape.values) or [tirx.IntImm(_INDEX, 1)]
+    if any(_is_zero(extent) for extent in shape):
+        return relax.op.zeros([len(shape), 0], _INDEX)
+    mask = x
+    if str(x.ty.dtype.dtype) != "bool":
+        zero = relax.const(np.zeros((), _numpy_dtype(x)), str(x.ty.dtype.dtype))
+        mask = scope.emit(relax.op.not_equal(x, zero))
+    size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
+    positions = _selected(scope.emit(relax.op.reshape(mask, [size])), size, scope)
+    rows = []
+    for axis, extent in enumerate(shape):
+        ones = [tirx.IntImm(_INDEX, 1)] * len(shape)
+        counted = scope.emit(relax.op.arange(0, extent, 1, _INDEX))
+        counted = scope.emit(relax.op.reshape(counted, [*ones[:axis], extent, *ones[axis + 1 :]]))
+        counted = scope.emit(relax.op.broadcast_to(counted, shape))
+        counted = scope.emit(relax.op.reshape(counted, [size]))
+        rows.append(scope.emit(relax.op.take(counted, positions, 0)))
+    return relax.op.stack(rows, 0)
+
+
+def _unique(call: Any, scope: Scope) -> Any:
+    x, *flags = call.args
+    in_order, *wanted = (bool(flag.value) for flag in flags[:4])
+    has_axis = len(flags) > 4 and not _is_null(flags[4], scope)
+    shape = list(x.ty.shape.values)
+    if not in_order or (has_axis and len(shape) > 1) or any(map(_is_zero, shape)):
+        return None
+    size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
+    flat = scope.emit(relax.op.reshape(x, [size]))
+    order = scope.emit(relax.op.argsort(flat, 0, dtype=_INDEX))  # a stable sort
+    ordered = scope.emit(relax.op.take(flat, order, 0))
+    last = size - 1
+    later = scope.emit(_slice(ordered, 1, size))
+    earlier = scope.emit(_slice(ordered, 0, last))
+    differs = scope.emit(relax.op.not_equal(later, earlier))
+    first = scope.emit(relax.op.concat([relax.const(np.ones(1, "bool")), differs], 0))
+    starts = _selected(first, size, scope)
+    results = [scope.emit(relax.op.take(ordered, starts, 0))]
+    if wanted[0]:
+        results.append(scope.emit(relax.op.take(order, starts, 0)))
+    if wanted[1]:
+        results.append(scope.emit(relax.op.bucketize(flat, results[0])))
+    if wanted[2]:
+        ends = scope.emit(relax.op.bucketize(results[0], ordered, right=True))
+        results.append(scope.emit(relax.op.subtract(ends, starts)))
+    return relax.Tuple(results) if any(wanted) else results[0]
+
+
+def _selected(mask: Any, size: Any, scope: Scope) -> Any:
+    """List the positions of the true elements of a vector."""
+    counts = scope.emit(relax.op.cumsum(scope.emit(relax.op.astype(mask, _INDEX)), 0, _INDEX))
+    total = scope.emit(_slice(counts, size - 1, size))
+    number = tirx.Var("selected", _INDEX)
+    scope.match_cast(scope.emit(relax.op.tensor_to_shape(total)), relax.ShapeType([number]))
+    wanted = scope.emit(relax.op.arange(1, number + 1, 1, _INDEX))
+    return scope.emit(relax.op.bucketize(wanted, counts))
+
+
+def _slice(x: Any, begin: Any, end: Any) -> Any:
+    return relax.op.strided_slice(x, [0], [begin], [end])
+
+
+def _is_zero(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and not int(extent)
+
+
+def _is_null(expr: Any, scope: Scope) -> bool:
+    return op_name(scope.value(expr)) == "relax.null_value"
+
+
+def _numpy_dtype(x: Any) -> str:
+    name = str(x.ty.dtype.dtype)
+    return "float32" if name == "bfloat16" else name

@@ -1,0 +1,35 @@
+"""Constants in all spellings, and identity matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import relax
+
+from .node import Node
+
+
+def constant(node: Node) -> Any:
+    """Convert Constant given as numbers or lists; tensors are left to TVM."""
+    for name, dtype in (
+        ("value_float", "float32"),
+        ("value_floats", "float32"),
+        ("value_int", "int64"),
+        ("value_ints", "int64"),
+    ):
+        value = node.attribute(name)
+        if value is not None:
+            return relax.const(np.array(value, dtype), dtype)
+    if node.attribute("value") is None:
+        raise node.refused("that is sparse or a string", "store it as a dense tensor of numbers")
+    return None
+
+
+def eye_like(node: Node) -> Any:
+    """Convert EyeLike, whose type may differ from its input's."""
+    wanted = node.attribute("dtype")
+    dtype = helper.tensor_dtype_to_np_dtype(wanted).name if wanted else node.dtype()
+    rows, columns = node.shape()
+    return relax.op.eye(rows, columns, node.attribute("k", 0), dtype)

@@ -1,0 +1,63 @@
+"""ConvTranspose with a given output shape, from which the padding follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from .node import Node
+
+op = relax.op
+_OPERATORS = {
+    1: (op.nn.conv1d_transpose, "NCW", "IOW"),
+    2: (op.nn.conv2d_transpose, "NCHW", "IOHW"),
+    3: (op.nn.conv3d_transpose, "NCDHW", "IODHW"),
+}
+
+
+def conv_transpose(node: Node) -> Any:
+    """Convert ConvTranspose with ``output_shape`` or ``auto_pad=SAME_*``; others are left to TVM.
+
+    ``total = stride * (in - 1) + output_padding + (kernel - 1) * dilation + 1 - out`` is cut off,
+    the odd one at the end for SAME_UPPER and at the beginning otherwise; where it is negative,
+    zeros are added at the end.
+    """
+    wanted = node.attribute("output_shape")
+    auto_pad = node.attribute("auto_pad", "NOTSET")
+    if not wanted and auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        return None
+    extents, kernel = node.static_shape()[2:], node.static_shape(1)[2:]
+    spatial = len(extents)
+    if spatial not in _OPERATORS:
+        raise node.refused(f"over {spatial} axes", "use 1 to 3 spatial axes")
+    strides = node.attribute("strides") or [1] * spatial
+    dilations = node.attribute("dilations") or [1] * spatial
+    extra = node.attribute("output_padding") or [0] * spatial
+    same = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
+    out = list(wanted)[-spatial:] if wanted else same
+    begin, end, missing = [], [], []
+    for i in range(spatial):
+        full = strides[i] * (extents[i] - 1) + (kernel[i] - 1) * dilations[i] + 1 + extra[i]
+        total = max(full - out[i], 0)
+        half = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+        begin.append(half)
+        end.append(total - half)
+        missing.append(max(out[i] - full, 0))
+    operator, layout, kernel_layout = _OPERATORS[spatial]
+    result = operator(
+        *node.inputs[:2],
+        strides=list(strides),
+        padding=begin + end,
+        output_padding=list(extra),
+        dilation=list(dilations),
+        groups=node.attribute("group", 1),
+        data_layout=layout,
+        kernel_layout=kernel_layout,
+    )
+    if any(missing):
+        widths = [0, 0, 0, 0] + [w for m in missing for w in (0, m)]
+        result = op.nn.pad(node.emit(result), widths)
+    if node.has(2):
+        result = op.add(result, op.reshape(node.inputs[2], [1, -1] + [1] * spatial))
+    return result

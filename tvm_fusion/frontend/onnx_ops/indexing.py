@@ -1,0 +1,42 @@
+"""OneHot in the type of its values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .node import Node
+
+op = relax.op
+
+
+def one_hot(node: Node) -> Any:
+    """Convert OneHot as a comparison with the numbers of the classes.
+
+    The result has the type of the values, which may be computed; a class past the depth, or before
+    its negative, gives a row of off values.
+    """
+    depth = int(node.required_constant(1, "depth").reshape(-1)[0])
+    rank = len(node.shape()) + 1
+    axis = node.attribute("axis", -1) % rank
+    indices = node.inputs[0]
+    if "int" not in node.dtype():
+        indices = op.astype(indices, "int64")
+    dtype = node.dtype() if "int" in node.dtype() else "int64"
+    if dtype.startswith("uint"):
+        indices, dtype = op.astype(indices, "int64"), "int64"
+    indices = node.emit(op.expand_dims(indices, axis))
+    indices = op.where(
+        op.less(indices, relax.const(0, dtype)),
+        op.add(indices, relax.const(depth, dtype)),
+        indices,
+    )
+    classes = np.arange(depth, dtype=dtype).reshape([-1 if i == axis else 1 for i in range(rank)])
+    values = node.inputs[2]
+    off, on = (op.strided_slice(values, [0], [i], [i + 1]) for i in (0, 1))
+    one = [1] * rank
+    return op.where(
+        op.equal(indices, relax.const(classes, dtype)), op.reshape(on, one), op.reshape(off, one)
+    )

@@ -1,0 +1,205 @@
+"""Pooling with ONNX's numbers of windows, and the places of the largest elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from .node import Node
+
+op = relax.op
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where the windows of a pooling lie, a number an axis.
+
+    ``end`` is what the model pads, ``reach`` what the last window needs.
+    """
+
+    kernel: list[int]
+    strides: list[int]
+    dilations: list[int]
+    begin: list[int]
+    end: list[int]
+    reach: list[int]
+    out: list[int]
+
+
+def windows(node: Node) -> Windows:
+    """Count the windows as ONNX does.
+
+    With ``ceil_mode`` a last window counts that reaches past the padding, unless it would begin
+    there; with ``auto_pad=SAME_*`` there are as many as strides, rounded up.
+    """
+    extents = _spatial(node)
+    rank = len(extents)
+    kernel = list(node.attribute("kernel_shape"))
+    strides = list(node.attribute("strides") or [1] * rank)
+    dilations = list(node.attribute("dilations") or [1] * rank)
+    pads = list(node.attribute("pads") or [0] * 2 * rank)
+    auto_pad = node.attribute("auto_pad", "NOTSET")
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    begin, end, reach, out = [], [], [], []
+    for i, (extent, stride, span) in enumerate(zip(extents, strides, spans, strict=True)):
+        first, last = pads[i], pads[rank + i]
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            count = -(-extent // stride)
+            total = max((count - 1) * stride + span - extent, 0)
+            first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            last = total - first
+        else:
+            if auto_pad == "VALID":
+                first = last = 0
+            room = extent + first + last - span
+            count = (-(-room // stride) if node.attribute("ceil_mode", 0) else room // stride) + 1
+            if node.attribute("ceil_mode", 0) and (count - 1) * stride >= extent + first:
+                count -= 1
+        if count == 1:  # what lies past the padding counts for nothing
+            kernel[i] = min(kernel[i], -(-(extent + first + last) // dilations[i]))
+            span = (kernel[i] - 1) * dilations[i] + 1
+        begin.append(first)
+        end.append(last)
+        reach.append(max((count - 1) * stride + span - extent - first, 0))
+        out.append(count)
+    return Windows(kernel, strides, dilations, begin, end, reach, out)
+
+
+def _spatial(node: Node) -> list[int]:
+    extents = node.shape()[2:]
+    if not all(isinstance(extent, int) for extent in extents):
+        raise node.refused(
+            "over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}"
+        )
+    return extents
+
+
+def _is_static(node: Node) -> bool:
+    return all(isinstance(extent, int) for extent in node.shape()[2:])
+
+
+def max_pool(node: Node) -> Any:
+    """Convert MaxPool, with the places of the largest elements where they are read."""
+    plain = not node.attribute("ceil_mode", 0) and node.attribute("auto_pad", "NOTSET") in (
+        "NOTSET",
+        "VALID",
+    )
+    if plain and not node.uses(1):
+        return None
+    if not _is_static(node) and not node.uses(1):
+        return None
+    at = windows(node)
+    rank = len(at.kernel)
+    if rank > 3:
+        raise node.refused(f"over {rank} axes", "use 1 to 3 spatial axes")
+    operator = (op.nn.max_pool1d, op.nn.max_pool2d, op.nn.max_pool3d)[rank - 1]
+    result = operator(node.inputs[0], at.kernel, at.strides, at.begin + at.reach, at.dilations)
+    if not node.uses(1):
+        return result
+    indices = node.emit_te(
+        lambda x: _indices(x, at, node.attribute("storage_order", 0)),
+        node.inputs[0],
+        primfunc_name_hint="max_pool_indices",
+    )
+    return [result, indices]
+
+
+def _indices(x: te.Tensor, at: Windows, storage_order: int) -> te.Tensor:
+    """Return the flat index of each window's largest element, the first one of equals."""
+    extents = [*x.shape[:2], *(int(extent) for extent in x.shape[2:])]
+    strides: list[Any] = [1] * len(extents)
+    order = range(len(extents) - 1, 1, -1) if storage_order == 0 else range(2, len(extents))
+    step: Any = 1
+    for axis in (*order, 1, 0):
+        strides[axis] = step
+        step *= extents[axis]
+
+    def combine(one: Any, other: Any) -> Any:
+        first = tirx.any(one[1] > other[1], tirx.all(one[1] == other[1], one[0] < other[0]))
+        return tirx.Select(first, one[0], other[0]), tirx.Select(first, one[1], other[1])
+
+    def identity(index: Any, value: Any) -> Any:
+        return tirx.const(2**62, index), te.min_value(value)
+
+    largest = te.comm_reducer(combine, identity, name="largest")
+    axes = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(at.kernel)]
+
+    def element(n: Any, c: Any, *o: Any) -> Any:
+        place, inside = _place(o, axes, at, extents[2:])
+        index = n * strides[0] + c * strides[1]
+        for p, stride in zip(place, strides[2:], strict=True):
+            index = index + p * stride
+        value = tirx.if_then_else(inside, x(n, c, *place), te.min_value(x.dtype))
+        index = tirx.Select(inside, tirx.Cast("int64", index), tirx.const(2**62, "int64"))
+        return largest((index, value), axis=axes)
+
+    shape = [*extents[:2], *at.out]
+    found, _ = te.compute(shape, element, name="largest")
+    return te.compute(shape, lambda *i: found(*i), name="indices")
+
+
+def average_pool(node: Node) -> Any:
+    """Convert AveragePool; padding counts as the model says, what lies past it never does."""
+    ceil = node.attribute("ceil_mode", 0)
+    if not ceil and node.attribute("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
+        return None
+    if not _is_static(node):
+        return None
+    at = windows(node)
+    rank = len(at.kernel)
+    counts_padding = bool(node.attribute("count_include_pad", 0))
+    if (counts_padding and any(r > e for r, e in zip(at.reach, at.end, strict=True))) or rank > 3:
+        return node.emit_te(
+            lambda x: _average(x, at, counts_padding),
+            node.inputs[0],
+            primfunc_name_hint="avg_pool",
+        )
+    operator = (op.nn.avg_pool1d, op.nn.avg_pool2d, op.nn.avg_pool3d)[rank - 1]
+    return operator(
+        node.inputs[0],
+        at.kernel,
+        at.strides,
+        at.begin + at.reach,
+        at.dilations,
+        count_include_pad=counts_padding,
+    )
+
+
+def _average(x: te.Tensor, at: Windows, counts_padding: bool) -> te.Tensor:
+    extents = [*x.shape[:2], *(int(extent) for extent in x.shape[2:])]
+    axes = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(at.kernel)]
+    wide = "float32" if x.dtype in ("float16", "bfloat16") else x.dtype
+
+    def total(n: Any, c: Any, *o: Any) -> Any:
+        place, inside = _place(o, axes, at, extents[2:])
+        value = tirx.if_then_else(inside, x(n, c, *place), tirx.const(0, x.dtype))
+        return te.sum(value.astype(wide), axis=axes)
+
+    sums = te.compute([*extents[:2], *at.out], total, name="pool_sum")
+
+    def element(n: Any, c: Any, *o: Any) -> Any:
+        count: Any = tirx.const(1, "int32")
+        for i, position in enumerate(o):
+            low = at.begin[i] if counts_padding else 0
+            high = extents[2 + i] + (at.end[i] if counts_padding else 0)
+            start = position * at.strides[i] - at.begin[i]
+            inside: Any = tirx.const(0, "int32")
+            for k in range(at.kernel[i]):
+                place = start + k * at.dilations[i]
+                valid = tirx.all(place >= -low, place < high)
+                inside = inside + tirx.Select(valid, tirx.const(1, "int32"), tirx.const(0, "int32"))
+            count = count * inside
+        return (sums(n, c, *o) / count.astype(wide)).astype(x.dtype)
+
+    return te.compute(sums.shape, element, name="pool_average")
+
+
+def _place(position: Any, axes: Any, at: Windows, extents: list[int]) -> tuple[list[Any], Any]:
+    place = [
+        p * s - b + k * d
+        for p, k, s, b, d in zip(position, axes, at.strides, at.begin, at.dilations, strict=True)
+    ]
+    inside = [c for p, e in zip(place, extents, strict=True) for c in (p >= 0, p < e)]
+    return place, tirx.all(*inside)

@@ -1,0 +1,95 @@
+"""Rewriting ONNX models by onnx's own tools: to a newer opset, and functions into their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx
+from onnx import version_converter
+from onnx.inliner import inline_selected_functions
+
+from .onnx_types import set_shape, without_weights
+
+Extents = Mapping[str, Sequence[int | None]]
+
+
+def upgraded(model: onnx.ModelProto, opset: int, extents: Extents) -> onnx.ModelProto:
+    """Translate a model to a newer opset; the model itself where onnx cannot do it.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which stays as it is.
+    opset : int
+        Version of the standard operators.
+    extents : mapping of str to sequence of (int or None)
+        Shapes of the inputs, which old broadcasts depend on.
+    """
+    return _rewritten(model, extents, lambda light: version_converter.convert_version(light, opset))
+
+
+def inlined(
+    model: onnx.ModelProto, names: Sequence[tuple[str, str]], extents: Extents
+) -> onnx.ModelProto:
+    """Replace operators that ONNX defines by a function with that function's operators.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which stays as it is.
+    names : sequence of (str, str)
+        Domain and name of the operators.
+    extents : mapping of str to sequence of (int or None)
+        Shapes of the inputs, on which some functions depend.
+    """
+    return _rewritten(
+        model,
+        extents,
+        lambda light: inline_selected_functions(light, list(names), inline_schema_functions=True),
+        # Bodies that depend on types see those of inputs, not those of initializers.
+        largest=0,
+    )
+
+
+def _rewritten(
+    model: onnx.ModelProto,
+    extents: Extents,
+    rewrite: Callable[[onnx.ModelProto], onnx.ModelProto],
+    largest: int | None = None,
+) -> onnx.ModelProto:
+    """Rewrite the model without its weights, which onnx would serialise, and put them back."""
+    light = without_weights(model) if largest is None else without_weights(model, largest)
+    for info in light.graph.input:
+        if info.name in extents:
+            set_shape(info, extents[info.name])
+    known = {tensor.name for tensor in light.graph.initializer}
+    try:
+        light = rewrite(light)
+    except Exception:  # guard: onnx raises anything; preflight then says what is not supported
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(light.graph.node)
+    result.graph.initializer.extend(t for t in light.graph.initializer if t.name not in known)
+    del result.opset_import[:]
+    result.opset_import.extend(light.opset_import)
+    return result
+
+
+def without_optionals(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Declare inputs that are optional tensors as tensors: who runs the model gives them."""
+    if not any(map(_is_optional_tensor, model.graph.input)):
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for info in result.graph.input:
+        if _is_optional_tensor(info):
+            tensor = onnx.TypeProto()
+            tensor.CopyFrom(info.type.optional_type.elem_type)
+            info.type.CopyFrom(tensor)
+    return result
+
+
+def _is_optional_tensor(info: onnx.ValueInfoProto) -> bool:
+    return bool(info.type.optional_type.elem_type.HasField("tensor_type"))

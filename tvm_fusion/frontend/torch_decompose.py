@@ -1,0 +1,123 @@
+"""Decomposition of an exported program into the operators that there are converters for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..errors import UserError
+from ..fusion.decisions import Decision, record
+from .quiet import quiet_importer
+from .torch_ops import CONVERTERS, PYTHON, REVIEWED, TAKES, reason_of
+
+_KNOWN = {*CONVERTERS, *REVIEWED, *PYTHON, "getitem"}
+# A decomposition may bring operators that themselves have one.
+_ROUNDS = 6
+
+
+def decompose(program: torch.export.ExportedProgram, source: str) -> torch.export.ExportedProgram:
+    """Decompose into core operators, and further where those are not all known.
+
+    Parameters
+    ----------
+    program : torch.export.ExportedProgram
+        As exported.
+    source : str
+        What to call it in errors.
+
+    Returns
+    -------
+    torch.export.ExportedProgram
+        One of operators that there are converters for, where torch knows how to get there.
+
+    Raises
+    ------
+    UserError
+        Where torch fails to decompose it.
+    """
+    program = _core(program, source)
+    tried: set[Any] = set()
+    for _ in range(_ROUNDS):
+        table = {
+            target: torch._decomp.decomposition_table[target]
+            for target in {node.target for node in _missing(program)} - tried
+            if target in torch._decomp.decomposition_table
+        }
+        if not table:
+            break
+        tried |= table.keys()
+        try:
+            with quiet_importer():
+                program = program.run_decompositions(table)
+        except Exception as error:  # guard: recorded; what is left is refused by its name
+            names = ", ".join(sorted(str(target) for target in table))
+            sentence = f"torch could not decompose {names} ({reason_of(error)})."
+            record(Decision(source, "", "refused", "decomposition_failed", sentence))
+            break
+    return program
+
+
+def calls(program: torch.export.ExportedProgram) -> Iterator[fx.Node]:
+    """Yield the nodes that call an operator, those of branches included."""
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            yield from (node for node in module.graph.nodes if node.op == "call_function")
+
+
+def _missing(program: torch.export.ExportedProgram) -> Iterator[fx.Node]:
+    for node in calls(program):
+        name = node.target.__name__
+        if name not in _KNOWN or (name in TAKES and not TAKES[name](node)):
+            yield node
+
+
+def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.ExportedProgram:
+    """Decompose into core operators; where torch fails to, with attention spelled out by us."""
+    try:
+        with quiet_importer():
+            return program.run_decompositions()
+    except Exception as error:  # guard: recorded below, or told as the refusal's reason
+        reason = reason_of(error)
+    table = torch.export.default_decompositions()
+    table[torch.ops.aten.scaled_dot_product_attention.default] = _attention
+    try:
+        with quiet_importer():
+            program = program.run_decompositions(table)
+    except Exception as error:
+        raise UserError(f"{source} cannot be decomposed by torch ({reason})") from error
+    sentence = f"torch could not decompose attention ({reason}); it is spelled out instead."
+    record(Decision(source, "", "fallback", "attention_spelled_out", sentence))
+    return program
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Spell attention out, with the strides of torch's CPU kernel.
+
+    Torch's own decomposition leaves other strides than the kernel, and a ``view`` that follows then
+    fails. Arguments as for ``torch.nn.functional.scaled_dot_product_attention``.
+    """
+    if enable_gqa:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(repeats, 1) for x in (key, value))
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = torch.where(attn_mask, scores, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    result = torch.ops.aten._safe_softmax(scores, -1) @ value
+    return result.transpose(1, 2).contiguous().transpose(1, 2) if result.ndim == 4 else result

@@ -1,0 +1,158 @@
+"""Symbolic extents of an exported program: the user's names, and derived ones such as ``4*h``.
+
+A Relax function learns its variables from the extents of its parameters, and cannot solve
+``4*h == extent`` for ``h``. Where no input carries ``h`` itself, the function is compiled over a
+variable for the whole extent, and the signature says ``4*h``: calls are checked for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+from ..errors import UserError
+from ..signature import DimRange, Signature, TensorSpec
+from .dims import UNLIMITED, DimTable
+
+
+@dataclass(frozen=True)
+class Derived:
+    """An extent that is a number times a symbol, plus a number.
+
+    Attributes
+    ----------
+    expr : sympy.Expr
+        The extent: ``4*s39``.
+    symbol : sympy.Symbol
+        The symbol in it, which no input carries.
+    variable : str
+        What the variable for the whole extent is called: ``<input>_<axis>``.
+    where : str
+        The input that carries the extent, with the axis.
+    """
+
+    expr: Any
+    symbol: Any
+    variable: str
+    where: str
+
+    def of(self, value: int) -> int:
+        """Return the extent for a value of the symbol."""
+        return int(self.expr.subs(self.symbol, value))
+
+    @property
+    def inverse(self) -> Any:
+        """The symbol as an expression over the variable."""
+        variable = sympy.Symbol(self.variable, integer=True, positive=True)
+        return sympy.solve(sympy.Eq(self.expr, variable), self.symbol)[0]
+
+
+def input_extents(program: torch.export.ExportedProgram) -> dict[str, Sequence[Any]]:
+    """Return the extents of a program's inputs: numbers, and sympy's expressions."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    return {
+        name: [d if isinstance(d, int) else d.node.expr for d in values[name].shape]
+        for name in program.graph_signature.user_inputs
+        if isinstance(values.get(name), torch.Tensor)
+    }
+
+
+def user_names(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Return the names given to ``torch.export.Dim``, by torch's symbols; a saved file has none."""
+    for node in program.graph.nodes:
+        env = getattr(getattr(node.meta.get("val"), "fake_mode", None), "shape_env", None)
+        if env is not None:
+            break
+    else:
+        return {}
+    sources = getattr(env, "source_to_var", {})
+    given = getattr(env, "source_name_to_debug_name", {})
+    names: dict[str, str] = {}
+    for source, symbol in sources.items():
+        name = given.get(source, source)
+        if name.isidentifier():
+            symbol = env.replacements.get(symbol, symbol)
+            names.setdefault(str(symbol), name)
+    return names
+
+
+def derived_extents(extents: Mapping[str, Sequence[Any]]) -> list[Derived]:
+    """List extents over a symbol that no input carries; one for each symbol.
+
+    Raises
+    ------
+    UserError
+        For an extent from which its symbols cannot be told.
+    """
+    flat = [(name, axis, e) for name, es in extents.items() for axis, e in enumerate(es)]
+    known = {e for _, _, e in flat if isinstance(e, sympy.Symbol)}
+    found: dict[Any, Derived] = {}
+    for name, axis, extent in flat:
+        missing = set() if isinstance(extent, int) else extent.free_symbols - known - found.keys()
+        if not missing:
+            continue
+        (symbol, *others) = sorted(missing, key=str)
+        where = f"{name}[{axis}]"
+        if others or extent.free_symbols - {symbol} or sympy.degree(extent, symbol) != 1:
+            raise UserError(
+                f"the extent {extent} of input {where}",
+                "a number times one dimension, plus a number",
+                "export with a Dim of its own for this axis",
+            )
+        found[symbol] = Derived(extent, symbol, f"{name}_{axis}", where)
+    return list(found.values())
+
+
+def as_table(
+    extents: Mapping[str, Sequence[Any]], derived: Sequence[Derived], names: Mapping[str, str]
+) -> DimTable:
+    """Make the table of a program's dimensions."""
+    inputs = [(n, [e if isinstance(e, int) else str(e) for e in es]) for n, es in extents.items()]
+    symbols = {
+        str(s) for es in extents.values() for e in es for s in getattr(e, "free_symbols", ())
+    }
+    return DimTable(inputs, symbols, names, {str(d.symbol): d.where for d in derived})
+
+
+def chosen_extents(
+    derived: Sequence[Derived], table: DimTable, chosen: Mapping[str, int | DimRange]
+) -> dict[str, int | DimRange]:
+    """Return what is chosen for the variables of derived extents."""
+    by_label = {dim.label: chosen[dim.name] for dim in table.dims}
+    whole: dict[str, int | DimRange] = {}
+    for extent in derived:
+        value = by_label[str(extent.symbol)]
+        if isinstance(value, int):
+            whole[extent.variable] = extent.of(value)
+        else:
+            high = min(UNLIMITED, extent.of(value.high))
+            whole[extent.variable] = DimRange(extent.of(value.low), high)
+    return whole
+
+
+def in_names(signature: Signature, derived: Sequence[Derived], table: DimTable) -> Signature:
+    """Write a signature over the user's dimensions instead of the variables of whole extents."""
+    names = {dim.label: dim.name for dim in table.dims}
+    texts = {
+        d.variable: re.sub(r"\w+", lambda m: names.get(m[0], m[0]), str(d.expr)).replace(" ", "")
+        for d in derived
+    }
+
+    def extent(value: int | str) -> int | str:
+        if isinstance(value, int) or value in texts:
+            return value if isinstance(value, int) else texts[value]
+        return re.sub(
+            r"\b[A-Za-z_]\w*", lambda m: f"({texts[m[0]]})" if m[0] in texts else m[0], value
+        )
+
+    def spec(given: TensorSpec) -> TensorSpec:
+        return replace(given, shape=tuple(map(extent, given.shape)))
+
+    if not texts:
+        return signature
+    return Signature(tuple(map(spec, signature.inputs)), tuple(map(spec, signature.outputs)))

@@ -1,0 +1,105 @@
+"""Tensors made of nothing but numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from tvm import relax
+
+from .call import Call, Unsupported, is_float
+from .registry import converts
+
+op = relax.op
+
+#: Elements up to which a computed table is stored with the model.
+_LARGEST_TABLE = 2**22
+
+
+@converts("full", "ones", "zeros", "empty.memory_format", "empty", "empty_permuted")
+@converts("new_full", "new_ones", "new_zeros", "new_empty", "new_empty_strided", "empty_strided")
+@converts("full_like", "ones_like", "zeros_like", "empty_like", "fill.Scalar", "fill.Tensor")
+def fill(call: Call) -> Any:
+    """Fill a tensor; one that torch leaves without values gets zeros."""
+    name = call.node.target.__name__.split(".")[0]
+    for given in call.given:
+        if given not in ("fill_value", "value"):
+            call.raw(given)
+    value: Any = 1.0 if "ones" in name else 0.0
+    for key in ("fill_value", "value"):
+        value = call.get(key, value)
+    dtype = call.dtype
+    if dtype == "bool" and isinstance(value, float):
+        value = bool(value)
+    filling = call.as_tensor(value, dtype)
+    shape = call.shape()
+    return op.full(shape, filling, dtype) if shape else op.reshape(filling, [])
+
+
+@converts("scalar_tensor", "scalar_tensor.default")
+def scalar(call: Call) -> Any:
+    """Make a tensor of one number."""
+    call.raw("dtype")
+    return call.as_tensor(call["s"], call.dtype)
+
+
+@converts("arange", "arange.start", "arange.start_step")
+def arange(call: Call) -> Any:
+    """Count; in floating point as torch does, by multiplication."""
+    call.raw("dtype")
+    start = call.get("start", 0)
+    step = call.get("step", 1)
+    end = call["end"]
+    is_whole = all(not isinstance(x, float) for x in (start, step, end))
+    if is_whole and not is_float(call.dtype):
+        return op.arange(start, end, step, call.dtype)
+    if is_whole:
+        return call.cast(call.emit(op.arange(start, end, step, "int64")), call.dtype)
+    return table(call)
+
+
+@converts("linspace", "logspace", "eye", "eye.m", "tril_indices", "triu_indices")
+@converts("hamming_window.periodic_alpha_beta", "hann_window.periodic", "hann_window")
+@converts("bartlett_window", "blackman_window", "kaiser_window", "hamming_window")
+@converts("hamming_window.periodic", "hamming_window.periodic_alpha", "kaiser_window.beta")
+def table(call: Call) -> Any:
+    """Let torch compute a tensor that depends on numbers only, and store it."""
+    for name in call.given:
+        if any(isinstance(x, fx.Node) for x in _leaves(call.raw(name))):
+            raise Unsupported("of computed numbers", "give its arguments as numbers")
+    if call.out.numel() > _LARGEST_TABLE:
+        raise Unsupported(f"of {call.out.numel()} elements", "make a buffer of it")
+    value = call.node.target(*call.node.args, **call.node.kwargs)
+    return (
+        relax.const(value.to(torch.float32).numpy().astype(call.dtype), call.dtype)
+        if (call.dtype == "bfloat16")
+        else relax.const(value.numpy(), call.dtype)
+    )
+
+
+def _leaves(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+@converts("tril", "triu")
+def triangle(call: Call) -> Any:
+    """Keep the elements below or above a diagonal."""
+    function = op.tril if call.node.target.__name__.startswith("tril") else op.triu
+    x, diagonal = call.tensor("self"), call["diagonal"]
+    if call.dtype == "bool":
+        return call.cast(call.emit(function(call.cast(x, "int8"), diagonal)), "bool")
+    return function(x, diagonal)
+
+
+@converts("rand", "randn", "randint", "randint.low", "randperm", "rand_like", "randn_like")
+@converts("randint_like", "randint_like.low_dtype", "bernoulli", "bernoulli.p", "bernoulli.Tensor")
+@converts("native_dropout", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+@converts("normal_functional", "uniform", "exponential", "geometric", "cauchy", "log_normal")
+@converts("multinomial", "poisson", "binomial", "_standard_gamma", "rrelu_with_noise_functional")
+@converts("normal.float_float", "random", "random.from", "random.to", "_sample_dirichlet")
+def random(call: Call) -> Any:
+    """Refuse random numbers: each call would have to draw others."""
+    raise Unsupported(
+        "(random numbers)", "pass them as an input, or call model.eval() before torch.export"
+    )

@@ -1,0 +1,166 @@
+"""Products of matrices and convolutions, in the dtype that torch gives them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import relax
+
+from .call import Call, Unsupported, dtype_of, is_float
+from .registry import converts
+
+op = relax.op
+
+
+@converts("mm", "bmm", "matmul", "mv", "dot")
+def matmul(call: Call) -> Any:
+    """Multiply matrices."""
+    first, second = [a.name for a in call.node.target._schema.arguments][:2]
+    return product(call, call.tensor(first), call.tensor(second))
+
+
+def product(call: Call, x: Any, y: Any) -> Any:
+    """Multiply matrices of one dtype."""
+    if dtype_of(x) == "bool":
+        raise Unsupported("of truth values", "cast to an integer type")
+    return call.emit(op.matmul(x, y))
+
+
+@converts("addmm", "baddbmm", "addmv")
+def add_product(call: Call) -> Any:
+    """Add a product of matrices to a tensor, each with its factor."""
+    first, second = [a.name for a in call.node.target._schema.arguments][1:3]
+    alpha, beta, dtype = call["alpha"], call["beta"], call.dtype
+    if not is_float(dtype):
+        alpha, beta = int(alpha), int(beta)
+    result = product(call, call.tensor(first, dtype), call.tensor(second, dtype))
+    if alpha != 1:
+        result = call.emit(op.multiply(result, relax.const(alpha, dtype)))
+    bias = call.tensor("self", dtype)
+    if beta == 0:
+        return result
+    if beta != 1:
+        bias = call.emit(op.multiply(bias, relax.const(beta, dtype)))
+    is_first = call.node.target.__name__.startswith("addmm")
+    return op.add(bias, result) if is_first else op.add(result, bias)
+
+
+@converts("addbmm")
+def add_sum_of_products(call: Call) -> Any:
+    """Add the sum of a batch of products to a tensor."""
+    alpha, beta, dtype = call["alpha"], call["beta"], call.dtype
+    each = product(call, call.tensor("batch1", dtype), call.tensor("batch2", dtype))
+    result = call.emit(op.sum(each, [0]))
+    result = call.emit(op.multiply(result, call.as_tensor(alpha, dtype)))
+    if beta == 0:
+        call.raw("self")
+        return result
+    return op.add(op.multiply(call.tensor("self", dtype), call.as_tensor(beta, dtype)), result)
+
+
+@converts("linear")
+def linear(call: Call) -> Any:
+    """Multiply by a transposed matrix and add a bias."""
+    weight = call.emit(op.permute_dims(call.tensor("weight")))
+    result = product(call, call.tensor("input"), weight)
+    bias = call["bias"]
+    return result if bias is None else op.add(result, bias)
+
+
+_LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "OIHW", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
+
+
+@converts("convolution")
+def convolution(call: Call) -> Any:
+    """Convert convolutions of one to three axes, transposed ones too."""
+    x, weight, bias = call.tensor("input"), call.tensor("weight"), call["bias"]
+    rank = len(call.out.shape) - 2
+    transposed, groups = call["transposed"], call["groups"]
+    options = {n: _each(call[n], rank) for n in ("stride", "padding", "dilation")}
+    output_padding = _each(call["output_padding"], rank)
+    if not 1 <= rank <= 3:
+        raise Unsupported(f"over {rank} axes", "convolve one to three axes")
+    if any(e == 0 for e in (*call.meta("input").shape, *call.meta("weight").shape)):
+        raise Unsupported("of empty tensors", "leave it out")
+    if transposed and (math.prod(options["dilation"]) != 1 or rank == 3 or groups != 1):
+        result = _transposed(call, x, weight, rank, groups, options, output_padding)
+    else:
+        layout, forward, backward = _LAYOUTS[rank]
+        common = {
+            "strides": options["stride"],
+            "padding": options["padding"],
+            "dilation": options["dilation"],
+            "groups": groups,
+            "data_layout": layout,
+        }
+        if transposed:
+            function = {1: op.nn.conv1d_transpose, 2: op.nn.conv2d_transpose}[rank]
+            result = function(
+                x, weight, kernel_layout=backward, output_padding=output_padding, **common
+            )
+        else:
+            function = {1: op.nn.conv1d, 2: op.nn.conv2d, 3: op.nn.conv3d}[rank]
+            result = function(x, weight, kernel_layout=forward, **common)
+    result = call.emit(result)
+    if bias is None:
+        return result
+    return op.add(result, call.emit(op.reshape(bias, [1, -1, *[1] * rank])))
+
+
+def _transposed(
+    call: Call,
+    x: Any,
+    weight: Any,
+    rank: int,
+    groups: int,
+    options: dict[str, list[int]],
+    output_padding: list[int],
+) -> Any:
+    """Spell a transposed convolution as a convolution of the argument spread out by its strides."""
+    shape = [*call.meta("input").shape]
+    kernel = [*call.meta("weight").shape]
+    if not all(isinstance(e, int) for e in (*shape[1:], *kernel)):
+        raise Unsupported("over symbolic axes", "give the axes fixed extents")
+    for axis, stride in enumerate(options["stride"], 2):
+        if stride == 1:
+            continue
+        spread = call.emit(op.expand_dims(x, axis + 1))
+        width = [0, 0] * (axis + 1) + [0, stride - 1] + [0, 0] * (len(shape) - axis - 1)
+        spread = call.emit(op.nn.pad(spread, width))
+        extents = [call.extent(e) for e in shape[:axis]]
+        shape[axis] *= stride
+        x = call.emit(op.reshape(spread, [*extents, *shape[axis:]]))
+        shape[axis] -= stride - 1
+        x = call.emit(op.strided_slice(x, [axis], [0], [shape[axis]]))
+    width = [0, 0, 0, 0]
+    for axis in range(rank):
+        reach = options["dilation"][axis] * (kernel[2 + axis] - 1) - options["padding"][axis]
+        width += [reach, reach + output_padding[axis]]
+    if min(width) < 0:
+        begin = [max(0, -w) for w in width[4::2]]
+        end = [shape[2 + a] - max(0, -width[5 + 2 * a]) for a in range(rank)]
+        x = call.emit(op.strided_slice(x, list(range(2, 2 + rank)), begin, end))
+    x = call.emit(op.nn.pad(x, [max(0, w) for w in width]))
+    for axis in range(rank):
+        weight = call.emit(op.flip(weight, 2 + axis))
+    layout, forward, _ = _LAYOUTS[rank]
+    inner, outer = kernel[0] // groups, kernel[1]
+    weight = call.emit(op.reshape(weight, [groups, inner, outer, *kernel[2:]]))
+    axes = [0, 2, 1, *range(3, 3 + rank)]
+    weight = call.emit(op.permute_dims(weight, axes))
+    weight = call.emit(op.reshape(weight, [groups * outer, inner, *kernel[2:]]))
+    function = {1: op.nn.conv1d, 2: op.nn.conv2d, 3: op.nn.conv3d}[rank]
+    return function(
+        x,
+        weight,
+        dilation=options["dilation"],
+        groups=groups,
+        data_layout=layout,
+        kernel_layout=forward,
+    )
+
+
+def _each(value: Any, rank: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * rank if len(values) == 1 else values

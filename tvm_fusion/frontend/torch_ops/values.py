@@ -1,0 +1,46 @@
+"""Numbers that a program reads from tensors and shapes, and its assertions about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from .call import Call, Unsupported
+from .registry import converts
+
+op = relax.op
+
+
+@converts("sym_size.int")
+def sym_size(call: Call) -> Any:
+    """Return an extent."""
+    extent = call.importer.shape_of(call.tensor("self"))[call["dim"]]
+    return int(extent) if hasattr(extent, "value") else extent
+
+
+@converts("_assert_tensor_metadata", "sym_constrain_range_for_size", "sym_constrain_range")
+@converts("_assert_scalar", "_assert_async", "_assert_async.msg", "_functional_assert_async.msg")
+def nothing(call: Call) -> Any:
+    """Leave assertions about shapes and values out: what holds for extents is checked at calls."""
+    for name in call.given:
+        call.raw(name)
+    return None
+
+
+@converts("item", "_local_scalar_dense")
+def item(call: Call) -> Any:
+    """Refuse to read a value into the program: shapes and branches may depend on it."""
+    raise Unsupported(
+        "(a tensor's value read into the program)",
+        "keep it a tensor, or pass it as a number before torch.export",
+    )
+
+
+@converts("nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive", "bincount")
+def data_dependent(call: Call) -> Any:
+    """Refuse results whose extents depend on values."""
+    raise Unsupported(
+        "(an extent that depends on values)",
+        "use torch.where or a mask, whose extents are fixed",
+    )

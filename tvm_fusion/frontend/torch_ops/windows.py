@@ -1,0 +1,300 @@
+"""Pooling, and tensors resized: windows over the last axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from tvm import relax
+
+from .call import Call, Unsupported, bound, dtype_of, is_float, static
+from .registry import converts
+
+op = relax.op
+_LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+
+
+def _each(value: Any, rank: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * rank if len(values) == 1 else values
+
+
+def _rank(node: fx.Node) -> int:
+    name = node.target.__name__
+    return next(r for r in (1, 2, 3) if f"{r}d" in name)
+
+
+def _batched(call: Call, rank: int) -> Any:
+    """Return the argument with an axis of batches."""
+    x, fake = call.tensor("self"), call.meta("self")
+    if any(e == 0 for e in fake.shape):
+        raise Unsupported("of an empty tensor", "leave it out")
+    return x if len(fake.shape) == rank + 2 else call.emit(op.expand_dims(x, 0))
+
+
+def _unbatched(call: Call, x: Any, fake: Any) -> Any:
+    return x if len(fake.shape) == len(call.importer.shape_of(x)) else call.emit(op.squeeze(x, [0]))
+
+
+@converts("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def avg_pool(call: Call) -> Any:
+    """Average windows; a divisor of its own takes the place of their counts."""
+    rank = _rank(call.node)
+    kernel = _each(call["kernel_size"], rank)
+    stride = _each(call["stride"] or kernel, rank)
+    padding, counts = _each(call["padding"], rank), call["count_include_pad"]
+    ceil_mode = call["ceil_mode"]
+    divisor = call.get("divisor_override", None)
+    x = _batched(call, rank)
+    dtype = dtype_of(x)
+    if not is_float(dtype):
+        raise Unsupported(f"of {dtype} numbers", "cast to a floating point type")
+    pools = {1: op.nn.avg_pool1d, 2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}
+    options = {"strides": stride, "layout": _LAYOUTS[rank], "count_include_pad": counts}
+    if divisor is None and not ceil_mode:
+        return _unbatched(
+            call, call.emit(pools[rank](x, kernel, padding=padding, **options)), call.out
+        )
+    # Windows that reach beyond the padding count what lies within it only: sums are divided by
+    # counts that are known now.
+    extents = static(call.meta("self").shape[-rank:])
+    outer = static(call.out.shape[-rank:])
+    after = [
+        max(p, (o - 1) * s + k - e - p)
+        for p, o, s, k, e in zip(padding, outer, stride, kernel, extents, strict=True)
+    ]
+    width = [0, 0, 0, 0]
+    for before, behind in zip(padding, after, strict=True):
+        width += [before, behind]
+    padded = call.emit(op.nn.pad(x, width)) if any(width) else x
+    crop = [(o - 1) * s + k for o, s, k in zip(outer, stride, kernel, strict=True)]
+    axes = list(range(2, 2 + rank))
+    padded = call.emit(op.strided_slice(padded, axes, [0] * rank, crop))
+    options["count_include_pad"] = True
+    mean = call.emit(pools[rank](padded, kernel, **options))
+    scale = np.full(outer, math.prod(kernel), "float64")
+    if divisor is not None:
+        scale /= divisor
+    else:
+        for axis in range(rank):
+            edge = padding[axis] if counts else 0
+            first = np.arange(outer[axis]) * stride[axis] - padding[axis]
+            last = np.minimum(first + kernel[axis], extents[axis] + edge)
+            count = last - np.maximum(first, -edge)
+            scale /= count.reshape([-1 if a == axis else 1 for a in range(rank)])
+    result = (
+        call.emit(op.multiply(mean, relax.const(scale.astype("float32"), "float32")))
+        if (dtype == "float32")
+        else call.emit(op.multiply(mean, relax.const(scale, dtype)))
+    )
+    return _unbatched(call, result, call.out)
+
+
+@converts("max_pool2d_with_indices", "max_pool3d_with_indices")
+def max_pool(call: Call) -> Any:
+    """Take the largest of each window, and where it lies."""
+    rank = _rank(call.node)
+    kernel = _each(call["kernel_size"], rank)
+    stride = _each(call["stride"] or kernel, rank)
+    padding, dilation = _each(call["padding"], rank), _each(call["dilation"], rank)
+    ceil_mode, fake = call["ceil_mode"], call.out[0]
+    x = _batched(call, rank)
+    pools = {2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
+    if not call.is_used(1):
+        if ceil_mode:  # A last window that would begin in the padding is left out by torch only.
+            outer = static(fake.shape[-rank:])
+            extents = static(call.meta("self").shape[-rank:])
+            after = [
+                (o - 1) * s + d * (k - 1) + 1 - e - p
+                for o, s, d, k, e, p in zip(
+                    outer, stride, dilation, kernel, extents, padding, strict=True
+                )
+            ]
+            padding = [*padding, *(max(0, a) for a in after)]
+            if min(after) < 0:
+                end = [e + min(0, a) for e, a in zip(extents, after, strict=True)]
+                axes = list(range(2, 2 + rank))
+                x = call.emit(op.strided_slice(x, axes, [0] * rank, end))
+        result = pools[rank](
+            x,
+            pool_size=kernel,
+            strides=stride,
+            padding=padding,
+            dilation=dilation,
+            layout=_LAYOUTS[rank],
+        )
+        return _unbatched(call, call.emit(result), fake), None
+    return _with_places(call, rank, kernel, stride, padding, dilation)
+
+
+def _with_places(
+    call: Call, rank: int, kernel: list[int], stride: list[int], padding: list[int], by: list[int]
+) -> Any:
+    """Search windows of a kernel; what lies in the padding is no candidate."""
+    extents = static(call.meta("self").shape[-rank:])
+    outer = static(call.out[0].shape[-rank:])
+    steps = []
+    for axis in range(rank):
+        first = np.arange(outer[axis])[:, None] * stride[axis] - padding[axis]
+        at = first + np.arange(kernel[axis])[None] * by[axis]
+        steps.append((at, (at >= 0) & (at < extents[axis])))
+    return _searched(call, rank, steps)
+
+
+def _searched(call: Call, rank: int, steps: list[tuple[np.ndarray, np.ndarray]]) -> Any:
+    """Look windows up, and search each: the first of equal values, as torch.
+
+    Parameters
+    ----------
+    call : Call
+        Whose results are values and places.
+    rank : int
+        How many axes the windows span.
+    steps : list of (numpy.ndarray, numpy.ndarray)
+        For each of them, by window and step in it: the place, and whether it counts.
+    """
+    fake = call.out[0]
+    extents = static(call.meta("self").shape[-rank:])
+    dtype = dtype_of(call.tensor("self"))
+    places, inside = np.zeros([1] * (2 * rank), "int64"), np.ones([1] * (2 * rank), bool)
+    for axis, (at, counts) in enumerate(steps):
+        shape = [1] * (2 * rank)
+        shape[axis], shape[rank + axis] = at.shape
+        inside = inside & counts.reshape(shape)
+        places = places * extents[axis] + np.clip(at, 0, extents[axis] - 1).reshape(shape)
+    count, window = (math.prod(at.shape[i] for at, _ in steps) for i in (0, 1))
+    table, inside = places.reshape(count, window), inside.reshape(count, window)
+    batch = [call.extent(e) for e in fake.shape[: len(fake.shape) - rank]]
+    flat = call.emit(op.reshape(call.tensor("self"), [*batch, math.prod(extents)]))
+    taken = call.emit(op.take(flat, relax.const(table.reshape(-1), "int64"), len(batch)))
+    taken = call.emit(op.reshape(taken, [*batch, count, window]))
+    lowest = -math.inf if is_float(dtype) else np.iinfo(dtype).min
+    taken = call.emit(op.where(relax.const(inside, "bool"), taken, relax.const(lowest, dtype)))
+    value = call.emit(op.reshape(call.emit(op.max(taken, [-1])), call.shape(fake)))
+    if not call.is_used(1):
+        return value, None
+    which = call.emit(op.astype(op.argmax(taken, -1), "int64"))
+    number = call.emit(op.add(which, relax.const(np.arange(count) * window, "int64")))
+    place = call.emit(op.take(relax.const(table.reshape(-1), "int64"), number, 0))
+    return value, call.emit(op.reshape(place, call.shape(fake)))
+
+
+@converts("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
+def adaptive_avg_pool(call: Call) -> Any:
+    """Average windows that cover the axes evenly."""
+    rank = _rank(call.node)
+    size, x = call["output_size"], _batched(call, rank)
+    pools = {
+        1: op.nn.adaptive_avg_pool1d,
+        2: op.nn.adaptive_avg_pool2d,
+        3: op.nn.adaptive_avg_pool3d,
+    }
+    result = pools[rank](x, _each(size, rank), layout=_LAYOUTS[rank])
+    return _unbatched(call, call.emit(result), call.out)
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """Say whether an upsampling repeats each element: torch's floor and resize2d agree there."""
+    before = node.args[0].meta["val"].shape[2:]
+    after = node.meta["val"].shape[2:]
+    scales = bound(node).get("scale_factors")
+    if not all(isinstance(e, int) for e in (*before, *after)):
+        return False
+    is_multiple = all(a % b == 0 for a, b in zip(after, before, strict=True))
+    ratios = [a / b for a, b in zip(after, before, strict=True)]
+    return is_multiple and (scales is None or list(scales) == ratios)
+
+
+@converts("upsample_nearest2d.vec", takes=_is_whole)
+def upsample_nearest(call: Call) -> Any:
+    """Repeat elements a whole number of times."""
+    call.raw("output_size"), call.raw("scale_factors")
+    return _resize(call, "nearest_neighbor", "half_pixel", call.tensor("input"))
+
+
+def _follows_size(node: fx.Node) -> bool:
+    """Say whether an interpolation's ratio is that of the extents, which resize2d takes it to be.
+
+    Torch takes a scale factor as it was given, rounded extents notwithstanding.
+    """
+    values = bound(node)
+    before = node.args[0].meta["val"].shape[2:]
+    after = node.meta["val"].shape[2:]
+    if not all(isinstance(e, int) for e in (*before, *after)):
+        return False
+    if "bilinear" not in node.target.__name__:
+        return False
+    if node.args[0].meta["val"].dtype.itemsize < 4:
+        return False
+    scales = values.get("scale_factors")
+    if values["align_corners"] or scales is None:
+        return True
+    return all(b * s == a for a, b, s in zip(after, before, scales, strict=True))
+
+
+@converts("upsample_bilinear2d.vec", takes=_follows_size)
+def upsample_linear(call: Call) -> Any:
+    """Interpolate between elements, corners aligned or not."""
+    call.raw("output_size"), call.raw("scale_factors")
+    mode = "align_corners" if call["align_corners"] else "half_pixel"
+    return _resize(call, "linear", mode, call.tensor("input"))
+
+
+def _resize(call: Call, method: str, mode: str, x: Any) -> Any:
+    size = static(call.out.shape[2:])
+    rounding = "floor" if method == "nearest_neighbor" else ""
+    return op.image.resize2d(
+        x,
+        size,
+        layout="NCHW",
+        method=method,
+        coordinate_transformation_mode="asymmetric" if rounding else mode,
+        rounding_method=rounding or "round",
+    )
+
+
+@converts("adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(call: Call) -> Any:
+    """Take the largest of windows that cover the axes evenly, and where it lies."""
+    rank, size = _rank(call.node), call["output_size"]
+    fake = call.meta("self")
+    if fake.numel() == 0:
+        raise Unsupported("of an empty tensor", "leave it out")
+    extents, outer = static(fake.shape[-rank:]), _each(size, rank)
+    steps = []
+    for extent, count in zip(extents, outer, strict=True):
+        first = np.arange(count) * extent // count
+        last = -(-(np.arange(count) + 1) * extent // count)
+        width = int((last - first).max())
+        at = first[:, None] + np.arange(width)[None]
+        steps.append((at, at < last[:, None]))
+    return _searched(call, rank, steps)
+
+
+@converts("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+def upsample_antialiased(call: Call) -> Any:
+    """Resize with antialiasing: a product with a matrix of weights for each axis.
+
+    The weights are torch's own: what becomes of the rows of an identity matrix.
+    """
+    fake, x = call.meta("self"), call.tensor("self")
+    size, corners = static(call.out.shape[2:]), call["align_corners"]
+    scales = [call["scales_h"], call["scales_w"]]
+    call.raw("output_size")
+    if not is_float(call.dtype) or 0 in fake.shape:
+        raise Unsupported(f"of {call.dtype} numbers", "cast to a floating point type")
+    before = static(fake.shape[2:])
+    rows, columns = (
+        _weights(call, before[a], size[a], corners, scales[a]).astype(call.dtype) for a in (0, 1)
+    )
+    narrow = call.emit(op.matmul(relax.const(rows, call.dtype), x))
+    return op.matmul(narrow, relax.const(columns.T.copy(), call.dtype))
+
+
+def _weights(call: Call, before: int, after: int, corners: bool, scale: float | None) -> np.ndarray:
+    identity = torch.eye(before, dtype=torch.float64).reshape(1, 1, before, before)
+    resized = call.node.target(identity, [after, before], corners, scale, None)
+    return resized.reshape(after, before).numpy()

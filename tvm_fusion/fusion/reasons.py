@@ -1,0 +1,86 @@
+"""The verdict on every edge of a planned graph, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from ..ecg.operator import Edge, Operator
+from ..schedule.template import Refusal
+from .decisions import Decision
+from .merge import Merger
+from .partition import Block, Partition
+from .views import view_paths
+
+
+def reasons(partition: Partition, merger: Merger, views: frozenset[Operator]) -> Iterator[Decision]:
+    """Give every edge its verdict, and so every two operators with only views between them.
+
+    Parameters
+    ----------
+    partition : Partition
+        As planning left it.
+    merger : Merger
+        Asked again why two blocks are not one.
+    views : frozenset of Operator
+        Operators that need no kernel.
+
+    Yields
+    ------
+    Decision
+        ``classes`` are what the verdict rests on: of a refusal the two groups' classes, which the
+        mapping table combines; of an accepted edge its operators'.
+    """
+    for edge in partition.graph.edges():
+        if edge.producer in views or edge.consumer in views:
+            view = edge.producer if edge.producer in views else edge.consumer
+            sentence = f"{view.name} is a view: it needs no kernel."
+            yield _accepted(edge, "view", sentence)
+        else:
+            yield _verdict(edge, partition, merger)
+    for path in view_paths(partition.graph, views):
+        decision = _refused([path.producer, *path.views, path.consumer], partition, merger)
+        if decision is not None:
+            yield decision
+
+
+def _verdict(edge: Edge, partition: Partition, merger: Merger) -> Decision:
+    decision = _refused([edge.producer, edge.consumer], partition, merger)
+    if decision is not None:
+        return decision
+    claim = partition.block_of[edge.producer].claim
+    saved = 0 if edge.value in claim.group.outputs else edge.value.bytes
+    return _accepted(edge, "fused", f"One kernel by {claim.template.name}.", saved)
+
+
+def _refused(path: Sequence[Operator], partition: Partition, merger: Merger) -> Decision | None:
+    """Say why the first and the last operator of a path share no kernel; None if they do."""
+    blocks = list(dict.fromkeys(partition.block_of[op] for op in path))
+    if len(blocks) == 1:
+        return None
+    first, second, refusal = _first_refusal(blocks, merger)
+    return Decision(
+        path[0].name,
+        path[-1].name,
+        "refused",
+        refusal.code,
+        refusal.sentence,
+        (first.type.value, second.type.value),
+        through=tuple(op.name for op in path[1:-1]),
+    )
+
+
+def _first_refusal(blocks: Sequence[Block], merger: Merger) -> tuple[Block, Block, Refusal]:
+    for first, second in pairwise(blocks):
+        merged = merger.vertical(first, second)
+        if isinstance(merged, Refusal):
+            return first, second, merged
+    # Blocks that could be one but for the order in which they were tried.
+    sentence = "Each is fused into a group of lower estimated cost already."
+    return blocks[0], blocks[-1], Refusal("planned_apart", sentence)
+
+
+def _accepted(edge: Edge, code: str, sentence: str, saved: int | None = None) -> Decision:
+    ends = edge.producer, edge.consumer
+    classes = tuple(op.type.value for op in ends)
+    return Decision(ends[0].name, ends[1].name, "accepted", code, sentence, classes, saved)
