@@ -28,6 +28,7 @@ def render(record: Mapping[str, Any]) -> str:
         "quickest call counts, since other processes share the machine; a call from Python is "
         "timed, with everything that it does. A ratio of 2 means twice ONNX Runtime's time.",
         "",
+        *_load(record["environment"]),
         *table(["size", "cases", "geometric mean", "above 2"], _summary(ratios)),
         "",
         f"## Above {LIMIT:g}",
@@ -82,3 +83,15 @@ def _environment(found: Mapping[str, Any]) -> str:
     versions = found.get("packages", {})
     runtime = versions.get("onnxruntime", "")
     return f"{found.get('cpu', 'A CPU')}, ONNX Runtime {runtime}.".replace(" .", ".")
+
+
+def _load(found: Mapping[str, Any]) -> list[str]:
+    if "load" not in found:
+        return []
+    return [
+        f"Load while this was measured: {found['load']}. A call that waits for its second thread "
+        "then takes some turns of the scheduler, thousands of microseconds; such rows, and others "
+        "above 1, say little until they are measured again: "
+        "`python -m benchmarks.operators_speed --above 1`.",
+        "",
+    ]
