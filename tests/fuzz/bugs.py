@@ -256,4 +256,11 @@ BUGS: tuple[Bug, ...] = (
         '"relax.minimum": lambda a, b, _: op.logical_or(a, b),',
         seeds=(1002451,),
     ),
+    Bug(
+        "extrema go to code generators that lose NaN",
+        "_tvm_nan.py",
+        'return write("max" if isinstance(node, tirx.Max) else "min", *operands)',
+        "return node",
+        seeds=(1000072, 1000179),
+    ),
 )
