@@ -35,9 +35,12 @@ def summary(record: Mapping[str, Any], operators: Mapping[str, str]) -> list[str
     for title, verdicts in (("this package", ours), ("stock TVM", stock)):
         count = Counter(verdicts.values())
         rows.append(
-            [title, *(str(count[v]) for v in ("right", "refused", "wrong", "crash", "hang"))]
+            [
+                title,
+                *(str(count[v]) for v in ("right", "refused", "wrong", "crash", "hang", "unknown")),
+            ]
         )
-    lines = table(["", "right", "refused", "wrong", "crash", "hang"], rows)
+    lines = table(["", "right", "refused", "wrong", "crash", "hang", "not judged"], rows)
     behind = list(behind_stock(ours, stock))
     lines += ["", f"Right with stock and not here: {len(behind)}.", ""]
     lines += [f"* `{name}`: {BY_CHANCE.get(name, ours[name])}" for name in behind]
@@ -47,7 +50,7 @@ def summary(record: Mapping[str, Any], operators: Mapping[str, str]) -> list[str
 def behind_stock(ours: Mapping[str, str], stock: Mapping[str, str]) -> Iterator[str]:
     """Yield the cases that stock gets right and this package does not."""
     for name, verdict in ours.items():
-        if verdict != "right" and stock[name] == "right":
+        if verdict not in ("right", "unknown") and stock[name] == "right":
             yield name
 
 
@@ -63,7 +66,7 @@ def render(record: Mapping[str, Any], operators: Mapping[str, str]) -> str:
     for operator, count in sorted(by_operator.items()):
         bad = ", ".join(f"{count[v]} {v}" for v in ("wrong", "crash", "hang") if count[v])
         why = record["reasons"].get(operator, {})
-        total = sum(count[v] for v in ("right", "refused", "wrong", "crash", "hang"))
+        total = sum(n for v, n in count.items() if v != "stock")
         rows.append(
             [
                 operator,

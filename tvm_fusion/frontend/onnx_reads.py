@@ -23,6 +23,7 @@ _REDUNDANT = {
     ("BatchNormalization", "momentum"),  # of the running statistics, which only training updates
     ("MaxPool", "storage_order"),  # of the indices
     ("MaxPool", "count_include_pad"),
+    ("Split", "num_outputs"),  # the node's outputs say it
     ("Upsample", "mode"),
     ("Cast", "saturate"),  # of 8-bit floats, which are refused
     ("Cast", "round_mode"),

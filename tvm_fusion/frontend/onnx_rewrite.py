@@ -25,6 +25,8 @@ def upgraded(model: onnx.ModelProto, opset: int, extents: Extents) -> onnx.Model
     extents : mapping of str to sequence of (int or None)
         Shapes of the inputs, which old broadcasts depend on.
     """
+    if any(node.op_type == "PRelu" for node in model.graph.node):
+        return model  # a slope for each channel until opset 6; onnx leaves it as it is
     return _rewritten(model, extents, lambda light: version_converter.convert_version(light, opset))
 
 
