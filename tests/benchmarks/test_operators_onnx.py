@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import random
 
@@ -15,7 +14,7 @@ from benchmarks.operators_onnx.compare import difference
 from benchmarks.operators_onnx.pool import judge_all
 from benchmarks.operators_onnx.table import README, behind_stock, render
 
-#: Of the cases; a run takes another part each day, or the part that OPERATORS_SEED names.
+#: Of the cases: the same part in every run, or another one that OPERATORS_SEED names.
 PART = 1 / 3
 
 
@@ -54,7 +53,7 @@ def test_the_stored_record_is_right_and_the_page_is_its_page(known):
 
 @pytest.mark.slow
 def test_a_part_of_the_cases(known):
-    seed = int(os.environ.get("OPERATORS_SEED", datetime.date.today().toordinal()))
+    seed = int(os.environ.get("OPERATORS_SEED", "0"))
     names = random.Random(seed).sample(sorted(known), int(len(known) * PART))
     stock = records.verdicts_of(records.load(), "stock", known)
     found = judge_all(names, "ours", workers=2, timeout=90)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")  # which torch's operator database imports
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-# Cases drawn anew each day, so that runs over a week see most of the database: about 0.4 s each.
+# About 0.4 s each: the same cases in every run, or others that OPERATORS_SEED names.
 CASES = 500
 
 
@@ -34,7 +34,7 @@ def test_drawn_cases_are_right_or_refused():
     from benchmarks.operators_torch.sweep import sweep
     from benchmarks.operators_torch.table import BAD, KNOWN
 
-    seed = int(os.environ.get("OPERATORS_SEED", str(os.getpid())))
+    seed = int(os.environ.get("OPERATORS_SEED", "0"))
     drawn = random.Random(seed).sample([case for case in cases() if case[0] not in KNOWN], CASES)
     found = [
         (result.name, result.dtype, outcome)
