@@ -248,6 +248,10 @@ CASES: Mapping[str, Case] = {
         _inputs(("x", (3, 19, 33)), ("w", (3, 33, 21))), lambda emit, x, w: op.matmul(x, w),
         lambda x, w: x @ w, tolerance=64,
     ),
+    "batched GEMM of even rows": Case(
+        _inputs(("x", (3, 19, 34)), ("w", (3, 34, 22))), lambda emit, x, w: op.matmul(x, w),
+        lambda x, w: x @ w, tolerance=64,
+    ),
     "RMS norm + GEMV": Case(
         _inputs(("x", (1, 512)), ("g", (512,)), ("w", (512, 72))), _norm_product,
         lambda x, g, w: _rms(x) * g @ w, tolerance=64,

@@ -20,6 +20,10 @@ compared with float64. No device was needed, none was used. Generated from
 Each cell is the largest difference in units of the precision's epsilon times the largest result.
 The emulator runs waves one after the other: what only a race shows, it does not see; `--reverse`
 runs them from the last to the first. Assembly is searched for missing waits by every build.
+
+It drops the two lowest bits of the addresses of words in shared memory. Rows of an odd number of
+halves begin between words, which these GPUs read as asked (unaligned access mode): the odd batched
+GEMM of halves is wrong in the emulator alone, the even one is right.
 """
 
 

@@ -57,7 +57,7 @@ def test_an_empty_mapping_changes_nothing(dense_folder):
         ({"weight": OWN["weight"].T}, r"has shape \(32, 64\) and dtype float32; expected shape"),
         ({"weight": OWN["weight"].astype("float64")}, "dtype float64; expected .* dtype float32"),
         ([OWN["weight"]], "the weights are a list; expected an artifact's folder or arrays by"),
-        ("nowhere", "'nowhere' is not an artifact"),
+        ("nowhere", "there is no folder 'nowhere'"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(dense_folder, weights, words):
