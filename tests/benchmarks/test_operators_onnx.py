@@ -15,7 +15,7 @@ from benchmarks.operators_onnx.pool import judge_all
 from benchmarks.operators_onnx.table import README, behind_stock, render
 
 #: Of the cases: the same part in every run, or another one that OPERATORS_SEED names.
-PART = 1 / 3
+PART = 1 / 6
 
 
 @pytest.fixture(scope="module")
