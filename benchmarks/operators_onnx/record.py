@@ -105,6 +105,6 @@ def shortened(reason: str) -> str:
     text = re.sub(r"^ModelProto(: | has | cannot be imported )", "", reason)
     text = re.sub(r"'[^']*'", "'...'", text)
     text = re.sub(r"\((\w+x|output [^)]*|[^()]* and \d+ more|\w+)\)", "", text)
-    text = re.sub(r"(operator|operators) '?(\w+)'? ?('\.\.\.')?", r"\1 \2", text)
+    text = re.sub(r"(operator|operators) '?(\w+)'?( '\.\.\.')?", r"\1 \2", text)
     text = text.split("; ")[0].replace("|", "/")
     return re.sub(r"\s+", " ", text).strip(" .")[:110]
