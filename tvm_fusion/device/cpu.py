@@ -11,7 +11,7 @@ from ..errors import UserError
 from . import probe
 from .model import Device
 from .table import vector_bits
-from .target import TargetSpec
+from .target import PREFER_256, TargetSpec
 
 # Cross compilation knows the two CPU families that the device table knows; Linux on both.
 _TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
@@ -92,7 +92,7 @@ def from_config(config: dict[str, Any]) -> TargetSpec:
     machine = {"arm64": "aarch64"}.get(triple.split("-")[0], triple.split("-")[0])
     if machine not in _TRIPLES:
         raise UserError(f"unknown CPU family in the triple {triple!r}", " or ".join(_TRIPLES))
-    known = [str(feature) for feature in config.get("mattr", ())]
+    known = [str(f) for f in config.get("mattr", ()) if str(f) != PREFER_256]
     return named(str(config.get("mcpu", "generic")), known, machine)
 
 

@@ -8,6 +8,11 @@ from typing import Any
 from . import probe
 from .model import Device, Kind
 
+# How wide LLVM makes vectors of loops; kernels written in vectors keep theirs. LLVM prefers
+# 512 bits on AMD's CPUs alone, and computes some strided loops wrongly then: see the test of
+# PREFER_256 in tests/schedule/contraction/test_guarded_rows.py.
+PREFER_256 = "+prefer-256-bit"
+
 
 @dataclass(frozen=True)
 class TargetSpec:
@@ -62,6 +67,8 @@ class TargetSpec:
         if self.kind == "llvm":
             # TVM's own answer is 512 for every x86 CPU, AVX or not.
             config["vector-width"] = self.device.vector_bits
+            if "avx512f" in self.device.features:
+                config["mattr"] = (*config.get("mattr", ()), PREFER_256)
             return Target(config, host=config)
         config["arch" if self.kind == "cuda" else "mcpu"] = self.archs[0]
         config["max_num_threads"] = config["max_threads_per_block"] = self._least(

@@ -3,7 +3,8 @@
 import group_kernels
 import numpy as np
 import pytest
-from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, tensor
+import tvm
+from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
 from tvm import relax, tirx
 
 from tvm_fusion.schedule.contraction.template import Contraction
@@ -52,6 +53,22 @@ TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
 def test_computes_the_product(example, rows, monkeypatch):
     monkeypatch.setattr(group_kernels, "SIZE", rows)
     check(TEMPLATE, *example, CUDA, tolerance=TOLERANCE[example[0][0].ty.dtype.dtype])
+
+
+@pytest.mark.skipif("avx512f" not in CPU.device.features, reason="needs vectors of 512 bits")
+def test_llvm_gets_strided_loops_of_512_bits_wrong(monkeypatch):
+    """When this fails, ``PREFER_256`` of ``tvm_fusion.device.target`` can go."""
+
+    class Preferring512:
+        device = CPU.device
+
+        def tvm_target(self):
+            return tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "vector-width": 512})
+
+    monkeypatch.setattr(group_kernels, "SIZE", 16)
+    monkeypatch.setattr(group_kernels, "CPU", Preferring512())
+    with pytest.raises(AssertionError):
+        check(TEMPLATE, *CASES["words"], CUDA)
 
 
 def kernels(func):

@@ -414,7 +414,7 @@ def test_gpu_has_several_vectors_on_their_way():
     """All are read before the first is used."""
     x = tensor("x", 4096, 4096, dtype="float16")
     text = accesses([x], lambda emit, x: op.nn.relu(x), 4)
-    assert text.rindex("(x_ptr +") < text.index("max(x_vector_ptr[0]")
+    assert text.rindex("(x_ptr +") < text.index("max_float16(x_vector_ptr[0]")
     accesses([x, tensor("y", 4096, 4096, dtype="float16")], relu_of_sum, 3)
 
 
