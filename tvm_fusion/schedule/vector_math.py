@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import tvm_ffi
@@ -20,6 +21,7 @@ FUNCTIONS = (
 )
 # Those of TVM's vector functions that it writes as several uses of their argument.
 REPEATING = ("tan", "tanh")
+MOST_COPIES = 3  # of one call; an argmax has its operand four times, to compare bits of NaN
 
 
 def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
@@ -32,7 +34,8 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
     function: TVM's code generation simplifies what a variable is bound to with all earlier bindings
     put in place, which takes minutes for three exponentials and for ever for four. So does what
     TVM repeats: it would lower the copies of a binding one by one, and divisions by symbolic
-    extents in them to variables of their own, hence to different values.
+    extents in them to variables of their own, hence to different values. And so does a call that an
+    expression has many times: TVM's CompactBufferAllocation simplifies all copies, for ever.
 
     Parameters
     ----------
@@ -53,11 +56,15 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
 def _lowered(
     expr: ir.Expr, functions: Mapping[str, Callable[[ir.Expr], ir.Expr]], lane: ir.Expr | None
 ) -> ir.Expr:
-    """Lower the calls of some functions that neither bind nor are bound or repeated."""
+    """Lower the calls of some functions that neither bind nor are bound or repeated often."""
     kept = [call for let in find(expr, tirx.Let) for call in find(let, ir.Call)]
-    for call in find(expr, ir.Call):
+    calls = find(expr, ir.Call)
+    copies = Counter(map(tvm_ffi.StructuralKey, calls))
+    for call in calls:
         if call_name(call) in REPEATING:
             kept += find(call.args[0], ir.Call)
+        if copies[tvm_ffi.StructuralKey(call)] > MOST_COPIES:
+            kept.append(call)
 
     def lower(call: ir.Call) -> ir.Expr:
         name = call_name(call)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import tvm
 import tvm_ffi
 from tvm import ir, relax, te, tirx, topi
 
 #: Those whose reductions start from an infinity instead.
 EXTREMA = frozenset({"relax.max", "relax.min", *(f"relax.nn.max_pool{n}d" for n in (1, 2, 3))})
-_INTEGERS = {"float64": "int64"}
+_BITS = {  # the integer of as many bits, and infinity's bits
+    "float32": ("int32", 0x7F800000),
+    "float64": ("int64", 0x7FF0000000000000),
+}
 
 
 def from_infinity(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -58,14 +62,25 @@ def place_of_extremum(
 
 
 def _ordered(number: ir.Expr, of_nan: Callable[[str], ir.Expr]) -> ir.Expr:
-    """Write an integer that is as large among others: both zeros are 0."""
+    """Write an integer that is as large among others: both zeros are 0.
+
+    Of bits alone: TVM's passes visit conditions within conditions again and again, and what a
+    reduction of many lanes makes of a choice takes them minutes.
+    """
     if str(number.ty.dtype) != "float64":
         number = number.astype("float32")
-    integer = _INTEGERS.get(str(number.ty.dtype), "int32")
+    integer, infinity = _BITS[str(number.ty.dtype)]
     bits = tirx.reinterpret(integer, number)
-    negative = tirx.min_value(integer) - bits  # the sign's bit, which is also the lowest integer
-    signed = tirx.Select(bits < tirx.const(0, integer), negative, bits)
-    return tirx.Select(tirx.isnan(number), of_nan(integer), signed)
+    last = tirx.const(tvm.DataType(integer).bits - 1, integer)
+    magnitude = tirx.max_value(integer)
+    sign = tirx.shift_right(bits, last)  # -1 or 0
+    signed = tirx.bitwise_xor(bits, tirx.bitwise_and(sign, magnitude)) - sign
+    above = tirx.const(infinity, integer) - tirx.bitwise_and(bits, magnitude)
+    is_nan = tirx.shift_right(above, last)  # -1 or 0
+    return tirx.bitwise_or(
+        tirx.bitwise_and(signed, tirx.bitwise_not(is_nan)),
+        tirx.bitwise_and(of_nan(integer), is_nan),
+    )
 
 
 LEGALIZATIONS = {
