@@ -8,7 +8,7 @@ import onnx
 from onnx import version_converter
 from onnx.inliner import inline_selected_functions
 
-from .onnx_types import set_shape, without_weights
+from .onnx_types import infer_types, set_shape, without_weights
 
 Extents = Mapping[str, Sequence[int | None]]
 
@@ -25,9 +25,36 @@ def upgraded(model: onnx.ModelProto, opset: int, extents: Extents) -> onnx.Model
     extents : mapping of str to sequence of (int or None)
         Shapes of the inputs, which old broadcasts depend on.
     """
-    if any(node.op_type == "PRelu" for node in model.graph.node):
-        return model  # a slope for each channel until opset 6; onnx leaves it as it is
+    model = _with_slopes_of_channels(model, extents)
     return _rewritten(model, extents, lambda light: version_converter.convert_version(light, opset))
+
+
+def _with_slopes_of_channels(model: onnx.ModelProto, extents: Extents) -> onnx.ModelProto:
+    """Give slopes of PRelu, one for each channel until opset 6, the axes behind the channels.
+
+    From opset 7 on they broadcast as usual, from the last axis; onnx's converter leaves that out.
+    """
+    if not any(node.op_type == "PRelu" for node in model.graph.node):
+        return model
+    types = infer_types(model, extents)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    for node in model.graph.node:
+        known = types.get(node.input[0]) if node.op_type == "PRelu" else None
+        rank = len(known.shape) if known is not None and known.shape is not None else 0
+        if rank > 2:
+            slope = f"{node.input[1]}_of_{node.output[0]}"
+            axes = list(range(1, rank - 1))
+            result.graph.node.append(
+                onnx.helper.make_node("Unsqueeze", [node.input[1]], [slope], axes=axes)
+            )
+            changed = onnx.NodeProto()
+            changed.CopyFrom(node)
+            changed.input[1] = slope
+            node = changed
+        result.graph.node.append(node)
+    return result
 
 
 def inlined(

@@ -48,9 +48,12 @@ def cos(argument: ir.Expr) -> ir.Expr:
 
 def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
     """Sine of an angle so many quarters of a circle ahead."""
-    names = ("x", "y", "first", "second", "third", "quarter", "rest", "shifted", "turn")
-    variables = (tirx.Var(name, "float64") for name in names)
-    x, y, first, second, third, quarter, rest, shifted, turn = variables
+    # Every sum that rounds has a name: TVM would take (x + ROUND) - ROUND for x. All are bound in
+    # one chain, since TVM visits what is bound twice at times, and refuses bindings inside of it.
+    names = ("x", "y", "high", "high_sum", "first", "low", "low_sum", "second", "third")
+    x, y, high, high_sum, first, low, low_sum, second, third = _doubles(names)
+    names = ("sum", "quarter", "rest", "shifted", "down_sum", "turn", "half_sum")
+    sum_, quarter, rest, shifted, down_sum, turn, half_sum = _doubles(names)
     raw, z, square = (tirx.Var(name, "float32") for name in ("raw", "z", "square"))
     size = tirx.Select(x < _double(0), _double(0) - x, x)
 
@@ -67,7 +70,7 @@ def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
     # halves of the circle that are passed; turn is a half where a quarter is passed beside them
     passed = shifted - turn
     swapped = tirx.Select(turn != _double(0), cosine, sine)
-    is_lower = _rounded(passed * _double(0.5)) * _double(2) != passed
+    is_lower = (half_sum - _double(ROUND)) * _double(2) != passed
     result = tirx.Select(is_lower, _float(0) - swapped, swapped)
     if not ahead:  # zeros keep their sign
         result = tirx.Select(raw == _float(0), raw, result)
@@ -75,13 +78,20 @@ def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
     for variable, value in (
         (square, z * z),
         (z, angle),
-        (turn, shifted - _floor(shifted)),
+        (half_sum, passed * _double(0.5) + _double(ROUND)),
+        (turn, shifted - (down_sum - _double(ROUND))),
+        (down_sum, shifted - _double(0.25) + _double(ROUND)),  # rounds a multiple of a half down
         (shifted, (quarter + _double(ahead)) * _double(0.5)),
         (rest, (first - quarter) + second + third),
-        (quarter, _rounded(first + second)),
+        (quarter, sum_ - _double(ROUND)),
+        (sum_, first + second + _double(ROUND)),
         (third, y * pieces[2] + y * pieces[3]),
-        (second, _below_four(y * pieces[1])),
-        (first, _below_four(y * pieces[0])),
+        (second, low - (low_sum - _double(ROUND)) * _double(4)),
+        (low_sum, low * _double(0.25) + _double(ROUND)),
+        (low, y * pieces[1]),
+        (first, high - (high_sum - _double(ROUND)) * _double(4)),
+        (high_sum, high * _double(0.25) + _double(ROUND)),
+        (high, y * pieces[0]),
         (y, x * by_size([2.0 ** (-STEP * j) for j in range(len(QUARTERS))])),
         (x, tirx.Cast("float64", raw)),
         (raw, argument),
@@ -90,19 +100,8 @@ def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
     return result
 
 
-def _below_four(x: ir.Expr) -> ir.Expr:
-    return x - _rounded(x * _double(0.25)) * _double(4)
-
-
-def _rounded(x: ir.Expr) -> ir.Expr:
-    """Round; TVM would take the sum without a name for ``x``."""
-    shifted = tirx.Var("rounded", "float64")
-    return tirx.Let(shifted, x + _double(ROUND), shifted - _double(ROUND))
-
-
-def _floor(x: ir.Expr) -> ir.Expr:
-    """Round down a multiple of a half."""
-    return _rounded(x - _double(0.25))
+def _doubles(names: Sequence[str]) -> list[ir.Var]:
+    return [tirx.Var(name, "float64") for name in names]
 
 
 def atan(argument: ir.Expr) -> ir.Expr:
