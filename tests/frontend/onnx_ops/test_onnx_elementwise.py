@@ -64,3 +64,10 @@ def test_reductions_of_booleans(agrees, rng, op):
     expected = (np.max if op == "ReduceMax" else np.min)(x, axis=1, keepdims=True)
     inputs = {"x": x, "a": np.array([1])}
     agrees(op, inputs, {"y": "bool"}, constants=["a"], opset=20, expected=[expected])
+
+
+def test_slopes_of_channels_before_opset_7(agrees, rng):
+    x, slope = rng.standard_normal((2, 3, 5, 7), F32), rng.random(3, F32)
+    expected = np.where(x < 0, x * slope[:, None, None], x)
+    inputs = {"x": x, "s": slope}
+    agrees("PRelu", inputs, {"y": F32}, constants=["s"], opset=6, expected=[expected])
