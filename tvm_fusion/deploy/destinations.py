@@ -44,10 +44,23 @@ def add_destinations(mod: tvm.IRModule, functions: Collection[str]) -> tvm.IRMod
         return mod
     mod = mod.clone()
     for name in functions:
+        if _allocates(mod[name]):
+            continue
         func = relax.utils.copy_with_new_vars(mod[name])
         attrs = {"global_symbol": name + INTO, _WANTED: True}
         mod.update_func(ir.GlobalVar(name + INTO), func.with_attrs(attrs))
     return mod
+
+
+def _allocates(func: relax.Function) -> bool:
+    """Whether a function allocates before it is lowered.
+
+    The copy would have the same call, as it is without variables, and TVM 0.27's
+    StaticPlanBlockMemory plans a call once for a whole module.
+    """
+    found: list[Any] = []
+    relax.analysis.post_order_visit(func, found.append)
+    return any(isinstance(expr, ir.Call) and expr.op == _ALLOC for expr in found)
 
 
 def destinations(mod: tvm.IRModule, function: str) -> list[int]:
