@@ -50,10 +50,12 @@ def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
     """Sine of an angle so many quarters of a circle ahead."""
     # Every sum that rounds has a name: TVM would take (x + ROUND) - ROUND for x. All are bound in
     # one chain, since TVM visits what is bound twice at times, and refuses bindings inside of it.
-    names = ("x", "y", "high", "high_sum", "first", "low", "low_sum", "second", "third")
-    x, y, high, high_sum, first, low, low_sum, second, third = _doubles(names)
-    names = ("sum", "quarter", "rest", "shifted", "down_sum", "turn", "half_sum")
-    sum_, quarter, rest, shifted, down_sum, turn, half_sum = _doubles(names)
+    x, y, high, high_sum, first, low, low_sum, second, third = _doubles(
+        "x y high high_sum first low low_sum second third"
+    )
+    sum_, quarter, rest, shifted, down_sum, turn, half_sum = _doubles(
+        "sum quarter rest shifted down_sum turn half_sum"
+    )
     raw, z, square = (tirx.Var(name, "float32") for name in ("raw", "z", "square"))
     size = tirx.Select(x < _double(0), _double(0) - x, x)
 
@@ -100,8 +102,8 @@ def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
     return result
 
 
-def _doubles(names: Sequence[str]) -> list[ir.Var]:
-    return [tirx.Var(name, "float64") for name in names]
+def _doubles(names: str) -> list[ir.Var]:
+    return [tirx.Var(name, "float64") for name in names.split()]
 
 
 def atan(argument: ir.Expr) -> ir.Expr:
