@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import tvm
 import tvm.support.rocm
 import tvm_ffi
+from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
 
@@ -12,6 +13,22 @@ _CALLBACKS = {
     "tvm_callback_rocm_link": lambda objects: bytearray(objects),
     "tvm_callback_rocm_bitcode_path": lambda *_: [],
 }
+
+
+@T.prim_func(s_tir=True)
+def reverse_twice(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
+    for _ in T.thread_binding(1, thread="blockIdx.x"):
+        for t in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("both"):
+                T.reads(x[0:256])
+                T.writes(y[0:256])
+                first = T.sblock_alloc_buffer((256,), scope="shared")
+                second = T.sblock_alloc_buffer((256,), scope="shared")
+                third = T.sblock_alloc_buffer((256,), scope="shared")
+                first[t] = x[t]
+                second[t] = first[255 - t] + T.float32(1)
+                third[t] = second[255 - t] * T.float32(3)
+                y[t] = third[(t + 3) % 256]
 
 
 @contextmanager

@@ -3,29 +3,12 @@
 import pytest
 import tvm
 import tvm_ffi
-from amd_code import amd_module
+from amd_code import amd_module, reverse_twice
 from tvm import tirx
-from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
 
 ARCHS = ("gfx942", "gfx1100")
-
-
-@T.prim_func(s_tir=True)
-def reverse_twice(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
-    for _ in T.thread_binding(1, thread="blockIdx.x"):
-        for t in T.thread_binding(256, thread="threadIdx.x"):
-            with T.sblock("both"):
-                T.reads(x[0:256])
-                T.writes(y[0:256])
-                first = T.sblock_alloc_buffer((256,), scope="shared")
-                second = T.sblock_alloc_buffer((256,), scope="shared")
-                third = T.sblock_alloc_buffer((256,), scope="shared")
-                first[t] = x[t]
-                second[t] = first[255 - t] + T.float32(1)
-                third[t] = second[255 - t] * T.float32(3)
-                y[t] = third[(t + 3) % 256]
 
 
 def casts(pipeline, arch):

@@ -19,6 +19,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
+from ._tvm_target import target_kind
 from .ecg.intrinsic import call_name
 from .schedule.loops import find
 
@@ -52,7 +53,7 @@ class ComputeLegalizeElsewhere:
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
         """Apply to one function."""
-        if _is_for_cpu(func):
+        if target_kind(func) == "llvm":
             return func
         return tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
 
@@ -65,7 +66,7 @@ class LowerBF16:
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
         """Lower one function; only loads and stores are of bfloat16 then."""
-        if not _is_for_cpu(func):
+        if target_kind(func) != "llvm":
             return func
         calls = find(func.body, ir.Call)
         lowering = _Lowering([c.args[0] for c in calls if call_name(c) == "address_of"])
@@ -236,11 +237,6 @@ def _type(dtype: str, like: ir.Expr) -> str:
 def _is_bf16(expr: ir.Expr) -> bool:
     ty = getattr(expr, "ty", None)
     return isinstance(ty, ir.PrimType) and str(ty.dtype).startswith(BF16)
-
-
-def _is_for_cpu(func: tirx.PrimFunc) -> bool:
-    target = func.attrs.get("target") if func.attrs else None
-    return target is not None and target.kind.name == "llvm"
 
 
 def _source(lanes: int) -> str:

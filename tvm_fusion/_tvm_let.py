@@ -15,6 +15,7 @@ from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
 
 from ._tvm_buffer import scratch
+from ._tvm_target import target_kind
 
 MOST_NODES = 20_000  # of an expression with its variables put in place; an arc tangent has 10,606
 
@@ -30,8 +31,7 @@ class LetInRegisters:
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
         """Rewrite the stores of one function that runs on a CPU."""
-        target = func.attrs.get("target") if func.attrs else None
-        if target is None or target.kind.name != "llvm":
+        if target_kind(func) != "llvm":
             return func
 
         def store(node: tirx.BufferStore) -> tirx.Stmt:

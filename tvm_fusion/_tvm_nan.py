@@ -30,6 +30,8 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
+from ._tvm_target import target_kind
+
 _OPPOSITE = {tirx.LT: tirx.GE, tirx.LE: tirx.GT, tirx.GT: tirx.LE, tirx.GE: tirx.LT}
 _INFINITY = {  # its bits, as the integer that they are
     "float16": ("int16", 0x7C00),
@@ -59,8 +61,7 @@ class PassNaNOn:
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
         """Rewrite one function, for the target that it is to run on."""
-        target = func.attrs.get("target") if func.attrs else None
-        on_cuda = target is not None and target.kind.name == "cuda"
+        on_cuda = target_kind(func) == "cuda"
         extremum = partial(_extremum, write=_for_cuda if on_cuda else _for_llvm)
         kinds = [(tirx.Max, extremum), (tirx.Min, extremum), (tirx.NE, _not_equal)]
         return func.with_body(tvm_ffi.structural_map(func.body, kinds, order="post"))

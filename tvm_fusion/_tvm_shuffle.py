@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
+from ._tvm_target import target_kind
 from .ecg.intrinsic import call_name
 
 SHUFFLES = frozenset({"tvm_warp_shuffle", "tvm_warp_shuffle_up", "tvm_warp_shuffle_down"})
@@ -25,8 +26,7 @@ class NarrowLanes:
         self, func: tirx.PrimFunc, mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
         """Lower one function for an AMD GPU; others stay as they are."""
-        target = func.attrs.get("target")
-        if target is None or target.kind.name != "rocm":
+        if target_kind(func) != "rocm":
             return func
         func = tirx.transform.LowerWarpMemory()(ir.IRModule({"main": func}))["main"]
         return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, _narrow), order="post"))

@@ -14,6 +14,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
+from ._tvm_target import target_kind
+
 
 @tirx.transform.prim_func_pass(opt_level=0, name="SeparateStorage")
 class SeparateStorage:
@@ -28,8 +30,7 @@ class SeparateStorage:
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
         """Rewrite one function."""
-        target = func.attrs.get("target")
-        if target is not None and target.kind.name == "rocm" and not _has_warp_memory(func):
+        if target_kind(func) == "rocm" and not _has_warp_memory(func):
             return func
         return tirx.transform.StorageRewrite()(ir.IRModule({"main": func}))["main"]
 

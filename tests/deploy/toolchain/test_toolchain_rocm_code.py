@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from amd_code import amd_module
+from amd_code import amd_module, reverse_twice
 from tvm.script import tirx as T
 
 from tvm_fusion.deploy.amd_code import check_amd_code
@@ -43,22 +43,6 @@ def test_barriers_that_only_a_jump_back_reaches():
 
 
 @T.prim_func(s_tir=True)
-def two_shared_buffers(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
-    for _ in T.thread_binding(1, thread="blockIdx.x"):
-        for t in T.thread_binding(256, thread="threadIdx.x"):
-            with T.sblock("both"):
-                T.reads(x[0:256])
-                T.writes(y[0:256])
-                first = T.sblock_alloc_buffer((256,), scope="shared")
-                second = T.sblock_alloc_buffer((256,), scope="shared")
-                third = T.sblock_alloc_buffer((256,), scope="shared")
-                first[t] = x[t]
-                second[t] = first[255 - t] + T.float32(1)
-                third[t] = second[255 - t] * T.float32(3)
-                y[t] = third[(t + 3) % 256]
-
-
-@T.prim_func(s_tir=True)
 def indexed_registers(x: T.Buffer((256,), "int32"), y: T.Buffer((256,), "int32")):
     for t in T.thread_binding(256, thread="threadIdx.x"):
         with T.sblock("own"):
@@ -72,10 +56,10 @@ def indexed_registers(x: T.Buffer((256,), "int32"), y: T.Buffer((256,), "int32")
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 def test_a_kernel_that_addresses_shared_memory_as_global_is_refused(arch):
-    stock = amd_module({"main": two_shared_buffers}, arch, "s_tir")
+    stock = amd_module({"main": reverse_twice}, arch, "s_tir")
     with pytest.raises(UserError, match="kernel 'main_kernel' addresses shared memory as global"):
         check_amd_code(stock)
-    ours = amd_module({"main": two_shared_buffers}, arch)
+    ours = amd_module({"main": reverse_twice}, arch)
     with recording() as decisions:
         check_amd_code(ours)
     assert decisions == []
@@ -84,7 +68,7 @@ def test_a_kernel_that_addresses_shared_memory_as_global_is_refused(arch):
 
 
 def test_a_barrier_without_a_wait_is_a_fault():
-    ours = amd_module({"main": two_shared_buffers}, "gfx1100")
+    ours = amd_module({"main": reverse_twice}, "gfx1100")
     assembly = ours.inspect_source("asm")
     assert assembly.count("lgkmcnt(0)") > 0
     hurried = assembly.replace("lgkmcnt(0)", "expcnt(0)")
