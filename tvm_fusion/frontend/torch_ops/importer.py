@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 import tvm
 from torch import fx
