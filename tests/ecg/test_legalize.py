@@ -115,6 +115,24 @@ def test_symbols_of_the_same_name_are_not_mixed_up(target):
     assert records(mod) == ["relax.exp"]
 
 
+@pytest.mark.parametrize("rows", [5, tirx.Var("n", "int64")])
+def test_one_pass_gives_equal_operators_of_two_modules_one_function(target, rows):
+    def body(builder, x):
+        half = builder.emit(relax.op.multiply(x, relax.const(0.5, "float32")))
+        return relax.op.strided_slice(half, [1], [0], [3])
+
+    def functions(legalize):
+        mod = legalize(module([tensor("x", (rows, 7))], body))
+        return {g.name_hint: f for g, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+
+    legalize = transform.Legalize()
+    with target:
+        first, second, apart = (functions(p) for p in (legalize, legalize, transform.Legalize()))
+    assert set(first) == {"multiply", "strided_slice"}
+    assert all(first[name].same_as(second[name]) for name in first)
+    assert not any(first[name].same_as(apart[name]) for name in first)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_tuples_are_taken_apart(target, dtype):
     pair = relax.TupleType([relax.TensorType((3, 7), dtype), relax.TensorType((7, 2), dtype)])

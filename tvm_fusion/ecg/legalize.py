@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
 
 import tvm
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext, Sequential
+from tvm.target import Target
 
 from ..errors import UserError, reason_of
 from ..foreign import on_ours
@@ -37,13 +38,21 @@ class Legalize:
     variances are centred before they are squared. Runs under the current target, which decides how
     sorts and scans are expressed. PrimFuncs that are scheduled already or written at thread level
     are kernels and stay as they are.
+
+    One instance gives equal operators of all modules that it is applied to the very same PrimFunc:
+    what is known of a group of PrimFuncs, such as its claims, holds in the next module, too.
     """
+
+    def __init__(self) -> None:
+        self._by_target: dict[str, dict[str, Legalization]] = {}
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every Relax function that is ours."""
+        target = str(Target.current(allow_none=True))
+        known = self._by_target.setdefault(target, _legalizations())
         # What reads no more than a shape, as ones_like, leaves nobody that reads the operand.
         unread = relax.transform.DeadCodeElimination()
-        return on_ours(IntegerPower(), relax.transform.LegalizeOps(_legalizations()), unread)(mod)
+        return on_ours(IntegerPower(), relax.transform.LegalizeOps(known), unread)(mod)
 
 
 @cache
@@ -56,7 +65,7 @@ def _known() -> Mapping[str, Legalization | None]:
 
 
 def _legalizations() -> dict[str, Legalization]:
-    """Functions for one run of the pass: what they remember depends on the target."""
+    """Functions for one target, on which what they remember depends."""
     return {name: _Recorded(legalization) for name, legalization in _known().items()}
 
 
@@ -71,7 +80,7 @@ class _Recorded:
 
     def __init__(self, legalization: Legalization | None) -> None:
         self._legalization = legalization
-        self._done: dict[tuple[str, ...], Expansion] = {}
+        self._done: dict[tuple[Hashable, ...], Expansion] = {}
 
     def __call__(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         in_half = accumulates_in_half(call)
@@ -119,27 +128,37 @@ class _Recorded:
         return expand_by_pass(call, params, Sequential(passes))
 
 
-def _key(call: relax.Call, inner: relax.Call) -> tuple[str, ...] | None:
-    """Tell calls apart that legalize differently; None where that would take more than names.
+def _key(call: relax.Call, inner: relax.Call) -> tuple[Hashable, ...] | None:
+    """Tell calls apart that legalize differently; None where that would take more than this.
 
-    Symbolic dimensions of the same name may be different ones, and constants enter PrimFuncs.
+    Symbolic dimensions are told apart by identity, since different ones may have one name; numbers
+    are written into PrimFuncs.
     """
-    parts = [describe(call).to_json(), str(call.ty)]
+    parts: list[Hashable] = [describe(call).to_json(), str(call.ty)]
     order: dict[int, int] = {}
     for arg in inner.args:
         for leaf in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
-            static = isinstance(leaf.ty, relax.TensorType) and _is_static(leaf.ty)
-            if not (isinstance(leaf, relax.Var) and static):
+            parts.append(str(leaf.ty))
+            if isinstance(leaf, ir.GenericConst):
+                parts.append(leaf.value.numpy().tobytes())
+            elif isinstance(leaf, relax.ShapeExpr):
+                parts += [str(leaf), *_symbols(leaf)]
+            elif ir.is_prim_expr(leaf):
+                parts += [str(leaf), *tirx.analysis.undefined_vars(leaf)]
+            elif isinstance(leaf, relax.Var) and _has_extents(leaf.ty):
+                parts += [order.setdefault(hash(leaf), len(order)), *_symbols(leaf.ty.shape)]
+            else:
                 return None
-            parts.append(f"{order.setdefault(hash(leaf), len(order))}: {leaf.ty}")
         parts.append(";")
     return tuple(parts)
 
 
-def _is_static(ty: relax.TensorType) -> bool:
-    return isinstance(ty.shape, relax.ShapeExpr) and all(
-        isinstance(extent, tirx.IntImm) for extent in ty.shape.values
-    )
+def _has_extents(ty: ir.Type) -> bool:
+    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+
+
+def _symbols(shape: relax.ShapeExpr) -> list[tirx.Var]:
+    return [v for extent in shape.values for v in tirx.analysis.undefined_vars(extent)]
 
 
 def _stamped(expansion: Expansion, call: relax.Call) -> Expansion:

@@ -61,6 +61,7 @@ class Estimator:
         self._templates = templates(target)
         self._cost = CostModel(device, default_records())
         self._book = ClaimBook(self._templates, device, self._cost)
+        self._legalize = Legalize()  # one for all: the book knows groups by their PrimFuncs
 
     def estimate(self, func: relax.Function, constants: Sequence[int] = ()) -> RegionCost:
         """Plan a function as if it were a model of its own.
@@ -87,7 +88,7 @@ class Estimator:
             func = func.with_attr(CONSTANTS, list(constants))
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         with self._target, recording():
-            mod = Sequential([Legalize()])(mod)
+            mod = Sequential([self._legalize])(mod)
             lowered = mod["main"]
             claims: list[Claim] = []
             operators = 0
