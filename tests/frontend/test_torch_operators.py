@@ -8,9 +8,11 @@ import pytest
 import tvm_fusion
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
-from tvm_fusion.frontend.torch_ops import CONVERTERS
 
 torch = pytest.importorskip("torch")
+
+from tvm_fusion.frontend.torch_ops import CONVERTERS  # noqa: E402  # imports torch
+
 F = torch.nn.functional
 pytestmark = pytest.mark.torch
 
