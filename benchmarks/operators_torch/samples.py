@@ -58,15 +58,17 @@ class Batch(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Sample:
-    """One program and its inputs."""
+    """One program and its inputs; not ``is_defined`` if it returns what memory held, as empty."""
 
     program: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
+    is_defined: bool = True
 
 
 def together(parts: Sequence[Sample]) -> Sample:
     """Make one sample of several."""
-    return Sample(Batch(parts).eval(), tuple(x for part in parts for x in part.inputs))
+    inputs = tuple(x for part in parts for x in part.inputs)
+    return Sample(Batch(parts).eval(), inputs, all(part.is_defined for part in parts))
 
 
 def names() -> list[str]:
@@ -100,13 +102,14 @@ def samples(name: str, dtype: str, most: int) -> list[Sample]:
     drawn = list(op.sample_inputs("cpu", DTYPES[dtype], requires_grad=False))
     if len(drawn) > most:
         drawn = [drawn[i * len(drawn) // most] for i in range(most)]
-    return [_sample(op.op, sample) for sample in drawn]
+    return [_sample(op, sample) for sample in drawn]
 
 
-def _sample(operator: Any, sample: Any) -> Sample:
+def _sample(op: Any, sample: Any) -> Sample:
     leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
-    program = Program(operator, spec, leaves)
-    return Sample(program.eval(), tuple(_plain(x) for x in leaves if isinstance(x, torch.Tensor)))
+    program = Program(op.op, spec, leaves)
+    inputs = tuple(_plain(x) for x in leaves if isinstance(x, torch.Tensor))
+    return Sample(program.eval(), inputs, "empty" not in op.name)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

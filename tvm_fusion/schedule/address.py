@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from ..ecg.intrinsic import call_name
+from ..fusion.expressions import variables
 from ..fusion.program import Axis
 from .loops import constant, find, index, substitute
 
@@ -24,6 +25,9 @@ def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
 
 def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr | None:
     """Distance between neighbours along an axis; ``None`` where it is not the same everywhere."""
+    elements = find(position, ir.TensorLoad)
+    if any(axis in variables(i) for element in elements for i in element.indices):
+        return None
     moved = substitute(position, {axis: axis + 1})
     step = sym.Analyzer().simplify(moved - position)
     used = set(tirx.analysis.undefined_vars(step))

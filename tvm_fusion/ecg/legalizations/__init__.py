@@ -11,6 +11,7 @@ from .scan import NAME as CUMSUM
 from .scan import cumsum
 from .scatter import NAME as SCATTER
 from .scatter import scatter_nd
+from .where import where
 
 LEGALIZATIONS: dict[str, norms.Legalization] = {
     **norms.LEGALIZATIONS,
@@ -18,6 +19,7 @@ LEGALIZATIONS: dict[str, norms.Legalization] = {
     **HYPERBOLIC,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     "relax.log_add_exp": log_add_exp,
+    "relax.where": where,
     CUMSUM: cumsum,
     SCATTER: scatter_nd,
 }

@@ -1,0 +1,67 @@
+"""Choices by a boolean tensor: what they compute, and that the condition is not made a number."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_fusion import transform
+from tvm_fusion.device import parse
+
+MASKS = 8  # of one another; TOPI's form takes minutes from seven on
+
+
+@pytest.fixture(scope="module")
+def target():
+    return parse("cpu").tvm_target()
+
+
+def module(shapes, dtypes, body):
+    params = [
+        relax.Var(f"x{i}", relax.TensorType(s, d))
+        for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            y = builder.emit_output(body(builder, *params))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5, 1), (7,), (1, 7)), ((), (3, 5), (3, 1)), ((4, 1, 3), (4, 5, 1), ())]
+)
+def test_computes_what_numpy_does(target, shapes):
+    mod = module(shapes, ("bool", "float32", "float32"), lambda b, *x: relax.op.where(*x))
+    rng = np.random.default_rng()
+    condition = rng.random(shapes[0]) < 0.5
+    a, b = (rng.normal(size=s).astype("float32") for s in shapes[1:])
+    with target:
+        executable = tvm.compile(
+            mod, target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+        )
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    result = machine["main"](*(tvm.runtime.tensor(x) for x in (np.asarray(condition), a, b)))
+    np.testing.assert_array_equal(result.numpy(), np.where(condition, a, b))
+
+
+def test_masks_of_masks_are_lowered(target):
+    def body(builder, x, y):
+        for _ in range(MASKS):
+            mask = builder.emit(relax.op.less(x, y))
+            x = builder.emit(relax.op.where(mask, y, x))
+        return x
+
+    with target:
+        mod = transform.Legalize()(module([(3,), (3,)], ["int64", "int64"], body))
+        assert "Cast" not in mod.script()
+        scheduled = transform.ScheduleKernels()(transform.FuseOperators()(mod))
+        tvm.tirx.transform.StmtSimplify()(scheduled)
+
+
+def test_stock_compares_numbers(target):
+    body = relax.op.where
+    mod = module([(3,)] * 3, ("bool", "float32", "float32"), lambda b, *x: body(*x))
+    with target:
+        assert 'T.Cast("int64"' in relax.transform.LegalizeOps()(mod).script()
