@@ -20,9 +20,7 @@ SCHEMA = 1
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "verdicts.json"
 LETTERS = {"right": ".", "refused": "-", "wrong": "x", "crash": "!", "hang": "~"}
-#: A case of which a record says nothing yet.
-UNKNOWN = "?"
-VERDICTS = {letter: verdict for verdict, letter in LETTERS.items()} | {UNKNOWN: "unknown"}
+VERDICTS = {letter: verdict for verdict, letter in LETTERS.items()}
 #: Cases that stock TVM gets right by chance, and why they are refused.
 BY_CHANCE = {
     "node/cast_e8m0_FLOAT8E8M0_to_FLOAT": "8-bit floats are refused; the way back is wrong",
@@ -66,9 +64,7 @@ def make(
 
 def letters(operators: Mapping[str, str], verdicts: Mapping[str, Verdict]) -> list[str]:
     """Write verdicts as letters in the order of the names, 100 a line."""
-    text = "".join(
-        LETTERS[verdicts[name][0]] if name in verdicts else UNKNOWN for name in sorted(operators)
-    )
+    text = "".join(LETTERS[verdicts[name][0]] for name in sorted(operators))
     return [text[i : i + 100] for i in range(0, len(text), 100)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.markdown import table
 from tvm_fusion.frontend.onnx_converters import CONVERTERS
 
-from .record import BY_CHANCE, verdicts_of
+from .record import BY_CHANCE, LETTERS, verdicts_of
 
 README = Path(__file__).parent / "README.md"
 _INTRODUCTION = """\
@@ -34,13 +34,8 @@ def summary(record: Mapping[str, Any], operators: Mapping[str, str]) -> list[str
     rows = []
     for title, verdicts in (("this package", ours), ("stock TVM", stock)):
         count = Counter(verdicts.values())
-        rows.append(
-            [
-                title,
-                *(str(count[v]) for v in ("right", "refused", "wrong", "crash", "hang", "unknown")),
-            ]
-        )
-    lines = table(["", "right", "refused", "wrong", "crash", "hang", "not judged"], rows)
+        rows.append([title, *(str(count[verdict]) for verdict in LETTERS)])
+    lines = table(["", *LETTERS], rows)
     behind = list(behind_stock(ours, stock))
     lines += ["", f"Right with stock and not here: {len(behind)}.", ""]
     lines += [f"* `{name}`: {BY_CHANCE.get(name, ours[name])}" for name in behind]
@@ -50,7 +45,7 @@ def summary(record: Mapping[str, Any], operators: Mapping[str, str]) -> list[str
 def behind_stock(ours: Mapping[str, str], stock: Mapping[str, str]) -> Iterator[str]:
     """Yield the cases that stock gets right and this package does not."""
     for name, verdict in ours.items():
-        if verdict not in ("right", "unknown") and stock[name] == "right":
+        if verdict != "right" and stock[name] == "right":
             yield name
 
 
