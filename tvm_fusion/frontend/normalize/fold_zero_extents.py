@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from ...foreign import is_lowered, is_ours
@@ -48,7 +48,8 @@ def _meets_zero(func: relax.Function) -> bool:
 
     def visit(expr: Any) -> None:
         nonlocal found
-        found = found or (isinstance(expr, (relax.Var, GenericConst)) and has_zero(expr.ty))
+        if isinstance(expr, (relax.Var, GenericConst)):
+            found = found or any(map(has_zero, fields(expr.ty)))
 
     relax.analysis.post_order_visit(func, visit)
     return found
@@ -62,6 +63,8 @@ def _fold(value: Any, scope: Scope) -> Any:
         nothing = _zeros(value.ty, scope)
         if nothing is not None:
             return nothing
+    if op_name(value) == "relax.split" and any(map(has_zero, fields(value.ty))):
+        return _parts(value, scope)
     if _is_operator(value) and any(has_zero(ty) for arg in value.args for ty in fields(arg.ty)):
         known = result_over_nothing(value)
         if known is not None:
@@ -83,6 +86,23 @@ def _zeros(ty: Any, scope: Scope) -> Any:
     if not has_zero(ty) or ty.vdevice is not None:
         return None
     return relax.op.zeros(ty.shape, str(ty.dtype.dtype))
+
+
+def _parts(split: relax.Call, scope: Scope) -> Any:
+    """Slice a tensor into parts of which some have no elements; TVM refuses equal indices."""
+    x, axis = split.args[0], int(split.attrs.axis) % split.args[0].ty.ndim
+    extents = [part.shape[axis] for part in split.ty.fields]
+    if not all(isinstance(n, tirx.IntImm) for n in extents) or sum(map(int, extents)) != int(
+        x.ty.shape[axis]
+    ):
+        return None
+    parts, start = [], 0
+    for part, extent in zip(split.ty.fields, map(int, extents), strict=True):
+        end = start + extent
+        part = relax.op.strided_slice(x, [axis], [start], [end]) if extent else _zeros(part, scope)
+        parts.append(scope.emit(part))
+        start = end
+    return relax.Tuple(parts)
 
 
 def _without_constants(value: Any, scope: Scope) -> Any:

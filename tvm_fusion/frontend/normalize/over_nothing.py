@@ -11,11 +11,13 @@ from tvm import relax, tirx
 from ...errors import UserError
 from .evaluate import numpy_dtype
 
-# An element is chosen, but there is none to choose from; numpy refuses these, too.
-_CHOICES = frozenset(
+# Elements are read, but there are none; numpy and PyTorch refuse these, too.
+_READS = frozenset(
     {
         *("take", "gather_elements", "gather_nd", "index_tensor"),
         *("argmax", "argmin", "median", "topk", "image.resize2d", "image.resize3d"),
+        *(f"nn.adaptive_avg_pool{n}d" for n in (1, 2, 3)),
+        *("vision.roi_align", "vision.roi_pool"),
     }
 )
 _UPDATES = {"scatter_elements": 2, "scatter_nd": 2, "slice_scatter": 1}  # operand of new values
@@ -51,12 +53,12 @@ def result_over_nothing(call: relax.Call) -> Any:
     Raises
     ------
     UserError
-        Where there is no result: an element is chosen of a tensor that has none.
+        Where there is no result: an element is read of a tensor that has none.
     """
     name = str(call.op.name).removeprefix("relax.")
-    if name in _CHOICES:
+    if name in _READS or (name == "image.grid_sample" and call.attrs.padding_mode != "zeros"):
         if has_zero(call.args[0].ty):
-            raise _refusal(call, "has no element to choose")
+            raise _refusal(call, "has no element to read")
         return None
     if name in _UPDATES:
         return call.args[0] if has_zero(call.args[_UPDATES[name]].ty) else None
@@ -68,7 +70,8 @@ def result_over_nothing(call: relax.Call) -> Any:
     if number is None:
         return None
     dtype = str(call.ty.dtype.dtype)
-    return relax.op.full(call.ty.shape, relax.const(np.array(number, numpy_dtype(dtype))), dtype)
+    array = np.array(number, numpy_dtype(dtype))
+    return relax.op.full(call.ty.shape, relax.const(array, dtype), dtype)
 
 
 def _number(call: relax.Call, name: str) -> float | int | bool | None:
@@ -104,8 +107,8 @@ def _loss(call: relax.Call, name: str) -> float | None:
     """Return a sum over no rows, or over rows without classes, or its mean."""
     shape = call.args[0].ty.shape
     if name == "nn.nll_loss":
-        if len(shape) == 1 or not _is_zero(shape[0]):  # a class is chosen
-            raise _refusal(call, "has no element to choose")
+        if len(shape) == 1 or not _is_zero(shape[0]):  # a class is read
+            raise _refusal(call, "has no element to read")
         return math.nan if str(call.attrs.reduction) == "mean" else 0.0
     return math.nan if len(shape) > 1 and _is_zero(shape[0]) else 0.0
 
