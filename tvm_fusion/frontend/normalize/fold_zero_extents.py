@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-from ...foreign import is_lowered, is_ours
+from ...foreign import is_lowered, is_ours, is_scheduled
 from .engine import Scope, op_name, rewrite
 from .over_nothing import fields, has_zero, result_over_nothing
 
@@ -40,7 +41,7 @@ class FoldZeroExtents:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every function that is ours."""
         functions = [func for func in mod.functions.values() if is_ours(func)]
-        return rewrite(mod, _fold) if any(map(_meets_zero, functions)) else mod
+        return rewrite(mod, partial(_fold, mod)) if any(map(_meets_zero, functions)) else mod
 
 
 def _meets_zero(func: relax.Function) -> bool:
@@ -55,11 +56,11 @@ def _meets_zero(func: relax.Function) -> bool:
     return found
 
 
-def _fold(value: Any, scope: Scope) -> Any:
+def _fold(mod: tvm.IRModule, value: Any, scope: Scope) -> Any:
     if is_lowered(scope.func):
         return None
     source = scope.value(value.tuple_value) if isinstance(value, relax.TupleGetItem) else value
-    if isinstance(source, GenericConst) or _is_operator(source):
+    if isinstance(source, GenericConst) or _is_operator(source) or _is_copy(mod, value):
         nothing = _zeros(value.ty, scope)
         if nothing is not None:
             return nothing
@@ -75,6 +76,16 @@ def _fold(value: Any, scope: Scope) -> Any:
 def _is_operator(value: Any) -> bool:
     name = op_name(value)
     return bool(name) and not name.startswith(_NO_OPERATORS) and name not in _CREATE
+
+
+def _is_copy(mod: tvm.IRModule, value: Any) -> bool:
+    """Whether a call of an unscheduled PrimFunc reads tensors.
+
+    One that renames elements would become a reshape, which takes a zero for the operand's extent.
+    """
+    if op_name(value) != "relax.call_tir" or not value.args[1].fields:
+        return False
+    return not is_scheduled(mod[value.args[0]])
 
 
 def _zeros(ty: Any, scope: Scope) -> Any:
