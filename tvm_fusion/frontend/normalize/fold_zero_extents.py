@@ -29,8 +29,8 @@ class FoldZeroExtents:
     A result with a zero extent becomes ``zeros``; a reduction over nothing becomes its identity
     (sum 0, prod 1, max -inf, min inf), a mean over nothing NaN, a product over K = 0 zeros.
     Everything that divides by extents, as legalizations, schedules and cost models do, so never
-    meets a zero. Constants without elements become ``zeros`` as well: TVM 0.27 would write them
-    into an executable that it cannot read ("Invalid DLTensor file format").
+    meets a zero. Constants without elements become ``zeros`` as well, for :class:`ConcatNothing`'s
+    reason.
 
     Raises
     ------
