@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool
 from .extrema import EXTREMA, from_infinity
+from .finiteness import FINITENESS
 from .hyperbolic import HYPERBOLIC
 from .log_add_exp import log_add_exp
 from .scan import NAME as CUMSUM
@@ -16,6 +17,7 @@ from .where import where
 LEGALIZATIONS: dict[str, norms.Legalization] = {
     **norms.LEGALIZATIONS,
     **extrema.LEGALIZATIONS,
+    **FINITENESS,
     **HYPERBOLIC,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     "relax.log_add_exp": log_add_exp,
