@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from group_kernels import tensor
 from tvm import relax, tirx
 from tvm.script import tirx as T
@@ -261,6 +262,19 @@ def test_a_bound_takes_one_instruction():
     assert "vmaxps" in assembly
     assert "vcmp" not in assembly
     assert "blend" not in assembly
+
+
+def test_running_maxima_of_what_is_computed_are_no_choice_by_one_comparison():
+    @T.prim_func(s_tir=True)
+    def largest(a: T.Buffer((8,), "float32"), out: T.Buffer((1,), "float32")):
+        for i in range(8):
+            out[0] = T.max(out[0], a[i] + T.float32(1))
+
+    stores = []
+    mod = PassNaNOn()(tvm.IRModule({"main": largest}))
+    tvm_ffi.structural_walk(mod["main"].body, (tirx.BufferStore, lambda s, _: stores.append(s)))
+    assert isinstance(stores[0].value, tirx.Select)
+    assert isinstance(stores[0].value.condition, tirx.Or)
 
 
 def test_integers_are_left_alone():

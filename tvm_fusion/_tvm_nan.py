@@ -7,8 +7,9 @@ which loses a NaN in ``a``; CUDA gets ``fmaxf``, which loses both; and ``a != b`
 ordered comparison, false where one is NaN. Here, behind the last pass, they become what is right:
 
     max(a, constant)   constant > a ? constant : a         one instruction of x86
-    max(a, b)          a == a ? (a > b ? a : b) : a        a variable or an element, so that it is
-                       llvm.maximum(a, b)                  computed once; else this
+    max(a, b)          a == a ? (a > b ? a : b) : a        b is a variable or an element, too
+                       a > b or a is NaN ? a : b           a alone is, so that it is computed once
+                       llvm.maximum(a, b)                  neither is
                        max.NaN                             CUDA; one instruction from sm_80 on
     a != b             not (a == b)
 
@@ -16,7 +17,11 @@ TVM's simplifier does take comparisons for those of numbers: ``x == x`` becomes 
 becomes ``b <= a``. Such are written with tests of bits before it runs.
 
 A variable for the operand would do without ``llvm.maximum``, which takes signed zeros apart as
-well, but TVM's code generator simplifies what is bound, at times for ever.
+well, but TVM's code generator simplifies what is bound, at times for ever. The second form is that
+of running maxima of what is computed. LLVM 22 takes a loop of 8, 16, ... trips that ends in a
+choice by a comparison for a checksum, and follows every path back through its values, five of them
+from one choice of the first form to the one before it: for ever after 18 (HashRecognize). A choice
+by two comparisons is none to it.
 """
 
 from __future__ import annotations
@@ -129,9 +134,10 @@ def _for_llvm(kind: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
     if _is_number(b):
         return chosen(b, a)
     if _rank(b) == 0:  # not the accumulator, whose test LLVM vectorizes with gathers: 3x3 pools
-        a, b = b, a
+        return tirx.Select(tirx.EQ(b, b), chosen(b, a), b)
     if _rank(a) == 0:
-        return tirx.Select(tirx.EQ(a, a), chosen(a, b), a)
+        beyond = (tirx.GT if kind == "max" else tirx.LT)(a, b)
+        return tirx.Select(tirx.Or(beyond, tirx.Not(tirx.EQ(a, a))), a, b)
     return tirx.call_llvm_pure_intrin(str(a.ty.dtype), f"llvm.{kind}imum", a, b)
 
 
