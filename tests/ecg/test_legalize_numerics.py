@@ -214,6 +214,7 @@ CASES = {
         lambda x, w: x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * w,
     ),
     "gelu": ([ROWS], NN.gelu, lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2)))),
+    "atan2": ([ROWS, ROWS], relax.op.atan2, np.arctan2),
     "gelu_tanh": (
         [ROWS],
         NN.gelu_tanh,

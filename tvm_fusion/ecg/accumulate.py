@@ -41,7 +41,7 @@ WIDENED = frozenset(
         *(f"relax.nn.{name}" for name in ("softmax", "log_softmax", "attention", "attention_bias")),
         *(f"relax.nn.{kind}_norm" for kind in ("batch", "layer", "group", "instance", "rms")),
         *(f"relax.nn.{name}" for name in ("gelu", "gelu_tanh", "silu", "selu", "softplus")),
-        *(f"relax.{name}" for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh")),
+        *(f"relax.{name}" for name in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh")),
         *(f"relax.{name}" for name in ("cosh", "sinh", "tan")),
         *(f"relax.nn.{name}" for name in ("cross_entropy_with_logits", "nll_loss")),
     }

@@ -34,18 +34,20 @@ def layer_norm(call: Call) -> Any:
 @converts("native_group_norm")
 def group_norm(call: Call) -> Any:
     """Normalize over groups of channels."""
-    x, groups, eps = call.tensor("input"), call["group"], call["eps"]
-    fake = call.meta("input")
+    groups, eps, fake = call["group"], call["eps"], call.meta("input")
     call.raw("N"), call.raw("C"), call.raw("HxW")
     (channels,) = static([fake.shape[1]])
-    dtype = dtype_of(x)
+    narrow = dtype_of(call.tensor("input"))
+    dtype = "float32" if narrow == "bfloat16" else narrow  # Relax's takes no bfloat16.
+    x = call.tensor("input", dtype)
     weight, bias = call["weight"], call["bias"]
-    weight = relax.const(np.ones(channels), dtype) if weight is None else weight
-    bias = relax.const(np.zeros(channels), dtype) if bias is None else bias
+    weight = relax.const(np.ones(channels), dtype) if weight is None else call.cast(weight, dtype)
+    bias = relax.const(np.zeros(channels), dtype) if bias is None else call.cast(bias, dtype)
     axes = list(range(2, len(fake.shape)))
     result = call.emit(
         op.nn.group_norm(x, weight, bias, num_groups=groups, channel_axis=1, axes=axes, epsilon=eps)
     )
+    result = call.cast(result, narrow)
     if not (call.is_used(1) or call.is_used(2)):
         return result, None, None
     grouped = call.emit(op.reshape(x, [fake.shape[0], groups, -1]))
@@ -98,14 +100,17 @@ def batch_norm_of_batch(call: Call) -> Any:
 
 
 def _batch_norm(call: Call, mean: Any, variance: Any) -> Any:
-    x, dtype = call.tensor("input"), dtype_of(call.tensor("input"))
+    """Normalize in float32 where the tensor is of a half type, as torch does."""
+    narrow = dtype_of(call.tensor("input"))
+    dtype = "float32" if narrow in HALF else narrow
+    x = call.tensor("input", dtype)
     (channels,) = static([call.meta("input").shape[1]])
     weight, bias = call["weight"], call["bias"]
     weight = relax.const(np.ones(channels), dtype) if weight is None else weight
     bias = relax.const(np.zeros(channels), dtype) if bias is None else bias
     parts = [call.cast(p, dtype) for p in (weight, bias, mean, variance)]
     both = call.emit(op.nn.batch_norm(x, *parts, axis=1, epsilon=call["eps"], training=False))
-    return call.emit(both[0])
+    return call.cast(call.emit(both[0]), narrow)
 
 
 def _statistics(

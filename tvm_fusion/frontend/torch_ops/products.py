@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from .call import Call, Unsupported, dtype_of, is_float
+from .call import HALF, Call, Unsupported, dtype_of, is_float
 from .registry import converts
 
 op = relax.op
@@ -17,55 +17,66 @@ op = relax.op
 def matmul(call: Call) -> Any:
     """Multiply matrices."""
     first, second = [a.name for a in call.node.target._schema.arguments][:2]
-    return product(call, call.tensor(first), call.tensor(second))
+    return product(call, call.tensor(first), call.tensor(second), call.dtype)
 
 
-def product(call: Call, x: Any, y: Any) -> Any:
-    """Multiply matrices of one dtype."""
+def product(call: Call, x: Any, y: Any, dtype: str) -> Any:
+    """Multiply matrices of one dtype; ``dtype`` of the result."""
     if dtype_of(x) == "bool":
         raise Unsupported("of truth values", "cast to an integer type")
-    return call.emit(op.matmul(x, y, "float32" if dtype_of(x) == "float32" else None))
+    is_told = dtype == "float32" or dtype != dtype_of(x)
+    return call.emit(op.matmul(x, y, dtype if is_float(dtype) and is_told else None))
+
+
+def sum_of(dtype: str) -> str:
+    """Return the dtype of a product that is still added to: it is rounded once, as torch does."""
+    return "float32" if dtype in HALF else dtype
 
 
 @converts("addmm", "baddbmm", "addmv")
 def add_product(call: Call) -> Any:
     """Add a product of matrices to a tensor, each with its factor."""
     first, second = [a.name for a in call.node.target._schema.arguments][1:3]
-    alpha, beta, dtype = call["alpha"], call["beta"], call.dtype
+    alpha, beta, dtype, wide = call["alpha"], call["beta"], call.dtype, sum_of(call.dtype)
     if not is_float(dtype):
         alpha, beta = int(alpha), int(beta)
-    result = product(call, call.tensor(first, dtype), call.tensor(second, dtype))
+    result = product(call, call.tensor(first, dtype), call.tensor(second, dtype), wide)
     if alpha != 1:
-        result = call.emit(op.multiply(result, relax.const(alpha, dtype)))
-    bias = call.tensor("self", dtype)
+        result = call.emit(op.multiply(result, relax.const(alpha, wide)))
+    bias = call.tensor("self", wide)
     if beta == 0:
-        return result
+        return call.cast(result, dtype)
     if beta != 1:
-        bias = call.emit(op.multiply(bias, relax.const(beta, dtype)))
+        bias = call.emit(op.multiply(bias, relax.const(beta, wide)))
     is_first = call.node.target.__name__.startswith("addmm")
-    return op.add(bias, result) if is_first else op.add(result, bias)
+    total = call.emit(op.add(bias, result) if is_first else op.add(result, bias))
+    return call.cast(total, dtype)
 
 
 @converts("addbmm")
 def add_sum_of_products(call: Call) -> Any:
     """Add the sum of a batch of products to a tensor."""
-    alpha, beta, dtype = call["alpha"], call["beta"], call.dtype
-    each = product(call, call.tensor("batch1", dtype), call.tensor("batch2", dtype))
+    alpha, beta, dtype, wide = call["alpha"], call["beta"], call.dtype, sum_of(call.dtype)
+    each = product(call, call.tensor("batch1", dtype), call.tensor("batch2", dtype), wide)
     result = call.emit(op.sum(each, [0]))
-    result = call.emit(op.multiply(result, call.as_tensor(alpha, dtype)))
+    result = call.emit(op.multiply(result, call.as_tensor(alpha, wide)))
     if beta == 0:
         call.raw("self")
-        return result
-    return op.add(op.multiply(call.tensor("self", dtype), call.as_tensor(beta, dtype)), result)
+        return call.cast(result, dtype)
+    scaled = op.multiply(call.tensor("self", wide), call.as_tensor(beta, wide))
+    return call.cast(call.emit(op.add(scaled, result)), dtype)
 
 
 @converts("linear")
 def linear(call: Call) -> Any:
     """Multiply by a transposed matrix and add a bias."""
     weight = call.emit(op.permute_dims(call.tensor("weight")))
-    result = product(call, call.tensor("input"), weight)
-    bias = call["bias"]
-    return result if bias is None else op.add(result, bias)
+    x, bias, dtype = call.tensor("input"), call["bias"], call.dtype
+    if bias is None:
+        return product(call, x, weight, dtype)
+    wide = sum_of(dtype)
+    total = call.emit(op.add(product(call, x, weight, wide), call.cast(bias, wide)))
+    return call.cast(total, dtype)
 
 
 _LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "OIHW", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
@@ -93,6 +104,7 @@ def convolution(call: Call) -> Any:
             "dilation": options["dilation"],
             "groups": groups,
             "data_layout": layout,
+            "out_dtype": sum_of(call.dtype) if bias is not None else call.dtype,
         }
         if transposed:
             function = {1: op.nn.conv1d_transpose, 2: op.nn.conv2d_transpose}[rank]
@@ -105,7 +117,9 @@ def convolution(call: Call) -> Any:
     result = call.emit(result)
     if bias is None:
         return result
-    return op.add(result, call.emit(op.reshape(bias, [1, -1, *[1] * rank])))
+    wide = dtype_of(result)
+    bias = call.emit(op.reshape(call.cast(bias, wide), [1, -1, *[1] * rank]))
+    return call.cast(call.emit(op.add(result, bias)), call.dtype)
 
 
 def _transposed(
