@@ -50,8 +50,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "operators of other attributes share a legalization",
         "ecg/legalize.py",
-        "parts = [describe(call).to_json(), str(call.ty)]",
-        "parts = [str(call.op.name), str(call.ty)]",
+        "= [describe(call).to_json(), str(call.ty)]",
+        "= [str(call.op.name), str(call.ty)]",
         seeds=(14,),
     ),
     Bug(
