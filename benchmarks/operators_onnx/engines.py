@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks.broken_claims import broken_claims
+
 from .cases import Case
 from .compare import array, difference
 
@@ -34,6 +36,8 @@ def ours(case: Case) -> tuple[str, str]:
                 if isinstance(name, str) and name.isidentifier():
                     dims[name] = tvm_fusion.DimRange(1, 2 * extent) if extent else extent
         compiled = tvm_fusion.compile(case.model, "cpu", dims=dims)
+        if broken := broken_claims(compiled.manifest["decisions"]):
+            return "crash", broken[0]
         with tempfile.TemporaryDirectory() as folder:
             program = tvm_fusion.load(compiled.export(Path(folder) / "a"))
             return _judge(case, lambda inputs: _call(program, infos, inputs))

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import tvm_fusion
+from benchmarks.broken_claims import broken_claims
 
 from .compare import difference
 from .samples import Sample, samples, together
@@ -79,6 +80,8 @@ def judge(sample: Sample) -> tuple[str, str]:
 def run(program: Any, inputs: tuple[torch.Tensor, ...]) -> list[np.ndarray]:
     """Compile a program for this machine and call it."""
     artifact = tvm_fusion.compile(program, "cpu")
+    if broken := broken_claims(artifact.manifest["decisions"]):
+        raise RuntimeError(broken[0])
     with tempfile.TemporaryDirectory() as folder:
         executable = tvm_fusion.load(artifact.export(f"{folder}/a"))
         names = program.graph_signature.user_inputs
