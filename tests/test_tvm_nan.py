@@ -258,6 +258,8 @@ def test_tvm_simplifies_tests_of_nan():
     assert isinstance(simplify(tirx.Div(zero, x)), tirx.FloatImm)
     with pytest.raises(tvm.error.InternalError, match="Divide by zero"):
         simplify(tirx.Div(x, zero))
+    assert simplify(tirx.Sub(tirx.Add(x, y), y)).same_as(x)
+    assert isinstance(simplify(tirx.Sub(x, x)), tirx.FloatImm)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -290,6 +292,26 @@ def test_what_a_mask_leaves_out_makes_products_nan(dtype):
         right = (np.triu(x) * x).T
     found = compiled(compute, x.shape, dtype=dtype, stages=BUT_LAWS)(x)
     np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_differences_round_and_are_nan(dtype):
+    """Nothing cancels that was rounded, or is infinite."""
+
+    def compute(x, y):
+        total = op.add(x, y)
+        parts = [op.subtract(x, x), op.subtract(total, y), op.subtract(total, x)]
+        parts += [op.subtract(y, total), op.subtract(op.where(op.less(x, y), x, y), y)]
+        return op.concat(parts, 0)
+
+    x, y = (drawn((67,), dtype, share=0.1) for _ in range(2))
+    y = (y * 300).astype(dtype)
+    with np.errstate(invalid="ignore"):
+        total = x + y
+        right = [x - x, total - y, total - x, y - total, np.where(x < y, x, y) - y]
+    found = compiled(compute, x.shape, y.shape, dtype=dtype, stages=BUT_LAWS)(x, y)
+    right = np.concatenate(right)
+    np.testing.assert_array_equal(found.astype("float64"), right.astype("float64"))
 
 
 def test_a_bound_takes_one_instruction():

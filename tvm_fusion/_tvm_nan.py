@@ -14,7 +14,9 @@ ordered comparison, false where one is NaN. Here, behind the last pass, they bec
 
 TVM's simplifier does take comparisons for those of numbers: ``x == x`` becomes true, ``not a < b``
 becomes ``b <= a``. Such are written with tests of bits before it runs. ``x * 0.0`` and ``0.0 / x``
-become 0 as well, and ``x / 0.0`` an error: zeros of products and quotients are hidden from it.
+become 0 as well, and ``x / 0.0`` an error: zeros of products and quotients are hidden from it. So
+are differences of which it cancels a term, written as sums with ``-1.0`` times that: ``x - x``
+becomes 0, and ``x + 2.0**23 - 2.0**23``, which rounds x to an integer, becomes x.
 
 A variable for the operand would do without ``llvm.maximum``, which takes signed zeros apart as
 well, but TVM's code generator simplifies what is bound, at times for ever.
@@ -70,14 +72,14 @@ class PassNaNOn:
 
 @tirx.transform.prim_func_pass(opt_level=0, name="KeepNaNTests")
 class KeepNaNTests:
-    """Hide comparisons and products that only NaN and infinity decide from TVM's simplifier."""
+    """Hide from TVM's simplifier what holds for integers or for finite numbers only."""
 
     def transform_function(
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
         """Rewrite one function that is not lowered yet."""
         kinds = [(tirx.EQ, _same), (tirx.NE, _same), (tirx.Not, _opposite)]
-        kinds += _PRODUCTS
+        kinds += _ARITHMETIC
         return func.with_body(tvm_ffi.structural_map(func.body, kinds, order="post"))
 
 
@@ -95,12 +97,34 @@ def _with_zero(node: tirx.Mul | tirx.Div) -> ir.Expr:
     return type(node)(*factors)
 
 
-_PRODUCTS = [(tirx.Mul, _with_zero), (tirx.Div, _with_zero)]
+def _difference(node: tirx.Sub) -> ir.Expr:
+    a, b = node.a, node.b
+    if not _is_float(a) or not (_cancels(a, b) or (isinstance(b, tirx.Add) and _cancels(b, a))):
+        return node
+    return tirx.Add(a, tirx.Mul(b, tirx.const(-1, str(b.ty.dtype))))
 
 
-def hide_zero_factors(value: ir.Expr) -> ir.Expr:
-    """Hide zeros of products and quotients from TVM's simplifier, wherever it comes first."""
-    return tvm_ffi.structural_map(value, _PRODUCTS, order="post")
+def _cancels(total: ir.Expr, term: ir.Expr) -> bool:
+    """Whether a value is a term, a sum with it, or a choice of it."""
+    terms = [total]
+    if isinstance(total, tirx.Add):
+        terms += [total.a, total.b]
+    elif isinstance(total, tirx.Select):
+        terms += [total.true_value, total.false_value]
+        if isinstance(term, tirx.Select):
+            return tvm_ffi.structural_equal(total.condition, term.condition)
+    return any(tvm_ffi.structural_equal(other, term) for other in terms)
+
+
+_ARITHMETIC = [(tirx.Mul, _with_zero), (tirx.Div, _with_zero), (tirx.Sub, _difference)]
+
+
+def hide_from_simplifier(value: ir.Expr) -> ir.Expr:
+    """Hide arithmetic of floating point numbers that TVM's simplifier takes for that of integers.
+
+    :class:`KeepNaNTests` does, in whole functions; this is for what is simplified before it runs.
+    """
+    return tvm_ffi.structural_map(value, _ARITHMETIC, order="post")
 
 
 def _zeros_hidden(factor: ir.Expr) -> ir.Expr:

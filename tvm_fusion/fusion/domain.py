@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from .._tvm_nan import hide_zero_factors
+from .._tvm_nan import hide_from_simplifier
 from .expressions import has_division, load, map_loads, size, variables
 from .polynomial import Polynomials
 from .program import Axis
@@ -49,7 +49,7 @@ class Domain:
         if isinstance(expr, ir.Var | tirx.IntImm):
             return expr
         if "float" in str(expr.ty.dtype):
-            expr = hide_zero_factors(expr)
+            expr = hide_from_simplifier(expr)
         expr = self._analyzer.simplify(expr)
         if isinstance(expr, ir.TensorLoad):
             return self._simplify_load(expr)
