@@ -361,3 +361,15 @@ def test_a_constant_of_a_product_that_its_rows_read_too():
     right = np.maximum(np.minimum(rows, w), rows @ w - 0.25)
     params = [tensor("x", x.shape), tensor("bias", ())]
     check(params, body, ([x, np.float32(0.25)], [right]))
+
+
+def test_a_sum_and_difference_that_round():
+    """As models round to integers that have no operator for it."""
+    x = normal((5, 17)) * 100
+    large = np.float32(1.5 * 2**23)
+
+    def body(emit, x):
+        constant = relax.const(large)
+        return [emit(OP.subtract(emit(OP.add(x, constant)), constant))]
+
+    check([tensor("x", (5, 17))], body, ([x], [np.round(x)]), rtol=0, atol=0)
