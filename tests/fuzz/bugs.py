@@ -263,4 +263,18 @@ BUGS: tuple[Bug, ...] = (
         "return node",
         seeds=(1000072, 1000179),
     ),
+    Bug(
+        "products with zero are zero, of NaN as well",
+        "_tvm_nan.py",
+        "(tirx.Mul, _with_zero), (tirx.Div, _with_zero)",
+        "(tirx.Div, _with_zero)",
+        seeds=(1400707,),
+    ),
+    Bug(
+        "bfloat16 is sorted without keys",
+        "ecg/legalizations/sorting.py",
+        '"bfloat16": "int32", ',
+        "",
+        seeds=(1300189,),
+    ),
 )
