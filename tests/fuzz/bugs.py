@@ -277,4 +277,18 @@ BUGS: tuple[Bug, ...] = (
         "",
         seeds=(1300189,),
     ),
+    Bug(
+        "a product without terms is one",
+        "frontend/normalize/over_nothing.py",
+        "    if name in _PLAIN_SUMS:\n        return 0",
+        "    if name in _PLAIN_SUMS:\n        return 1",
+        seeds=(1000033,),
+    ),
+    Bug(
+        "a product whose K is zero at run time is not stored",
+        "schedule/contraction/tile_loops.py",
+        "return count if constant(count) is not None else tirx.max(count, index(1))",
+        "return count",
+        seeds=(1500026,),
+    ),
 )

@@ -126,6 +126,8 @@ class Builder:
             raise Rejected(f"{operator} of what is not finite is nobody's promise")
         if operator in ("add", "subtract", "divide") and self._may_cancel(*inputs):
             raise Rejected("NaN or infinity that simplifiers may cancel")
+        if operator == "reshape" and self._copies_extent(inputs[0], attrs["shape"]):
+            raise Rejected("Relax reads 0 as the operand's extent at that place")
         draft = Node(operator, inputs, (len(self.types),), attrs)
         results: list[list[Value]] = []
         for index, env in enumerate(self.envs):
@@ -202,6 +204,10 @@ class Builder:
             if self.is_float(v) == floating and self.dtype_of(v) != "bool":
                 return self.dtype_of(v)
         return self.dtype if floating else "int64"
+
+    def _copies_extent(self, value: int, shape: Sequence[Extent]) -> bool:
+        before = self.shape(value)
+        return any(n == 0 and (i >= len(before) or before[i] != 0) for i, n in enumerate(shape))
 
     def special_sources(self, value: int) -> frozenset[int]:
         """List the leaves with NaN or infinities that a value comes from."""

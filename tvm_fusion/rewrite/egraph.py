@@ -319,7 +319,7 @@ class EGraph:
         consts = [relax.const(o.value, str(o.type.dtype)) for o in operands]
         call = self._builder.normalize(head.apply(consts))
         extents = [int(v) if hasattr(v, "value") else FOLDED + 1 for v in ty.shape.values]
-        return evaluate(call) if np.prod(extents, dtype=np.int64) <= FOLDED else None
+        return evaluate(call) if 0 < np.prod(extents, dtype=np.int64) <= FOLDED else None
 
 
 def _is_static(ty: relax.TensorType) -> bool:

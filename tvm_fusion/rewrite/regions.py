@@ -11,6 +11,7 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 
 from ..ecg.properties import Properties, properties_of
+from ..frontend.normalize.over_nothing import has_zero
 from ..frontend.weights import is_weight
 from .egraph import FOLDED
 from .head import Head, Heads, is_tensor, operands
@@ -41,6 +42,8 @@ def is_algebraic(expr: object, also: frozenset[str] = frozenset()) -> bool:
         return False
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return False
+    if has_zero(ty):  # nothing to compute, and no constant to fold to
         return False
     name = expr.op.name
     known = properties_of(name) != Properties() or name in _KNOWN or name in also

@@ -11,6 +11,7 @@ from tvm.target import Target
 from ..errors import reason_of
 from ..foreign import SCHEDULED
 from ..fusion.decisions import Decision, record
+from .hoist_init import hoist_inits
 
 
 @dataclass(frozen=True)
@@ -56,26 +57,30 @@ def schedule_function(
         The scheduled function, marked ``tirx.is_scheduled``, or ``func`` itself when every rule
         failed; either way the reasons stand in the decisions.
     """
-    if target.kind.name == "llvm" and _is_empty(func):  # a GPU needs threads all the same
+    on_cpu = target.kind.name == "llvm"
+    if on_cpu and _is_empty(func):  # a GPU needs threads all the same
         sentence = "An extent is 0: there is next to nothing to compute; it keeps plain loops."
         record(Decision(name, "", "accepted", "empty", sentence))
-        return func
+        return _initialized(name, func)
     for rule in rules:
         try:
             result = rule.apply(func, target)
+            if isinstance(result, s_tir.Schedule):
+                result = result.mod["main"]
+            if result is not None and on_cpu:
+                result = hoist_inits(result)
         # guard: recorded below; primitives raise anything from ScheduleError to InternalError
         except Exception as error:
             record(_fallback(name, rule, "schedule_failed", reason_of(error)))
             continue
         if result is None:
             continue
-        scheduled = result.mod["main"] if isinstance(result, s_tir.Schedule) else result
-        complaint = check(scheduled, target)
+        complaint = check(result, target)
         if complaint:
             record(_fallback(name, rule, "schedule_rejected", complaint))
             continue
         record(Decision(name, "", "accepted", "scheduled", f"Scheduled by {rule.name}."))
-        return scheduled.with_attrs({**dict(func.attrs), SCHEDULED: True})
+        return result.with_attrs({**dict(func.attrs), SCHEDULED: True})
     record(
         Decision(
             name,
@@ -85,7 +90,20 @@ def schedule_function(
             "No rule schedules this kernel; it keeps plain loops.",
         )
     )
-    return func
+    return _initialized(name, func) if on_cpu else func
+
+
+def _initialized(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    try:
+        return hoist_inits(func)
+    # guard: recorded; primitives raise anything from ScheduleError to InternalError
+    except Exception as error:
+        record(
+            _fallback(
+                name, Rule("hoist_inits", lambda *_: None), "schedule_failed", reason_of(error)
+            )
+        )
+        return func
 
 
 def _is_empty(func: tirx.PrimFunc) -> bool:

@@ -62,6 +62,15 @@ def test_symbolic_lengths(case, size, spec, monkeypatch):
     compare(*SYMBOLIC[case], spec)
 
 
+def test_without_keys_results_are_zero(monkeypatch):
+    params, body, _ = SYMBOLIC["keys"]
+    members = group(params, body, CPU)
+    _, func = kernel(template(CPU), members, CPU)
+    monkeypatch.setattr(group_kernels, "SIZE", 0)
+    for result in run(func, members, arrays(params), CPU):
+        np.testing.assert_array_equal(result, np.zeros_like(result))
+
+
 def test_more_keys_than_a_tile_holds_at_run_time(monkeypatch):
     monkeypatch.setattr(group_kernels, "SIZE", 1300)
     compare(*SYMBOLIC["keys"], CPU)

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from group_kernels import CPU, check, group, kernel, tensor
+from group_kernels import CPU, check, group, kernel, run, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax, tirx
@@ -54,6 +54,14 @@ def test_products(case):
     x, w = SHAPES[case]
     claim, _ = check(Contraction(False), [tensor("x", *x), tensor("w", *w)], matmul, product, CPU)
     assert claim.launches == 1
+
+
+def test_a_product_without_terms_is_zero():
+    members = group([tensor("x", 19, k), tensor("w", k, 50)], matmul, CPU)
+    _, func = kernel(Contraction(False), members, CPU)
+    nothing = {"x": np.zeros((19, 0), "float32"), "w": np.zeros((0, 50), "float32")}
+    (result,) = run(func, members, nothing, CPU)
+    np.testing.assert_array_equal(result, np.zeros((19, 50)))
 
 
 @pytest.mark.parametrize("terms", [48, 50])

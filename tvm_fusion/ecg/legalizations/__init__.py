@@ -7,6 +7,8 @@ from .adaptive_pool import adaptive_avg_pool
 from .extrema import EXTREMA, from_infinity
 from .finiteness import FINITENESS
 from .hyperbolic import HYPERBOLIC
+from .integer_mean import NAME as MEAN
+from .integer_mean import mean
 from .log_add_exp import log_add_exp
 from .remainders import REMAINDERS
 from .scan import NAME as CUMSUM
@@ -25,6 +27,7 @@ LEGALIZATIONS: dict[str, norms.Legalization] = {
     "relax.log_add_exp": log_add_exp,
     "relax.where": where,
     CUMSUM: cumsum,
+    MEAN: mean,
     SCATTER: scatter_nd,
 }
 

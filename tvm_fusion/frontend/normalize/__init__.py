@@ -18,6 +18,7 @@ from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
 from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
+from .fold_zero_extents import FoldZeroExtents
 from .integer_power import IntegerPower
 from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
@@ -38,6 +39,7 @@ __all__ = [
     "ExpandPower",
     "FoldBatchNorm",
     "FoldConstants",
+    "FoldZeroExtents",
     "IntegerPower",
     "LiftFunctions",
     "NormalizeImport",
@@ -57,6 +59,8 @@ def NormalizeImport() -> tvm.transform.Pass:
             ApplyRanges(),
             UnstackSum(),
             ConcatNothing(),
+            # Before FoldConstants: numpy has no maximum of nothing.
+            FoldZeroExtents(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
             # constants stand.

@@ -64,7 +64,11 @@ class Finish:
         elements = constant(self._pattern.column.extent) or 1
         stmt = along(elements, self._sizes.width if self._is_vector else 1, piece)
         total = load(self._total, [slot])
-        stmts = [tirx.BufferStore(inverse, one / total, [zero]), stmt]
+        keys = index(self._pattern.key.extent)
+        divisor = total
+        if constant(keys) is None:  # without keys the sums of values and of weights are 0
+            divisor = tirx.Select(keys > 0, total, one)
+        stmts = [tirx.BufferStore(inverse, one / divisor, [zero]), stmt]
         if self._pattern.instead is None:
             return block("result", sequence(stmts), [inverse])
         # Not so for NaN either.

@@ -77,7 +77,7 @@ class TileLoops:
         self._columns = index(roles.columns[-1].extent)
         self._terms = index(roles.reduce[-1].extent)
         cut = len(roles.reduce) == 1 and constant(self._terms) != sizes.terms
-        self._passes = ceildiv(self._terms, sizes.terms) if cut else index(1)
+        self._passes = _passes(self._terms, sizes.terms) if cut else index(1)
         self._partial = declare(
             [index(sizes.block), index(sizes.panels * sizes.width)],
             contraction.dtype,
@@ -269,6 +269,12 @@ class TileLoops:
 
 def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:
     return second if first is None else sequence([first, second])
+
+
+def _passes(terms: ir.Expr, at_once: int) -> ir.Expr:
+    """Count the passes over the terms; one that finds none stores the sums, which are zeros."""
+    count = ceildiv(terms, at_once)
+    return count if constant(count) is not None else tirx.max(count, index(1))
 
 
 def _piece(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
