@@ -166,3 +166,31 @@ def test_tvm_does_not_look_into_bindings():
         found[pipeline] = out.numpy()
     np.testing.assert_array_equal(found["tvm_fusion"], np.arange(1, 9) ** 2)
     assert not np.array_equal(found["default"], found["tvm_fusion"])
+
+
+@tvm.register_global_func("test_tvm_bf16_lower.element_type")
+def element_type(array, out):
+    out.copyfrom(np.full(1, str(array.dtype) == "bfloat16"))
+
+
+@T.prim_func(s_tir=True)
+def passed_on(a: T.Buffer((8,), "bfloat16"), out: T.Buffer((1,), "bool")):
+    with T.sblock("call"):
+        T.reads(a[0:8])
+        T.writes(out[0:1])
+        T.evaluate(
+            T.call_packed(
+                "test_tvm_bf16_lower.element_type",
+                T.tvm_stack_make_array(a.data, T.tvm_stack_make_shape(8), 0, 1, T.bfloat16(0), 0),
+                T.tvm_stack_make_array(out.data, T.tvm_stack_make_shape(1), 0, 1, T.bool(False), 0),
+            )
+        )
+
+
+def test_functions_outside_are_told_the_element_type():
+    """Told float32, they would read past the end."""
+    out = tvm.runtime.tensor(np.zeros(1, bool))
+    mod = tvm.IRModule({"main": passed_on.with_attr("global_symbol", "main")})
+    built = tvm.tirx.build(mod, target=parse("cpu").tvm_target(), pipeline="tvm_fusion")
+    built["main"](tvm.runtime.tensor(np.zeros(8, BF16)), out)
+    assert out.numpy()[0]

@@ -8,8 +8,10 @@ import tvm
 import tvm_ffi
 from group_kernels import tensor
 from tvm import relax, tirx
+from tvm.ir.transform import Sequential
 from tvm.script import tirx as T
 
+from tvm_fusion import transform
 from tvm_fusion._tvm_nan import KeepNaNTests, PassNaNOn
 from tvm_fusion.device import parse
 
@@ -17,8 +19,12 @@ op = relax.op
 INF, NAN = math.inf, math.nan
 
 
-def compiled(compute, *shapes, dtype="float32"):
-    """Compile a function of tensors for this CPU; gives a function of arrays."""
+# Some laws hold for finite numbers only.
+BUT_LAWS = (transform.Legalize, transform.FuseOperators, transform.ScheduleKernels)
+
+
+def compiled(compute, *shapes, dtype="float32", stages=()):
+    """Compile a function of tensors for this CPU, by all stages or some; a function of arrays."""
     builder = relax.BlockBuilder()
     params = [tensor(f"x{i}", *shape, dtype=dtype) for i, shape in enumerate(shapes)]
     with builder.function("main", params):
@@ -26,9 +32,12 @@ def compiled(compute, *shapes, dtype="float32"):
             result = builder.emit_output(compute(*params))
         builder.emit_func_output(result)
     target = parse("cpu").tvm_target()
+    pipeline = "tvm_fusion"
+    if stages:
+        pipeline = Sequential([stage() for stage in (*stages, transform.LowerToVM)])
     with target:
         executable = tvm.compile(
-            builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+            builder.get(), target, relax_pipeline=pipeline, tir_pipeline="tvm_fusion"
         )
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return lambda *arrays: machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
@@ -245,6 +254,65 @@ def test_tvm_simplifies_tests_of_nan():
     simplify = tvm.sym.Analyzer().simplify
     assert not bool(simplify(x != x))
     assert isinstance(simplify(tirx.Not(x < y)), tirx.LE)
+    zero = tirx.const(0, "float32")
+    assert isinstance(simplify(tirx.Mul(x, zero)), tirx.FloatImm)
+    assert isinstance(simplify(tirx.Div(zero, x)), tirx.FloatImm)
+    with pytest.raises(tvm.error.InternalError, match="Divide by zero"):
+        simplify(tirx.Div(x, zero))
+    assert simplify(tirx.Sub(tirx.Add(x, y), y)).same_as(x)
+    assert isinstance(simplify(tirx.Sub(x, x)), tirx.FloatImm)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_zeros_make_products_and_quotients_nan(dtype):
+    """Of operators that are fused, and whose zeros are numbers then."""
+
+    def compute(x):
+        zeros = op.zeros_like(x)
+        parts = [op.multiply(x, zeros), op.divide(x, zeros), op.divide(zeros, x)]
+        return op.concat([*parts, op.multiply(x, op.negative(zeros))], 0)
+
+    x = np.array([2, -3, 0, -0.0, INF, -INF, NAN, 0.5, 7], dtype)
+    zeros = np.zeros(9, dtype)
+    with np.errstate(all="ignore"):
+        right = np.concatenate([x * zeros, x / zeros, zeros / x, x * -zeros])
+    found = compiled(compute, x.shape, dtype=dtype, stages=BUT_LAWS)(x)
+    np.testing.assert_array_equal(found.astype("float64"), right.astype("float64"))
+    signs = np.signbit(found.astype("float64")), np.signbit(right.astype("float64"))
+    is_zero = right == 0
+    np.testing.assert_array_equal(signs[0][is_zero], signs[1][is_zero])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_a_mask_leaves_out_makes_products_nan(dtype):
+    def compute(x):
+        return op.permute_dims(op.multiply(op.triu(x), x))
+
+    x = drawn((37, 8), dtype)
+    with np.errstate(invalid="ignore"):
+        right = (np.triu(x) * x).T
+    found = compiled(compute, x.shape, dtype=dtype, stages=BUT_LAWS)(x)
+    np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_differences_round_and_are_nan(dtype):
+    """Nothing cancels that was rounded, or is infinite."""
+
+    def compute(x, y):
+        total = op.add(x, y)
+        parts = [op.subtract(x, x), op.subtract(total, y), op.subtract(total, x)]
+        parts += [op.subtract(y, total), op.subtract(op.where(op.less(x, y), x, y), y)]
+        return op.concat(parts, 0)
+
+    x, y = (drawn((67,), dtype, share=0.1) for _ in range(2))
+    y = (y * 300).astype(dtype)
+    with np.errstate(invalid="ignore"):
+        total = x + y
+        right = [x - x, total - y, total - x, y - total, np.where(x < y, x, y) - y]
+    found = compiled(compute, x.shape, y.shape, dtype=dtype, stages=BUT_LAWS)(x, y)
+    right = np.concatenate(right)
+    np.testing.assert_array_equal(found.astype("float64"), right.astype("float64"))
 
 
 def test_a_bound_takes_one_instruction():

@@ -162,7 +162,10 @@ class _Lowering:
     def call(self, found: ir.Call) -> ir.Expr:
         name, arguments = call_name(found), list(found.args)
         halves = [isinstance(a, ir.Expr) and _is_bf16(a) for a in arguments]
-        if name == "address_of" or (not _is_bf16(found) and not any(halves)):
+        # A DLTensor keeps its element type: the extern function that is given it reads 16 bits.
+        if name in ("address_of", "tvm_stack_make_array") or (
+            not _is_bf16(found) and not any(halves)
+        ):
             return found
         if name == "if_then_else":
             condition, *branches = arguments

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.ir.transform import Sequential
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
@@ -221,3 +222,32 @@ def test_shapes_known_at_run_time_only(target):
     found = [record_of(f) for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     assert [r.name for r in found if r is not None] == ["relax.dynamic_strided_slice"]
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_products_and_quotients_with_the_constant_zero(target, dtype):
+    """TVM folds them to 0 where they are NaN, and refuses to divide by a literal zero."""
+    x = np.array([2, -3, np.nan, np.inf, 0], dtype)
+    zero = np.zeros((), dtype)
+
+    def body(builder, x):
+        constant = relax.const(zero)
+        results = [relax.op.multiply(x, constant), relax.op.multiply(constant, x)]
+        results += [relax.op.divide(x, constant), relax.op.divide(constant, x)]
+        results += [relax.op.floor_mod(x, constant)]
+        return relax.Tuple([builder.emit(result) for result in results])
+
+    # Without laws, of which some hold for finite numbers only.
+    stages = (transform.Legalize, transform.FuseOperators, transform.ScheduleKernels)
+    with target:
+        mod = Sequential([stage() for stage in (*stages, transform.LowerToVM)])(
+            module([tensor("x", x.shape, dtype)], body)
+        )
+        executable = tvm.compile(
+            mod, target, relax_pipeline=Sequential([]), tir_pipeline="tvm_fusion"
+        )
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
+    with np.errstate(all="ignore"):
+        expected = [x * zero, zero * x, x / zero, zero / x, np.mod(x, zero)]
+    for one, right in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.numpy(), right)

@@ -264,6 +264,20 @@ BUGS: tuple[Bug, ...] = (
         seeds=(1000072, 1000179),
     ),
     Bug(
+        "products with zero are zero, of NaN as well",
+        "_tvm_nan.py",
+        "(tirx.Mul, _with_zero), (tirx.Div, _with_zero)",
+        "(tirx.Div, _with_zero)",
+        seeds=(1400707,),
+    ),
+    Bug(
+        "bfloat16 is sorted without keys",
+        "ecg/legalizations/sorting.py",
+        '"bfloat16": "int32", ',
+        "",
+        seeds=(1300189,),
+    ),
+    Bug(
         "a product without terms is one",
         "frontend/normalize/over_nothing.py",
         "    if name in _PLAIN_SUMS:\n        return 0",

@@ -342,3 +342,34 @@ def test_reversed_repeats():
     x = normal((5, 17))
     right = np.tile(x, (3, 3))[:, ::-1]
     check([tensor("x", (5, 17))], body, ([x], [right]), rtol=0, atol=0)
+
+
+def test_a_constant_of_a_product_that_its_rows_read_too():
+    """Packed for the product, it would not be there for the rows."""
+    x, w = normal((1, 3, 2, 16)), normal((8, 8))
+
+    weight = relax.const(w)
+
+    def body(emit, x, bias):
+        rows = emit(OP.nn.avg_pool2d(x, (2, 2), (2, 2), (0, 1, 1, 0), count_include_pad=True))
+        low = emit(OP.minimum(rows, weight))
+        product = emit(OP.subtract(emit(OP.matmul(rows, weight)), bias))
+        return [emit(OP.maximum(low, product))]
+
+    padded = np.pad(x, [(0, 0), (0, 0), (0, 0), (1, 0)])[..., :16]
+    rows = padded.reshape(1, 3, 1, 2, 8, 2).mean((3, 5))
+    right = np.maximum(np.minimum(rows, w), rows @ w - 0.25)
+    params = [tensor("x", x.shape), tensor("bias", ())]
+    check(params, body, ([x, np.float32(0.25)], [right]))
+
+
+def test_a_sum_and_difference_that_round():
+    """As models round to integers that have no operator for it."""
+    x = normal((5, 17)) * 100
+    large = np.float32(1.5 * 2**23)
+
+    def body(emit, x):
+        constant = relax.const(large)
+        return [emit(OP.subtract(emit(OP.add(x, constant)), constant))]
+
+    check([tensor("x", (5, 17))], body, ([x], [np.round(x)]), rtol=0, atol=0)

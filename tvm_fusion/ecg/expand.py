@@ -18,6 +18,11 @@ from tvm import ir, relax, tirx
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
+# TVM computes products with the literal 0.0 and its quotients as 0, even of NaN, and refuses
+# quotients by it.
+_FOLDED_AT_ZERO = frozenset(
+    f"relax.{name}" for name in ("multiply", "divide", "floor_divide", "floor_mod", "mod")
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def stand_in(
         Where the call stands.
     dtype : callable
         Element type of each tensor's stand-in. Constants get one too, but for finite scalars that
-        keep their type: those become literals.
+        keep their type: those become literals, except zeros of products and quotients.
 
     Returns
     -------
@@ -85,6 +90,7 @@ def stand_in(
     """
     made: dict[int, relax.Var] = {}
     params: dict[relax.Var, relax.Expr] = {}
+    takes_zero = str(call.op.name) not in _FOLDED_AT_ZERO
 
     def convert(expr: relax.Expr) -> relax.Expr:
         if isinstance(expr, relax.Tuple):
@@ -100,7 +106,7 @@ def stand_in(
         if not is_tensor and not (is_var and isinstance(expr.ty, relax.ShapeType)):
             return expr
         ty = _with_dtype(expr.ty, dtype) if is_tensor else expr.ty
-        if not is_var and ty.same_as(expr.ty) and _is_number(expr):
+        if not is_var and ty.same_as(expr.ty) and _is_number(expr, takes_zero):
             return expr
         if hash(expr) not in made:
             made[hash(expr)] = relax.Var(expr.name if is_var else "constant", ty)
@@ -197,10 +203,13 @@ def _take_apart(var: relax.Var, builder: relax.BlockBuilder) -> relax.Tuple:
     return relax.Tuple([builder.emit(item) for item in items])
 
 
-def _is_number(expr: relax.Expr) -> bool:
+def _is_number(expr: relax.Expr, takes_zero: bool) -> bool:
     """Whether a constant is a scalar that legalizations can write as a literal."""
-    is_scalar = isinstance(expr, ir.GenericConst) and expr.ty.ndim == 0
-    return is_scalar and math.isfinite(expr.value.numpy().item())
+    if not isinstance(expr, ir.GenericConst) or expr.ty.ndim != 0:
+        return False
+    number = expr.value.numpy().item()
+    is_zero = isinstance(number, float) and number == 0
+    return math.isfinite(number) and (takes_zero or not is_zero)
 
 
 def _with_dtype(ty: relax.TensorType, dtype: Callable[[str], str]) -> relax.TensorType:

@@ -18,6 +18,7 @@ from .expand import Expansion, Legalization, expand, expand_by_pass, splice, sta
 from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
 from .legalizations.scan import NAME as CUMSUM
 from .legalizations.scan import has_kernel
+from .legalizations.sorting import sorted_by_keys, takes_keys
 from .record import describe, stamp
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
@@ -83,6 +84,8 @@ class _Recorded:
         self._done: dict[tuple[Hashable, ...], Expansion] = {}
 
     def __call__(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        if takes_keys(call):
+            return sorted_by_keys(builder, call)
         in_half = accumulates_in_half(call)
         inner, params = widen(call, builder) if in_half else stand_in(call, builder)
         key = _key(call, inner)

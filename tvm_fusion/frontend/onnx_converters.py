@@ -86,6 +86,7 @@ CONVERTERS: dict[str, Converter] = {
     "RoiAlign": Converter(regions.roi_align),
     "Selu": Converter(elementwise.selu),
     "SequenceInsert": Converter(sequences.insert),
+    "Sign": Converter(elementwise.sign),
     "Slice": Converter(shapes.slice_by_attributes, takes_extents=True),
     "SpaceToDepth": Converter(blocks.space_to_depth),
     "Split": Converter(shapes.split),

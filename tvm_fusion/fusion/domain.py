@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
+from .._tvm_nan import hide_from_simplifier
 from .expressions import has_division, load, map_loads, size, variables
 from .polynomial import Polynomials
 from .program import Axis
@@ -47,6 +48,8 @@ class Domain:
         """Simplify a value with all indices in it."""
         if isinstance(expr, ir.Var | tirx.IntImm):
             return expr
+        if "float" in str(expr.ty.dtype):
+            expr = hide_from_simplifier(expr)
         expr = self._analyzer.simplify(expr)
         if isinstance(expr, ir.TensorLoad):
             return self._simplify_load(expr)

@@ -51,6 +51,8 @@ CASES = {
     "exp": lambda: relax.op.exp(const(A)),
     "sigmoid": lambda: relax.op.sigmoid(const(A)),
     "negative": lambda: relax.op.negative(const(A)),
+    "sign": lambda: relax.op.sign(const(np.array([np.nan, -2.0, 0.0, np.inf], F32))),
+    "sign_of_ints": lambda: relax.op.sign(const(IDS - 1)),
     "greater": lambda: relax.op.greater(const(A), const(P)),
     "logical_not": lambda: relax.op.logical_not(const(A > 0)),
     "bitwise_and": lambda: relax.op.bitwise_and(const(IDS), const(IDS[::-1].copy())),

@@ -43,6 +43,12 @@ def test_activations_in_every_type(agrees, rng, op, dtype):
     agrees(op, {"x": x}, {"y": dtype}, expected=[result], opset=10, alpha=float(alpha))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
+def test_signs(agrees, dtype):
+    x = np.array([-3, 0, 2, 0, np.nan, np.inf] if "float" in dtype else [-3, 0, 2], dtype)
+    agrees("Sign", {"x": x}, {"y": dtype}, expected=[np.sign(x)])
+
+
 @pytest.mark.parametrize(
     ("base", "exponent"), [("int32", "int32"), ("int64", "int64"), ("int32", "int64")]
 )

@@ -31,6 +31,10 @@ def selu(x: Any) -> Any:
     return 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * (np.exp(x) - 1))
 
 
+def sign(x: Any) -> Any:
+    return np.nan_to_num(np.sign(x))  # what is neither above nor below 0 has the sign 0
+
+
 def round_half_even_distance(x: Any) -> Any:
     return np.abs(np.abs(x - np.floor(x)) - 0.5)
 
@@ -93,7 +97,7 @@ _UNARY: list[tuple[str, Any, Any, float]] = [
     ("nn.selu", nn.selu, selu, 8),
 ]
 _UNARY_EXACT: list[tuple[str, Any, Any, Any]] = [
-    ("sign", R.sign, np.sign, np.abs),
+    ("sign", R.sign, sign, np.abs),
     ("floor", R.floor, np.floor, integer_distance),
     ("ceil", R.ceil, np.ceil, integer_distance),
     ("trunc", R.trunc, np.trunc, integer_distance),

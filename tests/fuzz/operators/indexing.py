@@ -56,7 +56,9 @@ def _immediate(value: int, dtype: str) -> Any:
 
 
 def _order(x: Any, axis: int, descending: bool) -> Any:
-    return np.argsort(-x if descending else x, axis=axis, kind="stable")
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    return np.lexsort((-x, ~np.isnan(x)), axis=axis)  # NaN is the largest of all
 
 
 def _sort(x: Any, axis: int, descending: bool) -> Any:

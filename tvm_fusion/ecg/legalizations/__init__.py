@@ -10,6 +10,7 @@ from .hyperbolic import HYPERBOLIC
 from .integer_mean import NAME as MEAN
 from .integer_mean import mean
 from .log_add_exp import log_add_exp
+from .remainders import REMAINDERS
 from .scan import NAME as CUMSUM
 from .scan import cumsum
 from .scatter import NAME as SCATTER
@@ -21,6 +22,7 @@ LEGALIZATIONS: dict[str, norms.Legalization] = {
     **extrema.LEGALIZATIONS,
     **FINITENESS,
     **HYPERBOLIC,
+    **REMAINDERS,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     "relax.log_add_exp": log_add_exp,
     "relax.where": where,

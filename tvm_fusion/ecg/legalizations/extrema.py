@@ -52,8 +52,8 @@ def place_of_extremum(
         def compute(x: te.Tensor) -> te.Tensor:
             if "float" not in str(x.dtype):
                 return stock(x, call.attrs.axis, call.attrs.keepdims)
-            ordered = te.compute(x.shape, lambda *i: _ordered(x(*i), of_nan), name="ordered")
-            return stock(ordered, call.attrs.axis, call.attrs.keepdims)
+            places = te.compute(x.shape, lambda *i: ordered(x(*i), of_nan), name="ordered")
+            return stock(places, call.attrs.axis, call.attrs.keepdims)
 
         hint = str(call.op.name).rsplit(".", 1)[-1]
         return bb.call_te(compute, call.args[0], primfunc_name_hint=hint)
@@ -61,7 +61,7 @@ def place_of_extremum(
     return legalize
 
 
-def _ordered(number: ir.Expr, of_nan: Callable[[str], ir.Expr]) -> ir.Expr:
+def ordered(number: ir.Expr, of_nan: Callable[[str], ir.Expr]) -> ir.Expr:
     """Write an integer that is as large among others: both zeros are 0.
 
     Of bits alone: TVM's passes visit conditions within conditions again and again, and what a

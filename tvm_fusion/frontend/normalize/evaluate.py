@@ -319,7 +319,8 @@ _BINARY_FLOAT: dict[str, Callable[..., Any]] = {"divide": np.divide, "power": np
 _UNARY: dict[str, Callable[..., Any]] = {
     "negative": np.negative,
     "abs": np.abs,
-    "sign": np.sign,
+    # As the kernel and PyTorch do: 0 for NaN, which numpy passes on.
+    "sign": lambda x: np.nan_to_num(np.sign(x)),
     "square": np.square,
     "bitwise_not": np.bitwise_not,
     "logical_not": np.logical_not,

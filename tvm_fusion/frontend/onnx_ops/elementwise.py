@@ -76,6 +76,14 @@ def selu(node: Node) -> Any:
     return op.multiply(gamma, op.where(op.less(x, relax.const(0, dtype)), below, x))
 
 
+def sign(node: Node) -> Any:
+    """Convert Sign of floats: NaN for NaN, of which Relax's sign is 0."""
+    if is_prim_expr(node.inputs[0]) or "float" not in node.dtype():
+        return None
+    x = node.inputs[0]
+    return op.where(op.isnan(x), x, op.sign(x))
+
+
 def thresholded_relu(node: Node) -> Any:
     """Convert ThresholdedRelu: TVM multiplies by a float32 mask, which loses types and NaN."""
     x, dtype = node.inputs[0], node.dtype()

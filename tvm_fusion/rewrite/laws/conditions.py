@@ -80,6 +80,22 @@ def representable(match: Match, compute: Callable[..., np.ndarray], *names: str)
     return None
 
 
+def without_rounding(match: Match, *names: str) -> Refusal | None:
+    """Refuse to cancel a constant that is added to round: ``x + 2**23 - 2**23``.
+
+    Numbers beside one of ``2**22`` are whole or half ones in float32; models that add and subtract
+    such a constant mean the rounding.
+    """
+    for name in names:
+        value = match.value(name)
+        if value is None or not is_float(match.type(name)):
+            continue
+        mantissa = ml_dtypes.finfo(numpy_dtype(str(match.type(name).dtype))).nmant
+        if (np.abs(value.astype(np.float64)) >= 2.0 ** (mantissa - 1)).any():
+            return Refusal("rounds", f"The constant {name} is so large that adding it rounds.")
+    return None
+
+
 def all_of(*refusals: Refusal | None) -> Refusal | None:
     """Give the first refusal."""
     return next((refusal for refusal in refusals if refusal is not None), None)

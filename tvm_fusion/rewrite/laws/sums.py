@@ -1,7 +1,7 @@
 """Sums, differences and negatives.
 
 Changing the sign is exact, so laws that only do that need no flag; nor do those that cancel a
-term, which brings the result nearer to the exact one.
+term, which brings the result nearer to the exact one. A constant that is added to round is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from ...schedule.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, number, tensors
-from .conditions import representable
+from .conditions import representable, without_rounding
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741
@@ -83,36 +83,48 @@ class AddTwice(Law):
     after = a * 2
 
 
-class CancelAdded(Law):
+class _Cancel(Law):
+    cancelled: str  # the name of what is added and subtracted
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse to cancel a constant that rounds."""
+        return without_rounding(match, self.cancelled)
+
+
+class CancelAdded(_Cancel):
     """a + b - b = a."""
 
     name = "cancel_added"
     before = a + b - b
     after = a
+    cancelled = "b"
 
 
-class CancelSubtracted(Law):
+class CancelSubtracted(_Cancel):
     """a - b + b = a."""
 
     name = "cancel_subtracted"
     before = a - b + b
     after = a
+    cancelled = "b"
 
 
-class CancelDifference(Law):
+class CancelDifference(_Cancel):
     """a - (a - b) = b."""
 
     name = "cancel_difference"
     before = a - (a - b)
     after = b
+    cancelled = "a"
 
 
-class CancelSum(Law):
+class CancelSum(_Cancel):
     """a - (a + b) = -b."""
 
     name = "cancel_sum"
     before = a - (a + b)
     after = -b
+    cancelled = "a"
 
 
 class AssociateAdd(Law):
@@ -135,8 +147,16 @@ class GatherAdded(Law):
     after = a + (k + l)
 
     def check(self, match: Match) -> Refusal | None:
-        """Refuse a sum of constants that overflows."""
-        return representable(match, np.add, "k", "l")
+        """Refuse a sum of constants that overflows, or that cancels one that rounds."""
+        refusal = representable(match, np.add, "k", "l")
+        if refusal is not None:
+            return refusal
+        one, other = match.value("k"), match.value("l")
+        if one is None or other is None:
+            return None
+        one, other = one.astype(np.float64), other.astype(np.float64)
+        cancels = (np.abs(one + other) < np.maximum(np.abs(one), np.abs(other)) / 2).any()
+        return without_rounding(match, "k", "l") if cancels else None
 
 
 LAWS: tuple[Law, ...] = (

@@ -73,7 +73,7 @@ class RowContraction(Template):
             group.program,
             read.contraction,
             read.matrices,
-            constants_of(group),
+            _packable_constants(group, read.prologue),
             target,
             read.prologue,
         )
@@ -117,11 +117,17 @@ def _read(group: Group) -> _Read | Refusal:
     refusal = unpacked_pieces(group, contraction)
     if refusal is not None:
         return refusal
-    if not matrices.rows and packable(contraction, matrices, constants_of(group)) is None:
+    constants = _packable_constants(group, prologue)
+    if not matrices.rows and packable(contraction, matrices, constants) is None:
         return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
     if lanes_are_rows(read_stages(prologue.rows.prim_func(), prologue.rows.rows)):
         return Refusal("rows_across", "Rows are not contiguous in memory.")
     return _Read(prologue, contraction, matrices, stages)
+
+
+def _packable_constants(group: Group, prologue: RowPrologue) -> frozenset[ir.Var]:
+    """Return the constants that the rows do not read: a packed one is passed in no other form."""
+    return constants_of(group) - set(prologue.rows.inputs)
 
 
 def _are_rows_of(matrices: Roles, prologue: RowPrologue) -> bool:

@@ -1,0 +1,68 @@
+"""Floored quotients and remainders of floating point numbers, exact up to one rounding.
+
+TOPI's are ``floor(x / y)`` and ``x - floor(x / y) * y``, in the type of the operands: where the
+quotient is large or rounds up to an integer, what they leave is no remainder, 10000 modulo -3 is 0
+in float16. Here, as in Python, numpy and PyTorch, both come from C's fmod, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import ir, relax, te, tirx
+
+from .broadcast import elementwise
+
+_HALF = ("float16", "bfloat16")
+
+
+def _is_off(rest: ir.Expr, y: ir.Expr) -> ir.Expr:
+    """Whether a remainder has the sign of the dividend alone."""
+    zero = tirx.const(0, str(y.ty.dtype))
+    return tirx.Or(
+        tirx.And(rest < zero, y > zero),
+        tirx.And(rest > zero, y < zero),
+    )
+
+
+def _floor_mod(x: ir.Expr, y: ir.Expr) -> ir.Expr:
+    rest = tirx.Mod(x, y)
+    return tirx.Select(_is_off(rest, y), rest + y, rest)
+
+
+def _floor_divide(x: ir.Expr, y: ir.Expr) -> ir.Expr:
+    """Divide what the remainder leaves, and round away what that division rounds."""
+    dtype = str(x.ty.dtype)
+    rest = tirx.Mod(x, y)
+    one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
+    quotient = tirx.round((x - rest) / y) - tirx.Select(_is_off(rest, y), one, zero)
+    return tirx.Select(y.equal(zero), x / y, quotient)
+
+
+def _legalization(
+    name: str, function: Callable[[ir.Expr, ir.Expr], ir.Expr]
+) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:
+    stock_name = f"relax.{name}"
+
+    def value(x: ir.Expr, y: ir.Expr) -> ir.Expr:
+        dtype = str(x.ty.dtype)
+        if dtype not in _HALF:
+            return function(x, y)
+        return tirx.Cast(dtype, function(tirx.Cast("float32", x), tirx.Cast("float32", y)))
+
+    def compute(*tensors: te.Tensor) -> te.Tensor:
+        return elementwise(value, tensors, f"T_{name}")
+
+    def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        is_float = all("float" in str(arg.ty.dtype) for arg in call.args)
+        if not is_float:
+            return ir.Op.get(stock_name).get_attr("FLegalize")(bb, call)
+        return bb.call_te(compute, *call.args, primfunc_name_hint=name)
+
+    return legalize
+
+
+REMAINDERS = {
+    f"relax.{name}": _legalization(name, function)
+    for name, function in (("floor_mod", _floor_mod), ("floor_divide", _floor_divide))
+}
