@@ -340,7 +340,7 @@ def test_running_maxima_of_what_is_computed_are_no_choice_by_one_comparison():
 
     stores = []
     mod = PassNaNOn()(tvm.IRModule({"main": largest}))
-    tvm_ffi.structural_walk(mod["main"].body, (tirx.BufferStore, lambda s, _: stores.append(s)))
+    tvm_ffi.structural_walk(mod["main"].body, (tirx.BufferStore, lambda s: stores.append(s)))
     assert isinstance(stores[0].value, tirx.Select)
     assert isinstance(stores[0].value.condition, tirx.Or)
 
