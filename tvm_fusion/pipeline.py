@@ -18,6 +18,7 @@ from ._tvm import PIPELINE, register_pipelines
 from ._tvm_alignment import NaturalAlignment
 from ._tvm_bool import BytesForBooleans
 from ._tvm_cse import without_cse
+from ._tvm_extents import DivideByNoZeroExtent
 from ._tvm_flatten import s_tir_pipeline
 from ._tvm_names import ValidNames
 from ._tvm_nan import KeepNaNTests, PassNaNOn
@@ -123,9 +124,8 @@ def tir_pipeline():
         return lowered
 
     def finalize_host() -> Pass:
-        return Sequential(
-            [NaturalAlignment(), RegistersOnStack(), finalize_host_tvm(), PassNaNOn()]
-        )
+        before = [DivideByNoZeroExtent(), NaturalAlignment(), RegistersOnStack()]
+        return Sequential([*before, finalize_host_tvm(), PassNaNOn()])
 
     def finalize_device() -> Pass:
         return Sequential([ReadBehindWaits(), NarrowLanes(), finalize_device_tvm(), PassNaNOn()])
