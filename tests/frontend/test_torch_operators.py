@@ -8,6 +8,7 @@ import pytest
 import tvm_fusion
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion.decisions import recording
 
 torch = pytest.importorskip("torch")
 
@@ -194,6 +195,18 @@ def test_what_is_not_honoured_is_refused():
     refused(lambda x: x[x > 0], x, match=r"aten\.index.*depends on values.*torch\.where")
     refused(lambda x: torch.fft.rfft(x).abs(), x, match=r"_fft_r2c.*cosines and sines")
     refused(lambda x: x.sum().item() + x, x, match=r"keep it a tensor")
+
+
+def test_assertions_about_values_are_told():
+    def positive(x):
+        torch._assert_async((x > 0).all(), "all positive")
+        return x + 1
+
+    with recording() as decisions:
+        import_model(torch.export.export(Functions(positive), (torch.rand(3),)))
+    assert [d.sentence for d in decisions if d.code == "assertion"] == [
+        "An assertion about a value (all positive) is not checked when the program runs."
+    ]
 
 
 def test_an_argument_that_is_not_read_is_refused(monkeypatch):

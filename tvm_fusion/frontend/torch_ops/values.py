@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax
 
+from ...fusion.decisions import Decision, record
 from .call import Call, Unsupported
 from .registry import converts
 
@@ -20,12 +21,21 @@ def sym_size(call: Call) -> Any:
 
 
 @converts("_assert_tensor_metadata", "sym_constrain_range_for_size", "sym_constrain_range")
-@converts("_assert_scalar", "_assert_async", "_assert_async.msg", "_functional_assert_async.msg")
+@converts("_assert_scalar")
 def nothing(call: Call) -> Any:
-    """Leave assertions about shapes and values out: what holds for extents is checked at calls."""
+    """Leave assertions about shapes out: what holds for extents is checked at calls."""
     for name in call.given:
         call.raw(name)
     return None
+
+
+@converts("_assert_async", "_assert_async.msg", "_functional_assert_async.msg")
+def unchecked(call: Call) -> Any:
+    """Leave an assertion about a tensor's value out, and say so."""
+    told = f" ({call['assert_msg']})" if "assert_msg" in call else ""
+    sentence = f"An assertion about a value{told} is not checked when the program runs."
+    record(Decision(call.node.name, "", "refused", "assertion", sentence))
+    return nothing(call)
 
 
 @converts("item", "_local_scalar_dense")
