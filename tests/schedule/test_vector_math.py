@@ -141,7 +141,9 @@ def test_functions_over_the_whole_range(name):
     around = np.linspace(-110, 110, 40001)
     bits = np.random.default_rng().integers(0, 1 << 32, 1 << 16, np.uint32).view("float32")
     quarters = np.arange(1, 20001) * (np.pi / 2)
-    x = np.concatenate([sizes, -sizes, around, around / 20, around / 110, quarters, SPECIAL])
+    below_limit = 2.0**76 * np.linspace(0.9, 1, 20001)  # where sines take the next row of 2 / pi
+    parts = [sizes, -sizes, around, around / 20, around / 110, quarters, below_limit, SPECIAL]
+    x = np.concatenate(parts)
     x = np.concatenate([x.astype("float32"), bits])
     found = run(lambda emit, value: emit(getattr(relax.op, name)(value)), x)
     with np.errstate(all="ignore"):

@@ -86,7 +86,7 @@ def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
         (shifted, (quarter + _double(ahead)) * _double(0.5)),
         (rest, (first - quarter) + second + third),
         (quarter, sum_ - _double(ROUND)),
-        (sum_, first + second + _double(ROUND)),
+        (sum_, first + second + third + _double(ROUND)),  # the third may be a fifth
         (third, y * pieces[2] + y * pieces[3]),
         (second, low - (low_sum - _double(ROUND)) * _double(4)),
         (low_sum, low * _double(0.25) + _double(ROUND)),
