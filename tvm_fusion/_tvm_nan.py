@@ -7,8 +7,9 @@ which loses a NaN in ``a``; CUDA gets ``fmaxf``, which loses both; and ``a != b`
 ordered comparison, false where one is NaN. Here, behind the last pass, they become what is right:
 
     max(a, constant)   constant > a ? constant : a         one instruction of x86
-    max(a, b)          a == a ? (a > b ? a : b) : a        b is a variable or an element, too
-                       a > b or a is NaN ? a : b           a alone is, so that it is computed once
+    max(a, b)          a == a ? (a > b ? a : b) : a        both are variables or elements, computed
+                                                           once; of a running maximum a is the new
+                       a > b or a is NaN ? a : b           a alone is: the running maximum
                        llvm.maximum(a, b)                  neither is
                        max.NaN                             CUDA; one instruction from sm_80 on
     a != b             not (a == b)
@@ -22,9 +23,9 @@ becomes 0, and ``x + 2.0**23 - 2.0**23``, which rounds x to an integer, becomes 
 A variable for the operand would do without ``llvm.maximum``, which takes signed zeros apart as
 well, but TVM's code generator simplifies what is bound, at times for ever. The second form is that
 of running maxima of what is computed. LLVM 22 takes a loop of 8, 16, ... trips that ends in a
-choice by a comparison for a checksum, and follows every path back through its values, five of them
-from one choice of the first form to the one before it: for ever after 18 (HashRecognize). A choice
-by two comparisons is none to it.
+choice by a comparison for a checksum, and follows every path back through its values
+(HashRecognize): from one choice of the first form to the one before it two where that is b, but
+five where it is a, for ever after 18. A choice by two comparisons is none to it.
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ class PassNaNOn:
         on_cuda = target_kind(func) == "cuda"
         extremum = partial(_extremum, write=_for_cuda if on_cuda else _for_llvm)
         kinds = [(tirx.Max, extremum), (tirx.Min, extremum), (tirx.NE, _not_equal)]
+        if not on_cuda:
+            func = func.with_body(
+                tvm_ffi.structural_map(func.body, (tirx.BufferStore, _element_first), order="post")
+            )
         return func.with_body(tvm_ffi.structural_map(func.body, kinds, order="post"))
 
 
@@ -185,6 +190,17 @@ def isnan(value: ir.Expr) -> ir.Expr:
     return bits > tirx.IntImm(integer, infinity)
 
 
+def _element_first(store: tirx.BufferStore) -> tirx.BufferStore:
+    """Put the element of a running maximum before what it is compared with."""
+    value = store.value
+    if not isinstance(value, (tirx.Max, tirx.Min)):
+        return store
+    is_running = isinstance(value.a, ir.TensorLoad) and value.a.source.same_as(store.buffer)
+    if not is_running or not isinstance(value.b, ir.TensorLoad):
+        return store
+    return tirx.BufferStore(store.buffer, type(value)(value.b, value.a), list(store.indices))
+
+
 def _extremum(node: tirx.Max | tirx.Min, write: Callable[..., ir.Expr]) -> ir.Expr:
     if not _is_float(node.a):
         return node
@@ -201,7 +217,7 @@ def _for_llvm(kind: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
     chosen = tirx.Max if kind == "max" else tirx.Min  # the second where either is NaN
     if _is_number(b):
         return chosen(b, a)
-    if _rank(b) == 0:  # not the accumulator, whose test LLVM vectorizes with gathers: 3x3 pools
+    if _rank(b) == 0:  # the first of both, as `_extremum` has turned them around
         return tirx.Select(tirx.EQ(b, b), chosen(b, a), b)
     if _rank(a) == 0:
         beyond = (tirx.GT if kind == "max" else tirx.LT)(a, b)
