@@ -6,7 +6,7 @@ operators match in either order, so no law is written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -245,10 +245,18 @@ def _node_matches(pattern: Apply, node: Node, graph: EGraph, bound: Bindings) ->
         if first != second and pattern.operands[0] != pattern.operands[1]:
             orders.append((second, first))
     for order in orders:
-        found: list[Bindings] = [bound]
-        for part, operand in zip(pattern.operands, order, strict=True):
-            found = [more for b in found for more in matches(part, operand, graph, b)]
-        yield from found
+        yield from _all_match(pattern.operands, order, graph, bound)
+
+
+def _all_match(
+    parts: Sequence[Pattern], operands: Sequence[int], graph: EGraph, bound: Bindings
+) -> Iterator[Bindings]:
+    """Match operands one after the other; as many matches as somebody asks for are looked for."""
+    if not parts:
+        yield bound
+        return
+    for more in matches(parts[0], operands[0], graph, bound):
+        yield from _all_match(parts[1:], operands[1:], graph, more)
 
 
 # Writing -----------------------------------------------------------------------------------------

@@ -114,15 +114,16 @@ def _matches(
     found = []
     for index, law in enumerate(laws):
         new = 0
-        for number in dict.fromkeys(n for name in law.roots for n in by_name.get(name, ())):
-            for match in law.find(graph, number):
-                key = (index, number, *match.bound.values())
-                if key not in seen:
-                    seen.add(key)
-                    found.append((index, match))
-                    new += 1
-            if new >= most:
-                break
+        numbers = dict.fromkeys(n for name in law.roots for n in by_name.get(name, ()))
+        # A class of a thousand forms matches some laws in a million ways.
+        for match in (m for number in numbers for m in law.find(graph, number)):
+            key = (index, match.root, *match.bound.values())
+            if key not in seen:
+                seen.add(key)
+                found.append((index, match))
+                new += 1
+                if new >= most:
+                    break
     return found
 
 
