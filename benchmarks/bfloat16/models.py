@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import transformers
@@ -41,19 +40,14 @@ def _qwen2() -> Example:
     return transformers.Qwen2ForCausalLM(config), ids
 
 
-def _classifier(architecture: str, **options: Any) -> Callable[[], Example]:
-    def build() -> Example:
-        config = getattr(transformers, f"{architecture}Config")(num_labels=1000, **options)
-        model = getattr(transformers, f"{architecture}ForImageClassification")(config)
-        return model, {"pixel_values": torch.randn(1, 3, 224, 224)}
-
-    return build
+def _classifier(architecture: str) -> Example:
+    return torch_models.classifier(architecture)(), torch_models.image()
 
 
 OTHERS: Mapping[str, Callable[[], Example]] = {
     "qwen2": _qwen2,
-    "convnext_v2": _classifier("ConvNextV2"),
-    "segformer_b0": _classifier("Segformer"),
+    "convnext_v2": lambda: _classifier("ConvNextV2"),
+    "segformer_b0": lambda: _classifier("Segformer"),
 }
 NAMES = (*(n for n in torch_models.NAMES if not n.endswith("_dyn")), *OTHERS)
 

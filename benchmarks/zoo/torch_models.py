@@ -58,7 +58,8 @@ def _masked_ids() -> dict[str, Tensor]:
     return {**_ids(30522), "attention_mask": mask}
 
 
-def _image() -> dict[str, Tensor]:
+def image() -> dict[str, Tensor]:
+    """Draw what such a classifier takes."""
     return {"pixel_values": torch.randn(1, 3, 224, 224)}
 
 
@@ -99,7 +100,9 @@ def _efficientnet() -> nn.Module:
     return transformers.EfficientNetForImageClassification(config)
 
 
-def _classifier(architecture: str) -> Callable[[], nn.Module]:
+def classifier(architecture: str) -> Callable[[], nn.Module]:
+    """Make an image classifier of transformers' with 1,000 labels and its default sizes."""
+
     def build() -> nn.Module:
         config = getattr(transformers, f"{architecture}Config")(num_labels=1000)
         return getattr(transformers, f"{architecture}ForImageClassification")(config)
@@ -123,17 +126,17 @@ _SPECS = {
     "bert_base_dyn": _Spec(
         _bert, _masked_ids, _HIDDEN, {"input_ids": {1: "seq"}, "attention_mask": {1: "seq"}}
     ),
-    "convnext_tiny": _Spec(_classifier("ConvNext"), _image),
-    "efficientnet_b0": _Spec(_efficientnet, _image),
+    "convnext_tiny": _Spec(classifier("ConvNext"), image),
+    "efficientnet_b0": _Spec(_efficientnet, image),
     "gpt2": _Spec(_gpt2, lambda: _ids(50257)),
     "llama_4l": _Spec(_llama, lambda: _ids(32000)),
-    "mobilenet_v2": _Spec(_classifier("MobileNetV2"), _image),
-    "resnet50": _Spec(_classifier("ResNet"), _image),
+    "mobilenet_v2": _Spec(classifier("MobileNetV2"), image),
+    "resnet50": _Spec(classifier("ResNet"), image),
     "t5_small_enc": _Spec(
         lambda: transformers.T5EncoderModel(transformers.T5Config()), lambda: _ids(32128), _HIDDEN
     ),
     "unet2d": _Spec(_unet2d, _sample, "sample_out"),
-    "vit_b16": _Spec(_classifier("ViT"), _image),
+    "vit_b16": _Spec(classifier("ViT"), image),
 }
 NAMES = tuple(_SPECS)
 

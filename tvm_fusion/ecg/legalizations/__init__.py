@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..expand import Legalization
 from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool
 from .extrema import EXTREMA, from_infinity
@@ -17,7 +18,7 @@ from .scatter import NAME as SCATTER
 from .scatter import scatter_nd
 from .where import where
 
-LEGALIZATIONS: dict[str, norms.Legalization] = {
+LEGALIZATIONS: dict[str, Legalization] = {
     **norms.LEGALIZATIONS,
     **extrema.LEGALIZATIONS,
     **FINITENESS,

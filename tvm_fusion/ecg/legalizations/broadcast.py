@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm import ir, te, tirx
+from tvm import ir, relax, te, tirx
+
+from ..expand import Legalization
 
 
-def elementwise(
+def elementwise(name: str, function: Callable[..., ir.Expr]) -> Legalization:
+    """Make the legalization of an operator that is a function of scalars."""
+
+    def compute(*tensors: te.Tensor) -> te.Tensor:
+        return _broadcast(function, tensors, f"T_{name}")
+
+    def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        return bb.call_te(compute, *call.args, primfunc_name_hint=name)
+
+    return legalize
+
+
+def _broadcast(
     function: Callable[..., ir.Expr], tensors: Sequence[te.Tensor], name: str
 ) -> te.Tensor:
     """Apply a function of scalars to the elements that broadcasting brings together."""

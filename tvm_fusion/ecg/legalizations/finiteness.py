@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import ir, relax, te, tirx
+from tvm import ir, tirx
 
+from ..expand import Legalization
 from .broadcast import elementwise
-from .norms import Legalization
 
 
 def _legalization(name: str, test: Callable[[ir.Expr], ir.Expr]) -> Legalization:
     def value(x: ir.Expr) -> ir.Expr:
         return test(tirx.Cast("float32", x) if str(x.ty.dtype) == "bfloat16" else x)
 
-    def compute(x: te.Tensor) -> te.Tensor:
-        return elementwise(value, [x], f"T_{name}")
-
-    def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        return bb.call_te(compute, *call.args, primfunc_name_hint=name)
-
-    return legalize
+    return elementwise(name, value)
 
 
 #: Each tests the same number in float32, which holds every one of bfloat16.

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tvm import ir, relax, te, tirx
+from tvm import ir, relax, tirx
 
-from .norms import Legalization
+from ..expand import Legalization
+from .broadcast import elementwise
 
 _SERIES_BELOW = 1.0  # beyond it the difference of exponentials loses one bit at most
 _ATANH_BELOW = 0.25
@@ -64,14 +65,11 @@ def _odd_series(factors: Sequence[float], x: ir.Expr) -> ir.Expr:
 
 
 def _legalization(name: str, function: Callable[[ir.Expr], ir.Expr]) -> Legalization:
+    of_every_element = elementwise(name, function)
+
     def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        if str(call.args[0].ty.dtype.dtype) not in _SINH_TERMS:
-            return call
-
-        def compute(x: te.Tensor) -> te.Tensor:
-            return te.compute(x.shape, lambda *index: function(x(*index)), name=f"T_{name}")
-
-        return bb.call_te(compute, call.args[0], primfunc_name_hint=name)
+        is_known = str(call.args[0].ty.dtype.dtype) in _SINH_TERMS
+        return of_every_element(bb, call) if is_known else call
 
     return legalize
 

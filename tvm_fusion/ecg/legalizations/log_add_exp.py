@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import math
 
-from tvm import ir, relax, te, tirx
+from tvm import ir, tirx
 
 from .broadcast import elementwise
 
 
-def log_add_exp(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _value(x: ir.Expr, y: ir.Expr) -> ir.Expr:
     """``max(a, b) + log(1 + exp(-|a - b|))``; ``a + log 2`` where both are the same, infinities."""
+    dtype = str(x.ty.dtype)
+    smaller = tirx.exp(tirx.const(0, dtype) - tirx.abs(x - y))
+    different = tirx.max(x, y) + tirx.log(tirx.const(1, dtype) + smaller)
+    return tirx.Select(x.equal(y), x + tirx.const(math.log(2), dtype), different)
 
-    def value(x: ir.Expr, y: ir.Expr) -> ir.Expr:
-        dtype = str(x.ty.dtype)
-        smaller = tirx.exp(tirx.const(0, dtype) - tirx.abs(x - y))
-        apart = tirx.max(x, y) + tirx.log(tirx.const(1, dtype) + smaller)
-        return tirx.Select(x.equal(y), x + tirx.const(math.log(2), dtype), apart)
 
-    def compute(*tensors: te.Tensor) -> te.Tensor:
-        return elementwise(value, tensors, "T_log_add_exp")
-
-    return bb.call_te(compute, *call.args, primfunc_name_hint="log_add_exp")
+log_add_exp = elementwise("log_add_exp", _value)

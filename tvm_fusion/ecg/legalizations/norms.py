@@ -15,7 +15,8 @@ from typing import Any
 
 from tvm import ir, relax, te, tirx
 
-Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+from ..expand import Legalization
+
 #: Position of an element -> position of its statistics.
 Kept = Callable[[Sequence[ir.Expr]], Sequence[ir.Expr]]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import ir, relax, te, tirx
+from tvm import ir, relax, tirx
 
+from ..expand import Legalization
+from ..narrow import HALF, WIDE
 from .broadcast import elementwise
-
-_HALF = ("float16", "bfloat16")
 
 
 def _is_off(rest: ir.Expr, y: ir.Expr) -> ir.Expr:
@@ -39,25 +39,20 @@ def _floor_divide(x: ir.Expr, y: ir.Expr) -> ir.Expr:
     return tirx.Select(y.equal(zero), x / y, quotient)
 
 
-def _legalization(
-    name: str, function: Callable[[ir.Expr, ir.Expr], ir.Expr]
-) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:
+def _legalization(name: str, function: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> Legalization:
     stock_name = f"relax.{name}"
 
     def value(x: ir.Expr, y: ir.Expr) -> ir.Expr:
         dtype = str(x.ty.dtype)
-        if dtype not in _HALF:
+        if dtype not in HALF:
             return function(x, y)
-        return tirx.Cast(dtype, function(tirx.Cast("float32", x), tirx.Cast("float32", y)))
+        return tirx.Cast(dtype, function(tirx.Cast(WIDE, x), tirx.Cast(WIDE, y)))
 
-    def compute(*tensors: te.Tensor) -> te.Tensor:
-        return elementwise(value, tensors, f"T_{name}")
+    of_floats = elementwise(name, value)
 
     def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         is_float = all("float" in str(arg.ty.dtype) for arg in call.args)
-        if not is_float:
-            return ir.Op.get(stock_name).get_attr("FLegalize")(bb, call)
-        return bb.call_te(compute, *call.args, primfunc_name_hint=name)
+        return (of_floats if is_float else ir.Op.get(stock_name).get_attr("FLegalize"))(bb, call)
 
     return legalize
 

@@ -6,15 +6,9 @@ masks are, such comparisons take TVM's simplifier ten times longer a level, minu
 
 from __future__ import annotations
 
-from tvm import relax, te, tirx
+from tvm import tirx
 
 from .broadcast import elementwise
 
-
-def where(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Compute ``a if condition else b``, all three broadcast to one another."""
-
-    def compute(*tensors: te.Tensor) -> te.Tensor:
-        return elementwise(tirx.Select, tensors, "T_where")
-
-    return bb.call_te(compute, *call.args, primfunc_name_hint="where")
+#: ``a if condition else b`` of every element, all three broadcast to one another.
+where = elementwise("where", tirx.Select)
