@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import tvm
+from cpu_programs import compiled
 from group_kernels import tensor
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
-from tvm_fusion.device import parse
 from tvm_fusion.schedule.hoist_init import hoist_inits
 
 op = relax.op
@@ -64,17 +64,7 @@ def test_attention_without_keys_is_zero(dtype):
     queries = 1 if dtype == "float16" else 5
     q = tensor("q", 1, queries, 2, 8, dtype=dtype)
     k, v = (tensor(name, 1, n, 2, 8, dtype=dtype) for name in "kv")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [q, k, v]):
-        with builder.dataflow():
-            result = builder.emit_output(op.nn.attention(q, k, v))
-        builder.emit_func_output(result)
-    target = parse("cpu").tvm_target()
-    with target:
-        executable = tvm.compile(
-            builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
-        )
-    machine = relax.VirtualMachine(executable, tvm.cpu())
+    run = compiled([q, k, v], op.nn.attention)
     rng = np.random.default_rng(0)
     for length in (0, 3):
         shapes = [(1, queries, 2, 8), (1, length, 2, 8), (1, length, 2, 8)]
@@ -83,5 +73,5 @@ def test_attention_without_keys_is_zero(dtype):
         scores = a @ b.swapaxes(2, 3) / np.sqrt(8)
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
         expected = (weights @ c).transpose(0, 2, 1, 3)
-        found = machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+        found = run(*arrays)
         np.testing.assert_allclose(found, expected, atol=2e-3)
