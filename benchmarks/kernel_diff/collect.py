@@ -1,7 +1,8 @@
 """Write the kernels that the checkout in the working directory generates: one file a graph.
 
 Run as a script inside either of the two checkouts, so it uses only names that stay: the pipeline's
-stages, targets, the frontend, and the graphs of ``benchmarks.fusion`` and ``benchmarks.zoo``.
+stages, targets, the frontend, and the graphs of ``benchmarks.fusion``, ``benchmarks.gpu`` (matrix
+products of few rows, decoding attention, norms, in half precision) and ``benchmarks.zoo``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tvm import tirx
 from benchmarks import zoo
 from benchmarks.fusion import cells
 from benchmarks.fusion.graphs import GRAPHS, SIZES
+from benchmarks.gpu.catalog import works
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.mapping import TABLE, Relation
 from tvm_fusion.frontend import import_model
@@ -25,7 +27,7 @@ from tvm_fusion.pipeline import stages
 
 
 def graphs(models: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield each graph's name and what builds its module: cells, small graphs, models."""
+    """Yield each graph's name and what builds its module: cells, small graphs, timed functions, models."""
     for (first, second), cell in TABLE.items():
         if cell.relation is not Relation.BREAK:
             for number, pair in enumerate(cells.PAIRS[first.value, second.value]):
@@ -38,6 +40,8 @@ def graphs(models: list[str]) -> Iterator[tuple[str, Any]]:
         for size in SIZES:
             case = graph.case(size)
             yield f"graph-{case.name}", case.build
+    for work in works(seed=0, count=6):
+        yield f"work-{work.name}", lambda work=work: import_model(work.exported()).mod
     for name in models:
         yield f"model-{name}", lambda name=name: import_model(zoo.load(name)).mod
 
