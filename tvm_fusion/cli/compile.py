@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
+from ..device.parse import EXAMPLES
 from ..words import counted
 from .model import add_rewrite_arguments, rewrite_options
 from .notes import Notes, lines
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="cpu",
-        help="cpu (this machine, the default), cpu:NAME, cuda:sm_80,sm_90a, rocm:gfx942",
+        help=EXAMPLES,
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument(

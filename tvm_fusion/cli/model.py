@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
+from ..device.parse import EXAMPLES
 from ..rewrite.flags import FLAGS, SEARCHES
 
 
@@ -15,7 +16,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="cpu",
-        help="cpu (this machine, the default), cpu:NAME, cuda:sm_80,sm_90a, rocm:gfx942",
+        help=EXAMPLES,
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument(

@@ -14,7 +14,7 @@ import tvm_ffi
 
 from .._tvm import TVM
 from .._tvm_cuda import load_cudart
-from ..device import cuda_devices, host_cpu
+from ..device import choose_arch, cuda_devices, host_cpu
 from ..device.probe import machine
 from ..errors import UserError
 from ..threads import choose_threads
@@ -97,7 +97,7 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
             raise UserError(
                 made_for, None, "this machine shows no CUDA device: run it where one is"
             )
-        if not any(_runs_on(arch, devices[0].arch) for arch in target["archs"]):
+        if choose_arch(target["archs"], devices[0].arch) is None:
             raise UserError(
                 made_for, None, f"this device is {devices[0].arch}: compile it for that"
             )
@@ -107,16 +107,6 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
     raise UserError(
         made_for, None, "this TVM runtime has no support for it: run it on one that has"
     )
-
-
-def _runs_on(code: str, device: str) -> bool:
-    """Whether machine code runs on a device: same major version, no newer minor, 'a' exactly."""
-    if code == device:
-        return True
-    if code.endswith("a"):
-        return False
-    have, want = (int("".join(c for c in arch if c.isdigit())) for arch in (device, code))
-    return have // 10 == want // 10 and have >= want
 
 
 def _open_library(name: str) -> None:

@@ -1,7 +1,7 @@
 """Names of GPU architectures, read and written: the only place that knows their digits.
 
-``sm_90a``: compute capability 9.0, with the instructions that exist on it alone. ``gfx942``: version
-9.4, stepping 2. Code for an architecture and the device that it runs on are told apart here too.
+``sm_90a``: compute capability 9.0, with the instructions that exist on it alone. ``gfx942``:
+version 9.4, stepping 2. Which device runs which architecture's code is decided here, too.
 """
 
 from __future__ import annotations

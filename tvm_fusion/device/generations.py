@@ -63,7 +63,7 @@ _MFMA_CDNA3 = _matrix(
         "int8": [(32, 32, 16), (16, 16, 32)],
     },
 )
-_WMMA = _matrix("wmma", dict.fromkeys(("float16", "bfloat16", "int8"), [(16, 16, 16)]))
+_WMMA = _matrix("wmma", {d: [(16, 16, 16)] for d in ("float16", "bfloat16", "int8")})
 
 # Warps, registers and threads are the same for every compute capability from 7.5 on (programming
 # guide).

@@ -12,6 +12,8 @@ from .table import GPUS, REFUSED
 from .target import TargetSpec, shared_archs
 
 _GPU_KINDS: tuple[Kind, ...] = ("cuda", "rocm")
+#: What a target may look like, for a reader.
+EXAMPLES = "cpu (this machine, the default), cpu:NAME, cuda:sm_80,sm_90a, rocm:gfx942"
 _FORMS = "cpu, cpu:<name>, cuda:<sm_..>[,<sm_..>] or rocm:<gfx..>[,<gfx..>]"
 
 
@@ -23,8 +25,8 @@ def parse(target: Any) -> TargetSpec:
     target : str, dict, tvm.target.Target or TargetSpec
         ``"llvm"`` or ``"cpu"``: this machine. ``"cpu:<name>"``: LLVM's name of an x86 or Arm CPU,
         with ``,+feature`` or ``,-feature`` behind it. ``"cuda"``, ``"rocm"``: the device in this
-        machine. ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``: compiled for without being present, each
-        architecture with kernels of its own.
+        machine. ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``: compiled for without being present,
+        each architecture with kernels of its own.
         A TVM target or its dict means its kind, CPU or architecture; limits come from the device
         table, since TVM's own are missing or wrong for recent devices.
 

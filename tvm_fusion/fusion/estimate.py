@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from ..device import parse
+from ..device import device_of
 from ..ecg.graph import CONSTANTS, Graph
 from ..ecg.legalize import Legalize
 from ..schedule.template import Claim
@@ -57,7 +57,7 @@ class Estimator:
         from ..schedule.templates import templates
 
         self._target = target
-        device = parse(target).device
+        device = device_of(target)
         self._templates = templates(target)
         self._cost = CostModel(device, default_records())
         self._book = ClaimBook(self._templates, device, self._cost)

@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ..device import parse
+from ..device import device_of
 from ..ecg.graph import Graph
 from ..foreign import on_ours
 from .apply import apply_groups
@@ -72,7 +72,7 @@ def plan_module(
     """
     from ..schedule.templates import templates
 
-    device = parse(target).device
+    device = device_of(target)
     asked = templates(target)
     book = ClaimBook(asked, device, CostModel(device, default_records()), banned)
     plans: dict[relax.DataflowBlock, Plan] = {}

@@ -6,7 +6,7 @@ import tvm
 from tvm import ir, relax
 from tvm.target import Target
 
-from ..device import parse
+from ..device import device_of
 from ..ecg.graph import Graph
 from ..fusion.claims import Ban
 from ..fusion.decisions import Decision, record
@@ -45,7 +45,7 @@ def emit_groups(
     dict of GlobalVar to (str, Hashable)
         Groups whose claim was broken; the reasons stand in the decisions.
     """
-    device = parse(target).device
+    device = device_of(target)
     emitted: dict[ir.GlobalVar, Emission] = {}
     broken: dict[ir.GlobalVar, Ban] = {}
     for gvar, func in mod.functions.items():

@@ -11,7 +11,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from ..device import Device, parse
+from ..device import Device, device_of
 from .guard import Rule
 from .launches import alternatives
 
@@ -33,6 +33,7 @@ _LOWER_BLOCKS = tvm.ir.transform.Sequential(
 )
 # What a kernel may declare statically on every device; more must be asked for at launch.
 STATIC_SHARED_BYTES = 48 * 1024
+HALF_TYPES = ("float16", "bfloat16")
 VECTOR_BYTES = 16  # what a thread moves at once
 # What CUDA moves in vectors; elements of other types move one by one.
 VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
@@ -47,8 +48,9 @@ def gpu_rules() -> list[Rule]:
 
 def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
     """Say why a scheduled function cannot be launched on the target; ``None`` if it can."""
-    threads = int(target.attrs.get("max_num_threads", 1024))
-    shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
+    device = device_of(target)
+    threads = device.max_threads_per_block or 1024
+    shared = device.shared_memory_per_block or STATIC_SHARED_BYTES
     limits = {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
     for one in alternatives(func):
         lowered = _LOWER_BLOCKS(tvm.IRModule({"main": one}))["main"]
@@ -70,10 +72,9 @@ def resident(body: tirx.Stmt, blocks: int) -> tirx.Stmt:
 
 
 def has_tensor_cores(target: Target | Device) -> bool:
-    """Whether a GPU multiplies fragments of 16 terms of either half type: from sm_80 on."""
-    device = target if isinstance(target, Device) else parse(target).device
-    number = "".join(c for c in device.arch if c.isdigit())
-    return device.kind == "cuda" and int(number or 0) >= 80
+    """Whether a GPU has the instruction that multiplies fragments, for either half type."""
+    device = device_of(target)
+    return all(device.has_matrix("mma.sync", half, (16, 8, 16)) for half in HALF_TYPES)
 
 
 def _with_static_grid(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ..device import device_of
 from ..fusion.expressions import load
 from .loops import loop, prefetch, sequence
 
@@ -40,14 +40,11 @@ class VectorUnit:
 
     @classmethod
     def of(cls, target: Target) -> VectorUnit:
-        """Read LLVM's features of the target's CPU, never this machine's."""
-        features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
-        if "avx512f" in features:
-            return cls(16, 32)
-        if "avx" in features:
-            return cls(8, 16)
+        """Read what the target's CPU has."""
+        device = device_of(target)
         # Without fused instructions a product takes a register before it is added.
-        return cls(4, 32 if "neon" in features else 15)
+        count = (device.vector_registers or 16) - (not device.fused_multiply_add)
+        return cls((device.fixed_vector_bits or 128) // 32, count)
 
     def of_bits(self, bits: int) -> VectorUnit:
         """Fill the same registers with wider or narrower elements."""

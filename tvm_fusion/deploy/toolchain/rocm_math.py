@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._tvm_errors import register_errors
+from ...device import GPUS
 from ...errors import UserError
 
 INSTALL_OCML = "apt-get install -y rocm-device-libs"
@@ -28,21 +29,17 @@ _MISSING = (
 )  # fmt: skip
 _FLOAT32_ONLY = ("cos", "erf", "exp", "exp2", "log", "log10", "log2", "pow", "sin", "tanh")
 
-# AMD's libraries name an instruction set exactly; older ones lack newer names, whose code for the
-# functions above is that of the nearest relative.
-_ISA_RELATIVES = {"gfx90a": ("90a",), "gfx942": ("942", "940"), "gfx1100": ("1100", "1036", "1030")}
-_WAVE64 = {"gfx90a", "gfx942"}
-
 
 def find_ocml(arch: str) -> tuple[Path, ...]:
     """Return the bitcode files for an architecture in link order; empty where they are missing."""
+    device = GPUS[arch]
     roots = [Path(os.environ.get("ROCM_PATH", "/opt/rocm"), "amdgcn/bitcode")]
     roots += sorted(Path("/usr/lib").glob("*/amdgcn/bitcode"))
     roots += sorted(Path("/usr/lib").glob("llvm-*/lib/clang/*/amdgcn/bitcode"))
     for root in roots:
-        isa = (root / f"oclc_isa_version_{name}.bc" for name in _ISA_RELATIVES[arch])
+        isa = (root / f"oclc_isa_version_{name}.bc" for name in device.device_library)
         abi = (root / f"oclc_abi_version_{version}.bc" for version in (600, 500))
-        wave = "on" if arch in _WAVE64 else "off"
+        wave = "on" if device.warp_size == 64 else "off"
         names = ("ocml", "oclc_daz_opt_off", "oclc_finite_only_off", "oclc_unsafe_math_off",
                  "oclc_correctly_rounded_sqrt_on", f"oclc_wavefrontsize64_{wave}")  # fmt: skip
         files = [root / f"{name}.bc" for name in names]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import DataType, ir, sym, tirx
 from tvm.target import Target
 
-from ...device import Device, parse
+from ...device import Device, device_of
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
@@ -182,7 +182,7 @@ def decode(pattern: Pattern, target: Target | Device) -> Decode | None:
     target : Target or Device
         A GPU.
     """
-    device = target if isinstance(target, Device) else parse(target).device
+    device = device_of(target)
     sharing = Sharing.of(pattern)
     if sharing is None or sharing.count > MOST_ROWS:
         return None

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from tvm import DataType, ir, tirx
 from tvm.target import Target
 
+from ...device import device_of
 from ...fusion.expressions import load
 from ..copies_gpu import BYTES, commit, copy, places, wait
-from ..gpu import has_tensor_cores
 from ..loops import ceildiv, constant, index, loop, sequence, simplified, unrolled, when
 from .slim import Slim
 from .tile_sums import TileSums
@@ -40,12 +40,9 @@ class CopiedWalk:
 
     @classmethod
     def of(cls, cut: Slim, target: Target) -> CopiedWalk | None:
-        """Plan it; ``None`` for what is read directly.
-
-        Devices with tensor cores for half types are those that copy to shared memory by themselves.
-        """
+        """Plan it; ``None`` for what is read directly."""
         steps, blocks = constant(ceildiv(cut.steps, cut.slices)), constant(cut.blocks)
-        if not has_tensor_cores(target) or steps is None or blocks is None or cut.count > 1:
+        if not device_of(target).async_copy or steps is None or blocks is None or cut.count > 1:
             return None
         if blocks * cut.threads > MOST_THREADS:
             return None

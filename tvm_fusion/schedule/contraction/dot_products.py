@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
 from ..._tvm_bf16 import dot_bf16, with_dot_bf16
 from ..._tvm_buffer import declare
+from ...device import device_of
 from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
@@ -28,7 +28,6 @@ from .roles import Roles
 WORD = 32  # bits of a group of terms, and of a lane of sums
 BYTES = ("int8", "uint8")
 SIGNS = -0x7F7F7F80  # the sign bits of a word's bytes: 0x80808080
-_VNNI = {16: "avx512vnni", 8: "avxvnni"}  # by lanes of a vector
 
 
 @dataclass(frozen=True)
@@ -268,17 +267,17 @@ def dot_product(
     """
     if len(roles.reduce) > 1 and not is_packed:
         return None
-    features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
+    device = device_of(target)
     left, right = (str(bare(f).ty.dtype) for f in (roles.left, roles.right))
     what = left, right, roles.reduce[-1], roles.left
     if contraction.dtype == "int32" and left in BYTES and right in BYTES:
-        lanes = next((n for n, feature in _VNNI.items() if feature in features), None)
-        found: DotProduct | None = None if lanes is None else BytesByFour(lanes, *what)
+        bits = device.vnni_bits
+        found: DotProduct | None = None if bits is None else BytesByFour(bits // WORD, *what)
     elif contraction.dtype == "float32" and left == right == "bfloat16":
         lanes = VectorUnit.of(target).lanes
         found = HalvesOneByOne(lanes, *what) if is_packed else None
-        if "avx512bf16" in features:
-            found = HalvesByTwo(lanes, *what)
+        if device.dpbf16_bits is not None:
+            found = HalvesByTwo(device.dpbf16_bits // WORD, *what)
     else:
         return None
     terms = constant(roles.reduce[-1].extent)

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...device import Device, parse
+from ...device import Device, device_of
 from ...ecg.work import at
 from ...fusion.program import Axis
 from ..gpu import has_tensor_cores
@@ -138,7 +138,7 @@ def fragment_slim(cut: Slim, target: Target | Device) -> FragmentSlim | None:
     tile = tile_of_blocks(BLOCKS, BLOCKS_ALONG) or tile_of_blocks(1, 1)
     if tile is None:
         return None
-    device = target if isinstance(target, Device) else parse(target).device
+    device = device_of(target)
     most = RESIDENT_QUANTISED if is_quantised else RESIDENT
     resident = min(most, -(-blocks(tile) // (device.sm_count or 1)))
     steps = terms // (tile.terms * SHARERS)

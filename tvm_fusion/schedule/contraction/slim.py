@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import DataType, ir, tirx
 from tvm.target import Target
 
-from ...device import Device
+from ...device import Device, device_of
 from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
@@ -288,9 +288,7 @@ def _most_registers(sums: int) -> int:
 
 
 def _most_threads(target: Target | Device) -> int:
-    if isinstance(target, Device):
-        return target.max_threads_per_block or 1024
-    return int(target.attrs.get("max_num_threads", 1024))
+    return device_of(target).max_threads_per_block or 1024
 
 
 def _static(axes: Sequence[Axis]) -> int:

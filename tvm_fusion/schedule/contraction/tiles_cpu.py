@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...device import parse
+from ...device import device_of
 from ...foreign import SCHEDULED
 from ...fusion.program import Program
 from ..loops import block, constant, product
@@ -67,7 +67,7 @@ def tiles_cpu(
         constant(roles.reduce[-1].extent),
         _extent((*roles.batch, *roles.columns[:-1])),
         unit,
-        parse(target).device.cores,
+        device_of(target).cores,
         len(roles.reduce) > 1,
         widths,
         not is_packed,
