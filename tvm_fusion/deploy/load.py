@@ -51,10 +51,11 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     found = manifest.read(folder)
     manifest.verify(folder, found, [manifest.LIBRARY])
     _check_version(folder, found["versions"]["apache-tvm"])
-    device = _open_device(folder, found["target"])
+    device, arch = _open_device(folder, found["target"])
+    found = manifest.of_architecture(found, arch)
     library = tvm_ffi.load_module(str((folder / manifest.LIBRARY).resolve()))
     arrays = weights_file.read(folder, found)
-    given = weights_file.replacements(found, weights)
+    given = weights_file.replacements(found, weights, arch)
     tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
     if not isinstance(weights, (str, os.PathLike)):  # another artifact's are packed already
         for name in given:
@@ -81,8 +82,14 @@ def _check_version(folder: Path, made_with: str) -> None:
         )
 
 
-def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
-    """Load a target's runtime and return its device, or say why it cannot run here."""
+def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Device, str]:
+    """Load a target's runtime; return its device and the architecture whose code is the best there.
+
+    Raises
+    ------
+    UserError
+        If the target's code cannot run here.
+    """
     made_for = f"artifact {str(folder)!r} is made for {target['text']}"
     _open_library("tvm_runtime")
     if target["kind"] == "llvm":
@@ -90,20 +97,21 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
         if target["machine"] != machine() or lacking:
             here = f"this CPU is {machine()}" + (f" without {', '.join(lacking)}" * bool(lacking))
             raise UserError(made_for, None, f"{here}: compile it for this machine")
-        return tvm_ffi.device("cpu", 0)
+        return tvm_ffi.device("cpu", 0), target["archs"][0]
     if target["kind"] == "cuda":
         devices = cuda_devices()
         if not devices:
             raise UserError(
                 made_for, None, "this machine shows no CUDA device: run it where one is"
             )
-        if choose_arch(target["archs"], devices[0].arch) is None:
+        arch = choose_arch(target["archs"], devices[0].arch)
+        if arch is None:
             raise UserError(
                 made_for, None, f"this device is {devices[0].arch}: compile it for that"
             )
         load_cudart()
         _open_library("tvm_runtime_cuda")
-        return tvm_ffi.device("cuda", 0)
+        return tvm_ffi.device("cuda", 0), arch
     raise UserError(
         made_for, None, "this TVM runtime has no support for it: run it on one that has"
     )

@@ -5,18 +5,18 @@ from .model import Device, MatrixInstruction
 from .parse import device_of, parse
 from .probe import cuda_devices, host_cpu, rocm_devices
 from .table import GPUS
-from .target import TargetSpec, shared_archs
+from .target import TargetSpec, archs_of
 
 __all__ = [
     "GPUS",
     "Device",
     "MatrixInstruction",
     "TargetSpec",
+    "archs_of",
     "choose_arch",
     "cuda_devices",
     "device_of",
     "host_cpu",
     "parse",
     "rocm_devices",
-    "shared_archs",
 ]

@@ -9,7 +9,7 @@ from . import cpu, probe
 from .architecture import guess_kind
 from .model import Device, Kind
 from .table import GPUS, REFUSED
-from .target import TargetSpec, shared_archs
+from .target import TargetSpec, archs_of
 
 _GPU_KINDS: tuple[Kind, ...] = ("cuda", "rocm")
 #: What a target may look like, for a reader.
@@ -67,7 +67,8 @@ def _from_tvm(target: Any) -> TargetSpec:
     from tvm.target import Target
 
     try:
-        config = {str(key): value for key, value in Target(target).export().items()}
+        target = Target(target)
+        config = {str(key): value for key, value in target.export().items()}
     except (TypeError, ValueError) as error:
         reason = str(error).split(". ")[0]
         raise UserError(f"TVM does not take the target {target!r} ({reason})", _FORMS) from error
@@ -75,8 +76,7 @@ def _from_tvm(target: Any) -> TargetSpec:
         return cpu.from_config(config)
     kind = str(config["kind"])
     if kind in _GPU_KINDS:
-        arch = str(config.get("arch" if kind == "cuda" else "mcpu"))
-        return _gpu(kind, shared_archs(config["keys"]) or [arch])
+        return _gpu(kind, archs_of(target))
     raise UserError(f"unknown target kind {kind!r}", _FORMS)
 
 

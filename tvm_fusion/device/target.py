@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,6 +104,7 @@ class TargetSpec:
         return min(getattr(device, figure) for device in self.devices)
 
 
-def shared_archs(keys: Iterable[Any]) -> list[str]:
-    """Read the architectures back that a TVM target for several has among its keys."""
-    return [str(key) for key in keys if str(key) in GPUS]
+def archs_of(target: Any) -> list[str]:
+    """Read the architectures back that a GPU's TVM target is for: several are among its keys."""
+    several = [str(key) for key in target.keys if str(key) in GPUS]
+    return several or [str(target.attrs.get("arch" if target.kind.name == "cuda" else "mcpu"))]

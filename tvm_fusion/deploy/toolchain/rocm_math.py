@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,21 +55,33 @@ def _first_file(paths: Iterator[Path]) -> Path | None:
 
 @dataclass(frozen=True)
 class _Library:
-    """What the rules below act on while a toolchain is open."""
+    """What the rules below act on while a toolchain is open.
 
-    arch: str
-    present: bool
+    Attributes
+    ----------
+    lacking : str
+        The architectures that AMD's library was not found for.
+    """
+
+    lacking: str
 
 
 _open: list[_Library] = []
 
 
 @contextmanager
-def device_math(arch: str) -> Iterator[tuple[Path, ...]]:
-    """Lower mathematical functions for AMD inside this block; yields the bitcode to link."""
-    files = find_ocml(arch)
+def device_math(archs: Sequence[str]) -> Iterator[dict[str, tuple[Path, ...]]]:
+    """Lower mathematical functions for AMD inside this block.
+
+    Yields
+    ------
+    dict of str to tuple of Path
+        By architecture, the bitcode to link.
+    """
+    files = {arch: find_ocml(arch) for arch in archs}
     _register_rules()
-    _open.append(_Library(arch, bool(files)))
+    lacking = [arch for arch, found in files.items() if not found]
+    _open.append(_Library(", ".join(lacking)))
     try:
         yield files
     finally:
@@ -96,11 +108,9 @@ def _rule(name: str, previous: Callable[[Any], Any] | None) -> Callable[[Any], A
         if not _open or (previous is not None and not dtype.startswith("float64")):
             return previous(call) if previous is not None else call
         library = _open[-1]
-        if not library.present:
-            raise UserError(
-                f"{name} of {dtype} on {library.arch} needs AMD's device library, which is missing",
-                advice=f"run `{INSTALL_OCML}`",
-            )
+        if library.lacking:
+            found = f"{name} of {dtype} on {library.lacking} needs AMD's device library"
+            raise UserError(f"{found}, which is missing", advice=f"run `{INSTALL_OCML}`")
         return _call_ocml(name, call)
 
     return lower
