@@ -1,4 +1,4 @@
-"""One artifact for several architectures: kernels of their own, equal ones once, picked by device."""
+"""One artifact for several architectures: the kernels of each, equal ones once."""
 
 import json
 import shutil
