@@ -6,18 +6,17 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from tvm_fusion import transform
+from tvm_fusion.core.expressions import call_name, substitute, variables
+from tvm_fusion.core.template import Claim
+from tvm_fusion.deploy.count import count
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.ecg.intrinsic import call_name
-from tvm_fusion.fusion.expressions import substitute, variables
-from tvm_fusion.fusion.group import Group
-from tvm_fusion.report.count import count
+from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.attention.fragments_gpu import TURN
 from tvm_fusion.schedule.copies_gpu import BYTES, COPY
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.stream_gpu import READ
-from tvm_fusion.schedule.template import Claim
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
 SIZE = 5  # of every symbolic dimension

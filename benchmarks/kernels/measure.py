@@ -15,10 +15,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import Device
-from tvm_fusion.fusion.group import Group
+from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.contraction.row_template import RowContraction
-from tvm_fusion.schedule.template import Claim, Refusal
 
 from . import cases, machine
 

@@ -6,8 +6,8 @@ from group_kernels import group, kernel, tensor
 from tvm import relax, s_tir
 
 from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.schedule.contraction.template import Contraction
 
 op = relax.op

@@ -17,8 +17,8 @@ import tvm_ffi
 from tvm import DataType, ir, relax, tirx
 from tvm.ir.transform import PassContext
 
-from ..foreign import is_lowered, is_ours
-from ..fusion.decisions import Decision, record
+from ..core.decisions import Decision, record
+from ..core.untouched import is_lowered, is_ours
 from ..schedule.launches import launches
 from .copies import copies
 from .static_inputs import static_inputs

@@ -16,9 +16,9 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ..ecg.intrinsic import call_name
-from ..foreign import has_blocks, is_lowered, is_ours
-from ..schedule.loops import find
+from ..core.expressions import call_name
+from ..core.loops import find
+from ..core.untouched import has_blocks, is_lowered, is_ours
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM 0.27 spells it

@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
-from ..foreign import LOWERED, is_ours, on_ours
+from ..core.untouched import LOWERED, is_ours, on_ours
 from .capture import CAPTURED, CaptureLaunches
 from .dependent_launch import LaunchEarly
 from .destinations import PassDestinations

@@ -10,8 +10,8 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
+from ..core.untouched import on_ours
 from ..errors import UserError, reason_of
-from ..foreign import on_ours
 from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in

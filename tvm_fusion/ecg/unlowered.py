@@ -8,9 +8,9 @@ import tvm
 from tvm import ir, relax
 from tvm.ir.transform import PassContext
 
+from ..core.decisions import Decision, record
+from ..core.untouched import is_lowered, is_ours
 from ..errors import UserError
-from ..foreign import is_lowered, is_ours
-from ..fusion.decisions import Decision, record
 from .legalize import DISPATCHED
 
 # TVM's virtual machine has these itself, whatever it is that they are given.

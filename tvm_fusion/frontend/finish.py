@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from ..config import FusionConfig
-from ..foreign import is_ours, on_ours
+from ..core.untouched import is_ours, on_ours
 from ..signature import DimRange
 from .normalize import NormalizeImport
 from .precision import ToHalfPrecision

@@ -11,6 +11,7 @@ from onnx.inliner import inline_local_functions
 from tvm import tirx
 
 from ..config import FusionConfig
+from ..core.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
 from . import Imported, onnx_file, preflight
@@ -21,7 +22,6 @@ from .finish import finish
 from .onnx_importer import Importer
 from .onnx_rewrite import without_optionals
 from .onnx_types import infer_types
-from .weights import WeightNames, tracking
 
 
 def from_file(path: str | os.PathLike, config: FusionConfig) -> Imported:

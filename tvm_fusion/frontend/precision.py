@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tvm
 
-from ..foreign import is_ours
+from ..core.untouched import is_ours
 from .half_precision_rewriter import to_half_precision
 
 _STORAGE = {"fp16": "float16", "bf16": "bfloat16"}

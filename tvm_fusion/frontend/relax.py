@@ -10,9 +10,9 @@ import tvm
 from tvm import relax, tirx
 
 from ..config import FusionConfig
+from ..core.decisions import Decision, record
+from ..core.untouched import is_ours
 from ..errors import UserError
-from ..foreign import is_ours
-from ..fusion.decisions import Decision, record
 from ..signature import DimRange, Signature
 from . import Imported
 from .describe import signature_of

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..foreign import is_ours
+from ..core.untouched import is_ours
 
 
 def without_tuples(mod: tvm.IRModule) -> tvm.IRModule:

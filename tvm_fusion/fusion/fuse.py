@@ -7,15 +7,16 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from ..core.template import TEMPLATE, Ban
+from ..core.templates import templates
+from ..core.untouched import on_ours
 from ..device import parse
 from ..ecg.graph import Graph
-from ..foreign import on_ours
+from ..program.group import Group
 from .apply import apply_groups
-from .claims import Ban, ClaimBook
+from .claims import ClaimBook
 from .cost import CostModel
-from .group import Group
 from .plan import Plan, plan
-from .primitive import TEMPLATE
 from .records import default_records
 
 
@@ -70,8 +71,6 @@ def plan_module(
     dict of DataflowBlock to Plan
         In the order of functions and blocks.
     """
-    from ..schedule.templates import templates
-
     device = parse(target).device
     asked = templates(target)
     book = ClaimBook(asked, device, CostModel(device, default_records()), banned)

@@ -6,8 +6,8 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 
-from .._tvm_reshape import is_reshape
-from ..foreign import has_blocks, on_ours
+from .._tvm.reshape import is_reshape
+from ..core.untouched import has_blocks, on_ours
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanLayout")

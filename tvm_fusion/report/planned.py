@@ -10,15 +10,16 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
-from .._tvm_errors import register_errors
+from .._tvm.errors import register_errors
 from ..config import FusionConfig
+from ..core.untouched import on_ours
 from ..deploy.lower import LowerToVM
 from ..device import TargetSpec, parse
 from ..errors import UserError
-from ..foreign import on_ours
 from ..frontend import Imported, import_model
 from ..fusion.fuse import apply_plans, plan_module
 from ..fusion.plan import Plan
+from ..pipeline import STAGES, stage
 
 register_errors()
 
@@ -138,8 +139,6 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
 
 def _stages(config: FusionConfig) -> tuple[list[Pass], list[Pass]]:
     """List the passes before and behind fusion."""
-    from ..pipeline import STAGES, stage
-
     names = [name for name, _ in STAGES]
     position = names.index("fusion")
     before, behind = names[:position], names[position + 1 :]

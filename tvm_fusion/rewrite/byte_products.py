@@ -11,9 +11,9 @@ import tvm_ffi
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
+from ..core.decisions import Decision, record
+from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name, rewrite
-from ..frontend.weights import derived
-from ..fusion.decisions import Decision, record
 from .changes import Change, note
 
 BYTES = ("int8", "uint8")

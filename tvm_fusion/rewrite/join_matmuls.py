@@ -15,9 +15,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..foreign import is_ours
-from ..frontend.weights import derived
-from ..fusion.decisions import Decision, record
+from ..core.decisions import Decision, record
+from ..core.untouched import is_ours
+from ..core.weight_names import derived
 from .changes import Change, note
 
 

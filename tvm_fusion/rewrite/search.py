@@ -11,8 +11,8 @@ from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from ..foreign import is_ours
-from ..fusion.decisions import Decision, record
+from ..core.decisions import Decision, record
+from ..core.untouched import is_ours
 from ..fusion.estimate import Estimator, RegionCost
 from .attribution import Account, Accountant, change_of, variable_of
 from .changes import Gain, is_noting, note, note_uses

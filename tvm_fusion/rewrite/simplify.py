@@ -10,13 +10,13 @@ from tvm.ir.transform import Pass, PassContext
 from tvm.target import Target
 
 from ..config import FusionConfig
-from ..foreign import on_ours
+from ..core.decisions import Decision, record
+from ..core.flags import Search
+from ..core.untouched import on_ours
 from ..frontend.normalize.fold_constants import FoldConstants
-from ..fusion.decisions import Decision, record
 from . import rules
 from .batch_matmuls import BatchMatmuls
 from .byte_products import ByteProducts
-from .flags import Search
 from .greedy import GreedyEquivalents
 from .join_matmuls import JoinMatmuls
 from .recompose.recompose import Recompose
@@ -38,7 +38,7 @@ class Rewrite:
         How equal forms are found; "none" leaves all algebra out.
     allow : collection of str
         Flags of laws outside floating point's promise:
-        :data:`tvm_fusion.rewrite.flags.FLAGS`.
+        :data:`tvm_fusion.core.flags.FLAGS`.
     without : collection of str
         Names of rules that may not be used.
 

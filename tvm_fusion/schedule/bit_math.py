@@ -15,7 +15,7 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
-from ..ecg.intrinsic import call_name
+from ..core.expressions import call_name
 
 _NAME = "tvm_fusion_masked"
 # (x & mask) ^ other as a table: where the bits of 0xF0, 0xCC and 0xAA are the operands.

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from .._tvm_buffer import scratch
-from .loops import index
+from .._tvm.buffer import scratch
+from ..core.loops import index
 
 BYTES = 16  # of a copy
 COPY = "copy_vector"

@@ -20,9 +20,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..ecg.intrinsic import call_name
+from ..core.expressions import call_name
+from ..core.loops import NEAR, find
 from .half_functions import argument_of, call, widen
-from .loops import NEAR, find
 
 HALF_TYPES = frozenset({"float16", "bfloat16"})
 # Those that also have a form for float16's range.

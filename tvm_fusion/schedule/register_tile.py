@@ -15,8 +15,8 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ..fusion.expressions import load
-from .loops import loop, prefetch, sequence
+from ..core.expressions import load
+from ..core.loops import loop, prefetch, sequence
 
 WIDEST = 64  # elements of one vector expression
 

@@ -9,13 +9,13 @@ from tvm.target import Target
 from written import Agreeable, cleaned, const, module, op, tensor
 
 from tvm_fusion import transform
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core import templates
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.fusion.estimate import RegionCost
 from tvm_fusion.rewrite.recompose import price as pricing
 from tvm_fusion.rewrite.recompose.kinds import KINDS, kinds
 from tvm_fusion.rewrite.recompose.price import Price
 from tvm_fusion.rewrite.recompose.recompose import recompose
-from tvm_fusion.schedule import templates
 
 CPU = Target("llvm")
 X, V = tensor(5, 37), tensor(37)
@@ -49,8 +49,8 @@ def test_the_planner_finds_the_operator_no_dearer():
 
 
 def test_without_a_template_that_claims_it_the_written_out_form_stays(monkeypatch):
-    without_rows = tuple(t for t in templates._CPU if t.name != "rows")
-    monkeypatch.setattr(templates, "_CPU", without_rows)
+    without_rows = tuple(t for t in templates._built_in["cpu"] if t.name != "rows")
+    monkeypatch.setitem(templates._built_in, "cpu", without_rows)
     mod = cleaned(module(rms_norm, X, V))
     after, (decision,) = run(mod)
     assert_structural_equal(after, mod)

@@ -4,7 +4,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.fusion.estimate import RegionCost
 from tvm_fusion.rewrite.recompose.kinds import kinds
 from tvm_fusion.rewrite.recompose.price import Price

@@ -29,6 +29,7 @@ from group_kernels import (
 )
 from tvm import ir, s_tir, tirx
 
+from tvm_fusion.core.loops import find
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.decode import decode
@@ -36,7 +37,6 @@ from tvm_fusion.schedule.attention.match import FLOATS, read
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.copies_gpu import COPY
 from tvm_fusion.schedule.gpu import check_gpu
-from tvm_fusion.schedule.loops import find
 
 TEMPLATE = Attention(True)
 

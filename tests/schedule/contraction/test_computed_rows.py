@@ -9,13 +9,13 @@ import tvm
 from group_kernels import CPU, CUDA, check, group, tensor
 from tvm import relax, tirx
 
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.fusion.cost import CostModel
-from tvm_fusion.fusion.group import Group
 from tvm_fusion.pipeline import relax_pipeline
+from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.contraction.row_template import RowContraction
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.rows.template import Rows
-from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
 m = tirx.Var("m", "int64")

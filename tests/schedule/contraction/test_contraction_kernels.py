@@ -8,7 +8,7 @@ from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, te
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax, tirx
 
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.schedule.contraction.template import DEAR_PROLOGUE, Contraction
 
 op = relax.op

@@ -17,11 +17,11 @@ from group_kernels import (
 from quantised_products import along, inputs_of, int4, int8
 from tvm import relax, tirx
 
+from tvm_fusion.core.expressions import call_name
+from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
-from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.gpu import check_gpu
-from tvm_fusion.schedule.loops import find
 
 op = relax.op
 TEMPLATE = Contraction(True)

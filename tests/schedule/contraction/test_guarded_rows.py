@@ -7,8 +7,8 @@ import tvm
 from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
 from tvm import relax, tirx
 
+from tvm_fusion.core.loops import find
 from tvm_fusion.schedule.contraction.template import Contraction
-from tvm_fusion.schedule.loops import find
 
 op = relax.op
 n = tirx.Var("n", "int64")

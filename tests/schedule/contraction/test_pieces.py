@@ -5,10 +5,10 @@ import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
 from tvm import relax, tirx
 
+from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.inline import inlined
-from tvm_fusion.schedule.template import Claim, Refusal
 
 op = relax.op
 n = tirx.Var("n", "int64")

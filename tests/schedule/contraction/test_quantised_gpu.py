@@ -5,10 +5,10 @@ from group_kernels import CPU, CUDA, close, compiles_for_cuda, group, kernel, ru
 from quantised_products import along, inputs_of, int4, int8
 from tvm import DataType, ir, tirx
 
-from tvm_fusion.ecg.intrinsic import call_name
+from tvm_fusion.core.expressions import call_name
+from tvm_fusion.core.loops import find
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.gpu import check_gpu
-from tvm_fusion.schedule.loops import find
 from tvm_fusion.schedule.stream_gpu import BYTES, READ
 
 TEMPLATE = Contraction(True)

@@ -5,8 +5,8 @@ import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
 from tvm import relax
 
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.contraction.template import Contraction
-from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
 TEMPLATE = Contraction(True)

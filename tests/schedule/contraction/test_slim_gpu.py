@@ -5,10 +5,10 @@ import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, tensor
 from tvm import relax, s_tir, tirx
 
+from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.copies_gpu import COPY
-from tvm_fusion.schedule.loops import find
 
 op = relax.op
 n = tirx.Var("n", "int64")

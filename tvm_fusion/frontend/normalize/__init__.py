@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from ...foreign import on_ours
+from ...core.untouched import on_ours
 from .apply_ranges import ApplyRanges
 from .boolean_arithmetic import BooleanArithmetic
 from .clamp_take import ClampTake

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ...foreign import is_ours
+from ...core.untouched import is_ours
 
 #: A rule takes a value whose operands are rewritten already, and returns its replacement or None.
 Rule = Callable[[Any, "Scope"], Any]

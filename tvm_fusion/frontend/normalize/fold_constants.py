@@ -11,10 +11,10 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...foreign import is_ours
-from ..weights import derived
+from ...core.evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
+from ...core.untouched import is_ours
+from ...core.weight_names import derived
 from .engine import Scope, op_name, rewrite
-from .evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
 
 #: A result may be that many bytes larger than the constants that it replaces.
 GROWTH_LIMIT = 1 << 20

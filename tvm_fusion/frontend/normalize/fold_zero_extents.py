@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-from ...foreign import is_lowered, is_ours, is_scheduled
+from ...core.untouched import is_lowered, is_ours, is_scheduled
 from .engine import Scope, op_name, rewrite
 from .over_nothing import fields, has_zero, result_over_nothing
 

@@ -7,8 +7,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ...core.untouched import is_ours
 from ...errors import UserError
-from ...foreign import is_ours
 
 
 @tvm.transform.module_pass(opt_level=0, name="LiftFunctions")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from ...core.evaluate import numpy_dtype
 from ...errors import UserError
-from .evaluate import numpy_dtype
 
 # Elements are read, but there are none; numpy and PyTorch refuse these, too.
 _READS = frozenset(

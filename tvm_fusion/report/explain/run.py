@@ -8,22 +8,23 @@ from contextlib import nullcontext
 from typing import Any
 
 from ...config import FusionConfig
+from ...core.decisions import Decision, record, recording
+from ...core.template import Claim
+from ...deploy.count import Count, count, count_stock
 from ...ecg.mapping import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
 from ...errors import reason_of
 from ...fusion.cost import CostModel
-from ...fusion.decisions import Decision, record, recording
 from ...fusion.plan import Plan
 from ...fusion.records import default_records
 from ...fusion.views import ViewPath, view_paths
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
 from ...rewrite.recompose.kinds import KINDS
-from ...schedule.template import Claim
-from ..count import Count, count, count_stock
 from ..planned import PlannedModel, plan_model
-from .result import Counts, Edge, Explanation, Group, Member
+from .parts import Counts, Edge, Group, Member
+from .result import Explanation
 from .rewriting import Rewriting
 
 
@@ -182,7 +183,7 @@ def _refused(function: str, plan: Plan) -> list[Edge]:
 
 
 def _count(planned: PlannedModel, scheduled: Any) -> Counts:
-    from ..._tvm import PIPELINE
+    from ..._tvm.versions import PIPELINE
     from ...deploy.weights import MIN_BYTES, lift_constants
 
     lowered = planned.lowered(lift_constants(scheduled, MIN_BYTES).mod)

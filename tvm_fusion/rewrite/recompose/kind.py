@@ -11,7 +11,7 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
-from ...frontend.normalize.evaluate import evaluate
+from ...core.evaluate import evaluate
 from .view import View, dtype_of, known_shape, same_shape
 
 #: Writes an operator; takes what stands for the leaves now, in their order.

@@ -10,8 +10,8 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
+from ...core.template import Template
 from ...fusion.estimate import Estimator, RegionCost
-from ...schedule.template import Template
 from ..emit import Emitter, build_function, function_of, parameters
 from ..head import Head, Heads, is_tensor, operands
 from ..regions import Region

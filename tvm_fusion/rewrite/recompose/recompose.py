@@ -10,8 +10,8 @@ from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from ...foreign import is_lowered, is_ours
-from ...fusion.decisions import Decision, record
+from ...core.decisions import Decision, record
+from ...core.untouched import is_lowered, is_ours
 from ..changes import Change, Gain, note, note_uses
 from ..saturate import Use
 from .kind import Found, Kind, Miss, Writer

@@ -7,12 +7,9 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Program
-from ..contraction.graft import epilogue
-from ..gpu import resident
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     coordinates,
     index,
@@ -26,6 +23,9 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...program.program import Program
+from ..contraction.graft import epilogue
+from ..gpu import resident
 from .decode import Decode
 from .pattern import FLOAT
 from .rows_cpu import LOWEST, float_

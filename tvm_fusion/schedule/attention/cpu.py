@@ -11,10 +11,9 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Program
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -27,6 +26,7 @@ from ..loops import (
     sequence,
     tasks,
 )
+from ...program.program import Program
 from ..register_tile import accumulate, clear, each
 from .keys_cpu import pack_keys, pack_values
 from .pattern import FLOAT, Pattern

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from tvm import DataType, ir, sym, tirx
 from tvm.target import Target
 
+from ...core.expressions import loads, variables
+from ...core.loops import constant, index, product, substitute, threads
 from ...device import Device, parse
 from ...ecg.work import at
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis
+from ...program.stage import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
 from ..gpu import VECTOR_BYTES, has_tensor_cores
-from ..loops import constant, index, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing
 from .tensor_cut import (

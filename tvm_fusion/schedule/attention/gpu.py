@@ -10,11 +10,9 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Program
-from ..contraction.graft import epilogue
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     ceildiv,
     coordinates,
@@ -28,6 +26,8 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...program.program import Program
+from ..contraction.graft import epilogue
 from .pattern import FLOAT, Pattern
 from .rows_cpu import LOWEST, float_
 from .tiles_gpu import Tiles

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from tvm import ir, tirx
 from tvm.tirx.op import tvm_warp_shuffle
 
+from ...core.loops import index, unrolled
 from ..gpu import ALL
-from ..loops import index, unrolled
 
 Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
 Every = Callable[[Callable[[ir.Expr, ir.Expr], tirx.Stmt]], tirx.Stmt]

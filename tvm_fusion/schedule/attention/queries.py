@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import variables
+from ...core.expressions import variables
 from .decode import Decode, streamed, width_of
 from .staged_gpu import VECTOR
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
+from ...core.expressions import load
+from ...core.loops import block, constant, index, local, loop, sequence, substitute
 from ..contraction.graft import epilogue, is_vector_code
-from ..loops import block, constant, index, local, loop, sequence, substitute
 from ..vector_math import vector_math
 from .lanes import along, vector
 from .pattern import FLOAT, Pattern

@@ -8,10 +8,20 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
+    block,
+    coordinates,
+    index,
+    local,
+    loop,
+    sequence,
+    simplified,
+    substitute,
+    when,
+)
 from ..address import same
-from ..loops import block, coordinates, index, local, loop, sequence, simplified, substitute, when
 from .decode import Decode
 from .pattern import FLOAT
 from .rows_cpu import LOWEST, float_

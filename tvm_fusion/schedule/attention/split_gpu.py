@@ -14,11 +14,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ...fusion.program import Axis, Program
-from ..address import conditions_of
-from ..gpu import resident
-from ..loops import (
+from ...core.expressions import load
+from ...core.loops import (
     block,
     coordinates,
     index,
@@ -30,6 +27,10 @@ from ..loops import (
     threads,
     when,
 )
+from ...program.program import Program
+from ...program.stage import Axis
+from ..address import conditions_of
+from ..gpu import resident
 from .decode import Decode
 from .lanes_gpu import over_lanes
 from .pattern import FLOAT

@@ -6,20 +6,11 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ...fusion.program import Axis
+from ...core.expressions import load
+from ...core.loops import coordinates, index, loop, sequence, simplified, substitute, unrolled, when
+from ...program.stage import Axis
 from ..address import conditions_of
 from ..copies_gpu import commit, copy, meet, places, wait
-from ..loops import (
-    coordinates,
-    index,
-    loop,
-    sequence,
-    simplified,
-    substitute,
-    unrolled,
-    when,
-)
 from .decode import Decode
 from .tensor_cut import TENSOR_KEYS
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
+from ...core.expressions import load
+from ...core.loops import coordinates, index, sequence, substitute, when
 from ..contraction.fragments import CHUNK, LINES, SHARERS, SUMS, multiply
-from ..loops import coordinates, index, sequence, substitute, when
 from .decode import Decode
 from .fragments_gpu import turn
 from .lanes_gpu import Combine, over_lanes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
+from ...core.loops import coordinates, index, loop, sequence, substitute
 from ..contraction.fragments import CHUNK, LINES, SHARERS
-from ..loops import coordinates, index, loop, sequence, substitute
 from .decode import Decode
 from .queries import Queries
 from .rows_cpu import LOWEST, float_

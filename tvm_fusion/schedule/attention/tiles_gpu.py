@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..loops import constant, index, loop, threads, when
+from ...core.loops import constant, index, loop, threads, when
 from .pattern import Pattern
 
 THREADS = 256

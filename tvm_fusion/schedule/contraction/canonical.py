@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load, loads, variables
-from ...fusion.program import Axis, Program, Stage
-from ..loops import index, substitute
+from ..._tvm.buffer import declare
+from ...core.expressions import load, loads, variables
+from ...core.loops import index, substitute
+from ...program.program import Program
+from ...program.stage import Axis, Stage
 from .operands import SumOfProducts
 
 RESULT = "contraction_result"

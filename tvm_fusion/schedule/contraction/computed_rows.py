@@ -8,9 +8,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load
-from ..loops import index, loop
+from ..._tvm.buffer import declare
+from ...core.expressions import load
+from ...core.loops import index, loop
 from ..rows.cpu import row_by_number
 from .left_cpu import Left, RowBlock
 from .roles import Roles

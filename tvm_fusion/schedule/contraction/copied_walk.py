@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from tvm import DataType, ir, tirx
 from tvm.target import Target
 
-from ...fusion.expressions import load
+from ...core.expressions import load
+from ...core.loops import ceildiv, constant, index, loop, sequence, simplified, unrolled, when
 from ..copies_gpu import BYTES, commit, copy, places, wait
 from ..gpu import has_tensor_cores
-from ..loops import ceildiv, constant, index, loop, sequence, simplified, unrolled, when
 from .slim import Slim
 from .tile_sums import TileSums
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Program
+from ...core.expressions import loads, variables
+from ...core.loops import constant
+from ...program.program import Program
 from ..address import known_step
 from ..block_info import block_info
 from ..cpu import Registers, plain_nest, tile_contraction
-from ..loops import constant
 from ..vector_math import vector_math
 from .canonical import Apart, canonical, over
 from .graft import graft

@@ -16,11 +16,11 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ..._tvm_bf16 import dot_bf16, with_dot_bf16
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load
-from ...fusion.program import Axis
-from ..loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
+from ..._tvm.bf16 import dot_bf16, with_dot_bf16
+from ..._tvm.buffer import declare
+from ...core.expressions import load
+from ...core.loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
+from ...program.stage import Axis
 from ..register_tile import Element, VectorUnit, asking
 from .operands import SumOfProducts
 from .roles import Roles

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import choice
+from ...core.expressions import call_name, choice
+from ...core.loops import constant, index
 from ..address import is_aligned, offset
 from ..gpu import VECTOR_BYTES, VECTOR_TYPES
-from ..loops import constant, index
 
 BYTES = frozenset({"int8", "uint8"})
 _WORD = 4  # bytes of the narrowest vector of bytes

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import is_expensive, load, variables
+from ..._tvm.buffer import declare
+from ...core.expressions import is_expensive, load, variables
+from ...core.loops import constant, index, loop, sequence, substitute, when
 from ..estimate import operations
-from ..loops import constant, index, loop, sequence, substitute, when
 from ..register_tile import each, in_vectors
 from ..vector_math import vector_math
 from .graft import epilogue, is_vector_code

@@ -10,10 +10,10 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.program import Program
+from ..._tvm.buffer import scratch
+from ...core.loops import block, index, kernel, sequence, threads
+from ...program.program import Program
 from ..gpu import resident
-from ..loops import block, index, kernel, sequence, threads
 from .fragment_slim import FragmentSlim
 from .fragment_walk import FragmentWalk
 from .slim_gpu import finish

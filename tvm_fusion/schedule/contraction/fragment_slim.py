@@ -13,11 +13,11 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ...core.loops import constant, index, product
 from ...device import Device, parse
 from ...ecg.work import at
-from ...fusion.program import Axis
+from ...program.stage import Axis
 from ..gpu import has_tensor_cores
-from ..loops import constant, index, product
 from .elements import Elements
 from .fragments import CHUNK, LINES, SHARERS, SUMS
 from .half_numbers import FRACTION, scaled_number

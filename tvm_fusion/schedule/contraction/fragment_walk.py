@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
+from ...core.expressions import load
+from ...core.loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
 from .elements import Elements
 from .fragment_slim import FragmentSlim, bare
 from .fragment_weights import FragmentWeights, Where

@@ -11,8 +11,8 @@ from operator import mul
 
 from tvm import ir, sym, tirx
 
-from ...fusion.expressions import variables
-from ..loops import sequence, substitute
+from ...core.expressions import variables
+from ...core.loops import sequence, substitute
 from .elements import Elements, Vector
 from .fragment_slim import FragmentSlim, bare
 from .fragments import CHUNK

@@ -6,9 +6,9 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.target import Target
 
+from ...core.decisions import Decision, record
 from ...errors import reason_of
-from ...fusion.decisions import Decision, record
-from ...fusion.program import Program
+from ...program.program import Program
 from ..gpu import check_gpu, rule
 from ..launches import launches
 from .canonical import canonical, gathered

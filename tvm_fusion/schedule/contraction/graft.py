@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from ...ecg.intrinsic import call_name
-from ...foreign import SCHEDULED
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Program
-from ..loops import find, sequence, substitute
+from ...core.expressions import call_name, loads, variables
+from ...core.loops import find, sequence, substitute
+from ...core.untouched import SCHEDULED
+from ...program.program import Program
 from .operands import Result, SumOfProducts
 
 

@@ -11,8 +11,8 @@ from itertools import groupby
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..loops import index, local, sequence, unrolled
+from ...core.expressions import load
+from ...core.loops import index, local, sequence, unrolled
 from .fragment_slim import FragmentSlim
 from .fragments import CHUNK, SUMS, multiply
 from .half_numbers import Part

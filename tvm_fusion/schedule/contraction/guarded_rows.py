@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...fusion.expressions import variables
-from ...fusion.program import Axis, Program
-from ..loops import block, constant, index, one_of, substitute
+from ...core.expressions import variables
+from ...core.loops import block, constant, index, one_of, substitute
+from ...program.program import Program
+from ...program.stage import Axis
 from .fragment_gpu import fragment_gpu
 from .fragment_slim import fragment_slim
 from .operands import Result, SumOfProducts

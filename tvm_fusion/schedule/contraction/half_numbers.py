@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..loops import index, local, sequence
+from ...core.expressions import load
+from ...core.loops import index, local, sequence
 from .bit_fields import Field, field_of
 from .registers import Registers, Word
 from .weights import FLOATS, factors

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..loops import coordinates, product, substitute
+from ...core.loops import coordinates, product, substitute
 from .roles import Roles
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Program, Stage
-from ..template import Refusal
+from ...core.expressions import is_load_of, loads
+from ...core.template import Refusal
+from ...program.contractions import factors_of
+from ...program.program import Program
+from ...program.stage import Stage
 from .results import Result, result_of
 from .together import Pieces, with_pieces
-
-__all__ = ["Result", "SumOfProducts", "analyse", "is_contraction"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class SumOfProducts:
         """One summand, in the type of the sum."""
         target = self.stage.targets[0]
         update = self.stage.values[0]
-        own = update.a if _is_load_of(update.a, target) else update.b
+        own = update.a if is_load_of(update.a, target) else update.b
         return update.b if own.same_as(update.a) else update.a
 
 
@@ -122,40 +121,3 @@ def _with_pieces(
         return None
     dtype = str(stage.targets[0].ty.dtype)
     return SumOfProducts(split, *factors, dtype, total, results, pieces)
-
-
-def is_contraction(stage: Stage) -> bool:
-    """Whether a stage sums products of two operands that differ."""
-    factors = None if stage.is_map else factors_of(stage)
-    return factors is not None and not tvm_ffi.structural_equal(*factors)
-
-
-def factors_of(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
-    """Split ``T[..] + a * b`` into a and b, one of which must miss an axis that the other has."""
-    update = stage.values[0]
-    if len(stage.targets) != 1 or not isinstance(update, tirx.Add):
-        return None
-    first = stage.init[0] if stage.init else None
-    if not isinstance(first, (tirx.IntImm, tirx.FloatImm)) or float(first.value) != 0:
-        return None
-    target = stage.targets[0]
-    if _is_load_of(update.a, target):
-        term = update.b
-    elif _is_load_of(update.b, target):
-        term = update.a
-    else:
-        return None
-    while isinstance(term, tirx.Cast):
-        term = term.value
-    if not isinstance(term, tirx.Mul):
-        return None
-    left, right = term.a, term.b
-    if not loads(left) or not loads(right):
-        return None
-    axes = {a.var for a in stage.axes}
-    alone = [axes - variables(left), axes - variables(right)]
-    return (left, right) if alone[0] or alone[1] else None
-
-
-def _is_load_of(expr: ir.Expr, buffer: ir.Var) -> bool:
-    return isinstance(expr, ir.TensorLoad) and expr.source.same_as(buffer)

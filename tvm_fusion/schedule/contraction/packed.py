@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load, loads, variables
-from ...fusion.program import Axis
-from ..loops import block, constant, index, substitute
+from ..._tvm.buffer import declare
+from ...core.expressions import load, loads, variables
+from ...core.loops import block, constant, index, substitute
+from ...program.stage import Axis
 from .blocking import BUFFER
 from .canonical import nest
 from .operands import SumOfProducts

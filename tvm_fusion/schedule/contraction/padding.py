@@ -7,11 +7,11 @@ import math
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import variables
-from ...fusion.program import Axis
+from ..._tvm.buffer import declare
+from ...core.expressions import variables
+from ...core.loops import ceildiv, constant, index, substitute
+from ...program.stage import Axis
 from ..address import conditional_loads
-from ..loops import ceildiv, constant, index, substitute
 from .canonical import Apart
 from .operands import SumOfProducts
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load, loads
+from ..._tvm.buffer import declare
+from ...core.expressions import load, loads
+from ...core.loops import constant, index, loop, over, sequence, substitute
 from ..address import known_step
-from ..loops import constant, index, loop, over, sequence, substitute
 from ..register_tile import in_vectors
 from .roles import Roles
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
 
-from ...fusion.expressions import load
+from ...core.expressions import load
+from ...core.loops import index, local, loop, sequence, substitute
 from .. import stream_gpu
-from ..loops import index, local, loop, sequence, substitute
 from .elements import BYTES, Vector
 
 _WORD_BYTES = 4

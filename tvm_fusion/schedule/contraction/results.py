@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Stage
-from ...fusion.reaxe import reaxe
+from ...core.expressions import loads, variables
+from ...core.loops import constant, index, substitute
+from ...core.template import Refusal
+from ...program.reindex import reaxe
+from ...program.stage import Stage
 from ..address import conditional_loads
-from ..loops import constant, index, substitute
-from ..template import Refusal
 
 _UNBOUNDED = 1 << 40  # larger bounds mean that the analyzer knows none
 

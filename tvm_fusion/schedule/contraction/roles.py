@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import variables
-from ...fusion.program import Axis
+from ...core.expressions import variables
+from ...core.loops import constant, index, substitute
+from ...program.stage import Axis
 from ..address import conditional_loads
-from ..loops import constant, index, substitute
 from .operands import SumOfProducts
 from .together import Pieces
 

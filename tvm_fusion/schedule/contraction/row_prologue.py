@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load, loads, variables
-from ...fusion.program import Axis, Program, Stage
-from ..loops import constant, substitute
-from ..template import Refusal
-from .operands import factors_of, is_contraction
+from ..._tvm.buffer import declare
+from ...core.expressions import load, loads, variables
+from ...core.loops import constant, substitute
+from ...core.template import Refusal
+from ...program.contractions import factors_of, is_contraction
+from ...program.program import Program
+from ...program.stage import Axis, Stage
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ecg.graph import Graph, Operator
-from ...fusion.program import Stage
+from ...program.contractions import is_contraction
+from ...program.stage import Stage
 from ..proposals import LIGHT, in_order, reached, reductions
-from .operands import is_contraction
 
 MAX_BEFORE = 48  # operators followed from one product back
 LEVELS = 3  # reductions behind each other, such as mean, variance and what guards them

@@ -13,12 +13,14 @@ from operator import mul
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Program, Stage
+from ...core.expressions import loads, variables
+from ...core.loops import constant, substitute
+from ...core.template import Refusal
+from ...program.contractions import factors_of, is_contraction
+from ...program.program import Program
+from ...program.stage import Stage
 from ..address import same
-from ..loops import constant, substitute
-from ..template import Refusal
-from .operands import SumOfProducts, analyse, factors_of, is_contraction
+from .operands import SumOfProducts, analyse
 from .row_prologue import swap
 from .weights import factors, widened
 

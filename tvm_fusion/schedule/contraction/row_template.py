@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
-from ...fusion.group import Group
-from ...fusion.program import Stage, Unstructured
+from ...program.group import Group
+from ...program.stage import Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..register_tile import VectorUnit
 from ..rows.cpu import lanes_are_rows
 from ..rows.stages import read_stages
-from ..template import Claim, Emission, Refusal, Template
 from .blocking import computing
 from .operands import SumOfProducts, analyse
 from .packed import packable

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from tvm import DataType, ir, tirx
 from tvm.target import Target
 
+from ...core.expressions import loads, variables
+from ...core.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
 from ...device import Device
 from ...ecg.work import at
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis
+from ...program.stage import Axis
 from ..address import conditional_loads
-from ..loops import Body, ceildiv, constant, coordinates, index, product, threads, when
 from .operands import SumOfProducts
 from .row_sums import RowSum
 from .tile import Tile, tile_of

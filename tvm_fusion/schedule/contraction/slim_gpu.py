@@ -15,10 +15,9 @@ from functools import partial
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Program
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -32,6 +31,7 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...program.program import Program
 from .copied_walk import CopiedWalk
 from .graft import epilogue
 from .slim import Slim

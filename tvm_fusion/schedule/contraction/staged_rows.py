@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Axis
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     Body,
     block,
     ceildiv,
@@ -27,6 +26,7 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...program.stage import Axis
 from .elements import Elements
 from .registers import Registers
 from .slim import Slim

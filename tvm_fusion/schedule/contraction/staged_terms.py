@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import index, local, loop, sequence, substitute, unrolled, when
 from ..gpu import VECTOR_BYTES
-from ..loops import index, local, loop, sequence, substitute, unrolled, when
 from .elements import Vector
 from .fragment_slim import FragmentSlim
 from .registers import Registers

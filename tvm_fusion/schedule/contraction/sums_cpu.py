@@ -11,12 +11,8 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...fusion.expressions import load, loads
-from ...fusion.program import Program
-from ..address import offset, stride
-from ..cpu import PARALLEL_WORK, Registers
-from ..elementwise.cpu import by_vectors, maps_cpu, outermost
-from ..loops import (
+from ...core.expressions import load, loads
+from ...core.loops import (
     Body,
     add,
     block,
@@ -32,6 +28,10 @@ from ..loops import (
     sequence,
     tasks,
 )
+from ...program.program import Program
+from ..address import offset, stride
+from ..cpu import PARALLEL_WORK, Registers
+from ..elementwise.cpu import by_vectors, maps_cpu, outermost
 from .canonical import Apart, add_term, term
 from .graft import epilogue
 from .operands import SumOfProducts

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load, variables
-from ...fusion.program import Program
-from ..loops import (
+from ...core.expressions import load, variables
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -28,6 +27,7 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...program.program import Program
 from .canonical import add_term
 from .graft import epilogue
 from .operands import SumOfProducts

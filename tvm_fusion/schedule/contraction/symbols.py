@@ -12,9 +12,9 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.program import Axis
-from ..loops import constant, index
+from ..._tvm.buffer import declare
+from ...core.loops import constant, index
+from ...program.stage import Axis
 from .canonical import Apart
 from .operands import SumOfProducts
 

@@ -9,20 +9,20 @@ from dataclasses import replace
 from tvm import DataType, ir, tirx
 from tvm.target import Target
 
+from ...core.expressions import call_name, is_expensive
+from ...core.loops import find
+from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
-from ...ecg.intrinsic import call_name
 from ...ecg.mapping import MappingType
 from ...ecg.work import at
-from ...fusion.expressions import is_expensive
-from ...fusion.group import Group
-from ...fusion.program import Program, Stage, Unstructured
+from ...program.group import Group
+from ...program.program import Program
+from ...program.stage import Stage, Unstructured
 from ..address import lies_along
 from ..estimate import flops, operations, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
-from ..loops import find
 from ..strides import SCATTER, apart
-from ..template import Claim, Emission, Refusal, Template
 from .canonical import Apart
 from .cpu import contraction_cpu, copies, is_tiled, strided
 from .fragment_slim import fragment_slim

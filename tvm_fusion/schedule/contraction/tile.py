@@ -8,10 +8,10 @@ from functools import cached_property
 
 from tvm import DataType, ir, sym, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis
+from ...core.expressions import loads, variables
+from ...core.loops import constant, coordinates, index, substitute
+from ...program.stage import Axis
 from ..address import conditional_loads, is_aligned, offset, stride
-from ..loops import constant, coordinates, index, substitute
 from .elements import lanes_of, resolved
 from .weights import has_integers
 

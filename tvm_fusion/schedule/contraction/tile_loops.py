@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load
-from ..cpu import PARALLEL_WORK
-from ..loops import (
+from ..._tvm.buffer import declare
+from ...core.expressions import load
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -28,6 +27,7 @@ from ..loops import (
     tasks,
     when,
 )
+from ..cpu import PARALLEL_WORK
 from ..register_tile import accumulate, each, in_vectors
 from .blocking import Blocking
 from .dot_products import DotProduct, RowSums

@@ -7,8 +7,8 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..loops import Body, index, local, sequence, substitute, unrolled
+from ...core.expressions import load
+from ...core.loops import Body, index, local, sequence, substitute, unrolled
 from .elements import Elements
 from .registers import Registers
 from .slim import Slim

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ...core.loops import block, constant, product
+from ...core.untouched import SCHEDULED
 from ...device import parse
-from ...foreign import SCHEDULED
-from ...fusion.program import Program
-from ..loops import block, constant, product
+from ...program.program import Program
 from ..register_tile import VectorUnit
 from .blocking import MOST_VECTORS, blocking
 from .computed_rows import ComputedRows

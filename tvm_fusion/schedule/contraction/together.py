@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import load, loads
-from ...fusion.program import Axis, Program, Stage
+from ...core.expressions import call_name, load, loads
+from ...core.loops import constant, index, substitute
+from ...program.program import Program
+from ...program.stage import Axis, Stage
 from ..address import conditional_loads
-from ..loops import constant, index, substitute
 from .results import Result, placed, reads_of
 
 MOST_PIECES = 4

@@ -14,8 +14,8 @@ from operator import mul
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...ecg.intrinsic import call_name
-from ..loops import find
+from ...core.expressions import call_name
+from ...core.loops import find
 from .bit_fields import as_float
 
 FLOATS = ("float16", "bfloat16", "float32")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
+from ...core.loops import NEAR, find
 from ...device import Device, parse
 from ..gpu import STATIC_SHARED_BYTES, resident
-from ..loops import NEAR, find
 from .block import Block
 from .emit import integer, opaque, sequence, threads_of, volume
 from .geometry import Geometry, choose_geometry

@@ -15,9 +15,8 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm.tirx.op import tvm_warp_shuffle
 
-from ..._tvm_buffer import scratch
-from ..gpu import ALL, VECTOR_BYTES, VECTOR_TYPES
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -31,6 +30,7 @@ from ..loops import (
     unrolled,
     when,
 )
+from ..gpu import ALL, VECTOR_BYTES, VECTOR_TYPES
 
 if TYPE_CHECKING:
     from .template import Sums
