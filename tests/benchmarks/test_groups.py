@@ -13,7 +13,7 @@ from benchmarks.groups.cases import cases
 from benchmarks.groups.table import summary
 from tvm_fusion import pipeline, transform
 from tvm_fusion.core.template import TEMPLATE
-from tvm_fusion.core.untouched import on_ours
+from tvm_fusion.core.untouched import on_rewritable
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.fusion.records import Records
@@ -37,7 +37,7 @@ class AloneByStock:
         for gvar, func in list(mod.functions.items()):
             if isinstance(func, relax.Function):
                 mod = by_hand(mod, gvar, lambda operators: [[op] for op in operators])
-        return on_ours(relax.transform.Normalize())(mod)
+        return on_rewritable(relax.transform.Normalize())(mod)
 
 
 @pytest.fixture(autouse=True)

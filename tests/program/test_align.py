@@ -11,7 +11,7 @@ from tvm import ir, tirx
 
 from tvm_fusion.core.polynomial import Polynomials
 from tvm_fusion.program.domain import Domain
-from tvm_fusion.program.reindex import reaxe
+from tvm_fusion.program.reindex import reindex
 from tvm_fusion.program.stage import Axis
 
 
@@ -48,7 +48,7 @@ N, S = ir.Var("n", "int64"), ir.Var("s", "int64")
 
 def _check(axes, rows, extents, sizes, complete=False):
     extents = [tirx.IntImm("int64", e) if isinstance(e, int) else e for e in extents]
-    found = reaxe(axes, rows, extents, complete)
+    found = reindex(axes, rows, extents, complete)
     assert found is not None
     seen = set()
     for point in _points(axes, sizes):
@@ -118,15 +118,15 @@ def test_symbolic_axes(sizes):
 def test_what_is_no_grid_of_rows_is_refused(rows, extents):
     i, j = _axis("i", 8), _axis("j", 4)
     exprs = rows(i.var, j.var)
-    found = reaxe([i, j], exprs, [tirx.IntImm("int64", e) for e in extents])
+    found = reindex([i, j], exprs, [tirx.IntImm("int64", e) for e in extents])
     if found is not None:  # allowed if it is right
         _check([i, j], exprs, extents, {})
 
 
 def test_complete_rows_leave_nothing():
     i, j = _axis("i", 8), _axis("j", 4)
-    assert reaxe([i, j], [i.var], [i.extent], complete=True) is None
-    assert reaxe([i], [i.var // 2], [tirx.IntImm("int64", 4)], complete=True) is None
+    assert reindex([i, j], [i.var], [i.extent], complete=True) is None
+    assert reindex([i], [i.var // 2], [tirx.IntImm("int64", 4)], complete=True) is None
 
 
 @pytest.mark.parametrize("seed", range(40))

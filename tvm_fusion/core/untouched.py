@@ -1,4 +1,4 @@
-"""What is not ours comes out of every pass as it went in."""
+"""Untouched functions: external, already fused or already scheduled, which no pass changes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tvm.ir.transform import Pass, PassContext, Sequential
 # external library, groups that are already fused.
 EXTERNAL_ATTRS = ("Composite", "Codegen")
 PRIMITIVE = "Primitive"
-FOREIGN_ATTRS = (*EXTERNAL_ATTRS, PRIMITIVE)
+UNTOUCHED_ATTRS = (*EXTERNAL_ATTRS, PRIMITIVE)
 SCHEDULED = (
     "tirx.is_scheduled"  # TVM's own mark: DLight and MetaSchedule leave such PrimFuncs alone
 )
 LOWERED = "tvm_fusion.lowered"  # marks a function that is in the virtual machine's form already
 
 
-def is_ours(func: Any) -> bool:
-    """Tell whether passes may rewrite a function: a Relax function without foreign attributes."""
-    return isinstance(func, relax.Function) and not any(_marked(func, n) for n in FOREIGN_ATTRS)
+def is_rewritable(func: Any) -> bool:
+    """Tell whether passes may rewrite a function: a Relax function without such attributes."""
+    return isinstance(func, relax.Function) and not any(_marked(func, n) for n in UNTOUCHED_ATTRS)
 
 
 def is_external(func: Any) -> bool:
@@ -44,8 +44,8 @@ def has_blocks(func: tirx.PrimFunc) -> bool:
     return _marked(func, "s_tir")
 
 
-def on_ours(*passes: Pass, only: str | None = None) -> Pass:
-    """Make one pass that runs several over the Relax functions that are ours and not lowered yet.
+def on_rewritable(*passes: Pass, only: str | None = None) -> Pass:
+    """Make one pass that runs several over the rewritable Relax functions that are not lowered yet.
 
     The others are external functions of the same name and type meanwhile: calls to them stay, and
     their bodies cannot be touched.
@@ -64,13 +64,13 @@ def on_ours(*passes: Pass, only: str | None = None) -> Pass:
     """
     together = Sequential(list(passes))
 
-    @tvm.transform.module_pass(opt_level=0, name="OnOurs")
+    @tvm.transform.module_pass(opt_level=0, name="OnRewritable")
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         others = {
             gvar: func
             for gvar, func in mod.functions.items()
             if isinstance(func, relax.Function)
-            and (not is_ours(func) or is_lowered(func) or (only and not _marked(func, only)))
+            and (not is_rewritable(func) or is_lowered(func) or (only and not _marked(func, only)))
         }
         before = mod
         mod = mod.clone()

@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from ..core.template import TEMPLATE, Ban
 from ..core.templates import templates
-from ..core.untouched import on_ours
+from ..core.untouched import on_rewritable
 from ..device import parse
 from ..ecg.graph import Graph
 from ..program.group import Group
@@ -38,8 +38,10 @@ class FuseOperators:
         self._banned = banned
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to every Relax function that is ours."""
-        return on_ours(relax.transform.ConvertToDataflow(min_size=1), _Fuse(self._banned))(mod)
+        """Apply to every rewritable function."""
+        return on_rewritable(relax.transform.ConvertToDataflow(min_size=1), _Fuse(self._banned))(
+            mod
+        )
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanAndApply")

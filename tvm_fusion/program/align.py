@@ -17,7 +17,7 @@ from tvm.tirx import Buffer
 
 from ..core.expressions import has_load, substitute, variables
 from .domain import Domain
-from .reindex import Reaxed, reaxe
+from .reindex import Reindexed, reindex
 from .relayout import relaid
 from .stage import Stage
 
@@ -146,7 +146,7 @@ class _Spread:
         self.spatial = [Domain(s.axes) for s in stages]
         self.whole = [Domain((*s.axes, *s.reduce)) for s in stages]
 
-    def rows_of(self, anchor: int) -> tuple[list[Reaxed] | None, list[ir.Expr]]:
+    def rows_of(self, anchor: int) -> tuple[list[Reindexed] | None, list[ir.Expr]]:
         """Re-axe all stages by as many axes of ``anchor`` as possible; also tell their extents."""
         extents, rows = [], []
         for position, axis in enumerate(self.stages[anchor].axes):
@@ -155,9 +155,9 @@ class _Spread:
                 extents.append(axis.extent)
                 rows.append(found)
         while rows:
-            reaxed: list[Reaxed] = []
+            reaxed: list[Reindexed] = []
             for k, stage in enumerate(self.stages):
-                new = reaxe(stage.axes, [row[k] for row in rows], extents)
+                new = reindex(stage.axes, [row[k] for row in rows], extents)
                 if new is None:
                     break
                 reaxed.append(new)
@@ -170,7 +170,7 @@ class _Spread:
     def _first_wrong(self, k: int, rows: Rows, extents: Sequence[ir.Expr]) -> int:
         """Tell which row cannot be an axis of a stage; the last if only all together cannot."""
         for position, row in enumerate(rows):
-            if reaxe(self.stages[k].axes, [row[k]], [extents[position]]) is None:
+            if reindex(self.stages[k].axes, [row[k]], [extents[position]]) is None:
                 return position
         return len(rows) - 1
 
@@ -277,7 +277,7 @@ class _Spread:
     def _fits(self, k: int, row: ir.Expr, extent: ir.Expr) -> bool:
         key = k, tvm_ffi.StructuralKey(row), tvm_ffi.StructuralKey(extent)
         if key not in self._known_fits:
-            self._known_fits[key] = reaxe(self.stages[k].axes, [row], [extent]) is not None
+            self._known_fits[key] = reindex(self.stages[k].axes, [row], [extent]) is not None
         return self._known_fits[key]
 
     def _input_loads(self, k: int) -> list[ir.TensorLoad]:

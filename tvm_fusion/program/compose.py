@@ -17,7 +17,7 @@ from .domain import Domain
 from .inline import Wiring, is_position, too_large, worth_keeping
 from .parse import without_idle_updates
 from .program import Program
-from .reindex import reaxe
+from .reindex import reindex
 from .stage import Axis, Stage, Unstructured
 
 
@@ -173,7 +173,7 @@ def _through(stage: Stage, position: int, mover: Stage, outputs: frozenset[Buffe
     source = stage.targets[position]
     at = {v: d for d, v in enumerate(stage.indices[position]) if isinstance(v, ir.Var)}
     rows = [moved.indices[at[a.var]] for a in stage.axes]
-    found = reaxe(mover.axes, rows, [a.extent for a in stage.axes], complete=True)
+    found = reindex(mover.axes, rows, [a.extent for a in stage.axes], complete=True)
     if found is None:
         return None
     back = {new.var: a.var for new, a in zip(found.axes, stage.axes, strict=True)}

@@ -12,7 +12,7 @@ from tvm.tirx import Buffer
 
 from ..core.expressions import int64, load, loads, map_loads, substitute, variables
 from .domain import Domain
-from .reindex import reaxe
+from .reindex import reindex
 from .stage import Axis, Stage, Unstructured
 from .stores import stores_of
 
@@ -148,7 +148,7 @@ def _check_bindings(loops: Sequence[tirx.For], realize: s_tir.SBlockRealize) -> 
         for value, iterator in bound
     ]
     extents = [int64(iterator.dom.extent) for _, iterator in bound]
-    if reaxe(axes, rows, extents, complete=True) is None:
+    if reindex(axes, rows, extents, complete=True) is None:
         raise Unstructured(f"The loops around block {name} do not enumerate its iterators.")
 
 
@@ -213,7 +213,7 @@ def _by_target(stage: Stage) -> Stage:
         if not same_shape or not tvm_ffi.structural_equal(list(indices), list(write)):
             raise Unstructured(f"Block {stage.name} writes its buffers at different indices.")
     kept = [d for d, extent in enumerate(shape) if not _is(extent, 1)]
-    found = reaxe(stage.axes, [write[d] for d in kept], [shape[d] for d in kept], complete=True)
+    found = reindex(stage.axes, [write[d] for d in kept], [shape[d] for d in kept], complete=True)
     if found is None:
         raise Unstructured(f"Block {stage.name} does not write each element exactly once.")
     where = dict(zip(kept, found.axes, strict=True))

@@ -16,7 +16,7 @@ _ONE = tirx.IntImm("int64", 1)
 
 
 @dataclass(frozen=True)
-class Reaxed:
+class Reindexed:
     """New axes for the points of old ones, a bijection that TVM has proved.
 
     Attributes
@@ -34,12 +34,12 @@ class Reaxed:
     inverse: dict[ir.Var, ir.Expr]
 
 
-def reaxe(
+def reindex(
     axes: Sequence[Axis],
     rows: Sequence[ir.Expr],
     extents: Sequence[ir.Expr],
     complete: bool = False,
-) -> Reaxed | None:
+) -> Reindexed | None:
     """Count the points of ``axes`` by ``rows`` first.
 
     Parameters
@@ -56,7 +56,7 @@ def reaxe(
 
     Returns
     -------
-    Reaxed or None
+    Reindexed or None
         None where this is no bijection, or TVM cannot prove it.
     """
     domain = Domain(axes)
@@ -71,7 +71,7 @@ def reaxe(
         # The row axes take the extents as given, so that they are spelt alike in all stages.
         first = [Axis(r, e) for r, e in zip(rows, extents, strict=True)]
         new = (*first, *rest)
-        return Reaxed(new, tuple(a.var for a in new), {})
+        return Reindexed(new, tuple(a.var for a in new), {})
     gaps = _gaps(domain, rows)
     if gaps is None or (complete and gaps):
         return None
@@ -95,7 +95,7 @@ def reaxe(
     for axis, expr in zip(new, forward, strict=True):
         if not target.equal(target.simplify(substitute(expr, inverse)), axis.var):
             return None
-    return Reaxed(new, tuple(forward), inverse)
+    return Reindexed(new, tuple(forward), inverse)
 
 
 def _gaps(domain: Domain, rows: Sequence[ir.Expr]) -> list[tuple[ir.Expr, ir.Expr]] | None:

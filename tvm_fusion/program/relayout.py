@@ -11,12 +11,12 @@ from tvm.tirx import Buffer
 from .._tvm.buffer import declare
 from ..core.expressions import load, map_loads, substitute
 from .domain import Domain
-from .reindex import Reaxed
+from .reindex import Reindexed
 from .stage import Solution, Stage
 
 
 def relaid(
-    stages: Sequence[Stage], reaxed: Sequence[Reaxed], rows: int, outputs: Sequence[Buffer]
+    stages: Sequence[Stage], reaxed: Sequence[Reindexed], rows: int, outputs: Sequence[Buffer]
 ) -> tuple[Stage, ...]:
     """Rewrite stages over their new axes, with internal buffers laid out by them.
 
@@ -24,7 +24,7 @@ def relaid(
     ----------
     stages : sequence of Stage
         Each internal target is written at its axes in order.
-    reaxed : sequence of Reaxed
+    reaxed : sequence of Reindexed
         The new axes of each.
     rows : int
         How many of the new axes are rows: what a stage reads of another is proved to be at its own.
@@ -42,7 +42,7 @@ def relaid(
 
 class _Rewriter:
     def __init__(
-        self, stages: Sequence[Stage], reaxed: Sequence[Reaxed], rows: int, outputs: set[Buffer]
+        self, stages: Sequence[Stage], reaxed: Sequence[Reindexed], rows: int, outputs: set[Buffer]
     ) -> None:
         self.stages = stages
         self.reaxed = reaxed
@@ -103,7 +103,7 @@ class _Rewriter:
             solution=_solution(stage, new, targets[0]),
         )
 
-    def _is_in_place(self, stage: Stage, new: Reaxed) -> bool:
+    def _is_in_place(self, stage: Stage, new: Reindexed) -> bool:
         """Whether all buffers stay as they are, and rows are spelt as axes already."""
         rows = [a.var for a in new.axes[: self.rows]]
         return all(
@@ -115,7 +115,7 @@ class _Rewriter:
             if x.source in self.internal
         )
 
-    def _load(self, found: ir.TensorLoad, reader: Reaxed) -> ir.TensorLoad:
+    def _load(self, found: ir.TensorLoad, reader: Reindexed) -> ir.TensorLoad:
         """Read an internal buffer in its new layout; rows are known to be the reader's own."""
         k, position, buffer = self.internal[found.source]
         write, new = self.stages[k].indices[position], self.reaxed[k]
@@ -124,14 +124,14 @@ class _Rewriter:
         return load(buffer, [*(a.var for a in reader.axes[: self.rows]), *rest])
 
 
-def _solution(stage: Stage, new: Reaxed, target: Buffer) -> Solution | None:
+def _solution(stage: Stage, new: Reindexed, target: Buffer) -> Solution | None:
     """Before it was aligned, a map's write index was its axes: these now stand for the element."""
     if not stage.is_map or not new.inverse or not target.same_as(stage.targets[0]):
         return None
     return Solution(stage.indices[0], new.forward)
 
 
-def _is_laid_out(write: Sequence[ir.Expr], new: Reaxed) -> bool:
+def _is_laid_out(write: Sequence[ir.Expr], new: Reindexed) -> bool:
     return (
         not new.inverse
         and len(write) == len(new.axes)

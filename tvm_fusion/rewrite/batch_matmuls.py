@@ -58,7 +58,7 @@ class BatchMatmuls:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours; refusals are recorded."""
+        """Rewrite every rewritable function; refusals are recorded."""
         return rewrite(mod, _batched)
 
 

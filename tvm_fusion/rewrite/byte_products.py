@@ -63,7 +63,7 @@ class ByteProducts:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite in every function that is ours."""
+        """Rewrite in every rewritable function."""
         return rewrite(mod, _product)
 
 

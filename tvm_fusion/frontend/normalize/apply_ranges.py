@@ -21,7 +21,7 @@ class ApplyRanges:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
+        """Rewrite every rewritable function."""
         return rewrite(mod, _apply)
 
 

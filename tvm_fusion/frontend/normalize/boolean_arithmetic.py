@@ -45,7 +45,7 @@ class BooleanArithmetic:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
+        """Rewrite every rewritable function."""
         return rewrite(mod, _rewrite)
 
 

@@ -30,7 +30,7 @@ class FoldBatchNorm:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Fold in every function that is ours."""
+        """Fold in every rewritable function."""
         return rewrite(mod, _fold)
 
 

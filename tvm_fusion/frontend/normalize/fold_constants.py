@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...core.evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
-from ...core.untouched import is_ours
+from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
 from .engine import Scope, op_name, rewrite
 
@@ -30,7 +30,7 @@ class FoldConstants:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Fold in every function that is ours."""
+        """Fold in every rewritable function."""
         readers = _readers(mod)
         folded: dict[tuple, GenericConst] = {}
 
@@ -70,7 +70,7 @@ def _readers(mod: tvm.IRModule) -> dict[int, set[tuple]]:
                 readers[hash(const)].add(_key(expr))
 
     for func in mod.functions.values():
-        if is_ours(func):
+        if is_rewritable(func):
             relax.analysis.post_order_visit(func, visit)
     return readers
 

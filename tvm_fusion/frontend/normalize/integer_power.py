@@ -25,7 +25,7 @@ class IntegerPower:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
+        """Rewrite every rewritable function."""
         return rewrite(mod, _power)
 
 

@@ -19,7 +19,7 @@ class RemoveIdentities:
     """Drop casts, reshapes and broadcasts to the type a tensor has already, and dropout."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
+        """Rewrite every rewritable function."""
         return rewrite(mod, _identity)
 
 

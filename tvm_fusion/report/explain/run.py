@@ -21,7 +21,7 @@ from ...fusion.records import default_records
 from ...fusion.views import ViewPath, view_paths
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
-from ...rewrite.recompose.kinds import KINDS
+from ...rewrite.recompose.patterns import PATTERNS
 from ..planned import PlannedModel, plan_model
 from .parts import Counts, Edge, Group, Member
 from .result import Explanation
@@ -105,7 +105,11 @@ def explain(
 def _recomposed(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
     """List operators that were found in the model, with the Relax operators they are known by."""
     found = {d.consumer for d in decisions if d.code in ("recomposed", "recognised")}
-    return {kind.name: tuple(sorted(kind.anchors)) for kind in KINDS if kind.name in found}
+    return {
+        pattern.name: tuple(sorted(pattern.anchors))
+        for pattern in PATTERNS
+        if pattern.name in found
+    }
 
 
 def _rewriting(noted: Rewrites, config: FusionConfig) -> Rewriting:

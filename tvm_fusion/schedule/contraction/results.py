@@ -10,7 +10,7 @@ from tvm import ir, sym, tirx
 from ...core.expressions import loads, variables
 from ...core.loops import constant, index, substitute
 from ...core.template import Refusal
-from ...program.reindex import reaxe
+from ...program.reindex import reindex
 from ...program.stage import Stage
 from ..address import conditional_loads
 
@@ -113,7 +113,7 @@ def placed(part: Stage, stage: Stage, own: ir.TensorLoad) -> Result | None:
             conditions.append(tirx.LE(shift, axis))
         if not analyzer.can_prove_equal(shift + sizes[-1], extents[axis]):
             conditions.append(tirx.LT(axis, shift + sizes[-1]))
-    found = reaxe(axes, rows, sizes, complete=True)
+    found = reindex(axes, rows, sizes, complete=True)
     if found is None:
         return None
     counted = {a.var: t for a, t in zip(found.axes, targets, strict=True)}

@@ -1,4 +1,4 @@
-"""The kinds of recomposition, in the order in which they are looked for."""
+"""The recomposition patterns, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from .attention import Attention
 from .gelu import Gelu, GeluTanh
 from .group_norm import GroupNorm, InstanceNorm
 from .hard_swish import HardSwish
-from .kind import Kind
 from .layer_norm import LayerNorm, RMSNorm
 from .log_softmax import LogSoftmax
 from .mish import Mish
+from .pattern import Pattern
 from .rotary import Rotary
 from .silu import Silu
 from .softmax import Softmax
 
-KINDS: tuple[Kind, ...] = (
+PATTERNS: tuple[Pattern, ...] = (
     LogSoftmax(),
     Softmax(),
-    Mish(),  # activations: those with the least common shape first, so that misses tell something
+    Mish(),  # of activations, those whose mismatches tell most come first
     HardSwish(),
     Silu(),
     Gelu(),
@@ -33,6 +33,6 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
-def kinds(without: Collection[str] = ()) -> tuple[Kind, ...]:
-    """List the kinds that are not switched off by name."""
-    return tuple(kind for kind in KINDS if kind.name not in without)
+def patterns(without: Collection[str] = ()) -> tuple[Pattern, ...]:
+    """List the patterns that are not switched off by name."""
+    return tuple(pattern for pattern in PATTERNS if pattern.name not in without)

@@ -1,4 +1,4 @@
-"""What a kind of recomposition is."""
+"""Recomposition patterns: how an operator that an exporter wrote out is matched and rebuilt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Build = Callable[..., ir.Expr]
 
 
 @dataclass(frozen=True)
-class Found:
+class Match:
     """An operator that was written out.
 
     Attributes
@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Miss:
+class Mismatch:
     """Why something that looked like an operator is none.
 
     Attributes
@@ -54,13 +54,13 @@ class Miss:
     reason: str
 
 
-class Kind(ABC):
-    """One kind of operator; the docstring of a subclass is its equation.
+class Pattern(ABC):
+    """Match one operator; the docstring of a subclass is its equation.
 
     Attributes
     ----------
     name : str
-        Stable and public; a kind is switched off by it.
+        Stable and public; the pattern is switched off by it.
     roots : frozenset of str
         Operators that the last one written out may be, without ``relax.``.
     anchors : frozenset of str
@@ -76,7 +76,7 @@ class Kind(ABC):
     template: ClassVar[str] = ""
 
     @abstractmethod
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find the operator that ends in a variable.
 
         Parameters
@@ -88,8 +88,8 @@ class Kind(ABC):
 
         Returns
         -------
-        Found, Miss or None
-            None where nothing resembles the operator; a miss where its anchor is there and
+        Match, Mismatch or None
+            None where nothing resembles the operator; a mismatch where its anchor is there and
             something else is not as it should be.
         """
 

@@ -1,4 +1,4 @@
-"""Tensors that positions alone decide: one number up to a diagonal, and another beyond it."""
+"""Causal masks: tensors of one number up to a diagonal, and another beyond it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEEPEST = 16
 
 
 @dataclass(frozen=True)
-class Triangle:
+class CausalMask:
     """``inside`` where ``key <= query + offset``, ``outside`` elsewhere."""
 
     inside: float
@@ -34,7 +34,7 @@ class _Position:
     offset: int
 
 
-_Value: TypeAlias = "float | _Position | Triangle"
+_Value: TypeAlias = "float | _Position | CausalMask"
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -54,13 +54,13 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "bitwise_not": np.logical_not,
     "astype": lambda x: x,
 }
-# Of key - query: what the difference is compared with, and whether the triangle's inside is true.
+# Of key - query: what the difference is compared with, and whether the inside of the mask is true.
 _COMPARED = {"less_equal": (0, True), "less": (-1, True), "greater": (0, False),
              "greater_equal": (-1, False)}  # fmt: skip
 
 
-def triangle_of(view: View, expr: Any, row: int, column: int) -> Triangle | None:
-    """Read a tensor as a triangle.
+def causal_mask_of(view: View, expr: Any, row: int, column: int) -> CausalMask | None:
+    """Read a tensor as a causal mask.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def triangle_of(view: View, expr: Any, row: int, column: int) -> Triangle | None
         Axes along which queries and keys run; all others have extent 1.
     """
     found = _Reader(view).read(expr, (row, column), _DEEPEST)
-    return found if isinstance(found, Triangle) else None
+    return found if isinstance(found, CausalMask) else None
 
 
 class _Reader:
@@ -123,15 +123,15 @@ class _Reader:
 
     def _half(
         self, call: relax.Call, name: str, axes: tuple[int, int], depth: int
-    ) -> Triangle | None:
+    ) -> CausalMask | None:
         rank = len(known_shape(call) or [])
         inner = self.read(call.args[0], axes, depth - 1)
         offset = self._view.number(call.args[1])
         if axes != (rank - 2, rank - 1) or not isinstance(inner, float) or offset is None:
             return None
         if name == "tril":
-            return Triangle(inner, 0.0, int(offset))
-        return Triangle(0.0, inner, int(offset) - 1)
+            return CausalMask(inner, 0.0, int(offset))
+        return CausalMask(0.0, inner, int(offset) - 1)
 
     def _moved(
         self, call: relax.Call, shape: list[Any], axes: tuple[int, int], depth: int
@@ -161,21 +161,21 @@ def _combine(name: str, values: list[_Value | None]) -> _Value | None:
     if name not in _ARITHMETIC:
         return None
     function = _ARITHMETIC[name]
-    triangles = [v for v in values if isinstance(v, Triangle)]
+    masks = [v for v in values if isinstance(v, CausalMask)]
     with np.errstate(all="ignore"):
-        if not triangles:
+        if not masks:
             return float(function(*values))
-        if len({t.offset for t in triangles}) != 1:
+        if len({t.offset for t in masks}) != 1:
             return None
-        inside = [v.inside if isinstance(v, Triangle) else v for v in values]
-        outside = [v.outside if isinstance(v, Triangle) else v for v in values]
-        return Triangle(float(function(*inside)), float(function(*outside)), triangles[0].offset)
+        inside = [v.inside if isinstance(v, CausalMask) else v for v in values]
+        outside = [v.outside if isinstance(v, CausalMask) else v for v in values]
+        return CausalMask(float(function(*inside)), float(function(*outside)), masks[0].offset)
 
 
 def _with_positions(name: str, values: list[Any]) -> _Value | None:
     if name == "astype":
         return values[0]
-    if len(values) != 2 or any(isinstance(v, Triangle) for v in values):
+    if len(values) != 2 or any(isinstance(v, CausalMask) for v in values):
         return None
     if any(isinstance(v, float) and v != int(v) for v in values):
         return None
@@ -197,10 +197,10 @@ def _with_positions(name: str, values: list[Any]) -> _Value | None:
                             "greater_equal": (0, True)}[name]  # fmt: skip
     if (both.row, both.column) != (-1, 1):
         return None
-    return Triangle(float(is_inside), float(not is_inside), bound - both.offset)
+    return CausalMask(float(is_inside), float(not is_inside), bound - both.offset)
 
 
-def _of_constant(constant: GenericConst, axes: tuple[int, int]) -> Triangle | None:
+def _of_constant(constant: GenericConst, axes: tuple[int, int]) -> CausalMask | None:
     shape = [int(d) for d in constant.value.shape]
     if min(axes) < 0 or np.prod(shape) > _LARGEST or dtype_of(constant) == "bfloat16":
         return None
@@ -212,7 +212,7 @@ def _of_constant(constant: GenericConst, axes: tuple[int, int]) -> Triangle | No
     visible = int((array[0] == array[0, 0]).argmin()) if (array[0] != array[0, 0]).any() else keys
     if queries < 2 or visible >= keys:
         return None
-    triangle = Triangle(float(array[0, 0]), float(array[0, -1]), visible - 1)
-    seen = np.arange(keys) <= np.arange(queries)[:, None] + triangle.offset
+    causal = CausalMask(float(array[0, 0]), float(array[0, -1]), visible - 1)
+    seen = np.arange(keys) <= np.arange(queries)[:, None] + causal.offset
     expected = np.where(seen, array[0, 0], array[0, -1])
-    return triangle if (array == expected).all() else None
+    return causal if (array == expected).all() else None
