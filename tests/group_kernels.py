@@ -14,9 +14,9 @@ from tvm_fusion.fusion.expressions import substitute, variables
 from tvm_fusion.fusion.group import Group
 from tvm_fusion.report.count import count
 from tvm_fusion.schedule.attention.fragments_gpu import TURN
-from tvm_fusion.schedule.copies_gpu import BYTES, COPY
 from tvm_fusion.schedule.gpu import check_gpu
-from tvm_fusion.schedule.stream_gpu import READ
+from tvm_fusion.schedule.gpu.cp_async import BYTES, COPY
+from tvm_fusion.schedule.gpu.streaming_load import READ
 from tvm_fusion.schedule.template import Claim
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")

@@ -29,8 +29,8 @@ from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
 from .ecg.unlowered import RefuseUnlowered
 from .foreign import has_blocks
-from .schedule.bit_math import BitMath
 from .schedule.half_math import HalfMath
+from .schedule.ptx_math import BitMath
 
 STAGES: tuple[tuple[str, type], ...] = (
     ("rewrite", transform.Rewrite),

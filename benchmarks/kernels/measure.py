@@ -17,7 +17,7 @@ from tvm import relax
 
 from tvm_fusion.device import Device
 from tvm_fusion.fusion.group import Group
-from tvm_fusion.schedule.contraction.row_template import RowContraction
+from tvm_fusion.schedule.contraction.norm_gemm_template import RowContraction
 from tvm_fusion.schedule.template import Claim, Refusal
 
 from . import cases, machine

@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from ..errors import UserError
 from .attention.template import Attention
-from .contraction.row_template import RowContraction
+from .contraction.norm_gemm_template import RowContraction
 from .contraction.template import Contraction
 from .elementwise.template import Elementwise
 from .rows.template import Rows

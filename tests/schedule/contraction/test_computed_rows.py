@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.group import Group
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.contraction.row_template import RowContraction
+from tvm_fusion.schedule.contraction.norm_gemm_template import RowContraction
 from tvm_fusion.schedule.contraction.template import Contraction
 from tvm_fusion.schedule.rows.template import Rows
 from tvm_fusion.schedule.template import Refusal

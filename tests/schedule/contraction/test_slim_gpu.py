@@ -7,7 +7,7 @@ from tvm import relax, s_tir, tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template import Contraction
-from tvm_fusion.schedule.copies_gpu import COPY
+from tvm_fusion.schedule.gpu.cp_async import COPY
 from tvm_fusion.schedule.loops import find
 
 op = relax.op

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Program
-from ..contraction.graft import epilogue
+from ..contraction.fuse_epilogue import epilogue
 from ..gpu import resident
 from ..loops import (
     block,

@@ -13,7 +13,7 @@ from tvm import ir, tirx
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Program
-from ..contraction.graft import epilogue
+from ..contraction.fuse_epilogue import epilogue
 from ..loops import (
     block,
     ceildiv,

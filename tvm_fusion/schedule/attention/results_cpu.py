@@ -8,7 +8,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..contraction.graft import epilogue, is_vector_code
+from ..contraction.fuse_epilogue import epilogue, is_vector_code
 from ..loops import block, constant, index, local, loop, sequence, substitute
 from ..vector_math import vector_math
 from .lanes import along, vector

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..address import conditions_of
-from ..copies_gpu import commit, copy, meet, places, wait
+from ..gpu.cp_async import commit, copy, meet, places, wait
 from ..loops import (
     coordinates,
     index,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..contraction.fragments import CHUNK, LINES, SHARERS, SUMS, multiply
+from ..gpu.mma import CHUNK, LINES, SHARERS, SUMS, multiply
 from ..loops import coordinates, index, sequence, substitute, when
 from .decode import Decode
 from .fragments_gpu import turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ..contraction.fragments import CHUNK, LINES, SHARERS
+from ..gpu.mma import CHUNK, LINES, SHARERS
 from ..loops import coordinates, index, loop, sequence, substitute
 from .decode import Decode
 from .queries import Queries

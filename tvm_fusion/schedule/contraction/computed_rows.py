@@ -12,9 +12,9 @@ from ..._tvm_buffer import declare
 from ...fusion.expressions import load
 from ..loops import index, loop
 from ..rows.cpu import row_by_number
-from .left_cpu import Left, RowBlock
-from .roles import Roles
-from .row_prologue import RowPrologue
+from .gemm_view import Roles
+from .norm_prologue import RowPrologue
+from .operand_a_cpu import Left, RowBlock
 
 PADDING = 16  # elements between rows: those a multiple of 4 KB apart would share cache lines
 

@@ -15,15 +15,15 @@ from ..block_info import block_info
 from ..cpu import Registers, plain_nest, tile_contraction
 from ..loops import constant
 from ..vector_math import vector_math
-from .canonical import Apart, canonical, over
-from .graft import graft
+from .fuse_epilogue import graft
+from .gemm_cpu import tiles_cpu
+from .gemm_view import roles
 from .operands import SumOfProducts
-from .packed import packable
+from .packed_weights_cpu import packable
 from .padding import padded
-from .roles import roles
-from .sums_cpu import sums_cpu
-from .symbols import Symbols
-from .tiles_cpu import tiles_cpu
+from .prim_func import Apart, canonical, over
+from .symbolic_extents import Symbols
+from .untiled_cpu import sums_cpu
 
 
 def contraction_cpu(

@@ -22,8 +22,8 @@ from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
 from ..register_tile import Element, VectorUnit, asking
+from .gemm_view import Roles
 from .operands import SumOfProducts
-from .roles import Roles
 
 WORD = 32  # bits of a group of terms, and of a lane of sums
 BYTES = ("int8", "uint8")

@@ -11,13 +11,13 @@ from ...fusion.decisions import Decision, record
 from ...fusion.program import Program
 from ..gpu import check_gpu, rule
 from ..launches import launches
-from .canonical import canonical, gathered
-from .graft import CannotGraft, graft
-from .guarded_rows import few_rows_gpu, guarded_rows
+from .dynamic_m_gpu import few_rows_gpu, guarded_rows
+from .fuse_epilogue import CannotGraft, graft
+from .gemv_config import slim
+from .norm_scale_gpu import RowSum
 from .operands import SumOfProducts
-from .row_sums import RowSum
-from .slim import slim
-from .sums_gpu import sums_gpu
+from .prim_func import canonical, gathered
+from .untiled_gpu import sums_gpu
 
 RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
 

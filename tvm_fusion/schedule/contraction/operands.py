@@ -11,8 +11,8 @@ from tvm import ir, tirx
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Program, Stage
 from ..template import Refusal
-from .results import Result, result_of
-from .together import Pieces, with_pieces
+from .column_split import Pieces, with_pieces
+from .epilogue import Result, result_of
 
 __all__ = ["Result", "SumOfProducts", "analyse", "is_contraction"]
 

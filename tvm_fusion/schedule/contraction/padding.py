@@ -12,8 +12,8 @@ from ...fusion.expressions import variables
 from ...fusion.program import Axis
 from ..address import conditional_loads
 from ..loops import ceildiv, constant, index, substitute
-from .canonical import Apart
 from .operands import SumOfProducts
+from .prim_func import Apart
 
 _Atoms = dict[ir.Var, int]
 

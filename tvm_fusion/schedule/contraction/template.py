@@ -23,17 +23,17 @@ from ..inline import inlined, inlined_size
 from ..loops import find
 from ..strides import SCATTER, apart
 from ..template import Claim, Emission, Refusal, Template
-from .canonical import Apart
+from .column_split import Pieces
 from .cpu import contraction_cpu, copies, is_tiled, strided
-from .fragment_slim import fragment_slim
+from .gemm_view import roles
+from .gemv_config import slim
 from .gpu import contraction_gpu
+from .norm_scale_gpu import RowSum, with_row_sum
 from .operands import SumOfProducts, analyse
-from .packed import packable
-from .roles import roles
+from .packed_weights_cpu import packable
+from .prim_func import Apart
 from .row_propose import row_product_proposals
-from .row_sums import RowSum, with_row_sum
-from .slim import slim
-from .together import Pieces
+from .skinny_mma_config import fragment_slim
 
 CPU_PROLOGUE = 2  # operations on an operand's element: a vector of it meets a few vectors of sums
 GPU_PROLOGUE = 8  # a block computes it once per element of a tile in shared memory

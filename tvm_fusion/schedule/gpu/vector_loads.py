@@ -1,0 +1,142 @@
+"""What a thread's tile reads of buffers: distinct elements, gathered into vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import tvm_ffi
+from tvm import DataType, ir, sym, tirx
+
+from ...ecg.intrinsic import call_name
+from ...fusion.expressions import choice
+from ..address import is_aligned, offset
+from ..loops import constant, index
+from . import VECTOR_BYTES, VECTOR_TYPES
+
+BYTES = frozenset({"int8", "uint8"})
+_WORD = 4  # bytes of the narrowest vector of bytes
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Elements that lie side by side and are read at once.
+
+    Attributes
+    ----------
+    first : TensorLoad
+        The first element.
+    elements : tuple of Var
+        What stands for each.
+    """
+
+    first: ir.TensorLoad
+    elements: tuple[ir.Var, ...]
+
+    def load(self, lane: ir.Expr) -> ir.TensorLoad:
+        """Read one of the elements."""
+        *outer, last = self.first.indices
+        return tirx.BufferLoad(self.first.source, [*outer, last + lane])
+
+
+@dataclass
+class _Family:
+    """Elements of a buffer whose distances are known."""
+
+    source: ir.Var
+    start: ir.Expr
+    found: dict[int, tuple[ir.Var, ir.TensorLoad]] = field(default_factory=dict)
+
+
+class Elements:
+    """The elements that expressions read, each under one variable.
+
+    Parameters
+    ----------
+    analyzer : Analyzer
+        Knows the ranges of what stands in indices.
+    """
+
+    def __init__(self, analyzer: sym.Analyzer) -> None:
+        self._analyzer = analyzer
+        self._families: list[_Family] = []
+
+    def read(self, expr: ir.Expr) -> ir.Expr:
+        """Put variables in the place of loads; choices that positions decide vanish."""
+        return tvm_ffi.structural_map(
+            resolved(expr, self._analyzer), (ir.TensorLoad, self._variable), order="post"
+        )
+
+    def vectors(self) -> list[Vector]:
+        """Gather what lies side by side, the widest vectors of each buffer first."""
+        found: list[Vector] = []
+        for family in self._families:
+            places, start = sorted(family.found), 0
+            while start < len(places):
+                lanes = self._lanes(family, places[start])
+                some = [family.found[places[start] + n] for n in range(lanes)]
+                found.append(Vector(some[0][1], tuple(variable for variable, _ in some)))
+                start += lanes
+        return sorted(found, key=lambda vector: -len(vector.elements))
+
+    def _variable(self, load: ir.TensorLoad) -> ir.Var:
+        simplify = self._analyzer.simplify
+        indices = [simplify(index(i)) for i in load.indices]
+        place = simplify(offset(load.source, indices))
+        dtype = str(load.ty.dtype)
+        for family in self._families:
+            if not family.source.same_as(load.source):
+                continue
+            distance = constant(simplify(place - family.start))
+            if distance is not None:
+                break
+        else:
+            distance, family = 0, _Family(load.source, place)
+            self._families.append(family)
+        if distance not in family.found:
+            variable = tirx.Var("element", dtype)
+            family.found[distance] = variable, tirx.BufferLoad(load.source, indices)
+        return family.found[distance][0]
+
+    def _lanes(self, family: _Family, place: int) -> int:
+        """Choose the widest vector from a place on."""
+        first = family.found[place][1]
+        for lanes in lanes_of(str(first.ty.dtype)):
+            some = [family.found.get(place + n) for n in range(lanes)]
+            beside = all(
+                x is not None and self._is_beside(first, x[1], n) for n, x in enumerate(some)
+            )
+            if beside and is_aligned(family.start + place, lanes, self._analyzer):
+                return lanes
+        return 1
+
+    def _is_beside(self, first: ir.TensorLoad, other: ir.TensorLoad, lane: int) -> bool:
+        distances = [0] * (len(first.indices) - 1) + [lane]
+        pairs = zip(first.indices, other.indices, distances, strict=True)
+        return all(constant(self._analyzer.simplify(b - a)) == d for a, b, d in pairs)
+
+
+def lanes_of(dtype: str) -> list[int]:
+    """List how many elements of a type move at once, the most first."""
+    if dtype not in VECTOR_TYPES | BYTES | {"float64"}:
+        return []
+    size = DataType(dtype).itemsize
+    least = _WORD if dtype in BYTES else 2
+    return [n for n in (16, 8, 4, 2) if least <= n and n * size <= VECTOR_BYTES]
+
+
+def resolved(expr: ir.Expr, analyzer: sym.Analyzer) -> ir.Expr:
+    """Take the branch of each choice that positions alone decide."""
+
+    def decide(node: ir.Expr) -> ir.Expr:
+        chosen = choice(node)
+        if chosen is None:
+            return node
+        condition, then, otherwise = chosen
+        decided = constant(analyzer.simplify(condition))
+        return node if decided is None else then if decided else otherwise
+
+    def call(node: ir.Call) -> ir.Expr:
+        return decide(node) if call_name(node) == "if_then_else" else node
+
+    kinds = [(ir.Call, call), (tirx.Select, decide)]
+    return tvm_ffi.structural_map(expr, kinds, order="post")
