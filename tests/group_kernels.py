@@ -4,6 +4,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm_fusion.schedule.gpu.streaming_load import READ
 
 from tvm_fusion import transform
 from tvm_fusion.deploy.toolchain import toolchain
@@ -16,7 +17,6 @@ from tvm_fusion.report.count import count
 from tvm_fusion.schedule.attention.fragments_gpu import TURN
 from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.gpu.cp_async import BYTES, COPY
-from tvm_fusion.schedule.gpu.streaming_load import READ
 from tvm_fusion.schedule.template import Claim
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")

@@ -12,8 +12,8 @@ from tvm import relax, tirx
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.group import Group
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.contraction.norm_gemm_template import RowContraction
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.norm_gemm_template import NormGemm
+from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 from tvm_fusion.schedule.rows.template import Rows
 from tvm_fusion.schedule.template import Refusal
 
@@ -55,7 +55,7 @@ def test_norms_of_inputs(case):
     *rows, terms, columns = SHAPES[case]
     params = [tensor("x", *rows, terms), tensor("g", terms), tensor("b", terms)]
     params.append(tensor("w", terms, columns))
-    claim, _ = check(RowContraction(), params, normed, normed_reference, CPU)
+    claim, _ = check(NormGemm(), params, normed, normed_reference, CPU)
     assert claim.launches == 1
 
 
@@ -72,7 +72,7 @@ def test_a_norm_that_others_need_is_written_too():
         total = rows @ w
         return [rows, total / 2 * (1 + np.vectorize(math.erf)(total / math.sqrt(2)))]
 
-    check(RowContraction(), params, body, reference, CPU)
+    check(NormGemm(), params, body, reference, CPU)
 
 
 def test_softmax_and_maps_between():
@@ -83,7 +83,7 @@ def test_softmax_and_maps_between():
         rows = emit(op.multiply(emit(op.nn.softmax(x, -1)), relax.const(3.0)))
         return op.matmul(emit(op.tanh(rows)), w)
 
-    assert isinstance(RowContraction().claim(group(params, body), CPU.device), Refusal)
+    assert isinstance(NormGemm().claim(group(params, body), CPU.device), Refusal)
 
     def shared(emit, x, w):
         rows = emit(op.multiply(emit(op.nn.softmax(x, -1)), relax.const(3.0)))
@@ -93,7 +93,7 @@ def test_softmax_and_maps_between():
         raised = np.exp(x - x.max(-1, keepdims=True))
         return [np.tanh(3 * raised / raised.sum(-1, keepdims=True)) @ w]
 
-    check(RowContraction(), [params[0], tensor("w", 50, 20)], shared, reference, CPU)
+    check(NormGemm(), [params[0], tensor("w", 50, 20)], shared, reference, CPU)
 
 
 def test_rows_of_the_second_operand():
@@ -103,7 +103,7 @@ def test_rows_of_the_second_operand():
     def body(emit, x, g, b, w):
         return op.matmul(w, emit(op.permute_dims(emit(op.nn.layer_norm(x, g, b, [-1], EPSILON)))))
 
-    check(RowContraction(), params, body, lambda x, g, b, w: [w @ layer_norm(x, g, b).T], CPU)
+    check(NormGemm(), params, body, lambda x, g, b, w: [w @ layer_norm(x, g, b).T], CPU)
 
 
 # Chosen by cost ---------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ def test_the_cost_tells_when_rows_take_a_kernel_of_their_own(cores, rows, togeth
     device = replace(CPU.device, cores=cores, vector_bits=512)
     params = [tensor("x", rows, 768), tensor("g", 768)]
     members = group(params, layer).members
-    one = RowContraction().claim(Group(members), device)
+    one = NormGemm().claim(Group(members), device)
     two = [
         Rows().claim(Group(members[:1]), device),
-        Contraction(False).claim(Group(members[1:]), device),
+        CpuContraction().claim(Group(members[1:]), device),
     ]
     fused, apart = CostModel(device).compare([one], two)
     assert (fused.us < apart.us) is together
@@ -205,12 +205,12 @@ def test_both_operands_cannot_be_rows():
         right = emit(op.nn.rms_norm(y, g, [-1]))
         return op.matmul(left, emit(op.permute_dims(right)))
 
-    refusal = RowContraction().claim(group(params, body), CPU.device)
+    refusal = NormGemm().claim(group(params, body), CPU.device)
     assert isinstance(refusal, Refusal)
 
 
 def test_a_gpu_is_refused():
     params = [tensor("x", 9, 50), tensor("g", 50), tensor("b", 50), tensor("w", 50, 20)]
-    refusal = RowContraction().claim(group(params, normed, CUDA), CUDA.device)
+    refusal = NormGemm().claim(group(params, normed, CUDA), CUDA.device)
     assert isinstance(refusal, Refusal)
     assert "CPU" in refusal.sentence

@@ -7,12 +7,12 @@ import tvm
 from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
 from tvm import relax, tirx
 
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.loops import find
 
 op = relax.op
 n = tirx.Var("n", "int64")
-TEMPLATE = Contraction(True)
+TEMPLATE = GpuContraction()
 ROWS = (1, 2, 7, 16, 17, 40)
 
 

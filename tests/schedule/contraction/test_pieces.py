@@ -6,7 +6,7 @@ from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
 from tvm import relax, tirx
 
 from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.inline import inlined
 from tvm_fusion.schedule.template import Claim, Refusal
 
@@ -129,17 +129,17 @@ CASES = {
 def test_one_kernel(name):
     params, body, reference = CASES[name]
     tolerance = 1e-2 if name == "half" else 2e-5
-    claim, _ = check(Contraction(True), params, body, reference, CUDA, tolerance)
+    claim, _ = check(GpuContraction(), params, body, reference, CUDA, tolerance)
     assert claim.launches == 1
 
 
 @pytest.mark.cuda_toolchain
 def test_kernels_are_machine_code():
-    assert compiles_for_cuda(Contraction(True), CASES)
+    assert compiles_for_cuda(GpuContraction(), CASES)
 
 
 def claimed(params, body):
-    return Contraction(True).claim(group(params, body, CUDA), CUDA.device)
+    return GpuContraction().claim(group(params, body, CUDA), CUDA.device)
 
 
 def check_elsewhere(params, body):
@@ -198,7 +198,7 @@ def test_pieces_of_rows():
         return [np.prod(np.split(x @ w, 2), axis=0)]
 
     params = [tensor("x", 14, 33), tensor("w", 33, 5)]
-    check(Contraction(True), params, body, reference, CUDA)
+    check(GpuContraction(), params, body, reference, CUDA)
 
 
 def test_conditions_name_whole_periods():
@@ -217,5 +217,5 @@ def test_conditions_name_whole_periods():
 def test_sums_at_one_place_have_no_pieces():
     params = [tensor("x", 7, 33), tensor("w", 33, 6)]
     members = group(params, lambda emit, x, w: op.exp(emit(op.matmul(x, w))), CUDA)
-    assert isinstance(Contraction(True).claim(members, CUDA.device), Claim)
+    assert isinstance(GpuContraction().claim(members, CUDA.device), Claim)
     assert analyse(members.program, inlined(members.program)).pieces is None

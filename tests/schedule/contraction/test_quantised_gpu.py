@@ -4,14 +4,14 @@ import pytest
 from group_kernels import CPU, CUDA, close, compiles_for_cuda, group, kernel, run, serial
 from quantised_products import along, inputs_of, int4, int8
 from tvm import DataType, ir, tirx
+from tvm_fusion.schedule.gpu.streaming_load import BYTES, READ
 
 from tvm_fusion.ecg.intrinsic import call_name
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.gpu import check_gpu
-from tvm_fusion.schedule.gpu.streaming_load import BYTES, READ
 from tvm_fusion.schedule.loops import find
 
-TEMPLATE = Contraction(True)
+TEMPLATE = GpuContraction()
 
 
 QUANTISED = {

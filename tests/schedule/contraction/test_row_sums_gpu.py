@@ -5,11 +5,11 @@ import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
 from tvm import relax
 
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
-TEMPLATE = Contraction(True)
+TEMPLATE = GpuContraction()
 EPSILON = 1e-3
 
 

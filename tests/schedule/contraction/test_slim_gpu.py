@@ -6,13 +6,13 @@ from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, tensor
 from tvm import relax, s_tir, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.gpu.cp_async import COPY
 from tvm_fusion.schedule.loops import find
 
 op = relax.op
 n = tirx.Var("n", "int64")
-TEMPLATE = Contraction(True)
+TEMPLATE = GpuContraction()
 
 
 def gated(emit, x, w, b):

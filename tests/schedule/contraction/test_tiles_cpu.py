@@ -14,7 +14,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.device.probe import host_cpu
 from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.schedule.contraction.blocking import BUFFER, CHUNK, blocking
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 from tvm_fusion.schedule.register_tile import VectorUnit
 
 op = relax.op
@@ -52,13 +52,13 @@ SHAPES = {
 @pytest.mark.parametrize("case", SHAPES)
 def test_products(case):
     x, w = SHAPES[case]
-    claim, _ = check(Contraction(False), [tensor("x", *x), tensor("w", *w)], matmul, product, CPU)
+    claim, _ = check(CpuContraction(), [tensor("x", *x), tensor("w", *w)], matmul, product, CPU)
     assert claim.launches == 1
 
 
 def test_a_product_without_terms_is_zero():
     members = group([tensor("x", 19, k), tensor("w", k, 50)], matmul, CPU)
-    _, func = kernel(Contraction(False), members, CPU)
+    _, func = kernel(CpuContraction(), members, CPU)
     nothing = {"x": np.zeros((19, 0), "float32"), "w": np.zeros((0, 50), "float32")}
     (result,) = run(func, members, nothing, CPU)
     np.testing.assert_array_equal(result, np.zeros((19, 50)))
@@ -71,7 +71,7 @@ def test_columns_that_lie_apart_are_copied_by_lines(terms):
     def body(emit, x, w):
         return op.matmul(x, emit(op.permute_dims(w, [0, 2, 1])))
 
-    check(Contraction(False), params, body, lambda x, w: [x @ w.transpose(0, 2, 1)], CPU)
+    check(CpuContraction(), params, body, lambda x, w: [x @ w.transpose(0, 2, 1)], CPU)
 
 
 def test_vectors_may_run_along_the_first_operand():
@@ -81,7 +81,7 @@ def test_vectors_may_run_along_the_first_operand():
     def body(emit, x, w):
         return op.matmul(emit(op.permute_dims(w)), emit(op.permute_dims(x)))
 
-    check(Contraction(False), params, body, lambda x, w: [w.T @ x.T], CPU)
+    check(CpuContraction(), params, body, lambda x, w: [w.T @ x.T], CPU)
 
 
 @pytest.mark.parametrize("columns", [64, 65])
@@ -96,7 +96,7 @@ def test_long_results_and_several(columns):
         total = x @ w + b
         return [total, np.tanh(np.exp(np.sin(total)))]
 
-    check(Contraction(False), params, body, expected, CPU)
+    check(CpuContraction(), params, body, expected, CPU)
 
 
 @pytest.mark.parametrize("width", [128, 96])
@@ -109,12 +109,12 @@ def test_pieces_of_the_columns(width):
         return [emit(op.nn.relu(relax.TupleGetItem(parts, i))) for i in range(3)]
 
     expected = lambda x, w: np.split(np.maximum(x @ w, 0), 3, axis=1)  # noqa: E731
-    check(Contraction(False), params, body, expected, CPU)
+    check(CpuContraction(), params, body, expected, CPU)
 
 
 def test_float64_takes_half_as_many_lanes():
     params = [tensor("x", 31, 40, dtype="float64"), tensor("w", 40, 77, dtype="float64")]
-    check(Contraction(False), params, matmul, product, CPU, 1e-13)
+    check(CpuContraction(), params, matmul, product, CPU, 1e-13)
 
 
 def test_integers():
@@ -124,7 +124,7 @@ def test_integers():
         return op.matmul(x, w, out_dtype="int32")
 
     claim, _ = check(
-        Contraction(False),
+        CpuContraction(),
         params,
         body,
         lambda x, w: [x.astype("int32") @ w.astype("int32")],
@@ -207,7 +207,7 @@ def test_one_kernel_for_constants_of_one_shape():
 
 def test_a_weight_that_is_an_input_is_not_packed():
     members = group([tensor("x", 37, 50), tensor("w", 50, 77)], matmul)
-    template = Contraction(False)
+    template = CpuContraction()
     emission = template.emit(template.claim(members, CPU.device), CPU.tvm_target())
     assert not emission.packing
 
@@ -292,7 +292,7 @@ def test_tiles_stay_in_registers(name):
     """The innermost loop loads, multiplies and adds; it stores nothing."""
     spec = parse(name)
     members = group([tensor("x", 60, 64), tensor("w", 64, 192)], matmul, spec)
-    func = kernel(Contraction(False), members, spec)[1].with_attr("global_symbol", "main")
+    func = kernel(CpuContraction(), members, spec)[1].with_attr("global_symbol", "main")
     built = tvm.tirx.build(tvm.IRModule({"main": func}), spec.tvm_target(), pipeline="tvm_fusion")
     pattern = re.compile(INSTRUCTIONS[name])
     blocks = re.split(r"\n\.L\w+:", built.inspect_source("asm"))
@@ -305,7 +305,7 @@ def test_tiles_stay_in_registers(name):
 @pytest.mark.skipif("avx2" not in host_cpu().features, reason="this CPU has no AVX2")
 def test_avx2_is_right():
     spec = parse("cpu:haswell")
-    check(Contraction(False), [tensor("x", 37, 70), tensor("w", 70, 101)], matmul, product, spec)
+    check(CpuContraction(), [tensor("x", 37, 70), tensor("w", 70, 101)], matmul, product, spec)
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(5, False), (60, True)])

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Program
-from ..contraction.fuse_epilogue import epilogue
+from ..contraction.fuse_epilogue import store_results
 from ..gpu import resident
 from ..loops import (
     block,
@@ -195,4 +195,4 @@ class _Row:
         product = self._cut.pattern.product
         if str(product.total.ty.dtype) != FLOAT:
             value = tirx.Cast(str(product.total.ty.dtype), value)
-        return epilogue(product, self._cut.pattern.place(at), value)
+        return store_results(product, self._cut.pattern.place(at), value)

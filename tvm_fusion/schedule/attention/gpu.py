@@ -13,7 +13,7 @@ from tvm import ir, tirx
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Program
-from ..contraction.fuse_epilogue import epilogue
+from ..contraction.fuse_epilogue import store_results
 from ..loops import (
     block,
     ceildiv,
@@ -280,4 +280,4 @@ class _Block:
         product = self._pattern.product
         if str(product.total.ty.dtype) != FLOAT:
             value = tirx.Cast(str(product.total.ty.dtype), value)
-        return epilogue(product, self._pattern.place(at), value)
+        return store_results(product, self._pattern.place(at), value)

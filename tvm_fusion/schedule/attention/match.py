@@ -98,7 +98,7 @@ class _Reader:
             return first
         if isinstance(second, Refusal):
             return second
-        if second.pieces is not None:
+        if second.column_split is not None:
             return Refusal("epilogue_elsewhere", "A result needs several columns of the product.")
         key = self._key()
         if isinstance(key, Refusal):

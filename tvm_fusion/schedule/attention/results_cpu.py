@@ -8,7 +8,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 
 from ...fusion.expressions import load
-from ..contraction.fuse_epilogue import epilogue, is_vector_code
+from ..contraction.fuse_epilogue import is_vector_code, store_results
 from ..loops import block, constant, index, local, loop, sequence, substitute
 from ..vector_math import vector_math
 from .lanes import along, vector
@@ -103,4 +103,4 @@ class Finish:
         place = self._pattern.place({**at, self._pattern.column.var: column})
         if str(product.total.ty.dtype) != FLOAT:
             value = tirx.Cast(str(product.total.ty.dtype), value)
-        return epilogue(product, place, value)
+        return store_results(product, place, value)
