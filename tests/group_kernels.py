@@ -13,9 +13,9 @@ from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.fusion.expressions import substitute, variables
 from tvm_fusion.fusion.group import Group
 from tvm_fusion.report.count import count
-from tvm_fusion.schedule.attention.fragments_gpu import TURN
-from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.gpu.cp_async import BYTES, COPY
+from tvm_fusion.schedule.gpu.dlight import check_gpu
+from tvm_fusion.schedule.gpu.movmatrix import MOVMATRIX
 from tvm_fusion.schedule.gpu.streaming_load import READ
 from tvm_fusion.schedule.template import Claim
 
@@ -86,7 +86,7 @@ def serial(func):
             return _copied(*places)
         if not places:
             return tirx.Evaluate(0)
-        if name.value == TURN:
+        if name.value == MOVMATRIX:
             return _turned(*places)
         return _sums_of_columns(*places)
 

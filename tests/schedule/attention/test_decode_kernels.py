@@ -34,8 +34,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.decode import decode
 from tvm_fusion.schedule.attention.match import FLOATS, read
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.gpu.cp_async import COPY
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.loops import find
 
 TEMPLATE = Attention(True)

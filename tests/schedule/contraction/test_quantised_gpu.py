@@ -7,7 +7,7 @@ from tvm import DataType, ir, tirx
 
 from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.schedule.contraction.template import Contraction
-from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.gpu.streaming_load import BYTES, READ
 from tvm_fusion.schedule.loops import find
 

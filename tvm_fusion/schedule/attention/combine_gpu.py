@@ -11,7 +11,7 @@ from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
 from ...fusion.program import Program
 from ..contraction.fuse_epilogue import epilogue
-from ..gpu import resident
+from ..gpu.launch import min_blocks_per_sm
 from ..loops import (
     block,
     coordinates,
@@ -46,7 +46,7 @@ def combine_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> ti
 
     def body(number: ir.Expr) -> tirx.Stmt:
         pair, row = coordinates(number, [cut.pairs, cut.sharing.count])
-        return resident(_Row(cut, pair, row, sums, rest).stmt(), 1)
+        return min_blocks_per_sm(_Row(cut, pair, row, sums, rest).stmt(), 1)
 
     whole = Program((*program.inputs, sums, rest), program.outputs, program.scalars, (), 0)
     return kernel(whole, threads("blockIdx.x", blocks, body))
@@ -90,8 +90,8 @@ class _Row:
         """Ask for all that some of the thread's splits found, then add it up."""
         cut, own = self._cut, [p, c]
 
-        def read(turn: ir.Expr, number: ir.Expr) -> tirx.Stmt:
-            split = (turn * self._each + number) * cut.combining + p
+        def read(movmatrix: ir.Expr, number: ir.Expr) -> tirx.Stmt:
+            split = (movmatrix * self._each + number) * cut.combining + p
             rest = [load(self._rest, [self._pair, self._row, index(i), split]) for i in range(2)]
             values = [load(self._sums, [self._pair, self._row, split, c]), rest[1], rest[0]]
             if self._turns * self._each * cut.combining > cut.splits:
@@ -113,11 +113,11 @@ class _Row:
             value = load(self._found, [*own, index(i)])
             return tirx.BufferStore(self._parts, value, [index(i), p, c])
 
-        def some(turn: ir.Expr) -> tirx.Stmt:
-            asked = unrolled("n", self._each, partial(read, turn))
+        def some(movmatrix: ir.Expr) -> tirx.Stmt:
+            asked = unrolled("n", self._each, partial(read, movmatrix))
             return sequence([asked, self._added(own, self._each, held)])
 
-        turns = loop("turn", self._turns, some)
+        turns = loop("movmatrix", self._turns, some)
         return sequence([self._nothing(own), turns, *map(shared, range(3))])
 
     def _nothing(self, own: list[ir.Expr]) -> tirx.Stmt:

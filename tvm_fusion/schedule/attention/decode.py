@@ -13,7 +13,7 @@ from ...ecg.work import at
 from ...fusion.expressions import loads, variables
 from ...fusion.program import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
-from ..gpu import VECTOR_BYTES, has_tensor_cores
+from ..gpu.launch import VECTOR_BYTES, has_tensor_cores
 from ..loops import constant, index, product, substitute, threads
 from .pattern import Pattern
 from .sharing import Sharing

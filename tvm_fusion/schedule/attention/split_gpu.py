@@ -17,7 +17,8 @@ from tvm import ir, tirx
 from ...fusion.expressions import load
 from ...fusion.program import Axis, Program
 from ..address import conditions_of
-from ..gpu import resident
+from ..gpu.launch import min_blocks_per_sm
+from ..gpu.warp import warp_all_reduce
 from ..loops import (
     block,
     coordinates,
@@ -31,7 +32,6 @@ from ..loops import (
     when,
 )
 from .decode import Decode
-from .lanes_gpu import over_lanes
 from .pattern import FLOAT
 from .rows_cpu import LOWEST, float_
 from .split_block import SplitBlock
@@ -55,7 +55,7 @@ def split_gpu(program: Program, cut: Decode, sums: ir.Var, rest: ir.Var) -> tirx
 
     def body(number: ir.Expr) -> tirx.Stmt:
         made = TensorBlock if cut.is_tensor else Block
-        return resident(made(cut, number, sums, rest).stmt(), cut.resident)
+        return min_blocks_per_sm(made(cut, number, sums, rest).stmt(), cut.resident)
 
     whole = Program(program.inputs, (sums, rest), program.scalars, (), 0)
     return kernel(whole, threads("blockIdx.x", cut.blocks, body))
@@ -126,7 +126,7 @@ class Block(SplitBlock):
         """Take in the next keys."""
         cut = self._cut
         first = self._start(number)
-        exchanges, found = over_lanes(
+        exchanges, found = warp_all_reduce(
             self._scores, cut.rows * cut.ahead, cut.lanes, cut.warp, cut.every
         )
         return sequence(

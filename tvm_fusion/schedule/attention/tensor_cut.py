@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from ...device import Device
 from ...ecg.intrinsic import call_name
 from ..address import same
-from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES
+from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
 from .pattern import Pattern
 
 # Rows and keys of a warp at once, and elements of a key and of a value which its threads' vectors

@@ -9,10 +9,10 @@ from tvm import ir, tirx
 
 from ...fusion.expressions import load
 from ..gpu.mma import CHUNK, LINES, SHARERS, SUMS, multiply
+from ..gpu.movmatrix import movmatrix
+from ..gpu.warp import Combine, warp_all_reduce
 from ..loops import coordinates, index, sequence, substitute, when
 from .decode import Decode
-from .fragments_gpu import turn
-from .lanes_gpu import Combine, over_lanes
 from .rows_cpu import float_
 from .staged_gpu import VECTOR
 from .tensor_cut import TENSOR_COLUMNS, TENSOR_KEYS
@@ -107,7 +107,7 @@ class TensorBlock(TensorReads):
     ) -> tuple[list[tirx.Stmt], ir.Var]:
         """Bring together what the lines of a warp have of the same rows."""
         cut = self._cut
-        return over_lanes(buffers, PAIR, cut.lanes, cut.warp, cut.every, combine, SHARERS)
+        return warp_all_reduce(buffers, PAIR, cut.lanes, cut.warp, cut.every, combine, SHARERS)
 
     def _score(self, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Find the largest of a thread's scores of either row."""
@@ -184,7 +184,7 @@ class TensorBlock(TensorReads):
 
         def one(b: ir.Expr) -> tirx.Stmt:
             where = [g, t, b * PAIR]
-            return turn(load(self._turned, where), load(self._weights, where))
+            return movmatrix(load(self._turned, where), load(self._weights, where))
 
         return self._each(2, one)
 

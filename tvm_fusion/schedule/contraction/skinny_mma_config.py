@@ -16,7 +16,7 @@ from tvm.target import Target
 from ...device import Device, parse
 from ...ecg.work import at
 from ...fusion.program import Axis
-from ..gpu import has_tensor_cores
+from ..gpu.launch import has_tensor_cores
 from ..gpu.mma import CHUNK, LINES, SHARERS, SUMS
 from ..gpu.vector_loads import Elements
 from ..loops import constant, index, product

@@ -12,7 +12,7 @@ from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
 from ...fusion.program import Program
-from ..gpu import resident
+from ..gpu.launch import min_blocks_per_sm
 from ..loops import block, index, kernel, sequence, threads
 from .gemv_gpu import finish
 from .skinny_mma_config import FragmentSlim
@@ -33,6 +33,6 @@ def fragment_gpu(program: Program, cut: FragmentSlim) -> tirx.PrimFunc:
             stmts.append(cut.every(partial(walk.publish, some, shared)))
             stmts.append(cut.every(partial(finish, cut, number, some, shared, None)))
         made = block("slices", sequence(stmts), [*walk.buffers, shared])
-        return resident(made, cut.resident)
+        return min_blocks_per_sm(made, cut.resident)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))
