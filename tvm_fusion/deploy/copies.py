@@ -9,7 +9,7 @@ from tvm import DataType, ir, relax, tirx
 
 from .._tvm_buffer import declare
 from ..foreign import SCHEDULED
-from ..schedule.gpu import VECTOR_BYTES, VECTOR_TYPES
+from ..schedule.gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ..schedule.loops import (
     Body,
     add,

@@ -20,7 +20,7 @@ from tvm import relax, tirx
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.loops import find
 
 op = relax.op

@@ -4,11 +4,11 @@ import pytest
 from group_kernels import CPU, CUDA, close, compiles_for_cuda, group, kernel, run, serial
 from quantised_products import along, inputs_of, int4, int8
 from tvm import DataType, ir, tirx
-from tvm_fusion.schedule.gpu.streaming_load import BYTES, READ
 
 from tvm_fusion.ecg.intrinsic import call_name
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.gpu.dlight import check_gpu
+from tvm_fusion.schedule.gpu.register_buffers import STREAMED, STREAMED_BYTES
 from tvm_fusion.schedule.loops import find
 
 TEMPLATE = GpuContraction()
@@ -56,9 +56,9 @@ def vectors(func, name):
     stores = [(x, s) for x in loops for s in find(x.body, tirx.BufferStore)]
     found = {int(x.extent) for x, s in stores if s.value.source.name == name}
     calls = [x for x in find(func.body, ir.Call) if call_name(x) == "func_call"]
-    read = [x.args[2].args[0] for x in calls if x.args[0].value == READ]
+    read = [x.args[2].args[0] for x in calls if x.args[0].value == STREAMED]
     return found | {
-        BYTES // DataType(str(x.ty.dtype)).itemsize for x in read if x.source.name == name
+        STREAMED_BYTES // DataType(str(x.ty.dtype)).itemsize for x in read if x.source.name == name
     }
 
 

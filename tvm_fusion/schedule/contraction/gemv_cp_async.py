@@ -21,8 +21,8 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 
 from ...fusion.expressions import load
-from ..gpu import has_tensor_cores
 from ..gpu.cp_async import BYTES, commit, copy, pipeline_buffer, stage_of, wait
+from ..gpu.launch import has_tensor_cores
 from ..loops import ceildiv, constant, index, loop, sequence, simplified, unrolled, when
 from .gemv_config import GemvConfig
 from .gemv_mainloop import GemvMainloop

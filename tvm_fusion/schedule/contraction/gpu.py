@@ -9,7 +9,7 @@ from tvm.target import Target
 from ...errors import reason_of
 from ...fusion.decisions import Decision, record
 from ...fusion.program import Program
-from ..gpu import check_gpu, rule
+from ..gpu.dlight import check_gpu, rule
 from ..launches import launches
 from .dynamic_m_gpu import dispatch_on_m, skinny_gemm_gpu
 from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue

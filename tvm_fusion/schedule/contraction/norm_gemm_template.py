@@ -21,7 +21,7 @@ from ..template import Claim, Emission, Refusal, Template
 from .blocking import norm_blocking
 from .gemm_cpu import gemm_cpu
 from .gemm_view import GemmView, gemm_view
-from .norm_prologue import NormPrologue, norm_prologue
+from .norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from .operands import SumOfProducts, analyse
 from .packed_weights_cpu import packable
 from .template import constants_of, refuse_unpacked_split

@@ -15,7 +15,7 @@ from tvm import DataType, ir, tirx
 
 from ..._tvm_buffer import scratch
 from ...fusion.expressions import load
-from ..gpu import VECTOR_BYTES
+from ..gpu.launch import VECTOR_BYTES
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.vector_loads import VectorLoad
 from ..loops import index, local, loop, sequence, substitute, unrolled, when

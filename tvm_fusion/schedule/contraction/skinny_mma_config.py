@@ -17,7 +17,7 @@ from tvm.target import Target
 from ...device import Device, parse
 from ...ecg.work import at
 from ...fusion.program import Axis
-from ..gpu import has_tensor_cores
+from ..gpu.launch import has_tensor_cores
 from ..gpu.mma import ACCUMULATORS, ATOMS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, WARP
 from ..gpu.vector_loads import ElementLoads
 from ..loops import constant, index, product

@@ -22,7 +22,7 @@ from tvm import ir, tirx
 
 from ..._tvm_buffer import scratch
 from ...fusion.program import Program
-from ..gpu import resident
+from ..gpu.launch import min_blocks_per_sm
 from ..loops import block, index, kernel, sequence, threads
 from .gemv_gpu import reduce_slices
 from .skinny_mma_config import SkinnyMmaConfig
@@ -42,6 +42,6 @@ def skinny_mma_gpu(program: Program, cut: SkinnyMmaConfig) -> tirx.PrimFunc:
             stmts.append(cut.phase(partial(mainloop.share_partials, rows, shared)))
             stmts.append(cut.phase(partial(reduce_slices, cut, number, rows, shared, None)))
         made = block("slices", sequence(stmts), [*mainloop.buffers, shared])
-        return resident(made, cut.min_blocks_per_sm)
+        return min_blocks_per_sm(made, cut.min_blocks_per_sm)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))

@@ -9,7 +9,7 @@ from tvm import ir, sym, tirx
 from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..address import offset, stride
-from ..gpu import VECTOR_BYTES
+from ..gpu.launch import VECTOR_BYTES
 from ..loops import constant, find, index, local, product, substitute
 from .domain import Domain
 from .reads import Read, bytes_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ...fusion.program import Program
-from ..gpu import STATIC_SHARED_BYTES
+from ..gpu.launch import STATIC_SHARED_BYTES
 from ..inline import inlined
 from ..loops import (
     add,

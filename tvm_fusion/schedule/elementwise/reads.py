@@ -11,7 +11,7 @@ from tvm import DataType, ir, tirx
 from ...ecg.intrinsic import call_name
 from ...fusion.expressions import loads, variables
 from ..address import same
-from ..gpu import VECTOR_TYPES
+from ..gpu.launch import VECTOR_TYPES
 from ..loops import find
 from .domain import Domain
 

@@ -31,7 +31,7 @@ from tvm import ir, tirx
 from ..._tvm_buffer import scratch
 from ...fusion.program import Axis
 from ..address import offset, stride
-from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
 from ..loops import (
     ceildiv,
     constant,

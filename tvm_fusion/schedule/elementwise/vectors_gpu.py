@@ -10,7 +10,7 @@ from tvm import ir, sym, tirx
 from ..._tvm_flatten import contiguous
 from ...fusion.expressions import load
 from ..address import offset, same, stride
-from ..gpu import VECTOR_BYTES
+from ..gpu.launch import VECTOR_BYTES
 from ..loops import (
     block,
     constant,

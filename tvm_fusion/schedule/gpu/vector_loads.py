@@ -11,7 +11,7 @@ from ...ecg.intrinsic import call_name
 from ...fusion.expressions import choice
 from ..address import is_aligned, offset
 from ..loops import constant, index
-from . import VECTOR_BYTES, VECTOR_TYPES
+from .launch import VECTOR_BYTES, VECTOR_TYPES
 
 BYTES = frozenset({"int8", "uint8"})
 _WORD = 4  # bytes of the narrowest vector of bytes

@@ -1,4 +1,4 @@
-"""A square of elements transposed in vector registers."""
+"""A square tile transposed in vector registers, by shuffles."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from ..loops import index, sequence
 from .pattern import FLOAT
 
 
-def interleaved(
-    square: ir.Var, lanes: int, store: Callable[[int, ir.Expr], tirx.Stmt]
-) -> tirx.Stmt:
+def transposed(square: ir.Var, lanes: int, store: Callable[[int, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
     """Run ``store(column, elements)`` for every column of a square, as a vector of its rows.
 
-    Rows of the upper half are interleaved with those of the lower half, as often as it takes to
-    bring every row's first element into the first vector: each time halves the number of rows that
-    neighbouring elements are apart.
+    log2(lanes) rounds of shuffles interleave the rows of the upper half with those of the lower
+    half; each halves the distance in rows between neighbouring elements.
 
     Parameters
     ----------
@@ -27,7 +24,7 @@ def interleaved(
     lanes : int
         A power of two.
     store : callable
-        What to do with a vector.
+        Stores a vector.
     """
     ramp = tirx.Ramp(index(0), index(1), lanes)
     rows: list[ir.Expr] = [load(square, [index(i), ramp]) for i in range(lanes)]

@@ -1,4 +1,4 @@
-"""Attention of few rows on a GPU: right, split over the keys, with keys and values in vectors."""
+"""Flash-decoding on a GPU: results, splits over the keys, vector loads, the K/V pipeline."""
 
 import group_kernels
 import numpy as np
@@ -31,11 +31,11 @@ from tvm import ir, s_tir, tirx
 
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.attention.decode import decode
+from tvm_fusion.schedule.attention.flash_decode import flash_decode_config
 from tvm_fusion.schedule.attention.match import FLOATS, read
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.gpu import check_gpu
 from tvm_fusion.schedule.gpu.cp_async import COPY
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.loops import find
 
 TEMPLATE = Attention(True)
@@ -66,8 +66,8 @@ def run(members, emission, inputs):
     return [held["output", i].numpy() for i in range(len(members.outputs))]
 
 
-def cut_of(members, spec=CUDA):
-    return decode(read(members.program, (*FLOATS, "bfloat16")), spec.device)
+def config_of(members, spec=CUDA):
+    return flash_decode_config(read(members.program, (*FLOATS, "bfloat16")), spec.device)
 
 
 def emitted(params, body):
@@ -77,18 +77,18 @@ def emitted(params, body):
     assert len(emission.kernels) == claim.launches == 2
     for made in emission.kernels:
         assert check_gpu(made.func, CUDA.tvm_target()) is None
-    return members, emission, cut_of(members)
+    return members, emission, config_of(members)
 
 
-def wide(inputs):
+def in_float64(inputs):
     return [x.astype("float64") for x in inputs.values()]
 
 
 def compare(params, body, expected, tolerance=2e-5):
-    members, emission, cut = emitted(params, body)
+    members, emission, config = emitted(params, body)
     inputs = arrays(params)
-    close(run(members, emission, inputs), expected(*wide(inputs)), tolerance)
-    return cut
+    close(run(members, emission, inputs), expected(*in_float64(inputs)), tolerance)
+    return config
 
 
 def reads_of(value, names):
@@ -169,16 +169,16 @@ def test_symbolic_keys(keys, monkeypatch):
 
 @pytest.mark.parametrize("batch", [1, 3, n])
 @pytest.mark.parametrize("form", FORMS)
-def test_heads_of_a_group_share_a_read(form, batch):
-    cut = compare(grouped_tensors(batch, 1, 300, 64), FORMS[form], repeated_arrays)
-    assert cut.sharing.count == 4
-    assert cut.parts == 1
+def test_heads_of_a_group_share_a_load(form, batch):
+    config = compare(grouped_tensors(batch, 1, 300, 64), FORMS[form], repeated_arrays)
+    assert config.query_group.size == 4
+    assert config.row_blocks == 1
 
 
 @pytest.mark.parametrize("queries", [2, 3, 4])
 def test_queries_of_a_group(queries):
-    cut = compare(grouped_tensors(2, queries, 300, 32), spread(expanded), repeated_arrays)
-    assert cut.sharing.count == 4 * queries
+    config = compare(grouped_tensors(2, queries, 300, 32), spread(expanded), repeated_arrays)
+    assert config.query_group.size == 4 * queries
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_sizes_of_heads(size, columns):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
 def test_half_types_are_summed_in_float32(dtype, tolerance, queries, size):
     given = grouped_tensors(1, queries, 1000, size, dtype)
-    cut = compare(given, spread(expanded), repeated_arrays, tolerance)
-    assert cut.width == 8
-    assert cut.is_tensor == (size == 128)
+    config = compare(given, spread(expanded), repeated_arrays, tolerance)
+    assert config.width == 8
+    assert config.uses_mma == (size == 128)
 
 
 def test_steps_of_a_block_are_no_quotient_of_what_is_subtracted():
@@ -206,16 +206,16 @@ def test_steps_of_a_block_are_no_quotient_of_what_is_subtracted():
     assert "% (int64_t)-" not in text
 
 
-def test_staged_keys_and_values_share_no_memory():
-    """Two pieces may become one, where no step follows the first: see ``Staged.memory``."""
+def test_pipelines_of_keys_and_values_share_no_memory():
+    """TVM may make one of two buffers that no step follows: see ``KVPipeline.shared_memory``."""
     _, emission, _ = emitted(tensors(1, 8, 1, 1000, 128, dtype="float16"), PLAIN[0])
     blocks = find(emission.kernels[0].func.body, s_tir.SBlock)
     scopes = [buffer.scope() for block in blocks for buffer in block.alloc_buffers]
     assert scopes.count("shared.dyn") == 1
 
 
-def test_copies_begin_where_vectors_of_16_bytes_may():
-    """Keys that begin in the middle of such a vector are read in shorter ones."""
+def test_copies_are_aligned_to_16_bytes():
+    """Keys that are not are loaded in shorter vectors."""
 
     def body(emit, q, k, v):
         k, v = (
@@ -229,26 +229,26 @@ def test_copies_begin_where_vectors_of_16_bytes_may():
 
     params = [tensor("q", 1, 2, 1, 64, dtype="float16")]
     params += [tensor(name, 1, 2, 300, 80, dtype="float16") for name in ("k", "v")]
-    cut = compare(params, body, expected, 2e-3)
-    assert cut.width == 4
-    assert not cut.is_tensor
+    config = compare(params, body, expected, 2e-3)
+    assert config.width == 4
+    assert not config.uses_mma
 
 
 @pytest.mark.parametrize(("keys", "warps"), [(300, 4), (2049, 4), (8192, 8), (m, 8)])
-def test_warps_take_several_steps(keys, warps):
+def test_warps_by_number_of_keys(keys, warps):
     given = grouped_tensors(4, 1, keys, 128, "float16")
-    cut = cut_of(group(given, spread(expanded), CUDA))
-    assert cut.groups == warps
+    config = config_of(group(given, spread(expanded), CUDA))
+    assert config.groups == warps
 
 
 @pytest.mark.parametrize("size", [64, 128, 512])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
-def test_staged_keys_fit_the_device(arch, size):
+def test_pipeline_stages_fit_shared_memory(arch, size):
     spec = parse(f"cuda:{arch}")
     given = tensors(1, 2, 16, 300, size, dtype="float16")
-    cut = cut_of(group(given, PLAIN[0], spec), spec)
-    assert cut.is_tensor
-    assert cut.shared_bytes <= spec.device.shared_memory_per_block
+    config = config_of(group(given, PLAIN[0], spec), spec)
+    assert config.uses_mma
+    assert config.shared_bytes <= spec.device.shared_memory_per_block
 
 
 @pytest.mark.parametrize("name", ["padding", "bias", "keys"])
@@ -258,20 +258,20 @@ def test_masks(name, monkeypatch):
     compare([*tensors(2, 3, 2, shape[-1], 32), tensor("mask", *shape)], *MASKED)
 
 
-@pytest.mark.parametrize("instead", [0.0, 0.5])
-def test_rows_whose_weights_are_no_numbers(instead):
-    """The guard's number takes their place: of minus infinity alone, or with a NaN."""
+@pytest.mark.parametrize("masked_weight", [0.0, 0.5])
+def test_rows_whose_weights_are_nan(masked_weight):
+    """The guard's weight replaces them: rows of minus infinity, or with a NaN."""
     params = [*tensors(1, 2, 3, 300, 32), tensor("mask", 1, 1, 3, 300)]
-    body = attention(score=added, weigh=lambda emit, p, mask: guarded(emit, p, instead))
+    body = attention(score=added, weigh=lambda emit, p, mask: guarded(emit, p, masked_weight))
     inputs = arrays(params)
     inputs["mask"][:] = np.where(inputs["mask"] > 0, 0, -np.inf)
     inputs["mask"][..., 1, :] = -np.inf
     inputs["mask"][..., 2, 170] = np.nan
     expected = reference(
-        lambda s, mask: s / 8 + mask, lambda p, mask: np.where(np.isnan(p), instead, p)
+        lambda s, mask: s / 8 + mask, lambda p, mask: np.where(np.isnan(p), masked_weight, p)
     )
     members, emission, _ = emitted(params, body)
-    close(run(members, emission, inputs), expected(*wide(inputs)))
+    close(run(members, emission, inputs), expected(*in_float64(inputs)))
 
 
 def test_few_keys_and_many_rows_are_tiles():
@@ -280,77 +280,77 @@ def test_few_keys_and_many_rows_are_tiles():
         tensors(1, 2, 17, 300, 32),
         tensors(1, 2, n, 300, 32),
     ):
-        assert cut_of(group(params, PLAIN[0], CUDA)) is None
+        assert config_of(group(params, PLAIN[0], CUDA)) is None
 
 
-def test_elements_that_do_not_lie_along_vectors_are_tiles():
-    assert cut_of(group(tensors(1, 2, 1, 300, 33), PLAIN[0], CUDA)) is None
+def test_unaligned_head_dims_are_tiles():
+    assert config_of(group(tensors(1, 2, 1, 300, 33), PLAIN[0], CUDA)) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("batch", [1, 8, 64])
 def test_blocks_fill_the_device(batch, dtype):
     device = CUDA.device
-    cut = cut_of(group(tensors(batch, 8, 1, 8192, 128, dtype=dtype), PLAIN[0], CUDA))
-    places, blocks = device.sm_count * cut.resident, int(cut.blocks)
+    config = config_of(group(tensors(batch, 8, 1, 8192, 128, dtype=dtype), PLAIN[0], CUDA))
+    places, blocks = device.sm_count * config.min_blocks, int(config.blocks)
     assert blocks >= 0.9 * places * -(-blocks // places)
     # Each block takes another kilobyte of what a multiprocessor has.
-    assert cut.resident * (cut.shared_bytes + 1024) <= device.shared_memory_per_block + 1024
+    assert config.min_blocks * (config.shared_bytes + 1024) <= device.shared_memory_per_block + 1024
 
 
 @pytest.mark.parametrize("arch", ["cuda:sm_90a", "rocm:gfx90a", "rocm:gfx1100"])
 def test_blocks_fit_the_device(arch):
     spec = parse(arch)
-    cut = cut_of(group(tensors(1, 2, 16, 300, 256), PLAIN[0], spec), spec)
-    assert cut.threads <= spec.device.max_threads_per_block
-    assert cut.threads % cut.warp == 0
-    assert cut.lanes <= cut.warp
-    assert cut.shared_bytes <= 48 * 1024
+    config = config_of(group(tensors(1, 2, 16, 300, 256), PLAIN[0], spec), spec)
+    assert config.threads <= spec.device.max_threads_per_block
+    assert config.threads % config.warp_size == 0
+    assert config.lanes <= config.warp_size
+    assert config.shared_bytes <= 48 * 1024
 
 
-def test_keys_and_values_are_read_once_in_vectors():
+def test_keys_and_values_are_loaded_once_in_vectors():
     given = grouped_tensors(1, 1, 4096, 128)
-    _, emission, cut = emitted(given, spread(expanded))
+    _, emission, config = emitted(given, spread(expanded))
     func = emission.kernels[0].func
     stores = find(func.body, tirx.BufferStore)
     for name in ("keys", "values"):
         (read,) = [x for x in stores if x.buffer.name.endswith(name)]
         loops = [x for x in find(func.body, tirx.For) if x.kind == tirx.ForKind.VECTORIZED]
         (around,) = [x for x in loops if read in find(x.body, tirx.BufferStore)]
-        assert int(around.extent) == cut.width
+        assert int(around.extent) == config.width
     assert len([x for x in stores if reads_of(x.value, {"k", "v"})]) == 2
 
 
-def test_tensor_cores_wait_for_copies_that_were_asked_for_ahead():
-    _, emission, cut = emitted(grouped_tensors(8, 1, 8192, 128, "float16"), spread(expanded))
+def test_copies_are_issued_stages_ahead_of_mma():
+    _, emission, config = emitted(grouped_tensors(8, 1, 8192, 128, "float16"), spread(expanded))
     text = cuda_kernel(emission.kernels[0].func)
     before, loop = text[: text.index("for (")], text[text.index("for (") :]
-    asked = 2 * (cut.depth + cut.columns) // 32  # copies of a thread's step
-    assert before.count(COPY) == cut.stages * asked
-    assert loop.count(COPY) == asked
-    assert "__syncthreads" not in loop[: loop.index("tops")]
+    issued = 2 * (config.head_dim + config.head_dim_v) // 32  # copies of a thread's step
+    assert before.count(COPY) == config.stages * issued
+    assert loop.count(COPY) == issued
+    assert "__syncthreads" not in loop[: loop.index("m_shared")]
 
 
-def test_registers_that_tensor_cores_fill_are_declared_whole():
+def test_fragments_are_declared_whole():
     """TVM declares no more of a buffer than loads and stores reach; addresses do not count."""
     _, emission, _ = emitted(grouped_tensors(1, 1, 1000, 64, "float16"), spread(expanded))
     text = cuda_kernel(emission.kernels[0].func)
-    for name, size in (("turned", 4), ("weights", 4), ("scores", 4), ("out", 16)):
+    for name, size in (("p_frag", 4), ("p", 4), ("s", 4), ("acc", 16)):
         assert f" {name}_ptr[{size}];" in text
 
 
 @pytest.mark.parametrize("size", [128, 256])
-def test_many_splits_are_asked_for_in_turns(size):
-    cut = compare(tensors(1, 1, 1, 4099, size, dtype="float16"), *PLAIN, 2e-3)
-    assert cut.splits > 16 * cut.combining
+def test_many_splits_are_loaded_in_turns(size):
+    config = compare(tensors(1, 1, 1, 4099, size, dtype="float16"), *PLAIN, 2e-3)
+    assert config.splits > 16 * config.reduce_threads
 
 
-def test_the_second_kernel_asks_for_all_splits_at_once():
-    _, emission, cut = emitted(grouped_tensors(1, 1, 8192, 128, "float16"), spread(expanded))
+def test_the_reduction_kernel_loads_all_splits_before_it_merges():
+    _, emission, config = emitted(grouped_tensors(1, 1, 8192, 128, "float16"), spread(expanded))
     text = cuda_kernel(emission.kernels[1].func)
-    assert f"__launch_bounds__({cut.combining * cut.columns}, 1)" in text
+    assert f"__launch_bounds__({config.reduce_threads * config.head_dim_v}, 1)" in text
     assert text.count("__syncthreads") == 1
-    assert text.rindex("rest_ptr[") < text.index("expf(") < text.index("__syncthreads")
+    assert text.rindex("partial_ml_ptr[") < text.index("expf(") < text.index("__syncthreads")
 
 
 @pytest.mark.cuda_toolchain
@@ -369,7 +369,7 @@ def test_compiles_for_cuda():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float16", 2e-3)])
 @pytest.mark.parametrize(("past", "new"), [(300, 1), (511, 3), (n, 1)])
-def test_keys_and_values_are_appended_where_they_are_read(past, new, dtype, tolerance):
+def test_appended_keys_and_values_are_read_from_their_own_buffers(past, new, dtype, tolerance):
     def body(emit, q, keys, values, key, value):
         k = emit(op.concat([keys, key], 2))
         v = emit(op.concat([values, value], 2))
@@ -384,6 +384,6 @@ def test_keys_and_values_are_appended_where_they_are_read(past, new, dtype, tole
         *(tensor(name, 1, 2, past, 64, dtype=dtype) for name in ("keys", "values")),
         *(tensor(name, 1, 2, new, 64, dtype=dtype) for name in ("key", "value")),
     ]
-    cut = compare(params, body, expected, tolerance)
-    assert len(cut.keys) == len(cut.values) == 2
-    assert cut.is_tensor == (dtype == "float16")
+    config = compare(params, body, expected, tolerance)
+    assert len(config.keys) == len(config.values) == 2
+    assert config.uses_mma == (dtype == "float16")

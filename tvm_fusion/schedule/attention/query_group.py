@@ -1,7 +1,12 @@
-"""Which rows of an attention share keys and values: queries of a head, heads of a group."""
+"""GQA query groups: the rows of an attention that share keys and values.
+
+Queries of one head, and the query heads of a group (grouped-query attention), read the same keys
+and values; so they are rows of one problem, and keys and values are loaded once for all of them.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
@@ -13,24 +18,24 @@ from .pattern import Pattern
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """The axes of the scores but for the keys, as pairs of a batch and a row.
+class QueryGroup:
+    """The axes of the scores but for the keys, as pairs of a KV batch and a row.
 
     Attributes
     ----------
     batch : tuple of (Axis, PrimExpr)
         Axes that choose keys and values, with the number of different ones along them.
     rows : tuple of (Axis, int)
-        Axes, or innermost parts of them, along which keys and values are the same. An axis of heads
-        of which several share theirs is in both.
+        Axes, or innermost parts of them, along which keys and values are the same. An axis of query
+        heads of which several share a KV head is in both.
     """
 
     batch: tuple[tuple[Axis, ir.Expr], ...]
     rows: tuple[tuple[Axis, int], ...]
 
     @classmethod
-    def of(cls, pattern: Pattern) -> Sharing | None:
-        """Find the rows; ``None`` if their number is not known at compile time."""
+    def of(cls, pattern: Pattern) -> QueryGroup | None:
+        """Find the rows of a group; ``None`` if their number is symbolic."""
         used = variables(pattern.k) | variables(pattern.v)
         batch: list[tuple[Axis, ir.Expr]] = []
         rows: list[tuple[Axis, int]] = []
@@ -41,10 +46,10 @@ class Sharing:
                     return None
                 rows.append((axis, extent))
                 continue
-            same = _heads_of_a_group(pattern, axis)
-            batch.append((axis, axis.extent if same == 1 else index((extent or 0) // same)))
-            if same > 1:
-                rows.append((axis, same))
+            heads = _heads_of_a_group(pattern, axis)
+            batch.append((axis, axis.extent if heads == 1 else index((extent or 0) // heads)))
+            if heads > 1:
+                rows.append((axis, heads))
         return cls(tuple(batch), tuple(rows))
 
     @property
@@ -53,17 +58,14 @@ class Sharing:
         return [extent for _, extent in self.batch]
 
     @property
-    def count(self) -> int:
-        """Number of rows that share keys and values."""
-        total = 1
-        for _, extent in self.rows:
-            total *= extent
-        return total
+    def size(self) -> int:
+        """Rows that share keys and values."""
+        return math.prod(extent for _, extent in self.rows)
 
-    def place(self, number: ir.Expr, row: ir.Expr | int) -> dict[ir.Var, ir.Expr]:
-        """Say where along each axis a row of a pair of keys and values is."""
+    def place(self, batch: ir.Expr, row: ir.Expr | int) -> dict[ir.Var, ir.Expr]:
+        """Give the position of a row of a KV batch along each axis."""
         found: dict[ir.Var, ir.Expr] = {}
-        outer = coordinates(number, self.extents)
+        outer = coordinates(batch, self.extents)
         inner = coordinates(index(row), [extent for _, extent in self.rows])
         for (axis, _), position in zip(self.batch, outer, strict=True):
             found[axis.var] = position
@@ -76,19 +78,19 @@ class Sharing:
 def _heads_of_a_group(pattern: Pattern, axis: Axis) -> int:
     """Count the neighbours along an axis that read the same keys and the same values."""
     extent = constant(axis.extent)
-    for same in range(extent or 1, 1, -1):
-        if (extent or 1) % same == 0 and _are_same(pattern, axis, same):
-            return same
+    for heads in range(extent or 1, 1, -1):
+        if (extent or 1) % heads == 0 and _share_kv(pattern, axis, heads):
+            return heads
     return 1
 
 
-def _are_same(pattern: Pattern, axis: Axis, same: int) -> bool:
+def _share_kv(pattern: Pattern, axis: Axis, heads: int) -> bool:
     group, member = tirx.Var("group", "int64"), tirx.Var("member", "int64")
     analyzer = sym.Analyzer()
-    analyzer.bind(member, ir.Range.from_min_extent(index(0), index(same)))
-    extent = int(axis.extent) // same
+    analyzer.bind(member, ir.Range.from_min_extent(index(0), index(heads)))
+    extent = int(axis.extent) // heads
     analyzer.bind(group, ir.Range.from_min_extent(index(0), index(extent)))
-    place = {axis.var: group * same + member}
+    place = {axis.var: group * heads + member}
     return not any(
         member in variables(analyzer.simplify(substitute(operand, place)))
         for operand in (pattern.k, pattern.v)

@@ -1,4 +1,4 @@
-"""Walks along a row in vectors, with what is left over one by one."""
+"""Loops along a row in vectors, with a scalar remainder."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from ...fusion.expressions import load
 from ..elementwise.cpu import by_vectors
 from ..loops import constant, index, loop, sequence
 
-Piece = Callable[[ir.Expr, int], tirx.Stmt]
+VectorBody = Callable[[ir.Expr, int], tirx.Stmt]
 
 
-def along(count: ir.Expr | int, lanes: int, piece: Piece) -> tirx.Stmt:
-    """Run ``piece(start, width)`` over a row: whole vectors, then shorter ones or elements."""
+def over_vectors(count: ir.Expr | int, lanes: int, body: VectorBody) -> tirx.Stmt:
+    """Run ``body(start, width)`` over a row: whole vectors, then shorter ones or elements."""
     size = constant(count)
     if size is not None:
-        return by_vectors(size, lanes, piece)
+        return by_vectors(size, lanes, body)
     whole = tirx.floordiv(index(count), index(lanes))
     rest = tirx.floormod(index(count), index(lanes))
     return sequence(
         [
-            loop("vector", whole, lambda n: piece(n * lanes, lanes)),
-            loop("rest", rest, lambda n: piece(whole * lanes + n, 1)),
+            loop("vector", whole, lambda n: body(n * lanes, lanes)),
+            loop("rest", rest, lambda n: body(whole * lanes + n, 1)),
         ]
     )
 
 
 def vector(width: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-    """Write one vector."""
+    """Write a vectorized loop."""
     return loop("lane", width, body, tirx.ForKind.VECTORIZED)
 
 
-def folded(buffer: ir.Var, width: int, combine: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> tirx.Stmt:
-    """Combine the elements of a short buffer into its first one, halves with halves."""
+def reduce_vector(
+    buffer: ir.Var, width: int, combine: Callable[[ir.Expr, ir.Expr], ir.Expr]
+) -> tirx.Stmt:
+    """Reduce a vector to its first element, halves with halves."""
     stmts: list[tirx.Stmt] = []
     while width > 1:
         width //= 2
@@ -48,7 +50,7 @@ def folded(buffer: ir.Var, width: int, combine: Callable[[ir.Expr, ir.Expr], ir.
 
 
 def resolved(expr: ir.Expr, lane: ir.Expr, width: int) -> ir.Expr:
-    """Decide the conditions of a vector that hold for all of its lanes or for none."""
+    """Simplify the conditions of a vector that hold for all of its lanes or for none."""
     if not isinstance(lane, ir.Var):
         return sym.Analyzer().simplify(expr)
     analyzer = sym.Analyzer()

@@ -1,4 +1,7 @@
-"""A tile of keys and values, packed: keys transposed, both with what is computed of them first."""
+"""Pack a tile of keys and values: keys transposed into panels, values row by row.
+
+What is computed of them before the product is computed here, once.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from tvm import ir, tirx
 from ...fusion.expressions import load
 from ..loops import block, constant, index, local, loop, sequence, substitute
 from ..vector_math import vector_math
-from .lanes import along, resolved, vector
+from .config_cpu import CpuConfig
 from .pattern import FLOAT, Pattern
-from .sizes import Sizes
-from .transpose import interleaved
+from .transpose_cpu import transposed
+from .vectors_cpu import over_vectors, resolved, vector
 
 Where = Mapping[ir.Var, ir.Expr]
 Element = Callable[[ir.Expr, ir.Expr], ir.Expr]
@@ -20,7 +23,7 @@ Element = Callable[[ir.Expr, ir.Expr], ir.Expr]
 
 def pack_keys(
     pattern: Pattern,
-    sizes: Sizes,
+    config: CpuConfig,
     keys: ir.Var,
     where: Where,
     start: ir.Expr,
@@ -28,19 +31,22 @@ def pack_keys(
 ) -> tirx.Stmt:
     """Write ``keys[panel, depth, key] = k`` in panels as wide as a tile in registers.
 
-    The vector that holds the last key is filled with zeros: sums of whatever is in memory may take
-    very long, those of numbers close to zero do.
+    The vector that holds the last key is padded with zeros: arithmetic on whatever is in memory may
+    be very slow, as it is on denormal numbers.
     """
 
     def element(key: ir.Expr, depth: ir.Expr) -> ir.Expr:
         at = {**where, pattern.key.var: start + key, pattern.depth.var: depth}
         return substitute(pattern.k, at)
 
-    lanes = sizes.lanes
+    lanes = config.lanes
 
     def square(key: ir.Expr, many: int) -> tirx.Stmt:
         return sequence(
-            [_transposed(sizes, keys, key, many, d, element) for d in range(0, sizes.depth, lanes)]
+            [
+                _transposed(config, keys, key, many, d, element)
+                for d in range(0, config.depth, lanes)
+            ]
         )
 
     size = constant(count)
@@ -54,31 +60,31 @@ def pack_keys(
     rest = tirx.floormod(count, index(lanes))
 
     def one(n: ir.Expr) -> tirx.Stmt:
-        panel, column = _placed(sizes, whole * lanes + n)
+        panel, column = _placed(config, whole * lanes + n)
 
         def store(depth: ir.Expr) -> tirx.Stmt:
             value = element(whole * lanes + n, depth)
             value = tirx.if_then_else(n < rest, value, tirx.const(0, FLOAT))
             return tirx.BufferStore(keys, value, [panel, depth, column])
 
-        return loop("d", sizes.depth, store)
+        return loop("d", config.depth, store)
 
     last = tirx.IfThenElse(rest > 0, loop("rest", lanes, one), None)
     return sequence([loop("keys", whole, lambda n: square(n * lanes, lanes)), last])
 
 
-def _placed(sizes: Sizes, key: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Tell the panel and the column of a key."""
-    width = index(sizes.width)
+def _placed(config: CpuConfig, key: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Give the panel and the column of a key."""
+    width = index(config.width)
     return tirx.floordiv(key, width), tirx.floormod(key, width)
 
 
 def _transposed(
-    sizes: Sizes, keys: ir.Var, key: ir.Expr, many: int, depth: int, element: Element
+    config: CpuConfig, keys: ir.Var, key: ir.Expr, many: int, depth: int, element: Element
 ) -> tirx.Stmt:
-    """Read up to as many keys as there are lanes along their elements, and write them across."""
-    lanes, width = sizes.lanes, min(sizes.lanes, sizes.depth - depth)
-    panel, first = _placed(sizes, key)
+    """Load up to a vector of keys along their elements, and store them transposed."""
+    lanes, width = config.lanes, min(config.lanes, config.depth - depth)
+    panel, first = _placed(config, key)
     tile = local("square", [lanes, width], FLOAT)
 
     def read(i: ir.Expr) -> tirx.Stmt:
@@ -111,7 +117,7 @@ def _transposed(
     ]
     if width == lanes:
         stmts.append(
-            interleaved(
+            transposed(
                 tile,
                 lanes,
                 lambda d, row: tirx.BufferStore(
@@ -126,17 +132,17 @@ def _transposed(
 
 def pack_values(
     pattern: Pattern,
-    sizes: Sizes,
+    config: CpuConfig,
     values: ir.Var,
     where: Where,
     start: ir.Expr,
     count: ir.Expr | int,
 ) -> tirx.Stmt:
-    """Write ``values[key, column] = v``, and zeros behind the last column."""
-    extent = constant(pattern.column.extent) or sizes.columns
+    """Write ``values[key, column] = v``, padded with zeros."""
+    extent = constant(pattern.column.extent) or config.columns
 
     def row(key: ir.Expr) -> tirx.Stmt:
-        def piece(first: ir.Expr, width: int) -> tirx.Stmt:
+        def run(first: ir.Expr, width: int) -> tirx.Stmt:
             def store(lane: ir.Expr) -> tirx.Stmt:
                 at = {**where, pattern.key.var: start + key, pattern.column.var: first + lane}
                 value = vector_math(substitute(pattern.v, at), lane)
@@ -147,7 +153,7 @@ def pack_values(
         def clear(column: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(values, tirx.const(0, FLOAT), [key, column + extent])
 
-        behind = vector(sizes.columns - extent, clear)
-        return sequence([along(extent, sizes.width, piece), behind])
+        padding = vector(config.columns - extent, clear)
+        return sequence([over_vectors(extent, config.width, run), padding])
 
     return loop("key", count, row)

@@ -1,4 +1,4 @@
-"""Sizes of tiles on a CPU: rows and columns in registers, keys and values in the caches."""
+"""Configuration of attention on a CPU: tiles in registers, keys and values in the caches."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .pattern import Pattern
 
 L2_BYTES = 1 << 20  # where the device does not say
 BUFFER_BYTES = 1 << 18  # of one buffer: a quarter of that cache
-VECTORS = {True: 4, False: 3}  # in a row of a tile, by whether there are 32 registers
-MOST_ROWS = 16  # of a tile, roughly
-FEW_ROWS = 64  # queries of a task that make packing the keys cheap
+VECTORS = {True: 4, False: 3}  # of a row of a tile, by whether there are 32 registers
+MAX_ROWS = 16  # of a tile, roughly
+MIN_QUERIES_PER_TASK = 64  # queries of a task that make packing the keys cheap
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CpuConfig:
     """Tiles of one kernel.
 
     Attributes
@@ -29,9 +29,9 @@ class Sizes:
     lanes, vectors : int
         float32 elements of a vector register; registers in a row of a tile.
     rows : int
-        Queries of a tile.
+        Queries of a tile in registers.
     block : int
-        Queries of a task, a multiple of ``rows``.
+        Queries of a task (block_m), a multiple of ``rows``.
     keys : int
         Keys, with their values, that are packed at once.
     single : bool
@@ -55,7 +55,7 @@ class Sizes:
         return self.lanes * self.vectors
 
     @classmethod
-    def of(cls, pattern: Pattern, target: Target) -> Sizes:
+    def of(cls, pattern: Pattern, target: Target) -> CpuConfig:
         """Choose tiles for a target."""
         unit = VectorUnit.of(target)
         vectors = VECTORS[unit.registers >= 32]
@@ -72,15 +72,15 @@ class Sizes:
 
 
 def _rows(queries: int | None, most: int) -> int:
-    """Fewest wasted rows; of equal ones the largest tile."""
+    """Waste the fewest rows; of equal choices, take the largest tile."""
     if queries is None or queries <= most:
         return queries or most
     return min(range(most, most // 2, -1), key=lambda rows: -(-queries // rows) * (rows + 1))
 
 
 def _keys(extent: ir.Expr, width: int, depth: int, columns: int, cache: int) -> tuple[int, bool]:
-    """As many keys as fit with their values into half of the cache, in even tiles."""
-    longest = max(depth, columns, MOST_ROWS)  # of keys, values and scores
+    """Take as many keys as fit with their values into half of the cache, in even tiles."""
+    longest = max(depth, columns, MAX_ROWS)  # of keys, values and scores
     most = min(cache // 2 // (4 * (depth + columns)), BUFFER_BYTES // (4 * longest))
     most = max(most // width, 1) * width
     count = constant(extent)
@@ -91,14 +91,14 @@ def _keys(extent: ir.Expr, width: int, depth: int, columns: int, cache: int) -> 
 
 
 def _block(pattern: Pattern, queries: int | None, rows: int) -> int:
-    """Give all queries to one task, unless that leaves too few tasks."""
-    fitting = BUFFER_BYTES // (4 * (_columns(pattern) + MOST_ROWS))
+    """Give all queries to one task, unless that makes too few tasks."""
+    fitting = BUFFER_BYTES // (4 * (_columns(pattern) + MAX_ROWS))
     if queries is None:
-        return max(min(2 * FEW_ROWS, fitting) // rows, 1) * rows
+        return max(min(2 * MIN_QUERIES_PER_TASK, fitting) // rows, 1) * rows
     tasks = 1
     for axis in pattern.batch:
         tasks *= constant(axis.extent) or PARALLEL_TASKS
-    blocks = max(1, min(-(-PARALLEL_TASKS // tasks), queries // FEW_ROWS))
+    blocks = max(1, min(-(-PARALLEL_TASKS // tasks), queries // MIN_QUERIES_PER_TASK))
     many = max(blocks, -(-queries // fitting))
     return -(-queries // (many * rows)) * rows
 

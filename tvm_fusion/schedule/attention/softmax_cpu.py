@@ -1,4 +1,9 @@
-"""Softmax over the scores of some rows, one row after the other, each along its keys in vectors."""
+"""Online softmax on a CPU: over the scores of some rows, each along its keys in vectors.
+
+for row:
+    m_new = max(m_i, score(s)); rescale l_i, acc to m_new
+    p = exp(s - m_new); l_i += sum(p); p = weight(p)
+"""
 
 from __future__ import annotations
 
@@ -12,69 +17,63 @@ from ..expressions import plain_maximum
 from ..loops import block, constant, index, local, loop, sequence, substitute
 from ..vector_functions import decay
 from ..vector_math import vector_math
-from .lanes import along, folded, resolved, vector
+from .config_cpu import CpuConfig
+from .online_softmax import LOWEST, SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT, Pattern
-from .sizes import Sizes
+from .vectors_cpu import over_vectors, reduce_vector, resolved, vector
 
-LOWEST = -3.4028234663852886e38  # what a maximum starts from
 Where = Mapping[ir.Var, ir.Expr]
 
 
-def float_(value: float) -> ir.Expr:
-    """Write a float32 constant."""
-    return tirx.const(value, FLOAT)
-
-
-class Rows:
-    """Rows of a tile with their running maxima and sums.
+class OnlineSoftmax:
+    """Softmax of the rows of a tile, with their running statistics.
 
     Attributes
     ----------
     rows : int
-        How many are worked on at once.
-    total : Var
-        Sums of the rows so far, by slot.
-    own, kept : list of Var
-        Buffers of a tile of rows, and those that outlive it.
+        Rows that are computed at once.
+    l_i : Var
+        Running l_lanes of the exponentials, by slot.
+    local, running : list of Var
+        Buffers of one tile of keys, and those that live across tiles.
     """
 
-    def __init__(self, pattern: Pattern, sizes: Sizes, rows: int, slots: int) -> None:
-        self._pattern, self._sizes = pattern, sizes
+    def __init__(self, pattern: Pattern, config: CpuConfig, rows: int, slots: int) -> None:
+        self._pattern, self._config = pattern, config
         self.rows = rows
-        self.total = scratch([index(slots)], FLOAT, "total")
-        self._top = scratch([index(slots)], FLOAT, "top")
+        self.l_i = scratch([index(slots)], FLOAT, "l_i")
+        self._m_i = scratch([index(slots)], FLOAT, "m_i")
         self._slots = slots
-        stats = [self.total, self._top]
-        self.own: list[ir.Var] = stats if sizes.single else []
-        self.kept: list[ir.Var] = [] if sizes.single else stats
+        stats = [self.l_i, self._m_i]
+        self.local: list[ir.Var] = stats if config.single else []
+        self.running: list[ir.Var] = [] if config.single else stats
 
-    def start(self, out: ir.Var) -> tirx.Stmt:
-        """Nothing has been seen of any row."""
+    def start(self, acc: ir.Var) -> tirx.Stmt:
+        """Initialize the statistics and accumulators of all rows."""
 
         def row(slot: ir.Expr) -> tirx.Stmt:
             def clear(first: ir.Expr, width: int) -> tirx.Stmt:
                 return vector(
-                    width, lambda lane: tirx.BufferStore(out, float_(0), [slot, first + lane])
+                    width, lambda lane: tirx.BufferStore(acc, float_(0), [slot, first + lane])
                 )
 
             return sequence(
                 [
-                    tirx.BufferStore(self._top, float_(LOWEST), [slot]),
-                    tirx.BufferStore(self.total, float_(0), [slot]),
-                    along(self._sizes.columns, self._sizes.width, clear),
+                    *initialize(load(self._m_i, [slot]), load(self.l_i, [slot])),
+                    over_vectors(self._config.columns, self._config.width, clear),
                 ]
             )
 
         return loop("slot", self._slots, row)
 
     def pack(self, queries: ir.Var, where: Where, first: ir.Expr) -> tirx.Stmt:
-        """Write ``queries[row, depth] = q``, each computed once for all keys."""
-        pattern, lanes = self._pattern, self._sizes.lanes
+        """Write ``queries[row, depth] = q``, computed once for all keys."""
+        pattern, lanes = self._pattern, self._config.lanes
 
         def row(i: ir.Expr) -> tirx.Stmt:
             stmts = []
-            for d in range(0, self._sizes.depth, lanes):
-                width = min(lanes, self._sizes.depth - d)
+            for d in range(0, self._config.depth, lanes):
+                width = min(lanes, self._config.depth - d)
 
                 def store(lane: ir.Expr, d: int = d, width: int = width) -> tirx.Stmt:
                     at = {**self._at(where, first + i), pattern.depth.var: lane + d}
@@ -89,35 +88,35 @@ class Rows:
     def softmax(
         self,
         scores: ir.Var,
-        out: ir.Var,
+        acc: ir.Var,
         where: Where,
         query: ir.Expr,
         slot: ir.Expr,
         start: ir.Expr,
         count: ir.Expr | int,
     ) -> tirx.Stmt:
-        """Replace scores by weights, and take their maxima and sums into account."""
+        """Replace scores by weights, and update the statistics."""
 
         def row(i: ir.Expr) -> tirx.Stmt:
             at = self._at(where, query + i)
-            return self._row(scores, out, at, i, slot + i, start, count)
+            return self._row(scores, acc, at, i, slot + i, start, count)
 
         return loop("i", self.rows, row)
 
     def _row(
         self,
         scores: ir.Var,
-        out: ir.Var,
+        acc: ir.Var,
         at: dict[ir.Var, ir.Expr],
         i: ir.Expr,
         slot: ir.Expr,
         start: ir.Expr,
         count: ir.Expr | int,
     ) -> tirx.Stmt:
-        pattern, sizes = self._pattern, self._sizes
-        lanes, zero = sizes.lanes, index(0)
-        most, sums = local("most", [lanes], FLOAT), local("part", [lanes], FLOAT)
-        now = local("now", [2], FLOAT)
+        pattern, config = self._pattern, self._config
+        lanes, zero = config.lanes, index(0)
+        m_lanes, l_lanes = local("m_lanes", [lanes], FLOAT), local("l_lanes", [lanes], FLOAT)
+        m_new_alpha = local("m_new", [2], FLOAT)
 
         def fill(buffer: ir.Var, value: float) -> tirx.Stmt:
             return vector(lanes, lambda lane: tirx.BufferStore(buffer, float_(value), [lane]))
@@ -130,8 +129,8 @@ class Rows:
                 return tirx.BufferStore(scores, value, [i, first + lane])
 
             def larger(lane: ir.Expr) -> tirx.Stmt:
-                pair = plain_maximum(load(most, [lane]), load(scores, [i, first + lane]))
-                return tirx.BufferStore(most, pair, [lane])
+                pair = plain_maximum(load(m_lanes, [lane]), load(scores, [i, first + lane]))
+                return tirx.BufferStore(m_lanes, pair, [lane])
 
             is_plain = pattern.score.same_as(pattern.raw)
             return sequence([*([] if is_plain else [vector(width, one)]), vector(width, larger)])
@@ -141,12 +140,12 @@ class Rows:
 
         def exponential(first: ir.Expr) -> tirx.Stmt:
             def one(lane: ir.Expr) -> tirx.Stmt:
-                value = decay(load(scores, [i, first + lane]) - load(now, [zero]))
+                value = decay(load(scores, [i, first + lane]) - load(m_new_alpha, [zero]))
                 return tirx.BufferStore(scores, value, [i, first + lane])
 
             def add(lane: ir.Expr) -> tirx.Stmt:
-                pair = load(sums, [lane]) + load(scores, [i, first + lane])
-                return tirx.BufferStore(sums, pair, [lane])
+                pair = load(l_lanes, [lane]) + load(scores, [i, first + lane])
+                return tirx.BufferStore(l_lanes, pair, [lane])
 
             return sequence([vector(lanes, one), vector(lanes, add)])
 
@@ -154,52 +153,50 @@ class Rows:
         vectors: ir.Expr | int
         if size is not None:
             vectors = -(-size // lanes)
-            behind = loop("pad", vectors * lanes - size, lambda n: pad(n + size))
+            padding = loop("pad", vectors * lanes - size, lambda n: pad(n + size))
         else:
             vectors = tirx.floordiv(index(count) + (lanes - 1), index(lanes))
-            behind = loop("pad", vectors * lanes - count, lambda n: pad(count + n))
+            padding = loop("pad", vectors * lanes - count, lambda n: pad(count + n))
         stmts = [
-            fill(most, LOWEST),
-            along(count, lanes, score),
-            behind,
-            folded(most, lanes, plain_maximum),
+            fill(m_lanes, LOWEST),
+            over_vectors(count, lanes, score),
+            padding,
+            reduce_vector(m_lanes, lanes, plain_maximum),
         ]
-        if sizes.single:
-            stmts.append(tirx.BufferStore(now, load(most, [zero]), [zero]))
+        if config.single:
+            stmts.append(tirx.BufferStore(m_new_alpha, load(m_lanes, [zero]), [zero]))
         else:
-            stmts.extend(self._rescale(out, most, now, slot))
+            stmts.extend(self._rescale(acc, m_lanes, m_new_alpha, slot))
         stmts.extend(
             [
-                fill(sums, 0),
+                fill(l_lanes, 0),
                 loop("vector", vectors, lambda n: exponential(n * lanes)),
-                folded(sums, lanes, lambda a, b: a + b),
+                reduce_vector(l_lanes, lanes, lambda a, b: a + b),
             ]
         )
-        total = load(sums, [zero])
-        if not sizes.single:
-            total = total + load(self.total, [slot])
-        stmts.append(tirx.BufferStore(self.total, total, [slot]))
+        l_i = load(l_lanes, [zero])
+        if not config.single:
+            l_i = l_i + load(self.l_i, [slot])
+        stmts.append(tirx.BufferStore(self.l_i, l_i, [slot]))
         stmts.append(self._weigh(scores, at, i, start, count))
-        return block("row", sequence(stmts), [most, sums, now])
+        return block("row", sequence(stmts), [m_lanes, l_lanes, m_new_alpha])
 
-    def _rescale(self, out: ir.Var, most: ir.Var, now: ir.Var, slot: ir.Expr) -> list[tirx.Stmt]:
-        """Bring what is there to the new maximum."""
-        zero, one = index(0), index(1)
+    def _rescale(
+        self, acc: ir.Var, m_lanes: ir.Var, m_new_alpha: ir.Var, slot: ir.Expr
+    ) -> list[tirx.Stmt]:
+        """Rescale the statistics and accumulators to the new maximum."""
+        state = SoftmaxState(
+            load(self._m_i, [slot]), load(self.l_i, [slot]), load(m_new_alpha, [index(1)])
+        )
+        m_new = load(m_new_alpha, [index(0)])
 
         def scale(first: ir.Expr, width: int) -> tirx.Stmt:
-            def store(lane: ir.Expr) -> tirx.Stmt:
-                value = load(out, [slot, first + lane]) * load(now, [one])
-                return tirx.BufferStore(out, value, [slot, first + lane])
+            return vector(width, lambda lane: state.scale(load(acc, [slot, first + lane])))
 
-            return vector(width, store)
-
-        old = load(self._top, [slot])
         return [
-            tirx.BufferStore(now, plain_maximum(old, load(most, [zero])), [zero]),
-            tirx.BufferStore(now, decay(old - load(now, [zero])), [one]),
-            tirx.BufferStore(self._top, load(now, [zero]), [slot]),
-            tirx.BufferStore(self.total, load(self.total, [slot]) * load(now, [one]), [slot]),
-            along(self._sizes.columns, self._sizes.width, scale),
+            assign(m_new, plain_maximum(state.m_i, load(m_lanes, [index(0)]))),
+            *state.rescale(m_new, decay),
+            over_vectors(self._config.columns, self._config.width, scale),
         ]
 
     def _weigh(
@@ -210,12 +207,12 @@ class Rows:
         start: ir.Expr,
         count: ir.Expr | int,
     ) -> tirx.Stmt:
-        """Apply what is done with softmax besides."""
+        """Apply the maps of the softmax: guards, factors, masks."""
         pattern = self._pattern
         if pattern.weight.same_as(pattern.exponential):
             return sequence([])
 
-        def piece(first: ir.Expr, width: int) -> tirx.Stmt:
+        def run(first: ir.Expr, width: int) -> tirx.Stmt:
             def one(lane: ir.Expr) -> tirx.Stmt:
                 known = {pattern.exponential: load(scores, [i, first + lane])}
                 keys = {**at, **known, pattern.key.var: start + first + lane}
@@ -224,7 +221,7 @@ class Rows:
 
             return vector(width, one)
 
-        return along(count, self._sizes.lanes, piece)
+        return over_vectors(count, self._config.lanes, run)
 
     def _at(self, where: Where, query: ir.Expr) -> dict[ir.Var, ir.Expr]:
         if self._pattern.query is None:

@@ -1,4 +1,4 @@
-"""The two launches of attention of few rows, with what lies between them."""
+"""The two launches of flash-decoding, and the partial results between them."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ from ..._tvm_buffer import declare
 from ...fusion.group import Group
 from ..loops import index
 from ..template import Emission, Kernel, Slot
-from .combine_gpu import combine_gpu
-from .decode import Decode
+from .flash_decode import FlashDecodeConfig
 from .pattern import FLOAT
-from .split_gpu import split_gpu
+from .split_kv_reduce import reduction_kernel
+from .split_kv_simt import split_kv_kernel
 
 
-def decode_gpu(group: Group, cut: Decode) -> Emission:
-    """Make both kernels.
+def flash_decode(group: Group, config: FlashDecodeConfig) -> Emission:
+    """Make the split-KV kernel and the reduction kernel.
 
     Parameters
     ----------
     group : Group
         What was claimed.
-    cut : Decode
-        How it is cut.
+    config : FlashDecodeConfig
+        Its configuration.
     """
     program = group.program
-    rows = [cut.pairs, index(cut.sharing.count)]
+    rows = [config.kv_batch, index(config.query_group.size)]
     shapes = [
-        [*rows, index(cut.splits), index(cut.columns)],
-        [*rows, index(2), index(cut.splits)],
+        [*rows, index(config.splits), index(config.head_dim_v)],
+        [*rows, index(2), index(config.splits)],
     ]
-    between = [declare(s, FLOAT, n) for s, n in zip(shapes, ("sums", "rest"), strict=True)]
+    names = ("partial_o", "partial_ml")
+    between = [declare(s, FLOAT, n) for s, n in zip(shapes, names, strict=True)]
     inputs = tuple(Slot("input", i) for i in range(len(group.inputs)))
     scalars = tuple(Slot("scalar", i) for i in range(len(group.scalars)))
     outputs = tuple(Slot("output", i) for i in range(len(group.outputs)))
     workspaces = tuple(Slot("workspace", i) for i in range(len(between)))
     # Scalars follow the tensors that they are passed with.
-    first = split_gpu(program, cut, *between)
-    second = combine_gpu(program, cut, *between)
+    first = split_kv_kernel(program, config, *between)
+    second = reduction_kernel(program, config, *between)
     return Emission(
         (
             Kernel(first, (*inputs, *scalars), workspaces),
