@@ -30,7 +30,7 @@ from .deploy.dump import Dump
 from .ecg.unlowered import RefuseUnlowered
 from .foreign import has_blocks
 from .schedule.half_math import HalfMath
-from .schedule.ptx_math import BitMath
+from .schedule.ptx_math import PtxMath
 
 STAGES: tuple[tuple[str, type], ...] = (
     ("rewrite", transform.Rewrite),
@@ -109,7 +109,7 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), BitMath()])(
+        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), PtxMath()])(
             mod
         )
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}

@@ -20,7 +20,7 @@ from ..._tvm_buffer import declare
 from ...fusion.expressions import load
 from ...fusion.program import Axis
 from ..loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
-from ..register_tile import Element, VectorUnit, asking
+from ..register_tile import Element, VectorUnit, with_prefetch
 from .gemm_view import GemmView
 from .operands import SumOfProducts
 
@@ -100,7 +100,7 @@ class DotProduct(ABC):
 
         def step(k: ir.Expr) -> tirx.Stmt:
             rows_ = unrolled("i", rows, lambda i: row(i, k))
-            return asking(ahead(k), rows_)
+            return with_prefetch(ahead(k), rows_)
 
         return loop("k", extent, step)
 

@@ -221,21 +221,21 @@ extents = st.one_of(st.none(), st.integers(1, 5000))
 @given(extents, extents, extents, extents, st.integers(1, 64))
 def test_what_a_task_copies_is_limited(m, n, k, batch, cores):
     sizes = blocking(m, n, k, batch, AVX512, cores, False, copies=True)
-    panel = sizes.terms * sizes.width
+    panel = sizes.kc * sizes.nr
     assert panel <= BUFFER
     assert sizes.panels * panel <= CHUNK
-    assert sizes.block % sizes.rows == 0
-    assert sizes.rows % sizes.height == 0
-    if k is None or k > sizes.terms:
-        assert sizes.block * sizes.panels * sizes.width <= max(CHUNK, sizes.block * sizes.width)
+    assert sizes.block_m % sizes.mc == 0
+    assert sizes.mc % sizes.mr == 0
+    if k is None or k > sizes.kc:
+        assert sizes.block_m * sizes.panels * sizes.nr <= max(CHUNK, sizes.block_m * sizes.nr)
 
 
 def test_few_blocks_copy_the_same_panels():
     """As long as there are tasks for all cores."""
     for cores, most in ((1, 2), (2, 2), (8, 4), (64, 16)):
         sizes = blocking(2048, 2048, 2048, 1, AVX512, cores, False, copies=True)
-        blocks = -(-2048 // sizes.block)
-        chunks = -(-2048 // (sizes.panels * sizes.width))
+        blocks = -(-2048 // sizes.block_m)
+        chunks = -(-2048 // (sizes.panels * sizes.nr))
         assert blocks <= most
         assert blocks * chunks >= 3 * cores
 
@@ -244,17 +244,15 @@ def test_few_blocks_copy_the_same_panels():
 @given(extents, extents, extents, extents, st.sampled_from([AVX512, AVX2, NEON]), st.booleans())
 def test_tiles_fit_the_registers_and_buffers_the_cache(m, n, k, batch, unit, whole):
     sizes = blocking(m, n, k, batch, unit, 2, whole)
-    vectors = sizes.width // unit.lanes
-    assert sizes.width == vectors * unit.lanes
-    assert sizes.height * vectors + vectors + 1 <= unit.registers
-    assert sizes.block % sizes.height == 0
-    assert sizes.height <= (m or sizes.height)
+    vectors = sizes.nr // unit.lanes
+    assert sizes.nr == vectors * unit.lanes
+    assert sizes.mr * vectors + vectors + 1 <= unit.registers
+    assert sizes.block_m % sizes.mr == 0
+    assert sizes.mr <= (m or sizes.mr)
     if not whole:
-        assert sizes.terms * sizes.width <= BUFFER
-        if k is None or k > sizes.terms:
-            assert sizes.block * sizes.panels * sizes.width <= max(
-                BUFFER, sizes.block * sizes.width
-            )
+        assert sizes.kc * sizes.nr <= BUFFER
+        if k is None or k > sizes.kc:
+            assert sizes.block_m * sizes.panels * sizes.nr <= max(BUFFER, sizes.block_m * sizes.nr)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +262,7 @@ def test_tiles_fit_the_registers_and_buffers_the_cache(m, n, k, batch, unit, who
 )
 def test_large_products_use_nearly_all_registers(unit, tile):
     sizes = blocking(6 * 64, 64 * 60, 512, 1, unit, 2, False)
-    assert (sizes.height, sizes.width) == tile
+    assert (sizes.mr, sizes.nr) == tile
 
 
 @pytest.mark.parametrize("cores", [1, 2, 8, 64])
@@ -272,9 +270,9 @@ def test_large_products_use_nearly_all_registers(unit, tile):
 def test_work_is_balanced(cores, m, n):
     """No core has more than 1.3 times its share of tiles."""
     sizes = blocking(m, n, 768, 1, AVX512, cores, False)
-    blocks, chunks = -(-m // sizes.block), -(-n // (sizes.panels * sizes.width))
+    blocks, chunks = -(-m // sizes.block_m), -(-n // (sizes.panels * sizes.nr))
     tasks = blocks * chunks
-    most = -(-tasks // cores) * sizes.block * sizes.panels * sizes.width
+    most = -(-tasks // cores) * sizes.block_m * sizes.panels * sizes.nr
     if m > 1 and m * n * 768 // cores > 1 << 20:
         assert most <= 1.3 * m * n / cores
 

@@ -176,7 +176,7 @@ def test_other_rows_are_no_pieces_of_columns():
     check_elsewhere([tensor("x", 7, 33), tensor("w", 33, 7)], body)
 
 
-def test_pieces_of_symbolic_columns_are_refused():
+def test_column_splits_of_symbolic_n_are_refused():
     """How many periods there are must be known."""
 
     def body(emit, x, w):
@@ -187,7 +187,7 @@ def test_pieces_of_symbolic_columns_are_refused():
     check_elsewhere([tensor("x", 7, 33), tensor("w", 33, 2 * n)], body)
 
 
-def test_pieces_of_rows():
+def test_splits_of_rows():
     """Any axis of the sum may be split."""
 
     def body(emit, x, w):
@@ -205,17 +205,17 @@ def test_conditions_name_whole_periods():
     params, body, _ = CASES["rotated"]
     program = group(params, body, CUDA).program
     contraction = analyse(program, inlined(program))
-    pieces = contraction.pieces
-    assert (pieces.count, pieces.width) == (2, 16)
+    split = contraction.column_split
+    assert (split.count, split.width) == (2, 16)
     assert len(contraction.results) == 6
     for result in contraction.results:
-        assert pieces.position.var not in tirx.analysis.undefined_vars(result.condition)
-        assert tirx.analysis.undefined_vars(result.indices[-1]) == [pieces.position.var]
-        assert pieces.piece.var not in tirx.analysis.undefined_vars(result.value)
+        assert split.position.var not in tirx.analysis.undefined_vars(result.condition)
+        assert tirx.analysis.undefined_vars(result.indices[-1]) == [split.position.var]
+        assert split.part.var not in tirx.analysis.undefined_vars(result.value)
 
 
-def test_sums_at_one_place_have_no_pieces():
+def test_sums_at_one_place_need_no_column_split():
     params = [tensor("x", 7, 33), tensor("w", 33, 6)]
     members = group(params, lambda emit, x, w: op.exp(emit(op.matmul(x, w))), CUDA)
     assert isinstance(GpuContraction().claim(members, CUDA.device), Claim)
-    assert analyse(members.program, inlined(members.program)).pieces is None
+    assert analyse(members.program, inlined(members.program)).column_split is None
