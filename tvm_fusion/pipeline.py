@@ -31,8 +31,8 @@ from .lower.nan import KeepNaNTests, PassNaNOn
 from .lower.narrow_lanes import NarrowLanes
 from .lower.stack import RegistersOnStack
 from .lower.zero_extents import DivideByNoZeroExtent
-from .schedule.bit_math import BitMath
 from .schedule.half_math import HalfMath
+from .schedule.ptx_math import PtxMath
 
 STAGES: tuple[tuple[str, Callable[..., Pass]], ...] = (
     ("rewrite", transform.Rewrite),
@@ -111,7 +111,7 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), BitMath()])(
+        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), PtxMath()])(
             mod
         )
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}

@@ -21,7 +21,7 @@ from ..core.loops import (
     when,
 )
 from ..core.untouched import SCHEDULED
-from ..schedule.gpu import VECTOR_BYTES, VECTOR_TYPES
+from ..schedule.gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 
 THREADS = 256
 

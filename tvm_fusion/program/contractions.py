@@ -11,11 +11,11 @@ from .stage import Stage
 
 def is_contraction(stage: Stage) -> bool:
     """Whether a stage sums products of two operands that differ."""
-    factors = None if stage.is_map else factors_of(stage)
-    return factors is not None and not tvm_ffi.structural_equal(*factors)
+    operands = None if stage.is_map else operands_of(stage)
+    return operands is not None and not tvm_ffi.structural_equal(*operands)
 
 
-def factors_of(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
+def operands_of(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
     """Split ``T[..] + a * b`` into a and b, one of which must miss an axis that the other has."""
     update = stage.values[0]
     if len(stage.targets) != 1 or not isinstance(update, tirx.Add):

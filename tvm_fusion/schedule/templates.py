@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..core.template import Template
 from ..core.templates import provide
 from .attention.template import Attention
-from .contraction.row_template import RowContraction
-from .contraction.template import Contraction
+from .contraction.norm_gemm_template import NormGemm
+from .contraction.template_cpu import CpuContraction
+from .contraction.template_gpu import GpuContraction
 from .elementwise.template import Elementwise
 from .rows.template import Rows
 from .scan.template import PrefixSum
@@ -18,8 +19,8 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         Elementwise(is_gpu),
         Rows(),
         Attention(is_gpu),
-        Contraction(is_gpu),
-        RowContraction(),
+        GpuContraction() if is_gpu else CpuContraction(),
+        NormGemm(),
         PrefixSum(is_gpu),
         Single(is_gpu),
     )

@@ -15,7 +15,7 @@ from tvm import relax, s_tir, tirx
 from tvm_fusion.deploy.count import count
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import STAGES
-from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.rows import estimate_rows_gpu, schedule_rows_gpu
 
 

@@ -10,7 +10,7 @@ from ...core.expressions import load
 from ...core.loops import constant, find, index, local, product, substitute
 from ...program.stage import Axis
 from ..address import offset, stride
-from ..gpu import VECTOR_BYTES
+from ..gpu.launch import VECTOR_BYTES
 from .domain import Domain
 from .reads import Read, bytes_of
 

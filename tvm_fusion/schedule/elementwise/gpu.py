@@ -21,7 +21,7 @@ from ...core.loops import (
     when,
 )
 from ...program.program import Program
-from ..gpu import STATIC_SHARED_BYTES
+from ..gpu.launch import STATIC_SHARED_BYTES
 from ..inline import inlined
 from .domain import Domain, domains, in_registers
 from .tile_reads_gpu import read_tiles

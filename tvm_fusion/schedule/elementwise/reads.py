@@ -11,7 +11,7 @@ from tvm import DataType, ir, tirx
 from ...core.expressions import call_name, loads, variables
 from ...core.loops import find
 from ..address import same
-from ..gpu import VECTOR_TYPES
+from ..gpu.launch import VECTOR_TYPES
 from .domain import Domain
 
 _CHOSEN = "chosen"  # what a choice among loads is called where it is looked past

@@ -23,7 +23,7 @@ from ...core.loops import (
 )
 from ...lower.flatten import contiguous
 from ..address import offset, same, stride
-from ..gpu import VECTOR_BYTES
+from ..gpu.launch import VECTOR_BYTES
 from .domain import Domain, Store
 from .reads import Read, bytes_of, is_plain, reads
 

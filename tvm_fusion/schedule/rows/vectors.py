@@ -10,7 +10,7 @@ from tvm import DataType, ir, sym, tirx
 
 from ...core.expressions import call_name
 from ..expressions import contains, loads_of, row_major_offset, substitute, variables_of
-from ..gpu import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from .covering import Access, Origin, cover
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
