@@ -33,9 +33,9 @@ def launch(func, arguments, target):
         Of CUDA.
     """
     host, device = lowered(func, target)
-    arrays, values = _named(func, arguments)
+    arrays = [x for x in arguments if isinstance(x, np.ndarray)]
     with np.errstate(all="ignore"):
-        _Host(device, arrays, values).run(host["main"].body)
+        _Host(device, arrays, _values(func, arguments)).run(host["main"].body)
 
 
 def is_for_gpu(func):
@@ -57,18 +57,17 @@ def lowered(func, target):
     return host, device
 
 
-def _named(func, arguments):
-    """Arrays and values of symbolic dimensions by their names."""
-    arrays, values = {}, {}
+def _values(func, arguments):
+    """Values of symbolic dimensions by their names."""
+    values = {}
     for param, argument in zip(func.params, arguments, strict=True):
         if not isinstance(argument, np.ndarray):
             values[param.name] = int(argument)
             continue
-        arrays[param.name] = argument
         for extent, size in zip(param.ty.shape, argument.shape, strict=True):
             if isinstance(extent, ir.Var):
                 values[extent.name] = size
-    return arrays, values
+    return values
 
 
 class _Host:
@@ -76,7 +75,7 @@ class _Host:
 
     def __init__(self, device, arrays, values):
         self.kernels = {g.name_hint: f for g, f in device.functions.items()}
-        self.arrays, self.values = arrays, values
+        self.arguments, self.arrays, self.values = iter(arrays), {}, values
 
     def run(self, stmt):
         if isinstance(stmt, tirx.SeqStmt):
@@ -84,6 +83,9 @@ class _Host:
                 self.run(part)
         elif isinstance(stmt, tirx.AttrStmt):
             self.run(stmt.body)
+        elif isinstance(stmt, tirx.DeclBuffer):
+            above = self.arrays.get(owner(stmt))  # arguments are declared in their order
+            self.arrays[stmt.buffer] = next(self.arguments) if above is None else above
         elif isinstance(stmt, tirx.IfThenElse):
             if find(stmt, ir.Call) and not _launches(stmt):
                 return
@@ -97,7 +99,7 @@ class _Host:
         elif isinstance(stmt, tirx.Bind):
             if not _launches(stmt) and stmt.var.name not in self.values:
                 self._bind(stmt)
-        elif not isinstance(stmt, tirx.AssertStmt | tirx.DeclBuffer | tirx.Return):
+        elif not isinstance(stmt, tirx.AssertStmt | tirx.Return):
             raise EmulationError(f"the host does what is not known: {stmt}")
 
     def _bind(self, stmt):
@@ -119,8 +121,7 @@ class _Host:
         given = []
         for param, argument in zip(kernel.params, call.args[1:], strict=False):
             if "handle" in str(param.ty):
-                buffer = argument.args[0]  # its data
-                given.append(self.arrays[buffer.name])
+                given.append(self.arrays[argument.args[0]])
             else:
                 given.append(self._value(argument))
         run_kernel(kernel, given)
