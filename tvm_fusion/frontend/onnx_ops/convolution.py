@@ -6,7 +6,9 @@ from typing import Any
 
 from tvm import relax
 
+from ..registry import Unsupported
 from .node import Node
+from .registry import register
 
 op = relax.op
 _OPERATORS = {
@@ -16,6 +18,7 @@ _OPERATORS = {
 }
 
 
+@register("ConvTranspose")
 def conv_transpose(node: Node) -> Any:
     """Convert ConvTranspose with ``output_shape`` or ``auto_pad=SAME_*``; others are left to TVM.
 
@@ -30,7 +33,7 @@ def conv_transpose(node: Node) -> Any:
     extents, kernel = node.static_shape()[2:], node.static_shape(1)[2:]
     spatial = len(extents)
     if spatial not in _OPERATORS:
-        raise node.refused(f"over {spatial} axes", "use 1 to 3 spatial axes")
+        raise Unsupported(f"over {spatial} axes", "use 1 to 3 spatial axes")
     strides = node.attribute("strides") or [1] * spatial
     dilations = node.attribute("dilations") or [1] * spatial
     extra = node.attribute("output_padding") or [0] * spatial

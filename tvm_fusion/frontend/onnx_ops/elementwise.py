@@ -9,10 +9,12 @@ from tvm import relax
 from tvm.ir import is_prim_expr
 
 from .node import Node
+from .registry import register
 
 op = relax.op
 
 
+@register("IsInf")
 def is_inf(node: Node) -> Any:
     """Convert IsInf, whose attributes choose the signs that count."""
     positive = node.attribute("detect_positive", 1)
@@ -25,6 +27,7 @@ def is_inf(node: Node) -> Any:
     return op.equal(x, relax.const(np.inf if positive else -np.inf, dtype))
 
 
+@register("Mod", takes_extents=True)
 def mod(node: Node) -> Any:
     """Convert Mod of floats; integers are left to TVM.
 
@@ -55,6 +58,7 @@ def _fmod(node: Node, x: Any, y: Any) -> Any:
     return op.mod(x, y)
 
 
+@register("Elu")
 def elu(node: Node) -> Any:
     """Convert Elu: TVM's constants are float32 whatever the type of the data."""
     x, dtype = node.inputs[0], node.dtype()
@@ -65,6 +69,7 @@ def elu(node: Node) -> Any:
     return op.where(op.less(x, relax.const(0, dtype)), below, x)
 
 
+@register("Selu")
 def selu(node: Node) -> Any:
     """Convert Selu: TVM's constants are float32 whatever the type of the data."""
     x, dtype = node.inputs[0], node.dtype()
@@ -76,6 +81,7 @@ def selu(node: Node) -> Any:
     return op.multiply(gamma, op.where(op.less(x, relax.const(0, dtype)), below, x))
 
 
+@register("Sign")
 def sign(node: Node) -> Any:
     """Convert Sign of floats: NaN for NaN, of which Relax's sign is 0."""
     if is_prim_expr(node.inputs[0]) or "float" not in node.dtype():
@@ -84,6 +90,7 @@ def sign(node: Node) -> Any:
     return op.where(op.isnan(x), x, op.sign(x))
 
 
+@register("ThresholdedRelu")
 def thresholded_relu(node: Node) -> Any:
     """Convert ThresholdedRelu: TVM multiplies by a float32 mask, which loses types and NaN."""
     x, dtype = node.inputs[0], node.dtype()

@@ -7,8 +7,10 @@ from typing import Any
 from tvm import te, tirx, topi
 
 from .node import Node
+from .registry import register
 
 
+@register("Pow")
 def power(node: Node) -> Any:
     """Convert Pow; the result has the type of the base.
 

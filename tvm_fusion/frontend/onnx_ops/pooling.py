@@ -7,7 +7,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..registry import Unsupported
 from .node import Node
+from .registry import register
 
 op = relax.op
 
@@ -70,9 +72,7 @@ def windows(node: Node) -> Windows:
 def _spatial(node: Node) -> list[int]:
     extents = node.shape()[2:]
     if not all(isinstance(extent, int) for extent in extents):
-        raise node.refused(
-            "over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}"
-        )
+        raise Unsupported("over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}")
     return extents
 
 
@@ -80,6 +80,7 @@ def _is_static(node: Node) -> bool:
     return all(isinstance(extent, int) for extent in node.shape()[2:])
 
 
+@register("MaxPool")
 def max_pool(node: Node) -> Any:
     """Convert MaxPool, with the places of the largest elements where they are read."""
     plain = not node.attribute("ceil_mode", 0) and node.attribute("auto_pad", "NOTSET") in (
@@ -93,7 +94,7 @@ def max_pool(node: Node) -> Any:
     at = windows(node)
     rank = len(at.kernel)
     if rank > 3:
-        raise node.refused(f"over {rank} axes", "use 1 to 3 spatial axes")
+        raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")
     operator = (op.nn.max_pool1d, op.nn.max_pool2d, op.nn.max_pool3d)[rank - 1]
     result = operator(node.inputs[0], at.kernel, at.strides, at.begin + at.reach, at.dilations)
     if not node.uses(1):
@@ -140,6 +141,7 @@ def _indices(x: te.Tensor, at: Windows, storage_order: int) -> te.Tensor:
     return te.compute(shape, lambda *i: found(*i), name="indices")
 
 
+@register("AveragePool")
 def average_pool(node: Node) -> Any:
     """Convert AveragePool; padding counts as the model says, what lies past it never does."""
     ceil = node.attribute("ceil_mode", 0)

@@ -37,11 +37,9 @@ _ADVICE = {
     "StringNormalizer": _TEXT,
     "StringSplit": _TEXT,
     "TfIdfVectorizer": _TEXT,
-    "ReverseSequence": "write it as Gather with computed indices",
     "Col2Im": "write it as ScatterElements with reduction=add, or as ConvTranspose",
     "DeformConv": "write it as GridSample and Conv",
     "Det": "write the determinant out for the size at hand",
-    "LpNormalization": "write it as ReduceL1 or ReduceL2 and Div",
     "TensorScatter": "write it as ScatterND",
     "BitCast": "store the tensor in the type that is wanted",
 }
@@ -67,7 +65,7 @@ def advice_for(name: str, opset: int) -> str:
     str
         An imperative that names the operator.
     """
-    domain, _, operator = name.rpartition(".")
+    domain, _, operator = name.rpartition("::")
     if domain:
         advice = _DOMAINS.get(domain, "give the model a local function of that name to inline")
         return f"for {name}, {advice}"
