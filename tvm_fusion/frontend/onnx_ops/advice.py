@@ -43,6 +43,10 @@ _ADVICE = {
     "TensorScatter": "write it as ScatterND",
     "BitCast": "store the tensor in the type that is wanted",
 }
+_OTHER_DOMAIN = (
+    "register a converter (tvm_fusion.frontend.onnx_ops.register), "
+    "or give the model a local function of that name to inline"
+)
 _DOMAINS = {
     "com.microsoft": "export without ONNX Runtime's graph optimizations, which make such operators",
     "ai.onnx.ml": _TEXT,
@@ -67,7 +71,7 @@ def advice_for(name: str, opset: int) -> str:
     """
     domain, _, operator = name.rpartition("::")
     if domain:
-        advice = _DOMAINS.get(domain, "give the model a local function of that name to inline")
+        advice = _DOMAINS.get(domain, _OTHER_DOMAIN)
         return f"for {name}, {advice}"
     since = first_opset(operator)
     if since > opset:

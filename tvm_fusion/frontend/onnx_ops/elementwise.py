@@ -96,3 +96,11 @@ def thresholded_relu(node: Node) -> Any:
     x, dtype = node.inputs[0], node.dtype()
     threshold = relax.const(node.attribute("alpha", 1.0), dtype)
     return op.where(op.greater(x, threshold), x, relax.const(0, dtype))
+
+
+@register("Swish", "com.microsoft::QuickGelu")
+def swish(node: Node) -> Any:
+    """Convert ``x * sigmoid(alpha * x)``; the two names differ in their default."""
+    x, alpha = node.inputs[0], node.attribute("alpha", 1.0 if node.op_type == "Swish" else 1.702)
+    inner = x if alpha == 1 else op.multiply(x, relax.const(alpha, node.dtype()))
+    return op.multiply(x, op.sigmoid(inner))

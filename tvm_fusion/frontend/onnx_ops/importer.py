@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,14 +124,15 @@ class Importer(ONNXGraphImporter):
         else:
             inputs = [self._nodes[name] if name else None for name in node.input]
             results = self._convert_operation(node, inputs, used)
-        for name, is_used, value in zip(node.output, used, results, strict=False):
-            if is_used:
-                self._nodes[name] = self._checked(node, name, value)
-        missing = [n for n, u in list(zip(node.output, used, strict=True))[len(results) :] if u]
+        outputs = list(zip_longest(node.output, used, results[: len(node.output)]))
+        missing = [name for name, is_used, value in outputs if is_used and value is None]
         if missing:
             raise _refused(
                 node, f"has outputs that its converter does not compute ({', '.join(missing)})"
             )
+        for name, is_used, value in outputs:
+            if is_used:
+                self._nodes[name] = self._checked(node, name, value)
         self._at = ""
 
     def _convert_operation(

@@ -33,13 +33,6 @@ def gelu(node: Node) -> Any:
     return op.nn.gelu_tanh(x) if node.op_type == "FastGelu" else op.nn.gelu(x)
 
 
-@register("com.microsoft::QuickGelu")
-def quick_gelu(node: Node) -> Any:
-    """Convert ``x * sigmoid(alpha * x)``."""
-    x, alpha = node.inputs[0], node.attribute("alpha", 1.702)
-    return op.multiply(x, op.sigmoid(op.multiply(x, relax.const(alpha, node.dtype()))))
-
-
 @register("SimplifiedLayerNormalization", since=1)  # ONNX Runtime puts it in ONNX's own domain
 def rms_norm(node: Node) -> Any:
     """Convert RMS normalization over the axes from ``axis`` on."""
