@@ -172,7 +172,7 @@ class Importer(ONNXGraphImporter):
         if not converter.takes_extents:
             inputs = [self._as_tensor(value) for value in inputs]
         values = ReadInputs(inputs)
-        given = Node(node, values, self.opset, self.bb, self._ranges, used, self._apply)
+        given = Node(node, values, self.opset, self.bb, self._apply, self._ranges, used)
         try:
             result = converter.convert(given)
         except Unsupported as error:

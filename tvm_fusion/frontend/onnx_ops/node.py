@@ -32,21 +32,21 @@ class Node:
         Version of the standard operators.
     builder : tvm.relax.BlockBuilder
         Where expressions are emitted.
+    convert : callable
+        The importer's conversion of an operator; see :meth:`apply`.
     ranges : mapping of tvm.tirx.Var to DimRange
         What is known about the symbolic dimensions.
     used : tuple of bool
         For each output, whether something reads it.
-    convert : callable
-        The importer's conversion of an operator; see :meth:`apply`.
     """
 
     proto: onnx.NodeProto
     inputs: ReadInputs
     opset: int
     builder: Any
+    convert: Callable[..., Any]
     ranges: Mapping[Any, DimRange] = field(default_factory=dict)
     used: tuple[bool, ...] = (True,)
-    convert: Callable[..., Any] | None = None
     attributes: ReadAttributes = field(init=False)
 
     def __post_init__(self) -> None:

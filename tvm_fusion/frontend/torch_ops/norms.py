@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .call import HALF, Call, Unsupported, dtype_of, static
-from .registry import converts
+from ..dtypes import HALF, dtype_of
+from ..registry import Unsupported
+from .call import Call, static
+from .registry import register
 
 op = relax.op
 
 
-@converts("native_layer_norm")
+@register("native_layer_norm")
 def layer_norm(call: Call) -> Any:
     """Normalize over the last axes."""
     x, extents = call.tensor("input"), call["normalized_shape"]
@@ -31,7 +33,7 @@ def layer_norm(call: Call) -> Any:
     return result, *_statistics(call, x, axes, call["eps"], [1, 2], True)
 
 
-@converts("native_group_norm")
+@register("native_group_norm")
 def group_norm(call: Call) -> Any:
     """Normalize over groups of channels."""
     groups, eps, fake = call["group"], call["eps"], call.meta("input")
@@ -54,7 +56,7 @@ def group_norm(call: Call) -> Any:
     return result, *_statistics(call, grouped, [2], eps, [1, 2], False)
 
 
-@converts("_native_batch_norm_legit_no_training")
+@register("_native_batch_norm_legit_no_training")
 def batch_norm(call: Call) -> Any:
     """Normalize by stored statistics; the empty tensors beside the result are not made."""
     mean, variance = call.tensor("running_mean"), call.tensor("running_var")
@@ -63,7 +65,7 @@ def batch_norm(call: Call) -> Any:
     return result, None, None
 
 
-@converts("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional")
+@register("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional")
 def batch_norm_of_batch(call: Call) -> Any:
     """Normalize by the batch's own statistics, and update the stored ones."""
     x, fake = call.tensor("input"), call.meta("input")

@@ -7,13 +7,15 @@ from typing import Any
 
 from tvm import relax
 
-from .call import HALF, Call, Unsupported, dtype_of, is_float
-from .registry import converts
+from ..dtypes import HALF, dtype_of, is_float
+from ..registry import Unsupported
+from .call import Call
+from .registry import register
 
 op = relax.op
 
 
-@converts("mm", "bmm", "matmul", "mv", "dot")
+@register("mm", "bmm", "matmul", "mv", "dot")
 def matmul(call: Call) -> Any:
     """Multiply matrices."""
     first, second = [a.name for a in call.node.target._schema.arguments][:2]
@@ -33,7 +35,7 @@ def sum_of(dtype: str) -> str:
     return "float32" if dtype in HALF else dtype
 
 
-@converts("addmm", "baddbmm", "addmv")
+@register("addmm", "baddbmm", "addmv")
 def add_product(call: Call) -> Any:
     """Add a product of matrices to a tensor, each with its factor."""
     first, second = [a.name for a in call.node.target._schema.arguments][1:3]
@@ -53,7 +55,7 @@ def add_product(call: Call) -> Any:
     return call.cast(total, dtype)
 
 
-@converts("addbmm")
+@register("addbmm")
 def add_sum_of_products(call: Call) -> Any:
     """Add the sum of a batch of products to a tensor."""
     alpha, beta, dtype, wide = call["alpha"], call["beta"], call.dtype, sum_of(call.dtype)
@@ -67,7 +69,7 @@ def add_sum_of_products(call: Call) -> Any:
     return call.cast(call.emit(op.add(scaled, result)), dtype)
 
 
-@converts("linear")
+@register("linear")
 def linear(call: Call) -> Any:
     """Multiply by a transposed matrix and add a bias."""
     weight = call.emit(op.permute_dims(call.tensor("weight")))
@@ -82,7 +84,7 @@ def linear(call: Call) -> Any:
 _LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "OIHW", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
 
 
-@converts("convolution")
+@register("convolution")
 def convolution(call: Call) -> Any:
     """Convert convolutions of one to three axes, transposed ones too."""
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call["bias"]

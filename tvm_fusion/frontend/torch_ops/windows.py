@@ -10,8 +10,10 @@ import torch
 from torch import fx
 from tvm import relax
 
-from .call import Call, Unsupported, bound, dtype_of, is_float, static
-from .registry import converts
+from ..dtypes import dtype_of, is_float
+from ..registry import Unsupported
+from .call import Call, bound, static
+from .registry import register
 
 op = relax.op
 _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -39,7 +41,7 @@ def _unbatched(call: Call, x: Any, fake: Any) -> Any:
     return x if len(fake.shape) == len(call.importer.shape_of(x)) else call.emit(op.squeeze(x, [0]))
 
 
-@converts("avg_pool1d", "avg_pool2d", "avg_pool3d")
+@register("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(call: Call) -> Any:
     """Average windows; a divisor of its own takes the place of their counts."""
     rank = _rank(call.node)
@@ -93,7 +95,7 @@ def avg_pool(call: Call) -> Any:
     return _unbatched(call, result, call.out)
 
 
-@converts("max_pool2d_with_indices", "max_pool3d_with_indices")
+@register("max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(call: Call) -> Any:
     """Take the largest of each window, and where it lies."""
     rank = _rank(call.node)
@@ -182,7 +184,7 @@ def _searched(call: Call, rank: int, steps: list[tuple[np.ndarray, np.ndarray]])
     return value, call.emit(op.reshape(place, call.shape(fake)))
 
 
-@converts("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
+@register("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
 def adaptive_avg_pool(call: Call) -> Any:
     """Average windows that cover the axes evenly."""
     rank = _rank(call.node)
@@ -196,27 +198,28 @@ def adaptive_avg_pool(call: Call) -> Any:
     return _unbatched(call, call.emit(result), call.out)
 
 
-def _is_whole(node: fx.Node) -> bool:
-    """Say whether an upsampling repeats each element: torch's floor and resize2d agree there."""
+def _not_whole(node: fx.Node) -> Unsupported | None:
+    """Refuse upsampling by other ratios than whole numbers, which resize2d floors differently."""
     before = node.args[0].meta["val"].shape[2:]
     after = node.meta["val"].shape[2:]
     scales = bound(node).get("scale_factors")
-    if not all(isinstance(e, int) for e in (*before, *after)):
-        return False
-    is_multiple = all(a % b == 0 for a, b in zip(after, before, strict=True))
-    ratios = [a / b for a, b in zip(after, before, strict=True)]
-    return is_multiple and (scales is None or list(scales) == ratios)
+    if all(isinstance(e, int) for e in (*before, *after)):
+        is_multiple = all(a % b == 0 for a, b in zip(after, before, strict=True))
+        ratios = [a / b for a, b in zip(after, before, strict=True)]
+        if is_multiple and (scales is None or list(scales) == ratios):
+            return None
+    return Unsupported("by ratios that are no whole numbers")
 
 
-@converts("upsample_nearest2d.vec", takes=_is_whole)
+@register("upsample_nearest2d.vec", refuses=_not_whole)
 def upsample_nearest(call: Call) -> Any:
     """Repeat elements a whole number of times."""
     call.raw("output_size"), call.raw("scale_factors")
     return _resize(call, "nearest_neighbor", "half_pixel", call.tensor("input"))
 
 
-def _follows_size(node: fx.Node) -> bool:
-    """Say whether an interpolation's ratio is that of the extents, which resize2d takes it to be.
+def _not_by_size(node: fx.Node) -> Unsupported | None:
+    """Refuse an interpolation by another ratio than that of the extents, which resize2d takes.
 
     Torch takes a scale factor as it was given, rounded extents notwithstanding.
     """
@@ -224,18 +227,17 @@ def _follows_size(node: fx.Node) -> bool:
     before = node.args[0].meta["val"].shape[2:]
     after = node.meta["val"].shape[2:]
     if not all(isinstance(e, int) for e in (*before, *after)):
-        return False
-    if "bilinear" not in node.target.__name__:
-        return False
+        return Unsupported("over symbolic extents")
     if node.args[0].meta["val"].dtype.itemsize < 4:
-        return False
+        return Unsupported("of a half type")
     scales = values.get("scale_factors")
     if values["align_corners"] or scales is None:
-        return True
-    return all(b * s == a for a, b, s in zip(after, before, scales, strict=True))
+        return None
+    is_exact = all(b * s == a for a, b, s in zip(after, before, scales, strict=True))
+    return None if is_exact else Unsupported("by a scale that is not the ratio of the extents")
 
 
-@converts("upsample_bilinear2d.vec", takes=_follows_size)
+@register("upsample_bilinear2d.vec", refuses=_not_by_size)
 def upsample_linear(call: Call) -> Any:
     """Interpolate between elements, corners aligned or not."""
     call.raw("output_size"), call.raw("scale_factors")
@@ -256,7 +258,7 @@ def _resize(call: Call, method: str, mode: str, x: Any) -> Any:
     )
 
 
-@converts("adaptive_max_pool2d", "adaptive_max_pool3d")
+@register("adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(call: Call) -> Any:
     """Take the largest of windows that cover the axes evenly, and where it lies."""
     rank, size = _rank(call.node), call["output_size"]
@@ -274,7 +276,7 @@ def adaptive_max_pool(call: Call) -> Any:
     return _searched(call, rank, steps)
 
 
-@converts("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+@register("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 def upsample_antialiased(call: Call) -> Any:
     """Resize with antialiasing: a product with a matrix of weights for each axis.
 
