@@ -11,7 +11,7 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 
 from ..ecg.properties import Properties, properties_of
-from ..frontend.normalize.over_nothing import has_zero
+from ..frontend.normalize.empty_operands import has_zero
 from ..frontend.weights import is_weight
 from .egraph import FOLDED
 from .head import Head, Heads, is_tensor, operands

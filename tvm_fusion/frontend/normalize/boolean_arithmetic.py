@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 op = relax.op
 
@@ -36,20 +35,13 @@ _BY_INTEGERS: Mapping[str, str] = {
 _UNSORTED = ("int8", "uint8")  # which TVM's sorts do not know either
 
 
-@tvm.transform.module_pass(opt_level=0, name="BooleanArithmetic")
-class BooleanArithmetic:
-    """``a + b``, ``max(a, b)`` are ``a or b``, products ``a and b``; reductions go by integers.
+@rewrite_pass
+def BooleanArithmetic(value: Any, scope: Scope) -> Any:
+    """Write ``a + b`` and ``max(a, b)`` as ``a or b``, products as ``a and b``; reduce integers.
 
     TVM 0.27 generates floating point instructions for them, which LLVM refuses, or finds no least
     value to start with. A running sum of booleans whose result is boolean is a running ``or``.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
-        return rewrite(mod, _rewrite)
-
-
-def _rewrite(value: Any, scope: Scope) -> Any:
     name = op_name(value)
     dtype = _dtype(value.args[0]) if name and len(value.args) else ""
     if dtype in _UNSORTED and _BY_INTEGERS.get(name) == "int32":

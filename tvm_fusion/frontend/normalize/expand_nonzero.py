@@ -10,29 +10,21 @@ import math
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax, tirx
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 _INDEX = "int64"
 
 
-@tvm.transform.module_pass(opt_level=0, name="ExpandNonzero")
-class ExpandNonzero:
+@rewrite_pass
+def ExpandNonzero(value: Any, scope: Scope) -> Any:
     """Compute ``nonzero(x)`` and the sorted ``unique(x)`` of a whole tensor with operators.
 
     With ``c = cumsum(mask)``, element ``k`` of what a mask selects is the first ``i`` with
     ``c[i] = k + 1``. How many there are, ``c[-1]``, is read when the model runs and becomes a
     symbolic extent. ``unique(x)`` selects what differs from its predecessor in sorted order.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
-        return rewrite(mod, _expand)
-
-
-def _expand(value: Any, scope: Scope) -> Any:
     name = op_name(value)
     if name not in ("relax.nonzero", "relax.unique"):
         return None

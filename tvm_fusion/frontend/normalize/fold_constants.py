@@ -45,7 +45,7 @@ class FoldConstants:
             sources = list(_constants(value))
             freed = sum(_nbytes(c) for c in sources if len(readers[hash(c)] | {key}) == 1)
             shape = result_shape(value)
-            if shape is None or 0 in shape:  # see ConcatNothing
+            if shape is None or 0 in shape:  # see ConcatEmpty
                 return None
             result_bytes = int(np.prod(shape, dtype=np.int64)) * result_dtype(value).itemsize
             if result_bytes > freed + GROWTH_LIMIT:

@@ -5,31 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 op = relax.op
 _HIGHEST = 126  # even; from there on every power but those of -1, 0 and 1 has overflowed
 
 
-@tvm.transform.module_pass(opt_level=0, name="IntegerPower")
-class IntegerPower:
+@rewrite_pass
+def IntegerPower(value: Any, scope: Scope) -> Any:
     """``x^e`` as the product of ``x^(2^k)`` over the bits ``k`` of ``e``.
 
     TVM has powers of floats only. Overflow wraps around; from 127 on, exponents count as 126 or 127
     by their parity. A negative exponent gives 0 but for ``x`` of 1 and -1. Legalization runs this:
     laws of algebra find nothing in some thirty operators on bits.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
-        return rewrite(mod, _power)
-
-
-def _power(value: Any, scope: Scope) -> Any:
     if op_name(value) != "relax.power":
         return None
     dtypes = {_dtype(arg) for arg in value.args}

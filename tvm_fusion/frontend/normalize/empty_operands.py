@@ -37,7 +37,7 @@ def fields(ty: Any) -> list[Any]:
     return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
-def result_over_nothing(call: relax.Call) -> Any:
+def result_of_empty(call: relax.Call) -> Any:
     """Return an expression for the result of an operator with an operand that has no elements.
 
     Parameters
