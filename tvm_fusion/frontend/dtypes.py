@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import relax
+
 HALF = ("float16", "bfloat16")
 
 
 def dtype_of(value: Any) -> str:
-    """Return the dtype of a tensor expression."""
-    return str(value.ty.dtype.dtype)
+    """Return the dtype of a tensor expression, an empty string for anything else."""
+    return str(value.ty.dtype.dtype) if isinstance(value.ty, relax.TensorType) else ""
 
 
 def is_float(dtype: str) -> bool:

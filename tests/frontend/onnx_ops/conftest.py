@@ -8,6 +8,7 @@ from onnx import helper
 
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.frontend import import_model
+from tvm_fusion.frontend.normalize import IntegerPower
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def agrees(onnx_model, run, onnxruntime_run):
             opset=opset,
             domains=[domain] if domain else [],
         )
-        mod = import_model(model, FusionConfig()).mod
+        mod = IntegerPower()(import_model(model, FusionConfig()).mod)  # as legalization does
         results = run(mod, *fed.values())
         results = results if isinstance(results, list) else [results]
         wanted = onnxruntime_run(model, **fed) if expected is None else expected

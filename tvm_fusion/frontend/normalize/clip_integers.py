@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from ..dtypes import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 
@@ -19,7 +20,7 @@ def ClipIntegers(value: Any, scope: Scope) -> Any:
     """
     if op_name(value) != "relax.clip" or not isinstance(value.ty, relax.TensorType):
         return None
-    dtype = str(value.ty.dtype.dtype)
+    dtype = dtype_of(value)
     ends = [end for end in map(_number, value.args[1:]) if end is not None and end == end]
     if not dtype.startswith(("int", "uint")) or len(ends) < 2:
         return None

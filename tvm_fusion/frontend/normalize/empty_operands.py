@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from ...errors import UserError
+from ..dtypes import dtype_of
 from .evaluate import numpy_dtype
 
 # Elements are read, but there are none; numpy and PyTorch refuse these, too.
@@ -69,7 +70,7 @@ def result_of_empty(call: relax.Call) -> Any:
     number = _number(call, name)
     if number is None:
         return None
-    dtype = str(call.ty.dtype.dtype)
+    dtype = dtype_of(call)
     array = np.array(number, numpy_dtype(dtype))
     return relax.op.full(call.ty.shape, relax.const(array, dtype), dtype)
 

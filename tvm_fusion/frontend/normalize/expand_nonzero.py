@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from ..dtypes import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 _INDEX = "int64"
@@ -39,8 +40,8 @@ def _nonzero(x: Any, scope: Scope) -> Any:
     if any(_is_zero(extent) for extent in shape):
         return relax.op.zeros([len(shape), 0], _INDEX)
     mask = x
-    if str(x.ty.dtype.dtype) != "bool":
-        zero = relax.const(np.zeros((), _numpy_dtype(x)), str(x.ty.dtype.dtype))
+    if dtype_of(x) != "bool":
+        zero = relax.const(np.zeros((), _numpy_dtype(x)), dtype_of(x))
         mask = scope.emit(relax.op.not_equal(x, zero))
     size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
     positions = _selected(scope.emit(relax.op.reshape(mask, [size])), size, scope)
@@ -107,5 +108,5 @@ def _is_null(expr: Any, scope: Scope) -> bool:
 
 
 def _numpy_dtype(x: Any) -> str:
-    name = str(x.ty.dtype.dtype)
+    name = dtype_of(x)
     return "float32" if name == "bfloat16" else name

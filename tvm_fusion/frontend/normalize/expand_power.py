@@ -8,6 +8,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm_ffi import structural_equal
 
+from ..dtypes import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 
@@ -22,7 +23,7 @@ def ExpandPower(value: Any, scope: Scope) -> Any:
     if op_name(value) != "relax.power" or not isinstance(value.args[1], GenericConst):
         return None
     x, exponent = value.args[0], value.args[1].value.numpy()
-    floating = "float" in str(value.ty.dtype.dtype)
+    floating = "float" in dtype_of(value)
     if exponent.size != 1 or not floating or not structural_equal(x.ty, value.ty):
         return None
     number = float(exponent.reshape(-1)[0])

@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...foreign import is_ours
+from ..dtypes import dtype_of
 from ..weights import derived
 from .engine import Scope, op_name, rewrite
 from .evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
@@ -54,7 +55,7 @@ class FoldConstants:
             if array is None:
                 return None
             how = op_name(value).removeprefix("relax.")
-            folded[key] = derived(relax.const(array, str(value.ty.dtype.dtype)), how, sources)
+            folded[key] = derived(relax.const(array, dtype_of(value)), how, sources)
             return folded[key]
 
         return rewrite(mod, fold)

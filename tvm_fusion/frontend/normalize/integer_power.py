@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ..dtypes import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 op = relax.op
@@ -24,11 +25,11 @@ def IntegerPower(value: Any, scope: Scope) -> Any:
     """
     if op_name(value) != "relax.power":
         return None
-    dtypes = {_dtype(arg) for arg in value.args}
+    dtypes = {dtype_of(arg) for arg in value.args}
     if len(dtypes) != 1 or not next(iter(dtypes)).startswith(("int", "uint")):
         return None
     x, exponent = value.args
-    dtype = _dtype(x)
+    dtype = dtype_of(x)
 
     def number(n: int) -> Any:
         return relax.const(np.array(n, dtype), dtype)
@@ -64,7 +65,3 @@ def _largest(exponent: Any) -> int | None:
     if not numbers.size or not 0 <= int(numbers.min()) <= int(numbers.max()) <= _HIGHEST:
         return None
     return int(numbers.max())
-
-
-def _dtype(expr: Any) -> str:
-    return str(expr.ty.dtype.dtype) if isinstance(expr.ty, relax.TensorType) else ""

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
+from ..dtypes import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 _BINARY = {
@@ -34,7 +35,7 @@ def UnstackSum(value: Any, scope: Scope) -> Any:
     if stack is None or int(stack.attrs.axis or 0) != 0 or scope.uses(value.args[0]) != 1:
         return None
     operands = scope.value(stack.args[0])
-    dtype = str(value.ty.dtype.dtype)
+    dtype = dtype_of(value)
     if not isinstance(operands, relax.Tuple):
         return None
     if op_name(value) == "relax.mean" and not dtype.startswith(("float", "bfloat")):

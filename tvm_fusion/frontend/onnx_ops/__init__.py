@@ -10,7 +10,6 @@ from . import (  # noqa: F401  # for their registrations
     convolution,
     elementwise,
     indexing,
-    integers,
     microsoft,
     normalization,
     pooling,

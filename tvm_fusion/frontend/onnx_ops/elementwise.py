@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 from tvm.ir import is_prim_expr
 
+from ..dtypes import accumulation_dtype, is_float, is_integer
 from .node import Node
 from .registry import register
 
@@ -40,7 +41,7 @@ def mod(node: Node) -> Any:
     if isinstance(y, relax.ShapeExpr) or "float" not in node.dtype():
         return None
     dtype = node.dtype()
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    wide = accumulation_dtype(dtype)
     if wide != dtype:
         x, y = op.astype(x, wide), op.astype(y, wide)
     zero = relax.const(0, wide)
@@ -104,3 +105,18 @@ def swish(node: Node) -> Any:
     x, alpha = node.inputs[0], node.attribute("alpha", 1.0 if node.op_type == "Swish" else 1.702)
     inner = x if alpha == 1 else op.multiply(x, relax.const(alpha, node.dtype()))
     return op.multiply(x, op.sigmoid(inner))
+
+
+@register("Pow")
+def power(node: Node) -> Any:
+    """Convert Pow; the result has the type of the base.
+
+    Integers are raised to integers as int64, which wraps around as narrower types do.
+    """
+    (base, exponent), (x, y) = (node.dtype(0), node.dtype(1)), node.inputs
+    if base == exponent and is_float(base):
+        return None
+    if is_float(base):
+        return op.power(x, op.astype(y, base))
+    wide = "int64" if is_integer(exponent) else accumulation_dtype(exponent)
+    return op.astype(op.power(op.astype(x, wide), op.astype(y, wide)), base)

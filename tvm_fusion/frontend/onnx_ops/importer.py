@@ -16,6 +16,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ...errors import UserError
 from ...signature import DimRange
+from ..dtypes import dtype_of
 from ..onnx_graph import nodes, opsets_of, subgraphs
 from ..onnx_types import ValueType
 from ..quiet import quiet_importer
@@ -243,7 +244,7 @@ class Importer(ONNXGraphImporter):
         value = self.bb.normalize(value)
         if expected is None or not isinstance(value.ty, relax.TensorType):
             return value
-        dtype = str(value.ty.dtype.dtype) if value.ty.dtype is not None else expected.dtype
+        dtype = dtype_of(value) if value.ty.dtype is not None else expected.dtype
         shape: list[Any] | None = None
         if value.ty.shape is not None:
             shape = [static(extent) for extent in value.ty.shape]

@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...signature import DimRange
+from ..dtypes import dtype_of
 from ..registry import Unsupported
 from .reads import ReadAttributes, ReadInputs
 
@@ -112,7 +113,7 @@ class Node:
 
     def dtype(self, index: int = 0) -> str:
         """Return an input's element type."""
-        return str(self.inputs[index].ty.dtype.dtype)
+        return dtype_of(self.inputs[index])
 
     def emit(self, expr: Any) -> Any:
         """Bind an expression to a variable, so that its type is known."""

@@ -7,7 +7,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..dtypes import accumulation_dtype
 from ..registry import Unsupported
+from ..spatial import AVG_POOL, MAX_POOL
 from .node import Node
 from .registry import register
 
@@ -95,8 +97,9 @@ def max_pool(node: Node) -> Any:
     rank = len(at.kernel)
     if rank > 3:
         raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")
-    operator = (op.nn.max_pool1d, op.nn.max_pool2d, op.nn.max_pool3d)[rank - 1]
-    result = operator(node.inputs[0], at.kernel, at.strides, at.begin + at.reach, at.dilations)
+    result = MAX_POOL[rank](
+        node.inputs[0], at.kernel, at.strides, at.begin + at.reach, at.dilations
+    )
     if not node.uses(1):
         return result
     indices = node.emit_te(
@@ -158,8 +161,7 @@ def average_pool(node: Node) -> Any:
             node.inputs[0],
             primfunc_name_hint="avg_pool",
         )
-    operator = (op.nn.avg_pool1d, op.nn.avg_pool2d, op.nn.avg_pool3d)[rank - 1]
-    return operator(
+    return AVG_POOL[rank](
         node.inputs[0],
         at.kernel,
         at.strides,
@@ -172,7 +174,7 @@ def average_pool(node: Node) -> Any:
 def _average(x: te.Tensor, at: Windows, counts_padding: bool) -> te.Tensor:
     extents = [*x.shape[:2], *(int(extent) for extent in x.shape[2:])]
     axes = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(at.kernel)]
-    wide = "float32" if x.dtype in ("float16", "bfloat16") else x.dtype
+    wide = accumulation_dtype(x.dtype)
 
     def total(n: Any, c: Any, *o: Any) -> Any:
         place, inside = _place(o, axes, at, extents[2:])

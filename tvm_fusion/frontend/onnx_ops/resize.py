@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from ..dtypes import accumulation_dtype, dtype_of
 from ..registry import Unsupported
 from .node import Node
 from .registry import other_than, register
@@ -155,8 +156,8 @@ def _regions(node: Node, axes: list[int]) -> dict[int, tuple[float, float]]:
 
 def _along(node: Node, x: Any, axis: int, taps: Taps, fill: float) -> Any:
     """Emit the weighted sum over the taps of one axis."""
-    dtype = str(x.ty.dtype.dtype)
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    dtype = dtype_of(x)
+    wide = accumulation_dtype(dtype)
     count = taps.indices.shape[1]
     outside = taps.outside.any()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax
 
+from ..dtypes import accumulation_dtype
 from ..registry import Unsupported
 from .node import Node
 from .registry import register
@@ -51,7 +52,7 @@ def batch_normalization(node: Node) -> Any:
         return None
     x, scale, bias, mean, variance = node.inputs
     rank, dtype = len(node.shape()), node.dtype()
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    wide = accumulation_dtype(dtype)
     momentum = node.attribute("momentum", 0.9)
     axes = [axis for axis in range(rank) if axis != 1]
     channels = [1, -1] + [1] * (rank - 2)

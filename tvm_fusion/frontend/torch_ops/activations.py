@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..dtypes import HALF, dtype_of
+from ..dtypes import dtype_of
 from ..registry import Unsupported
 from .call import Call
 from .registry import register
@@ -18,7 +18,7 @@ op = relax.op
 def elu(call: Call) -> Any:
     """Convert ELU, SELU and CELU: negative values through the exponential function."""
     x = call.tensor("self")
-    wide = call.cast(x, "float32") if call.dtype in HALF else x
+    wide = call.wide(x)
     dtype = dtype_of(wide)
     alpha, scale, input_scale = (call[n] for n in ("alpha", "scale", "input_scale"))
     inner = wide if input_scale == 1 else op.multiply(wide, relax.const(input_scale, dtype))

@@ -11,7 +11,7 @@ from torch import fx
 from tvm import relax
 
 from ...errors import UserError
-from ..dtypes import dtype_of, is_integer
+from ..dtypes import accumulation_dtype, dtype_of, is_integer
 from ..registry import Unsupported
 
 # What an argument of this name says does not change values: where and how a tensor is stored.
@@ -109,6 +109,10 @@ class Call:
         if dtype == "bool":  # Relax's cast to bool keeps the lowest bit of what it is given.
             return self.emit(relax.op.not_equal(value, relax.const(0, dtype_of(value))))
         return self.emit(relax.op.astype(value, dtype))
+
+    def wide(self, value: Any) -> Any:
+        """Cast a tensor to the dtype in which sums of its own are taken."""
+        return self.cast(value, accumulation_dtype(dtype_of(value)))
 
     def number(self, name: str, dtype: str) -> Any:
         """Return a number as a constant of ``dtype``."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dtypes import HALF, dtype_of, is_float
+from ..dtypes import accumulation_dtype, dtype_of, is_float
 from ..registry import Unsupported
 from .call import Call, static
 from .elementwise import operands
@@ -83,7 +83,7 @@ def hypot(call: Call) -> Any:
 def logaddexp(call: Call) -> Any:
     """Add what two logarithms stand for, and take the logarithm."""
     x, y = operands(call, call.dtype)
-    wide = "float32" if call.dtype in HALF else call.dtype
+    wide = accumulation_dtype(call.dtype)
     x, y = call.cast(x, wide), call.cast(y, wide)
     base = math.log(2) if "logaddexp2" in call.node.target.__name__ else 1.0
     high = call.emit(op.maximum(x, y))

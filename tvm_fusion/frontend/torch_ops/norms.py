@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dtypes import HALF, dtype_of
+from ..dtypes import accumulation_dtype, dtype_of
 from ..registry import Unsupported
 from .call import Call, static
 from .registry import register
@@ -77,8 +77,7 @@ def batch_norm_of_batch(call: Call) -> Any:
             raise Unsupported("outside of training with statistics used", "use its first result")
         return _batch_norm(call, mean, variance), None, None, mean, variance
     axes = [a for a in range(len(fake.shape)) if a != 1]
-    dtype = dtype_of(x)
-    wide = call.cast(x, "float32") if dtype in HALF else x
+    wide = call.wide(x)
     mean = call.emit(op.mean(wide, axes))
     variance = call.emit(op.variance(wide, axes))
     result = _batch_norm(call, mean, variance)
@@ -104,7 +103,7 @@ def batch_norm_of_batch(call: Call) -> Any:
 def _batch_norm(call: Call, mean: Any, variance: Any) -> Any:
     """Normalize in float32 where the tensor is of a half type, as torch does."""
     narrow = dtype_of(call.tensor("input"))
-    dtype = "float32" if narrow in HALF else narrow
+    dtype = accumulation_dtype(narrow)
     x = call.tensor("input", dtype)
     (channels,) = static([call.meta("input").shape[1]])
     weight, bias = call["weight"], call["bias"]
@@ -119,7 +118,7 @@ def _statistics(
     call: Call, x: Any, axes: list[int], eps: float, numbers: list[int], keeps: bool
 ) -> tuple[Any, Any]:
     """Return the mean and the reciprocal deviation, each where the program uses it."""
-    wide = call.cast(x, "float32") if dtype_of(x) in HALF else x
+    wide = call.wide(x)
     mean = deviation = None
     if call.is_used(numbers[0]):
         value = call.emit(op.mean(wide, axes, keepdims=keeps))

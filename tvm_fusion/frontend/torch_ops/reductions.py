@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tvm import relax
 
-from ..dtypes import HALF, dtype_of, is_float
+from ..dtypes import dtype_of, is_float
 from ..registry import Unsupported
 from .call import Call, static
 from .registry import register
@@ -127,7 +127,7 @@ def variance(call: Call) -> Any:
     keeps = _keeps(call)
     count = math.prod(static([call.meta("self").shape[a] for a in axes]))
     dtype = dtype_of(x)
-    wide = call.cast(x, "float32") if dtype in HALF else x
+    wide = call.wide(x)
     if not axes:  # A single value: reduced over nothing, it keeps its shape.
         value = call.emit(op.subtract(wide, wide))
     elif count == 0:
@@ -158,7 +158,7 @@ def vector_norm(call: Call) -> Any:
     call.raw("dtype")
     order, axes, keeps = call["ord"], axes_of(call), _keeps(call)
     x = call.tensor("self", call.dtype)
-    wide = call.cast(x, "float32") if call.dtype in HALF else x
+    wide = call.wide(x)
     dtype = dtype_of(wide)
     size = call.emit(op.abs(wide))
     if not axes:
@@ -191,7 +191,7 @@ def running(call: Call) -> Any:
     x = call.tensor("self", dtype)
     if not call.out.shape or call.out.numel() == 0:
         return x
-    wide = call.cast(x, "float32") if dtype in HALF else x
+    wide = call.wide(x)
     function = getattr(op, call.node.target.__name__.split(".")[0])
     return call.cast(call.emit(function(wide, axis % len(call.out.shape))), dtype)
 

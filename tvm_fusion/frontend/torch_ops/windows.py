@@ -12,16 +12,11 @@ from tvm import relax
 
 from ..dtypes import dtype_of, is_float
 from ..registry import Unsupported
+from ..spatial import ADAPTIVE_AVG_POOL, AVG_POOL, DATA_LAYOUT, MAX_POOL, per_axis
 from .call import Call, bound, static
 from .registry import register
 
 op = relax.op
-_LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-
-
-def _each(value: Any, rank: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * rank if len(values) == 1 else values
 
 
 def _rank(node: fx.Node) -> int:
@@ -45,20 +40,19 @@ def _unbatched(call: Call, x: Any, fake: Any) -> Any:
 def avg_pool(call: Call) -> Any:
     """Average windows; a divisor of its own takes the place of their counts."""
     rank = _rank(call.node)
-    kernel = _each(call["kernel_size"], rank)
-    stride = _each(call["stride"] or kernel, rank)
-    padding, counts = _each(call["padding"], rank), call["count_include_pad"]
+    kernel = per_axis(call["kernel_size"], rank)
+    stride = per_axis(call["stride"] or kernel, rank)
+    padding, counts = per_axis(call["padding"], rank), call["count_include_pad"]
     ceil_mode = call["ceil_mode"]
     divisor = call.get("divisor_override", None)
     x = _batched(call, rank)
     dtype = dtype_of(x)
     if not is_float(dtype):
         raise Unsupported(f"of {dtype} numbers", "cast to a floating point type")
-    pools = {1: op.nn.avg_pool1d, 2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}
-    options = {"strides": stride, "layout": _LAYOUTS[rank], "count_include_pad": counts}
+    options = {"strides": stride, "layout": DATA_LAYOUT[rank], "count_include_pad": counts}
     if divisor is None and not ceil_mode:
         return _unbatched(
-            call, call.emit(pools[rank](x, kernel, padding=padding, **options)), call.out
+            call, call.emit(AVG_POOL[rank](x, kernel, padding=padding, **options)), call.out
         )
     # Windows that reach beyond the padding count what lies within it only: sums are divided by
     # counts that are known now.
@@ -76,7 +70,7 @@ def avg_pool(call: Call) -> Any:
     axes = list(range(2, 2 + rank))
     padded = call.emit(op.strided_slice(padded, axes, [0] * rank, crop))
     options["count_include_pad"] = True
-    mean = call.emit(pools[rank](padded, kernel, **options))
+    mean = call.emit(AVG_POOL[rank](padded, kernel, **options))
     scale = np.full(outer, math.prod(kernel), "float64")
     if divisor is not None:
         scale /= divisor
@@ -87,11 +81,7 @@ def avg_pool(call: Call) -> Any:
             last = np.minimum(first + kernel[axis], extents[axis] + edge)
             count = last - np.maximum(first, -edge)
             scale /= count.reshape([-1 if a == axis else 1 for a in range(rank)])
-    result = (
-        call.emit(op.multiply(mean, relax.const(scale.astype("float32"), "float32")))
-        if (dtype == "float32")
-        else call.emit(op.multiply(mean, relax.const(scale, dtype)))
-    )
+    result = call.emit(op.multiply(mean, relax.const(scale.astype(dtype), dtype)))
     return _unbatched(call, result, call.out)
 
 
@@ -99,12 +89,11 @@ def avg_pool(call: Call) -> Any:
 def max_pool(call: Call) -> Any:
     """Take the largest of each window, and where it lies."""
     rank = _rank(call.node)
-    kernel = _each(call["kernel_size"], rank)
-    stride = _each(call["stride"] or kernel, rank)
-    padding, dilation = _each(call["padding"], rank), _each(call["dilation"], rank)
+    kernel = per_axis(call["kernel_size"], rank)
+    stride = per_axis(call["stride"] or kernel, rank)
+    padding, dilation = per_axis(call["padding"], rank), per_axis(call["dilation"], rank)
     ceil_mode, fake = call["ceil_mode"], call.out[0]
     x = _batched(call, rank)
-    pools = {2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
     if not call.is_used(1):
         if ceil_mode:  # A last window that would begin in the padding is left out by torch only.
             outer = static(fake.shape[-rank:])
@@ -120,13 +109,13 @@ def max_pool(call: Call) -> Any:
                 end = [e + min(0, a) for e, a in zip(extents, after, strict=True)]
                 axes = list(range(2, 2 + rank))
                 x = call.emit(op.strided_slice(x, axes, [0] * rank, end))
-        result = pools[rank](
+        result = MAX_POOL[rank](
             x,
             pool_size=kernel,
             strides=stride,
             padding=padding,
             dilation=dilation,
-            layout=_LAYOUTS[rank],
+            layout=DATA_LAYOUT[rank],
         )
         return _unbatched(call, call.emit(result), fake), None
     return _with_places(call, rank, kernel, stride, padding, dilation)
@@ -189,12 +178,7 @@ def adaptive_avg_pool(call: Call) -> Any:
     """Average windows that cover the axes evenly."""
     rank = _rank(call.node)
     size, x = call["output_size"], _batched(call, rank)
-    pools = {
-        1: op.nn.adaptive_avg_pool1d,
-        2: op.nn.adaptive_avg_pool2d,
-        3: op.nn.adaptive_avg_pool3d,
-    }
-    result = pools[rank](x, _each(size, rank), layout=_LAYOUTS[rank])
+    result = ADAPTIVE_AVG_POOL[rank](x, per_axis(size, rank), layout=DATA_LAYOUT[rank])
     return _unbatched(call, call.emit(result), call.out)
 
 
@@ -265,7 +249,7 @@ def adaptive_max_pool(call: Call) -> Any:
     fake = call.meta("self")
     if fake.numel() == 0:
         raise Unsupported("of an empty tensor", "leave it out")
-    extents, outer = static(fake.shape[-rank:]), _each(size, rank)
+    extents, outer = static(fake.shape[-rank:]), per_axis(size, rank)
     steps = []
     for extent, count in zip(extents, outer, strict=True):
         first = np.arange(count) * extent // count
