@@ -14,6 +14,7 @@ from device_code import EM_AMDGPU, cuda_archs, elf_flags
 from tvm import relax
 
 import tvm_fusion
+from tvm_fusion.core.weight_names import Packing
 from tvm_fusion.deploy import manifest
 from tvm_fusion.deploy.architectures import merge
 from tvm_fusion.deploy.build import Prepared, build, store
@@ -21,7 +22,6 @@ from tvm_fusion.deploy.lower import LowerToVM
 from tvm_fusion.deploy.toolchain import cuda, rocm
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.errors import UserError
-from tvm_fusion.frontend.weights import Packing
 from tvm_fusion.pipeline import stages
 from tvm_fusion.schedule.launches import launches
 
@@ -32,7 +32,7 @@ TARGET = "cuda:sm_75,sm_80,sm_86,sm_90a"
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
     """What a model compiled for `TARGET` launches on made-up devices."""
-    sys.path.insert(0, str(HERE.parent / "report" / "count"))
+    sys.path.insert(0, str(HERE / "count"))
     try:
         from fake_cuda.build import build as build_stand_ins
     finally:

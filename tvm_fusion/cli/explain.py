@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--op",
         metavar="NAME",
         help="only the groups and edges of these operators: a variable, nn.softmax, softmax, or "
-        "attention, which the model may spell out",
+        "attention, which the model may have decomposed",
     )
     parser.add_argument(
         "--rewrites",
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         As :meth:`tvm_fusion.report.explain.Explanation.to_json` says.
     """
-    from .._tvm_log import quiet_log
+    from .._tvm.log import quiet_log
     from ..report.explain import explain
 
     with quiet_log():

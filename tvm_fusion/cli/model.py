@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
+from ..core.flags import FLAGS, SEARCHES
 from ..device.parse import EXAMPLES
-from ..rewrite.flags import FLAGS, SEARCHES
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,7 @@ Schema 2
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;
     ``kernels``, ``host_launches``, ``calls`` and ``intermediate_bytes`` of one inference, as
-    :func:`tvm_fusion.report.count.count` counts them with symbolic dimensions at ``max``.
+    :func:`tvm_fusion.deploy.count.count` counts them with symbolic dimensions at ``max``.
 ``weights``
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
     64 bytes. Of a weight that is stored as kernels read it, ``shape`` is its own, and ``packed``
@@ -42,7 +42,7 @@ Schema 2
     Of several architectures, which kernels the library holds: a list of ``{"archs", "names"}``,
     kernels that came out equal under all architectures that have them. Empty for one.
 ``decisions``
-    What did not go the usual way; the fields of :class:`tvm_fusion.fusion.decisions.Decision`, and
+    What did not go the usual way; the fields of :class:`tvm_fusion.core.decisions.Decision`, and
     ``archs`` where it was so for some of several architectures alone.
 ``files``
     By file name: ``{"bytes", "sha256"}``.

@@ -16,7 +16,7 @@ from . import manifest
 from .tensors import ALIGNMENT, as_array, to_numpy
 
 if TYPE_CHECKING:
-    from ..frontend.weights import Packing
+    from ..core.weight_names import Packing
 
 
 @dataclass(frozen=True)

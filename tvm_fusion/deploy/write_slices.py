@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
-from .._tvm_buffer import declare
-from ..foreign import SCHEDULED
-from ..schedule.loops import Body, block, constant, coordinates, loop, product, sequence, when
+from .._tvm.buffer import declare
+from ..core.loops import Body, block, constant, coordinates, loop, product, sequence, when
+from ..core.untouched import SCHEDULED
 from .copies import in_blocks, side_by_side
 
 
@@ -44,7 +44,7 @@ class Slice:
 
     @property
     def width(self) -> int:
-        """Elements that a thread writes side by side."""
+        """Contiguous elements that a thread writes."""
         last, given = (constant(ty.shape.values[-1]) for ty in (self.state, self.values))
         if last is None or last != given or self.axis == len(self.extents) - 1:
             return 1

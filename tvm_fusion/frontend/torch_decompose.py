@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..core.decisions import Decision, record
 from ..errors import UserError
-from ..fusion.decisions import Decision, record
 from .quiet import quiet_importer
-from .torch_ops import CONVERTERS, PYTHON, REVIEWED, TAKES, reason_of
+from .torch_ops import reason_of, unsupported
 
-_KNOWN = {*CONVERTERS, *REVIEWED, *PYTHON, "getitem"}
 # A decomposition may bring operators that themselves have one.
 _ROUNDS = 6
 
@@ -43,7 +42,7 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
     for _ in range(_ROUNDS):
         table = {
             target: torch._decomp.decomposition_table[target]
-            for target in {node.target for node in _missing(program)} - tried
+            for target in {node.target for node in calls(program) if unsupported(node)} - tried
             if target in torch._decomp.decomposition_table
         }
         if not table:
@@ -67,15 +66,8 @@ def calls(program: torch.export.ExportedProgram) -> Iterator[fx.Node]:
             yield from (node for node in module.graph.nodes if node.op == "call_function")
 
 
-def _missing(program: torch.export.ExportedProgram) -> Iterator[fx.Node]:
-    for node in calls(program):
-        name = node.target.__name__
-        if name not in _KNOWN or (name in TAKES and not TAKES[name](node)):
-            yield node
-
-
 def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.ExportedProgram:
-    """Decompose into core operators; where torch fails to, with attention spelled out by us."""
+    """Decompose into core operators; where torch fails to, with attention decomposed here."""
     try:
         with quiet_importer():
             return program.run_decompositions()
@@ -88,7 +80,7 @@ def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.Ex
             program = program.run_decompositions(table)
     except Exception as error:
         raise UserError(f"{source} cannot be decomposed by torch ({reason})") from error
-    sentence = f"torch could not decompose attention ({reason}); it is spelled out instead."
+    sentence = f"torch could not decompose attention ({reason}); it is decomposed here instead."
     record(Decision(source, "", "fallback", "attention_spelled_out", sentence))
     return program
 
@@ -104,7 +96,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Spell attention out, with the strides of torch's CPU kernel.
+    """Decompose attention, with the strides of torch's CPU kernel.
 
     Torch's own decomposition leaves other strides than the kernel, and a ``view`` that follows then
     fails. Arguments as for ``torch.nn.functional.scaled_dot_product_attention``.

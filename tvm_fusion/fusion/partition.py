@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..core.template import Claim
 from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
-from ..schedule.template import Claim
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class Block:
     def claim(self) -> Claim:
         """What a template promises for it."""
         if self._claim is None:
-            raise ValueError(f"{self.name} is opaque: nobody claims it")
+            raise ValueError(f"{self.name} is opaque: no template claims it")
         return self._claim
 
     @property

@@ -1,4 +1,4 @@
-"""Matrix products side by side, written as one product of batches."""
+"""Independent matrix products of one shape, as one batched product."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm_ffi import structural_equal
 
+from ..core.decisions import Decision, record
+from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name, rewrite
-from ..frontend.weights import derived
-from ..fusion.decisions import Decision, record
 from .changes import Change, note
 
 
@@ -58,7 +58,7 @@ class BatchMatmuls:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours; refusals are recorded."""
+        """Rewrite every rewritable function; refusals are recorded."""
         return rewrite(mod, _batched)
 
 
@@ -89,7 +89,12 @@ def _batched(value: Any, scope: Scope) -> Any:
             _tell(products, "refused", "wide_operands", sentence)
             return None
         source = scope.emit(relax.op.concat([p.left for p in products], axis=dims - 1))
-    _tell(products, "accepted", "batched", f"{len(products)} products side by side: one.")
+    _tell(
+        products,
+        "accepted",
+        "batched",
+        f"{len(products)} independent products are one batched product.",
+    )
     lefts, letters = ascii_lowercase[-3:] + ascii_lowercase[:-3], ascii_uppercase
     pairs = [f"{x} {a}" for x, a in zip(lefts, letters, strict=True)][: len(products)]
     both = (", ".join(part[: len(products)]) for part in (lefts, letters))

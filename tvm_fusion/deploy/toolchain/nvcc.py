@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..._tvm_cuda import find_cuda_file
+from ..._tvm.cuda import find_cuda_file
 from ...device import GPUS
 from ...device.architecture import listed_archs, virtual_arch
 
