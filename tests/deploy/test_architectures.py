@@ -130,34 +130,36 @@ def test_amd_shares_no_kernels():
     assert {key: len(names) for key, names in kernels.items()} == {("gfx90a",): 2, ("gfx942",): 2}
 
 
-def sum_of(constant):
+def rows_and_sum(constant):
     """A kernel that two models share, and one with a constant of its own."""
     builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((5, 7), "float32"))
-    with builder.function("main", [x]):
+    x, y = (relax.Var(n, relax.TensorType(s, "float32")) for n, s in (("x", (5, 7)), ("y", (11,))))
+    with builder.function("main", [x, y]):
         with builder.dataflow():
-            row = builder.emit(relax.op.cumsum(builder.emit(relax.op.exp(x)), 1))
-            total = builder.emit(relax.op.sum(row, 0))
-            result = builder.emit_output(relax.op.add(total, relax.const(constant, "float32")))
+            rows = builder.emit(relax.op.nn.softmax(x))
+            total = builder.emit(relax.op.add(y, relax.const(constant, "float32")))
+            result = builder.emit_output(relax.Tuple([rows, total]))
         builder.emit_func_output(result)
     return builder.get()
 
 
 def test_a_merged_library_computes_what_each_module_does():
     """On this CPU, under two names for it."""
-    (device,) = parse("cpu").devices
-    spec = TargetSpec("llvm", ("one", "other"), (device, device), parse("cpu").attrs)
-    mods = {name: lowered(sum_of(c), parse("cpu")) for name, c in (("one", 3.0), ("other", 5.0))}
-    built = build(mods, spec)
-    shared = built.kernels.get(("one", "other"), [])
-    assert shared
-    assert built.kernels["one",]
+    cpu = parse("cpu")
+    spec = TargetSpec("llvm", ("one", "other"), cpu.devices * 2, cpu.attrs)
+    constants = {"one": 3.0, "other": 5.0}
+    built = build({name: lowered(rows_and_sum(c), cpu) for name, c in constants.items()}, spec)
+    counts = {archs: len(kernels) for archs, kernels in built.kernels.items()}
+    assert counts == {("one", "other"): 1, ("one",): 1, ("other",): 1}
     machine = relax.VirtualMachine(built.executable, tvm.cpu())
-    x = np.random.default_rng().standard_normal((5, 7)).astype("float32")
-    for name, constant in (("one", 3.0), ("other", 5.0)):
-        expected = np.exp(x.astype("float64")).cumsum(1).sum(0) + constant
-        result = machine[f"main{built.suffixes[name]}"](tvm.runtime.tensor(x)).numpy()
-        np.testing.assert_allclose(result, expected, rtol=1e-5)
+    rng = np.random.default_rng()
+    x, y = (rng.standard_normal(shape).astype("float32") for shape in ((5, 7), (11,)))
+    powers = np.exp(x.astype("float64"))
+    for name, constant in constants.items():
+        inputs = map(tvm.runtime.tensor, (x, y))
+        rows, total = (r.numpy() for r in machine[f"main{built.suffixes[name]}"](*inputs))
+        np.testing.assert_allclose(rows, powers / powers.sum(1, keepdims=True), rtol=1e-5)
+        np.testing.assert_allclose(total, y + np.float32(constant), rtol=1e-6)
 
 
 def prepared(packed, packing=None):
