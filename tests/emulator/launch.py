@@ -93,6 +93,10 @@ class _Host:
                 self.run(stmt.then_case)
             elif stmt.else_case is not None:
                 self.run(stmt.else_case)
+        elif isinstance(stmt, tirx.For):
+            for number in range(self._value(stmt.extent)):
+                self.values[stmt.loop_var.name] = number
+                self.run(stmt.body)
         elif isinstance(stmt, tirx.Evaluate):
             if isinstance(stmt.value, ir.Call) and call_name(stmt.value) == "call_ffi_kernel":
                 self._launch(stmt.value)
