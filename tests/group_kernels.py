@@ -7,13 +7,13 @@ from emulator.launch import is_for_gpu, launch
 from tvm import relax, tirx
 
 from tvm_fusion import transform
+from tvm_fusion.core.template import Claim
+from tvm_fusion.deploy.count import count
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.fusion.group import Group
-from tvm_fusion.report.count import count
-from tvm_fusion.schedule.gpu import check_gpu
-from tvm_fusion.schedule.template import Claim
+from tvm_fusion.program.group import Group
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
 SIZE = 5  # of every symbolic dimension

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 from tvm import ir, tirx
 
-from tvm_fusion._tvm_shuffle import SHUFFLES
-from tvm_fusion.ecg.intrinsic import call_name
+from tvm_fusion.core.expressions import call_name
+from tvm_fusion.lower.narrow_lanes import SHUFFLES
 
 from . import instructions
 from .memory import EmulationError

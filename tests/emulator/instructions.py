@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from tvm_fusion.schedule.gpu import ALL
+from tvm_fusion.schedule.gpu.warp import FULL_MASK
 from tvm_fusion.schedule.half_functions import PREFIX
 
 from .machine import WARP
@@ -34,7 +34,7 @@ HALF = {  # functions of float32
 
 def shuffle(kind, m, mask, value, lane, width):
     """Values of other threads of a warp; of one that is not there or takes no part, poison."""
-    if np.all(mask == ALL) and m.per_block % WARP == 0:
+    if np.all(mask == FULL_MASK) and m.per_block % WARP == 0:
         m.whole(m.warp, "warp")
     value = np.broadcast_to(value, (m.threads, np.shape(value)[1] if np.ndim(value) else 1))
     lane, own = np.broadcast_to(lane, (m.threads, 1))[:, 0], m.inner % WARP % width

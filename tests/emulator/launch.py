@@ -8,9 +8,9 @@ import numpy as np
 import tvm
 from tvm import ir, tirx
 
-from tvm_fusion._tvm_shuffle import NarrowLanes
-from tvm_fusion.ecg.intrinsic import call_name
-from tvm_fusion.schedule.loops import find
+from tvm_fusion.core.expressions import call_name
+from tvm_fusion.core.loops import find
+from tvm_fusion.lower.narrow_lanes import NarrowLanes
 
 from .expressions import Expressions, scalar_type
 from .machine import Machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, tirx
 
-from tvm_fusion.ecg.intrinsic import call_name
+from tvm_fusion.core.expressions import call_name
 
 from .expressions import Expressions, lanes_of, scalar_type
 from .memory import EmulationError, Memory, Registers, poison

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from .. import _tvm_cuda
+from .._tvm import cuda
 from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
 from ..device import GPUS, cuda_devices, host_cpu, rocm_devices
+from ..device.cpu_features import vector_extensions
 from ..errors import UserError
 
 _EXTRAS = (
@@ -94,7 +95,7 @@ def _c_compiler() -> Finding:
 def _cpu() -> Finding:
     cpu = host_cpu()
     bits = f", {cpu.vector_bits}-bit vectors" if cpu.vector_bits else ""
-    sets = [name for name in cpu.features if name.startswith(("avx", "amx", "sve", "neon"))]
+    sets = vector_extensions(cpu.features)
     found = f"{cpu.name}, {cpu.cores} threads{bits} ({' '.join(sets) or 'no vector extension'})"
     return Finding("run on cpu", True, found)
 
@@ -128,7 +129,7 @@ def _compile_cuda() -> Finding:
 
 def _cudart() -> Finding:
     try:
-        _tvm_cuda.load_cudart()
+        cuda.load_cudart()
     except UserError as error:
         return Finding("cuda runtime", False, error.found, 'pip install "tvm_fusion[cuda]"')
     return Finding("cuda runtime", True, "libcudart.so.13")

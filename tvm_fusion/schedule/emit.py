@@ -6,14 +6,12 @@ import tvm
 from tvm import ir, relax
 from tvm.target import Target
 
-from ..device import parse
+from ..core.decisions import Decision, record
+from ..core.template import TEMPLATE, Ban, Emission, Refusal
+from ..core.templates import template
+from ..device import device_of
 from ..ecg.graph import Graph
-from ..fusion.claims import Ban
-from ..fusion.decisions import Decision, record
-from ..fusion.group import Group
-from ..fusion.primitive import TEMPLATE
-from .template import Emission, Refusal
-from .templates import template
+from ..program.group import Group
 
 
 def is_group(func: ir.BaseFunc) -> bool:
@@ -45,7 +43,7 @@ def emit_groups(
     dict of GlobalVar to (str, Hashable)
         Groups whose claim was broken; the reasons stand in the decisions.
     """
-    device = parse(target).device
+    device = device_of(target)
     emitted: dict[ir.GlobalVar, Emission] = {}
     broken: dict[ir.GlobalVar, Ban] = {}
     for gvar, func in mod.functions.items():

@@ -15,9 +15,8 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm.tirx.op import tvm_warp_shuffle
 
-from ..._tvm_buffer import scratch
-from ..gpu import ALL, VECTOR_BYTES, VECTOR_TYPES
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -31,6 +30,9 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...device import device_of
+from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.warp import FULL_MASK
 
 if TYPE_CHECKING:
     from .template import Sums
@@ -52,8 +54,9 @@ class _Block:
 
     def __init__(self, scan: Sums, target: Target) -> None:
         self.scan = scan
-        self.lanes = int(target.attrs.get("thread_warp_size", 32))
-        most = min(int(target.attrs.get("max_num_threads", 1024)), MOST_THREADS)
+        device = device_of(target)
+        self.lanes = device.warp_size or 32
+        most = min(device.max_threads_per_block or 1024, MOST_THREADS)
         types = {str(b.dtype) for b in (scan.source, scan.target)}
         self.width = VECTOR_BYTES // max(DataType(t).itemsize for t in types)
         length = constant(scan.length)
@@ -165,7 +168,7 @@ class _Block:
         other = tirx.max(lane - tirx.const(distance, "int32"), tirx.const(0, "int32"))
         mine = tirx.BufferLoad(buffer, [*at, index(0)])
         sizes = (tirx.const(self.lanes, "int32"), tirx.const(self.lanes, "int32"))
-        its = tvm_warp_shuffle(tirx.const(ALL, "uint32"), mine, other, *sizes)
+        its = tvm_warp_shuffle(tirx.const(FULL_MASK, "uint32"), mine, other, *sizes)
         ask = tirx.BufferStore(self.theirs, its, [*at, index(0)])
         found = tirx.BufferLoad(self.theirs, [*at, index(0)])
         return ask, tirx.Select(at[-1] >= distance, found, tirx.const(0, self.scan.dtype))
