@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
 from tvm_fusion.lower.narrow_lanes import NarrowLanes
+from tvm_fusion.lower.reduction_results import PrivateReductionResults
 
 from .expressions import Expressions, scalar_type
 from .machine import Machine
@@ -52,7 +53,12 @@ def lowered(func, target):
         pipeline, _, _ = tirx.get_tir_pipeline("tvm_fusion")
         host, devices = build.split_host_device_mods(pipeline(mod))
         (device,) = devices.values()
-        last = [NarrowLanes(), tirx.transform.LowerWarpMemory(), tirx.transform.StmtSimplify()]
+        last = [
+            PrivateReductionResults(),
+            NarrowLanes(),
+            tirx.transform.LowerWarpMemory(),
+            tirx.transform.StmtSimplify(),
+        ]
         device = tvm.ir.transform.Sequential(last)(device)
     return host, device
 

@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 
 op = relax.op
 TARGET = CUDA.tvm_target()
@@ -122,7 +122,7 @@ def gemv():
     """Columns of a weight that are copied to shared memory three steps ahead."""
     params = [tensor("x", 1, 4096, dtype="float16"), tensor("w", 4096, 64, dtype="float16")]
     members = group(params, lambda emit, x, w: op.matmul(x, w, "float32"), CUDA)
-    return Contraction(True), params, members
+    return GpuContraction(), params, members
 
 
 def decoding():

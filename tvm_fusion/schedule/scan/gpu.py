@@ -89,7 +89,9 @@ class _Block:
         start = self._every(lambda *at: tirx.BufferStore(self.carry, zero, [*at, index(0)]))
         body = sequence([start, loop("round", self.rounds, self._round)])
         vectors = [self.raw, self.out, self.held]
-        numbers = [self.here, self.there, self.theirs, self.before, self.carry, self.totals]
+        numbers = [self.here, self.there, self.theirs, self.before, self.carry]
+        if self.warps > 1:
+            numbers.append(self.totals)
         return block("rows", body, [*vectors, *numbers])
 
     def _every(self, body: Body) -> tirx.Stmt:
@@ -116,7 +118,7 @@ class _Block:
             [
                 *stmts,
                 self._every(lambda *at: self._publish(here, *at)),
-                self._every(lambda *at: self._add(here, *at)),
+                *([self._every(lambda *at: self._add(here, *at))] if self.warps > 1 else []),
                 self._every(lambda *at: self._write(number, *at)),
             ]
         )
@@ -178,16 +180,11 @@ class _Block:
         r, w, lane = at
         total = tirx.BufferLoad(found, [*at, index(0)])
         ask, before = self._from_before(found, at, 1)
-        return sequence(
-            [
-                ask,
-                tirx.BufferStore(self.before, before, [*at, index(0)]),
-                when(
-                    tirx.EQ(lane, index(self.lanes - 1)),
-                    tirx.BufferStore(self.totals, total, [r, w]),
-                ),
-            ]
-        )
+        kept = sequence([ask, tirx.BufferStore(self.before, before, [*at, index(0)])])
+        if self.warps == 1:  # nor is there another round
+            return kept
+        said = tirx.BufferStore(self.totals, total, [r, w])
+        return sequence([kept, when(tirx.EQ(lane, index(self.lanes - 1)), said)])
 
     def _add(self, found: ir.Var, *at: ir.Expr) -> tirx.Stmt:
         """Add what the warps before found, and all rounds before."""
