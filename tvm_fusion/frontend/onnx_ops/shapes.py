@@ -1,4 +1,4 @@
-"""Operators that make or use shapes, in the spellings that TVM's converters do not know."""
+"""Operators that make or use shapes, in the forms that TVM's converters do not know."""
 
 from __future__ import annotations
 

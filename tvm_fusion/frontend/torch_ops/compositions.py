@@ -1,4 +1,4 @@
-"""Operators that torch does not decompose, or into primitives only: spelled out in others."""
+"""Operators that torch does not decompose, or into primitives only: written as others."""
 
 from __future__ import annotations
 
