@@ -36,6 +36,11 @@ class Axis:
     var: ir.Var
     extent: ir.Expr
 
+    @property
+    def size(self) -> int | None:
+        """The extent as a number; ``None`` where symbolic."""
+        return int(self.extent) if isinstance(self.extent, tirx.IntImm) else None
+
 
 @dataclass(frozen=True, eq=False)
 class Solution:

@@ -9,13 +9,13 @@ from tvm import ir, tirx
 from tvm_fusion.schedule.rows import schedule_rows_cpu
 from tvm_fusion.schedule.rows.passes import plan_passes
 from tvm_fusion.schedule.rows.prefetch import plan_hints
-from tvm_fusion.schedule.rows.stages import read_stages
+from tvm_fusion.schedule.rows.row_program import row_program
 
 AVX512 = "cpu:skylake-avx512"
 
 
 def hints(example):
-    program = read_stages(example.func(), example.rows)
+    program = row_program(example.func(), example.rows)
     return [
         [(hint.buffer.name, hint.is_write) for hint in some]
         for some in plan_hints(program, plan_passes(program))

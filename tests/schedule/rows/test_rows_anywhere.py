@@ -13,8 +13,8 @@ from test_rows_gpu import cuda_source, scheduled
 from test_rows_vectors import NORMS, TOLERANCE, widths
 from tvm import te, tirx
 
-from tvm_fusion.schedule.rows.covering_walk import CoveringWalk
-from tvm_fusion.schedule.rows.vector_walk import VectorWalk
+from tvm_fusion.schedule.rows.unaligned_loop import UnalignedLoop
+from tvm_fusion.schedule.rows.vector_loop import VectorLoop
 
 HALVES = ("float16", "bfloat16")
 COVERING = {"softmax": 8, "layer norm": 2, "RMS norm": 2}  # rows of norms share a scale
@@ -74,7 +74,7 @@ def test_nothing_outside_rows_of_any_length_is_touched(case, dtype, n):
 
 @pytest.mark.parametrize("method", ["_copy", "_write"])
 def test_what_is_outside_would_be_noticed(monkeypatch, method):
-    monkeypatch.setattr(CoveringWalk, method, getattr(VectorWalk, method))
+    monkeypatch.setattr(UnalignedLoop, method, getattr(VectorLoop, method))
     example = programs.softmax(3, 127, dtype="float16")
     name = {"_copy": "x", "_write": "y"}[method]
     with pytest.raises(Exception, match=f"outside {name}"):

@@ -10,11 +10,11 @@ from tvm import te
 
 from tvm_fusion.schedule.rows import schedule_rows_cpu
 from tvm_fusion.schedule.rows.softmax import decaying, with_inverses
-from tvm_fusion.schedule.rows.stages import read_stages
+from tvm_fusion.schedule.rows.row_program import row_program
 
 
 def stages(example):
-    return read_stages(example.func(), example.rows)
+    return row_program(example.func(), example.rows)
 
 
 def variant(

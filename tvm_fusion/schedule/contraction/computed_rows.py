@@ -36,7 +36,7 @@ class ComputedRows(Left):
 
     def __init__(self, roles: Roles, prologue: RowPrologue, block: int, target: Target) -> None:
         super().__init__(roles)
-        row = row_by_number(prologue.rows.prim_func(), prologue.rows.rows, target)
+        row = row_by_number(prologue.rows, target)
         if row is None:
             raise RuntimeError("the lanes of these rows are rows")
         self._row, self._block, self._operand = row, block, prologue.operand

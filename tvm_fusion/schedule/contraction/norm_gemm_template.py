@@ -15,8 +15,8 @@ from ...fusion.program import Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..register_tile import VectorUnit
-from ..rows.cpu import lanes_are_rows
-from ..rows.stages import read_stages
+from ..rows.passes import lanes_are_rows
+from ..rows.row_program import row_program
 from ..template import Claim, Emission, Refusal, Template
 from .blocking import computing
 from .gemm_cpu import tiles_cpu
@@ -120,7 +120,7 @@ def _read(group: Group) -> _Read | Refusal:
     constants = _packable_constants(group, prologue)
     if not matrices.rows and packable(contraction, matrices, constants) is None:
         return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
-    if lanes_are_rows(read_stages(prologue.rows.prim_func(), prologue.rows.rows)):
+    if lanes_are_rows(row_program(prologue.rows)):
         return Refusal("rows_across", "Rows are not contiguous in memory.")
     return _Read(prologue, contraction, matrices, stages)
 
