@@ -6,8 +6,9 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.expressions import loads_of, row_major_offset
-from tvm_fusion.schedule.rows.emit import product
+from tvm_fusion.fusion.expressions import loads
+from tvm_fusion.schedule.address import offset
+from tvm_fusion.schedule.loops import product
 
 
 def cpu_target(cpu="cpu"):
@@ -21,6 +22,7 @@ def gpu_target():
 def build(func, target=None):
     target = target or cpu_target()
     with target:
+        func = func.with_attr("global_symbol", "main")
         return tvm.compile(tvm.IRModule({"main": func}), target, tir_pipeline="tvm_fusion")
 
 
@@ -46,7 +48,7 @@ def bounded(func):
         return index.base + index.stride * (lane * (index.lanes - 1)) if is_ramp else index
 
     def inside(buffer, indices):
-        first, last = (row_major_offset(buffer, [end(i, lane) for i in indices]) for lane in (0, 1))
+        first, last = (offset(buffer, [end(i, lane) for i in indices]) for lane in (0, 1))
         return tirx.AssertStmt(
             tirx.And(first >= 0, last < product(buffer.shape)),
             ir.StringImm("IndexError"),
@@ -54,8 +56,8 @@ def bounded(func):
         )
 
     def watch(store):
-        loads = [load for e in (store.value, *store.indices) for load in loads_of(e)]
-        checks = [inside(load.source, load.indices) for load in loads]
+        found = [load for e in (store.value, *store.indices) for load in loads(e)]
+        checks = [inside(load.source, load.indices) for load in found]
         return tirx.SeqStmt([*checks, inside(store.buffer, store.indices), store])
 
     func = serial(func, (tirx.ForKind.THREAD_BINDING, tirx.ForKind.VECTORIZED))

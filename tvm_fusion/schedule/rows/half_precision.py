@@ -20,9 +20,9 @@ def with_half_precision_math(program: RowProgram) -> RowProgram:
     * Where all results are of half types, a mean is a sum times a reciprocal; and where it is
       subtracted before a factor, it is subtracted after it, with one multiply-add. Either error is
       as large as the mean's own rounding.
-    * An exponential that only enters ratios of half-type results, as in softmax, may have a relative
-      error of ``2**-16``: ``exp2`` of a rounded exponent has two thirds of the instructions. So may
-      a sum of such; differences and float32 results are exact as before.
+    * An exponential that only enters ratios of half-type results, as in softmax, may be off by a
+      factor of less than ``1 + 2**-16``: ``exp2`` of a rounded exponent has two thirds of the
+      instructions. So may a sum of such; differences and float32 results are exact as before.
 
     Parameters
     ----------

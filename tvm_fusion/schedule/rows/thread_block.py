@@ -235,7 +235,7 @@ class ThreadBlock:
         )
 
     def _copy(self, buffer: ir.Var) -> ir.Var:
-        """Return a register copy of an element of shared memory, which is read without a barrier."""
+        """Return a register copy of an element of shared memory: no barrier is needed."""
         place = index_of([b for b, _ in self._copies], buffer)
         if place is None:
             place = len(self._copies)

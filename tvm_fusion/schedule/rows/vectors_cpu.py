@@ -172,8 +172,8 @@ class RowVectors:
         shape = list(buffer.shape)[rows:]
         if self._row_lanes is not None:
             return self._local_of(buffer, [*shape, self._row_lanes]), [*inner, lane]
-        # Flat: TVM infers bounds of an allocation along each of its dimensions, and where coordinates
-        # are remainders by a symbolic extent, these bounds mention loop variables.
+        # Flat: TVM infers bounds of an allocation along each dimension, and where coordinates are
+        # remainders by a symbolic extent, these bounds mention loop variables.
         place = flatten(inner, shape)
         return self._local_of(buffer, [product(shape)]), [place]
 
