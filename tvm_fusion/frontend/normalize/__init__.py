@@ -5,14 +5,14 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from ...foreign import on_ours
+from ...core.untouched import on_rewritable
 from .apply_ranges import ApplyRanges
 from .boolean_arithmetic import BooleanArithmetic
 from .clamp_take import ClampTake
 from .clip_integers import ClipIntegers
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
-from .concat_nothing import ConcatNothing
+from .concat_empty import ConcatEmpty
 from .expand_median import ExpandMedian
 from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
@@ -33,7 +33,7 @@ __all__ = [
     "ClipIntegers",
     "ClipPoolWindow",
     "CompareBooleans",
-    "ConcatNothing",
+    "ConcatEmpty",
     "ExpandMedian",
     "ExpandNonzero",
     "ExpandPower",
@@ -58,8 +58,8 @@ def NormalizeImport() -> tvm.transform.Pass:
             ResolveShapes(),
             ApplyRanges(),
             UnstackSum(),
-            ConcatNothing(),
-            # Before FoldConstants: numpy has no maximum of nothing.
+            ConcatEmpty(),
+            # Before FoldConstants: numpy has no maximum of an empty array.
             FoldZeroExtents(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
@@ -76,7 +76,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             ExpandPower(),
             BooleanArithmetic(),
             # An output that became an alias of the binding before it takes that binding's place.
-            on_ours(relax.transform.CanonicalizeBindings()),
+            on_rewritable(relax.transform.CanonicalizeBindings()),
         ],
         name="NormalizeImport",
     )

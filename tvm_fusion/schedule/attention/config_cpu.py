@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tvm import ir
 from tvm.target import Target
 
+from ...core.loops import constant
 from ...device import parse
 from ..cpu import PARALLEL_TASKS
-from ..loops import constant
 from ..register_tile import VectorUnit
 from .pattern import Pattern
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
+from ...core.loops import constant, loop, when
 from ..gpu.warp import each_thread
-from ..loops import constant, loop, when
 from .pattern import Pattern
 
 THREADS = 256

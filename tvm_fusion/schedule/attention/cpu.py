@@ -19,10 +19,9 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Program
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -35,6 +34,7 @@ from ..loops import (
     sequence,
     tasks,
 )
+from ...program.program import Program
 from ..register_tile import accumulate, clear, each
 from .config_cpu import CpuConfig
 from .epilogue_cpu import Epilogue

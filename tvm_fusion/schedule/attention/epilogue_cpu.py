@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
+from ...core.expressions import load
+from ...core.loops import block, constant, index, local, loop, sequence
 from ..contraction.fuse_epilogue import is_vector_code
-from ..loops import block, constant, index, local, loop, sequence
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
 from .online_softmax import assign, float_

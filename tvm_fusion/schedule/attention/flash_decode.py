@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, sym, tirx
 
+from ...core.expressions import loads, variables
+from ...core.loops import constant, index, product, substitute
 from ...device import Device
 from ...ecg.work import at
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis
+from ...program.stage import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
 from ..gpu.launch import VECTOR_BYTES, has_tensor_cores
 from ..gpu.warp import each_thread
-from ..loops import constant, index, product, substitute
 from .mma_config import MMA_KEYS, MMA_ROWS, REDUCE_BYTES, fits_mma, stage_bytes, warps_and_stages
 from .pattern import Pattern
 from .query_group import QueryGroup

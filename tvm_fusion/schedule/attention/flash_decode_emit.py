@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ..._tvm_buffer import declare
-from ...fusion.group import Group
-from ..loops import index
-from ..template import Emission, Kernel, Slot
+from ..._tvm.buffer import declare
+from ...core.loops import index
+from ...core.template import Emission, Kernel, Slot
+from ...program.group import Group
 from .flash_decode import FlashDecodeConfig
 from .pattern import FLOAT
 from .split_kv_reduce import reduction_kernel

@@ -19,10 +19,9 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Program
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     ceildiv,
     coordinates,
@@ -36,6 +35,7 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...program.program import Program
 from .config_gpu import GpuConfig
 from .online_softmax import SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT, Pattern

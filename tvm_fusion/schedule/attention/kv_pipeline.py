@@ -12,20 +12,11 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ...fusion.program import Axis
+from ...core.expressions import load
+from ...core.loops import coordinates, index, loop, sequence, simplified, substitute, unrolled, when
+from ...program.stage import Axis
 from ..address import conditions_of
-from ..gpu.cp_async import commit, copy, meet, places, wait
-from ..loops import (
-    coordinates,
-    index,
-    loop,
-    sequence,
-    simplified,
-    substitute,
-    unrolled,
-    when,
-)
+from ..gpu.cp_async import commit, copy, pipeline_buffer, wait, warp_sync
 from .flash_decode import FlashDecodeConfig
 from .mma_config import MMA_KEYS
 
@@ -77,7 +68,7 @@ class KVPipeline:
     def shared_memory(config: FlashDecodeConfig, half: str) -> ir.Var:
         """Declare the ring of keys and values."""
         vectors = (config.head_dim + config.head_dim_v) // VECTOR
-        return places((config.stages, config.groups, MMA_KEYS, vectors, VECTOR), half)
+        return pipeline_buffer((config.stages, config.groups, MMA_KEYS, vectors, VECTOR), half)
 
     def issue(
         self,
@@ -116,7 +107,7 @@ class KVPipeline:
 
         count = MMA_KEYS * self._vectors // self._config.lanes
         copies = unrolled("vector", count, one)
-        return sequence([meet(), when(is_step, copies), commit()])
+        return sequence([warp_sync(), when(is_step, copies), commit()])
 
     def consume(
         self,

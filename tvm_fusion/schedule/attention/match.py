@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis, Program, Stage
-from ..contraction.operands import SumOfProducts, analyse, is_contraction
+from ...core.expressions import loads, variables
+from ...core.loops import constant, substitute
+from ...core.template import Refusal
+from ...program.contractions import is_contraction
+from ...program.program import Program
+from ...program.stage import Axis, Stage
+from ..contraction.operands import SumOfProducts, analyse
 from ..inline import inlined, inlined_size
-from ..loops import constant, substitute
-from ..template import Refusal
 from .pattern import FLOAT, Pattern, widened
 from .weights import Weights, read_weights
 
@@ -98,7 +100,7 @@ class _Reader:
             return first
         if isinstance(second, Refusal):
             return second
-        if second.pieces is not None:
+        if second.column_split is not None:
             return Refusal("epilogue_elsewhere", "A result needs several columns of the product.")
         key = self._key()
         if isinstance(key, Refusal):

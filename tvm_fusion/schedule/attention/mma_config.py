@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
+from ...core.expressions import call_name
 from ...device import Device
-from ...ecg.intrinsic import call_name
 from ..address import same
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
 from .pattern import Pattern

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..loops import Body, sequence
+from ...core.loops import Body, sequence
 from .pattern import FLOAT
 
 LOWEST = -3.4028234663852886e38  # what a running max starts from

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..loops import block, constant, index, local, loop, sequence, substitute
+from ...core.expressions import load
+from ...core.loops import block, constant, index, local, loop, sequence, substitute
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
 from .pattern import FLOAT, Pattern

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.expressions import choice
-from ...fusion.program import Axis
+from ...core.expressions import choice
+from ...program.stage import Axis
 from ..contraction.operands import SumOfProducts
 
 FLOAT = "float32"  # type of everything between operands and results

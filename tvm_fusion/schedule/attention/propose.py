@@ -8,9 +8,9 @@ from tvm import DataType, tirx
 
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
-from ...fusion.bind import parts_of
-from ...fusion.program import Stage, Unstructured
-from ..contraction.operands import is_contraction
+from ...program.bind import parts_of
+from ...program.contractions import is_contraction
+from ...program.stage import Stage, Unstructured
 from ..proposals import LIGHT, MOVES, in_order, reached, reductions
 
 MAX_BETWEEN = 48  # operators followed from one product on

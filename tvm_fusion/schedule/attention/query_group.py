@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ...fusion.expressions import variables
-from ...fusion.program import Axis
-from ..loops import constant, coordinates, index, substitute
+from ...core.expressions import variables
+from ...core.loops import constant, coordinates, index, substitute
+from ...program.stage import Axis
 from .pattern import Pattern
 
 

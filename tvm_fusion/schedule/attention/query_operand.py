@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import variables
+from ...core.expressions import variables
 from .flash_decode import FlashDecodeConfig, contiguous_loads, vector_width
 from .kv_pipeline import VECTOR
 from .pattern import Pattern

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from tvm import ir, tirx
 
-from ..contraction.fuse_epilogue import epilogue
-from ..loops import loop, substitute
+from ...core.loops import loop, substitute
+from ..contraction.fuse_epilogue import store_results
 from .online_softmax import assign, float_
 from .pattern import FLOAT, Pattern
 
@@ -17,7 +17,7 @@ def store_result(pattern: Pattern, at: Mapping[ir.Var, ir.Expr], value: ir.Expr)
     product = pattern.product
     if str(product.total.ty.dtype) != FLOAT:
         value = tirx.Cast(str(product.total.ty.dtype), value)
-    return epilogue(product, pattern.place(at), value)
+    return store_results(product, pattern.place(at), value)
 
 
 def masked_row(

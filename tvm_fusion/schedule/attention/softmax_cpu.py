@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import block, constant, index, local, loop, sequence, substitute
 from ..expressions import plain_maximum
-from ..loops import block, constant, index, local, loop, sequence, substitute
 from ..vector_functions import decay
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig

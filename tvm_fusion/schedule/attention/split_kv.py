@@ -21,10 +21,9 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ..address import same
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     coordinates,
     index,
@@ -36,6 +35,7 @@ from ..loops import (
     unrolled,
     when,
 )
+from ..address import same
 from .flash_decode import FlashDecodeConfig
 from .online_softmax import LOWEST, Merge, assign, float_
 from .pattern import FLOAT

@@ -19,12 +19,9 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Program
-from ..gpu.launch import min_blocks_per_sm
-from ..gpu.warp import each_thread
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     coordinates,
     index,
@@ -37,6 +34,9 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...program.program import Program
+from ..gpu.launch import min_blocks_per_sm
+from ..gpu.warp import each_thread
 from .flash_decode import FlashDecodeConfig
 from .online_softmax import LOWEST, Merge, assign, float_
 from .pattern import FLOAT

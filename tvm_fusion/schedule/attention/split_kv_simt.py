@@ -20,12 +20,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ...fusion.program import Axis, Program
-from ..address import conditions_of
-from ..gpu.launch import min_blocks_per_sm
-from ..gpu.warp import warp_all_reduce
-from ..loops import (
+from ...core.expressions import load
+from ...core.loops import (
     block,
     coordinates,
     index,
@@ -38,6 +34,11 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...program.program import Program
+from ...program.stage import Axis
+from ..address import conditions_of
+from ..gpu.launch import min_blocks_per_sm
+from ..gpu.warp import warp_all_reduce
 from .flash_decode import FlashDecodeConfig
 from .online_softmax import SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT

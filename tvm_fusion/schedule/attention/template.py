@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 from tvm.target import Target
 
+from ...core.loops import constant
+from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
-from ...fusion.group import Group
-from ...fusion.program import Unstructured
+from ...program.group import Group
+from ...program.stage import Unstructured
 from ..estimate import operations, points, too_many_parameters, traffic
 from ..inline import inlined
-from ..loops import constant
-from ..template import Claim, Emission, Refusal, Template
 from .config_gpu import GpuConfig
 from .cpu import attention_cpu
 from .flash_decode import FlashDecodeConfig, flash_decode_config

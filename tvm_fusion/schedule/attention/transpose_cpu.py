@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..loops import index, sequence
+from ...core.expressions import load
+from ...core.loops import index, sequence
 from .pattern import FLOAT
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from tvm import ir, sym, tirx
 
-from ...fusion.expressions import load
+from ...core.expressions import load
+from ...core.loops import constant, index, loop, sequence
 from ..elementwise.cpu import by_vectors
-from ..loops import constant, index, loop, sequence
 
 VectorBody = Callable[[ir.Expr, int], tirx.Stmt]
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import choice, substitute, variables
-from ..template import Refusal
+from ...core.expressions import call_name, choice, substitute, variables
+from ...core.template import Refusal
 from .pattern import FLOAT
 
 

@@ -1,8 +1,7 @@
-"""Results that need several sums each: gate and up of a gated layer, both halves of a rotation.
+"""Column split of a joined GEMM: gate and up of a gated layer, Q, K and V, halves of a rotation.
 
-Where a map of a sum reads it at several places that lie a fixed number of columns apart, the column
-axis is split into (period, piece, position), and whoever computes the sums of all pieces at one
-position can compute the map.
+Where an epilogue reads C at several columns that are a fixed distance apart, N is split into
+(period, part, position). Whoever has the accumulators of all parts at one position can compute it.
 """
 
 from __future__ import annotations
@@ -14,78 +13,78 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import load, loads
-from ...fusion.program import Axis, Program, Stage
+from ...core.expressions import call_name, load, loads
+from ...core.loops import constant, index, substitute
+from ...program.program import Program
+from ...program.stage import Axis, Stage
 from ..address import conditional_loads
-from ..loops import constant, index, substitute
-from .epilogue import Result, placed, reads_of
+from .epilogue import Result, reads_of, reindexed
 
-MOST_PIECES = 4
+MAX_PARTS = 4
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """An axis split into ``(period * count + piece) * width + position``.
+class ColumnSplit:
+    """An axis of N split into ``(period * count + part) * width + position``.
 
     Attributes
     ----------
-    split : Axis
-        The axis, as it was.
+    axis : Axis
+        The axis that is split.
     width : int
-        Columns of a piece.
+        Columns of a part.
     period : Axis or None
         ``None`` if there is one period.
-    piece, position : Axis
+    part, position : Axis
         The new axes.
     totals : tuple of Var
-        Each stands for the sum of one piece.
+        Each stands for the accumulator of one part.
     """
 
-    split: Axis
+    axis: Axis
     width: int
     period: Axis | None
-    piece: Axis
+    part: Axis
     position: Axis
     totals: tuple[ir.Var, ...]
 
     @property
     def count(self) -> int:
-        """Pieces in a period."""
+        """Parts in a period."""
         return len(self.totals)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """What takes the axis's place, outermost first."""
+        """The axes that replace it, outermost first."""
         around = () if self.period is None else (self.period,)
-        return (*around, self.piece, self.position)
+        return (*around, self.part, self.position)
 
-    def column(self, piece: ir.Expr | int) -> ir.Expr:
-        """Tell the column at a position of a piece."""
+    def column(self, part: ir.Expr | int) -> ir.Expr:
+        """Give the column at a position of a part."""
         period = index(0) if self.period is None else self.period.var
-        return (period * self.count + piece) * self.width + self.position.var
+        return (period * self.count + part) * self.width + self.position.var
 
     def apply(self, stage: Stage) -> Stage:
-        """Count a stage's columns by the new axes."""
-        place = {self.split.var: self.column(self.piece.var)}
+        """Reindex a stage by the new axes."""
+        place = {self.axis.var: self.column(self.part.var)}
         return replace(
             stage,
-            axes=tuple(new for a in stage.axes for new in (self.axes if a is self.split else (a,))),
+            axes=tuple(new for a in stage.axes for new in (self.axes if a is self.axis else (a,))),
             indices=tuple(tuple(substitute(i, place) for i in w) for w in stage.indices),
             values=tuple(substitute(v, place) for v in stage.values),
         )
 
 
-def with_pieces(
-    program: Program, parts: Sequence[Stage], stage: Stage
-) -> tuple[Pieces, tuple[Result, ...]] | None:
-    """Express maps of a sum at several places over pieces of its columns.
+def with_column_split(
+    program: Program, maps: Sequence[Stage], stage: Stage
+) -> tuple[ColumnSplit, tuple[Result, ...]] | None:
+    """Express epilogues that read a sum at several columns over a column split.
 
     Parameters
     ----------
     program : Program
         Where they come from.
-    parts : sequence of Stage
+    maps : sequence of Stage
         All maps, without internal ones.
     stage : Stage
         The sum.
@@ -98,20 +97,20 @@ def with_pieces(
     """
     target = stage.targets[0]
     whole: list[Result] = []
-    apart: set[int] = set()
+    distances: set[int] = set()
     axes: set[ir.Var] = set()
-    for part in parts:
-        reads = reads_of(part, target)
-        if not reads or len(part.targets) != 1:
+    for one in maps:
+        reads = reads_of(one, target)
+        if not reads or len(one.targets) != 1:
             return None
-        sometimes = conditional_loads(part.values[0])
+        sometimes = conditional_loads(one.values[0])
         own = next((x for x in reads if not any(x.same_as(s) for s in sometimes)), reads[0])
-        result = placed(part, stage, own)
-        found = _distances(own, reads, part.axes)
+        result = reindexed(one, stage, own)
+        found = _distances(own, reads, one.axes)
         if result is None or found is None:
             return None
         for dim, steps in found.items():
-            apart |= steps
+            distances |= steps
             axes.add(stage.indices[0][dim])
         whole.append(result)
     if target in program.outputs:
@@ -120,8 +119,8 @@ def with_pieces(
     if len(axes) != 1:
         return None
     column = next((a for a in stage.axes if a.var in axes), None)
-    for split in _splits(column, apart, str(target.ty.dtype)) if column is not None else ():
-        results = [_of_piece(r, stage, split, p) for r in whole for p in range(split.count)]
+    for split in _splits(column, distances, str(target.ty.dtype)) if column is not None else ():
+        results = [_of_part(r, stage, split, p) for r in whole for p in range(split.count)]
         if all(r is not _ELSEWHERE for r in results):
             return split, tuple(r for r in results if isinstance(r, Result))
     return None
@@ -130,10 +129,10 @@ def with_pieces(
 _ELSEWHERE = "elsewhere"
 
 
-def _of_piece(result: Result, stage: Stage, split: Pieces, piece: int) -> Result | str | None:
-    """Take a result at the columns of one piece; ``None`` where it takes none of them."""
-    analyzer = _analyzer((*(a for a in stage.axes if a is not split.split), *split.axes))
-    place = {split.split.var: split.column(piece)}
+def _of_part(result: Result, stage: Stage, split: ColumnSplit, part: int) -> Result | str | None:
+    """Restrict a result to the columns of one part; ``None`` where it has none of them."""
+    analyzer = _analyzer((*(a for a in stage.axes if a is not split.axis), *split.axes))
+    place = {split.axis.var: split.column(part)}
     if result.condition is None:
         return _with_totals(result, stage, split, place, analyzer)
     condition = _of_period(analyzer, substitute(result.condition, place), split)
@@ -149,11 +148,11 @@ def _of_piece(result: Result, stage: Stage, split: Pieces, piece: int) -> Result
 def _with_totals(
     result: Result,
     stage: Stage,
-    split: Pieces,
+    split: ColumnSplit,
     place: Mapping[ir.Var, ir.Expr],
     analyzer: sym.Analyzer,
 ) -> Result | str:
-    """Put totals in the place of sums, once choices that the piece decides are gone."""
+    """Replace loads of the sum by accumulators, once choices that the part decides are gone."""
     period = _only_period(analyzer, split)
 
     def at(expr: ir.Expr, columns: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
@@ -170,7 +169,7 @@ def _with_totals(
         return node if decided is None else (yes if decided else no)
 
     own = stage.indices[0]
-    columns = [{split.split.var: split.column(number)} for number in range(split.count)]
+    columns = [{split.axis.var: split.column(number)} for number in range(split.count)]
     others = [[at(i, column) for i in own] for column in columns]
     lost = False
 
@@ -191,8 +190,8 @@ def _with_totals(
     return _ELSEWHERE if lost else replace(result, indices=indices, value=value)
 
 
-def _only_period(analyzer: sym.Analyzer, split: Pieces) -> dict[ir.Var, ir.Expr]:
-    """Tell the period if a condition leaves one."""
+def _only_period(analyzer: sym.Analyzer, split: ColumnSplit) -> dict[ir.Var, ir.Expr]:
+    """Give the period if a condition leaves only one."""
     if split.period is None:
         return {}
     bound = analyzer.const_int_bound(split.period.var)
@@ -203,7 +202,7 @@ def _only_period(analyzer: sym.Analyzer, split: Pieces) -> dict[ir.Var, ir.Expr]
 def _distances(
     own: ir.TensorLoad, reads: Sequence[ir.TensorLoad], axes: Sequence[Axis]
 ) -> dict[int, set[int]] | None:
-    """Tell how far reads lie from their own place, by dimension; ``None`` if that varies."""
+    """Give the distances of reads from ``own``, by dimension; ``None`` if they vary."""
     analyzer = _analyzer(axes)
     found: dict[int, set[int]] = {}
     for read in reads:
@@ -220,26 +219,26 @@ def _distances(
     return found
 
 
-def _splits(axis: Axis, apart: set[int], dtype: str) -> Iterator[Pieces]:
-    """Yield the ways to split an axis so that columns so far apart are pieces of one period."""
-    width, extent = math.gcd(*apart), constant(axis.extent)
+def _splits(axis: Axis, distances: set[int], dtype: str) -> Iterator[ColumnSplit]:
+    """Yield the splits of an axis where columns at these distances are parts of one period."""
+    width, extent = math.gcd(*distances), constant(axis.extent)
     if extent is None:
         return
     name = axis.var.name
-    for count in range(2, MOST_PIECES + 1):
+    for count in range(2, MAX_PARTS + 1):
         periods, rest = divmod(extent, count * width)
-        if rest or not periods or max(map(abs, apart)) >= count * width:
+        if rest or not periods or max(map(abs, distances)) >= count * width:
             continue
         sizes = {"period": periods, "piece": count, "position": width}
-        period, piece, position = (
-            Axis(tirx.Var(f"{name}_{part}", "int64"), index(size)) for part, size in sizes.items()
+        period, part, position = (
+            Axis(tirx.Var(f"{name}_{own}", "int64"), index(size)) for own, size in sizes.items()
         )
         totals = tuple(tirx.Var(f"total_{number}", dtype) for number in range(count))
-        yield Pieces(axis, width, period if periods > 1 else None, piece, position, totals)
+        yield ColumnSplit(axis, width, period if periods > 1 else None, part, position, totals)
 
 
 def _simple(analyzer: sym.Analyzer, where: ir.Expr) -> ir.Expr:
-    """Simplify an index; quotients that are the same at all positions become numbers."""
+    """Simplify an index; quotients that are the same at all positions become constants."""
 
     def settle(node: ir.Expr) -> ir.Expr:
         bound = analyzer.const_int_bound(node)
@@ -250,8 +249,8 @@ def _simple(analyzer: sym.Analyzer, where: ir.Expr) -> ir.Expr:
     return analyzer.simplify(where)
 
 
-def _of_period(analyzer: sym.Analyzer, condition: ir.Expr, split: Pieces) -> ir.Expr:
-    """Simplify comparisons of columns; one that begins or ends with a piece asks for periods."""
+def _of_period(analyzer: sym.Analyzer, condition: ir.Expr, split: ColumnSplit) -> ir.Expr:
+    """Simplify comparisons of columns; one that starts or ends with a part compares periods."""
     if isinstance(condition, tirx.And):
         a, b = (_of_period(analyzer, c, split) for c in (condition.a, condition.b))
         return analyzer.simplify(tirx.And(a, b))
@@ -260,7 +259,7 @@ def _of_period(analyzer: sym.Analyzer, condition: ir.Expr, split: Pieces) -> ir.
         for at in (0, split.width - 1)
     ]
     if isinstance(condition, (tirx.LE, tirx.LT)) and tvm_ffi.structural_equal(*ends):
-        return ends[0]  # what lies between the two ends is as they are
+        return ends[0]  # monotone: equal at both ends, equal between
     return analyzer.simplify(condition)
 
 

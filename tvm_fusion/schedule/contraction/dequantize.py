@@ -1,7 +1,7 @@
-"""The large factor of a product, as a thread computes its elements: dequantised where it is small.
+"""Dequantization of weights in float32, in the main loop of a skinny GEMM.
 
-Half-type arithmetic on integers, such as ``(half(q) - 8) * scale``, is done in float32, and what is
-the same for all terms of a tile multiplies their sum instead of each.
+Half-type arithmetic on integers, such as ``(half(q) - 8) * scale``, is done in float32. Factors
+that all k of a tile share, such as a group's scale, multiply the tile's sum, not each weight.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from operator import mul
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...ecg.intrinsic import call_name
-from ..loops import find
-from .unpack_int import as_float
+from ...core.expressions import call_name
+from ...core.loops import find
+from .unpack_int import unpack_to_float
 
 FLOATS = ("float16", "bfloat16", "float32")
 Word = Callable[[ir.Var], "tuple[ir.Expr, int] | None"]
 
 
 def has_integers(expr: ir.Expr) -> bool:
-    """Whether an expression makes floating point numbers of integer elements."""
+    """Whether an expression reads integers: quantized weights."""
     kinds = {str(x.ty.dtype) for x in find(expr, ir.TensorLoad)}
     return any(kind.startswith(("int", "uint")) for kind in kinds)
 
 
 def widened(expr: ir.Expr, word: Word) -> ir.Expr:
-    """Compute sums, differences and products of half types in float32, integers without conversion.
+    """Compute sums, differences and products of half types in float32, unpacking integers.
 
     Parameters
     ----------
     expr : Expr
         Over variables that stand for elements.
     word : callable
-        See :func:`.bit_fields.as_float`.
+        See :func:`.unpack_int.unpack_to_float`.
     """
     if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul)) and str(expr.ty.dtype) in FLOATS:
         return _joined(type(expr)(widened(expr.a, word), widened(expr.b, word)))
@@ -45,13 +45,13 @@ def widened(expr: ir.Expr, word: Word) -> ir.Expr:
     if isinstance(expr, tirx.Cast) and str(expr.ty.dtype) in FLOATS:
         if str(expr.value.ty.dtype) in FLOATS:
             return widened(expr.value, word)
-        made = as_float(expr.value, word)
+        made = unpack_to_float(expr.value, word)
         return tirx.Cast("float32", expr.value) if made is None else made
     return expr if str(expr.ty.dtype) == "float32" else tirx.Cast("float32", expr)
 
 
 def _joined(expr: ir.Expr) -> ir.Expr:
-    """Subtract a whole number together with the one that bits as a number need subtracted."""
+    """Subtract a zero point and the offset of unpacked bits at once."""
     if not isinstance(expr, tirx.Sub) or not isinstance(expr.a, tirx.Sub):
         return expr
     made, numbers = expr.a.a, (expr.a.b, expr.b)
@@ -63,19 +63,19 @@ def _joined(expr: ir.Expr) -> ir.Expr:
 
 
 def factors(expr: ir.Expr) -> list[ir.Expr]:
-    """List what an expression is a product of."""
+    """List the factors of a product."""
     return [*factors(expr.a), *factors(expr.b)] if isinstance(expr, tirx.Mul) else [expr]
 
 
-def common(terms: Sequence[ir.Expr]) -> tuple[list[ir.Expr], ir.Expr | None]:
-    """Take out of expressions of one form the factors that all of them have.
+def common_factors(terms: Sequence[ir.Expr]) -> tuple[list[ir.Expr], ir.Expr | None]:
+    """Factor out what all products of one form have in common.
 
     Returns
     -------
     list of Expr
-        What is left of each.
+        The products without the common factors.
     Expr or None
-        The product of the common factors; ``None`` if there are none.
+        The product of the common factors; ``None`` without any.
     """
     split = [factors(term) for term in terms]
     first = split[0]

@@ -1,4 +1,4 @@
-"""Maps of a contraction's sum, told over the sum's own axes."""
+"""Epilogues of a contraction: maps of its sum, reindexed to the sum's own axes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Stage
-from ...fusion.reaxe import reaxe
+from ...core.expressions import loads, variables
+from ...core.loops import constant, index, substitute
+from ...core.template import Refusal
+from ...program.reindex import reindex
+from ...program.stage import Stage
 from ..address import conditional_loads
-from ..loops import constant, index, substitute
-from ..template import Refusal
 
-_UNBOUNDED = 1 << 40  # larger bounds mean that the analyzer knows none
+_UNBOUNDED = 1 << 40  # larger bounds are none
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Result:
     value : PrimExpr
         Over the contraction's axes; ``total`` stands for the sum.
     condition : PrimExpr or None
-        Which elements it takes; ``None``: all.
+        The elements that it has; ``None``: all.
     """
 
     buffer: ir.Var
@@ -40,14 +40,14 @@ class Result:
 
 
 def result_of(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:
-    """Express a map of the sum over the sum's own axes."""
+    """Reindex a map of the sum to the sum's own axes."""
     target = stage.targets[0]
     reads = reads_of(part, target)
     if not reads:
         return Refusal("unrelated_output", f"{part.name} does not read {stage.name}'s result.")
     if len(part.targets) != 1 or any(not _same_place(reads[0], x) for x in reads[1:]):
         return elsewhere(part, stage)
-    found = placed(part, stage, reads[0])
+    found = reindexed(part, stage, reads[0])
     if found is None:
         return elsewhere(part, stage)
 
@@ -58,7 +58,7 @@ def result_of(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:
 
 
 def elsewhere(part: Stage, stage: Stage) -> Refusal:
-    """Refuse a map that nobody can compute who has a sum at hand."""
+    """Refuse a map that a single element of the sum does not determine."""
     return Refusal(
         "epilogue_elsewhere",
         f"{part.name} does not read {stage.name}'s result at its own position.",
@@ -70,17 +70,17 @@ def reads_of(part: Stage, target: ir.Var) -> list[ir.TensorLoad]:
     return [x for v in part.values for x in loads(v) if x.source.same_as(target)]
 
 
-def placed(part: Stage, stage: Stage, own: ir.TensorLoad) -> Result | None:
-    """Count a map's points by the elements of the sum that ``own`` reads.
+def reindexed(part: Stage, stage: Stage, own: ir.TensorLoad) -> Result | None:
+    """Reindex a map by the elements of the sum that ``own`` reads.
 
     Returns
     -------
     Result or None
-        Over the sum's axes, with the loads of the sum where they were. ``None`` where the elements
-        do not tell the points apart.
+        Over the sum's axes, with its loads of the sum unchanged. ``None`` where several points read
+        one element.
     """
     target = stage.targets[0]
-    # Dimension of the sum's buffer to the sum's axis, and what is read along it.
+    # Dimensions of the sum's buffer, and the sum's axis of each.
     axis_of = {d: v for d, v in enumerate(stage.indices[0]) if isinstance(v, ir.Var)}
     extents = {a.var: a.extent for a in stage.axes}
     if set(axis_of.values()) != set(extents) or any(loads(i) for i in own.indices):
@@ -108,12 +108,12 @@ def placed(part: Stage, stage: Stage, own: ir.TensorLoad) -> Result | None:
         targets.append(analyzer.simplify(axis - shift))
         inside = tirx.And(shift >= 0, shift + sizes[-1] <= index(extents[axis]))
         if reads_sometimes and not analyzer.can_prove(inside):
-            return None  # padding: who walks the sum's elements never comes to the border
+            return None  # padding: a loop over the sum's elements never visits the border
         if not analyzer.can_prove_equal(shift, 0):
             conditions.append(tirx.LE(shift, axis))
         if not analyzer.can_prove_equal(shift + sizes[-1], extents[axis]):
             conditions.append(tirx.LT(axis, shift + sizes[-1]))
-    found = reaxe(axes, rows, sizes, complete=True)
+    found = reindex(axes, rows, sizes, complete=True)
     if found is None:
         return None
     counted = {a.var: t for a, t in zip(found.axes, targets, strict=True)}

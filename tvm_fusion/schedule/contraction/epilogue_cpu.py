@@ -1,4 +1,4 @@
-"""What is done with a tile of sums: results stored as vectors where they can be."""
+"""The epilogue of a register tile on a CPU: results are stored as vectors where possible."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import is_expensive, load, variables
+from ..._tvm.buffer import declare
+from ...core.expressions import is_expensive, load, variables
+from ...core.loops import constant, index, loop, sequence, substitute, when
 from ..estimate import operations
-from ..loops import constant, index, loop, sequence, substitute, when
 from ..register_tile import each, in_vectors
 from ..vector_math import vector_math
-from .fuse_epilogue import epilogue, is_vector_code
-from .gemm_view import Roles
+from .fuse_epilogue import is_vector_code, store_results
+from .gemm_view import GemmView
 from .operand_b_cpu import Panel
 from .operands import Result, SumOfProducts
 
-MOST_INLINE = 8  # operations of a result that are written out for every row of a tile
+MOST_INLINE = 8  # operations of a result that are unrolled for every row of a tile
 
 Place = Callable[[ir.Expr], dict[ir.Var, ir.Expr]]
 
 
-class Finish:
-    """Results of a contraction's tiles.
+class TileEpilogue:
+    """The epilogue of a GEMM's tiles.
 
-    A tile goes through a small buffer first where its results are long (they are written once for
-    all rows then), no vectors, or fewer than the tile has columns.
+    A tile is spilled to a small buffer first where its results are long (a loop over rows shares
+    their code then), not vectorizable, or fewer than the tile's columns.
     """
 
-    def __init__(self, contraction: SumOfProducts, roles: Roles, width: int) -> None:
-        self._roles, self._column = roles, roles.columns[-1].var
-        self._pieces = len(contraction.totals)
-        self._width = width // self._pieces  # positions of a tile, each with a sum of every piece
-        if contraction.pieces is not None:
-            self._column = contraction.pieces.position.var
+    def __init__(self, contraction: SumOfProducts, view: GemmView, width: int) -> None:
+        self._view, self._column = view, view.n_axes[-1].var
+        self._parts = len(contraction.totals)
+        self._width = width // self._parts  # positions of a tile, each with all parts of a split
+        if contraction.column_split is not None:
+            self._column = contraction.column_split.position.var
         self._is_short = all(
             operations(r.value) <= MOST_INLINE and not is_expensive(r.value)
             for r in contraction.results
@@ -45,7 +45,7 @@ class Finish:
         self._spills: dict[ir.Var, ir.Var] = {}
 
     def buffers(self, sums: ir.Var) -> list[ir.Var]:
-        """Buffers that finishing a tile takes."""
+        """List the buffers of a tile's epilogue."""
         return [self._spills[sums]] if sums in self._spills else []
 
     def tile(
@@ -61,15 +61,15 @@ class Finish:
         Parameters
         ----------
         sums : Var
-            The tile.
+            The tile's accumulators.
         panel : Panel
             Its columns.
         rows : int
-            Of the tile.
+            Rows of the tile.
         place : callable
-            Row axes of a row of the tile.
+            Gives the axes of M at a row of the tile.
         inside : callable or None
-            Whether a row is one of the product's, for a tile that may hang over.
+            Whether a row is below M, for a tile that may exceed it.
         """
         is_whole = panel.columns == int(sums.ty.shape[1])
         vectors = [self._is_vector(r) for r in self._contraction.results]
@@ -102,7 +102,7 @@ class Finish:
         columns: int | None,
     ) -> tirx.Stmt:
         stmts = []
-        columns = columns if columns is None else columns // self._pieces
+        columns = columns if columns is None else columns // self._parts
         first = panel.number * self._width
         for result in self._contraction.results:
             condition = result.condition
@@ -112,11 +112,11 @@ class Finish:
 
             def store(lane: ir.Expr, one: SumOfProducts = one) -> tirx.Stmt:
                 where = self._place(panel, rows, first + lane)
-                slots = [lane + piece * self._width for piece in range(self._pieces)]
-                return epilogue(one, where, *(load(tile, [i, slot]) for slot in slots))
+                slots = [lane + part * self._width for part in range(self._parts)]
+                return store_results(one, where, *(load(tile, [i, slot]) for slot in slots))
 
             if columns is None:
-                count = index(self._roles.columns[-1].extent) - first
+                count = index(self._view.n_axes[-1].extent) - first
                 stmt = loop("lane", count, store)
             elif self._is_vector(result):
                 stmt = in_vectors(columns, store)
@@ -137,14 +137,14 @@ class Finish:
         return [known.get(axis, index(0)) for axis in self._axes]
 
     def _is_vector(self, result: Result) -> bool:
-        """Whether a vector of a result needs no choices between its lanes."""
+        """Whether a vector of a result needs no branches between its lanes."""
         free = replace(result, condition=None)
         return all(is_vector_code(free, t) for t in self._contraction.totals) and self._is_uniform(
             result.condition
         )
 
     def _is_uniform(self, condition: ir.Expr | None) -> bool:
-        """Whether a condition holds for all columns of any panel or for none of them."""
+        """Whether a condition holds for all columns of a panel or for none."""
         if condition is None:
             return True
         if isinstance(condition, tirx.And):

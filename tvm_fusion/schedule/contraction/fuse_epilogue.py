@@ -1,4 +1,4 @@
-"""A scheduled contraction takes on its epilogues: it stores the results instead of the sum."""
+"""Epilogue fusion into a scheduled contraction: it stores results in place of the sum."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from ...ecg.intrinsic import call_name
-from ...foreign import SCHEDULED
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Program
-from ..loops import find, sequence, substitute
+from ...core.expressions import call_name, loads, variables
+from ...core.loops import find, sequence, substitute
+from ...core.untouched import SCHEDULED
+from ...program.program import Program
 from .operands import Result, SumOfProducts
 
 
-class CannotGraft(Exception):
-    """The schedule does more with the sum's buffer than to store each finished element once."""
+class CannotFuseEpilogue(Exception):
+    """The schedule does more with the sum's buffer than store each finished element once."""
 
 
-def graft(
+def fuse_epilogue(
     func: tirx.PrimFunc, result: str, program: Program, contraction: SumOfProducts
 ) -> tirx.PrimFunc:
     """Replace stores of the sum by stores of the results; parameters become the program's.
@@ -27,9 +26,9 @@ def graft(
     Parameters
     ----------
     func : PrimFunc
-        A schedule of what :func:`canonical` writes.
+        A schedule of what :func:`.contraction_prim_func` makes.
     result : str
-        Name of the parameter in the place of the results.
+        Name of the parameter that stands for all results.
 
     Raises
     ------
@@ -40,11 +39,15 @@ def graft(
     own = next(p for p in func.params if p.name == result)
     stores = [s for s in find(func.body, tirx.BufferStore) if s.buffer.same_as(own)]
     if len(stores) != 1 or any(x.source.same_as(own) for x in find(func.body, ir.TensorLoad)):
-        raise CannotGraft("the schedule accumulates in the result")
+        raise CannotFuseEpilogue("the schedule accumulates in the result")
     body = func.body
 
     def store(node: tirx.BufferStore) -> tirx.Stmt:
-        return epilogue(contraction, node.indices, node.value) if node.buffer.same_as(own) else node
+        return (
+            store_results(contraction, node.indices, node.value)
+            if node.buffer.same_as(own)
+            else node
+        )
 
     def block(node: s_tir.SBlock) -> s_tir.SBlock:
         if not any(w.source.same_as(own) for w in node.writes):
@@ -79,8 +82,10 @@ def graft(
     return tirx.PrimFunc(params, body).with_attrs(attrs)
 
 
-def epilogue(contraction: SumOfProducts, place: Sequence[ir.Expr], *totals: ir.Expr) -> tirx.Stmt:
-    """Store every result of one element of the sum, or of one position of all its pieces."""
+def store_results(
+    contraction: SumOfProducts, place: Sequence[ir.Expr], *totals: ir.Expr
+) -> tirx.Stmt:
+    """Store the results of one element of the sum, or of one position of a column split."""
     axes = dict(zip((a.var for a in contraction.stage.axes), place, strict=True))
     sums = dict(zip(contraction.totals, totals, strict=True))
     stmts: list[tirx.Stmt] = []
@@ -95,7 +100,7 @@ def epilogue(contraction: SumOfProducts, place: Sequence[ir.Expr], *totals: ir.E
 
 
 def is_vector_code(result: Result, total: ir.Var) -> bool:
-    """Whether vectors of a result need no branches: TVM makes them of choices among loads."""
+    """Whether vectors of a result need no branches, as TVM makes of choices among loads."""
     calls = find(result.value, ir.Call)
     choices = find(result.value, tirx.Select)
     return (

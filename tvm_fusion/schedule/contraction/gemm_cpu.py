@@ -1,4 +1,18 @@
-"""Matrix products on a CPU: how operands are read, and in which sizes tiles and blocks are."""
+"""GEMM on a CPU, after Goto and van de Geijn: register tiles over packed panels of B.
+
+    tasks in parallel: (batch, chunk of panels, block of block_m rows); adjacent tasks share B
+      norm prologue: rows of the block are normalized into a buffer           (operand_a_cpu)
+      for pass over K, of kc:
+        copy panels of B [panels][kc][nr], unless packed at compile time      level 2 cache
+        for part of mc rows of the block:
+          for panel:
+            for tile of mr rows:                                              (gemm_loops_cpu)
+              acc[mr][nr] = 0, or partial sums of the pass before             registers
+              for k in kc:  acc += broadcast A[mr, k] * B[k, nr];  prefetch the next panel
+              last pass: epilogue; else keep partial sums                     (epilogue_cpu)
+
+With a dot-product instruction (VNNI, BF16), a group of k is one 32-bit element of A and of B.
+"""
 
 from __future__ import annotations
 
@@ -7,91 +21,88 @@ from collections.abc import Collection
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ...core.loops import block, constant, product
+from ...core.untouched import SCHEDULED
 from ...device import parse
-from ...foreign import SCHEDULED
-from ...fusion.program import Program
-from ..loops import block, constant, product
+from ...program.program import Program
 from ..register_tile import VectorUnit
-from .blocking import MOST_VECTORS, blocking
-from .computed_rows import ComputedRows
+from .blocking import MAX_VECTORS, blocking
 from .dot_products import dot_product
-from .gemm_loops_cpu import TileLoops
-from .gemm_view import Roles, side_by_side
-from .norm_prologue import RowPrologue
-from .operand_a_cpu import DirectLeft, Left
+from .gemm_loops_cpu import GemmLoops
+from .gemm_view import GemmView, interleave_parts
+from .norm_prologue import NormPrologue
+from .operand_a_cpu import DirectA, NormalizedA, OperandA
 from .operands import SumOfProducts
-from .packed_weights_cpu import Packed, packable, vectors
+from .packed_weights_cpu import PackedB, operand_b, packable
 
 
-def tiles_cpu(
+def gemm_cpu(
     program: Program,
     contraction: SumOfProducts,
-    roles: Roles,
+    view: GemmView,
     constants: Collection[ir.Var],
     target: Target,
-    prologue: RowPrologue | None = None,
+    prologue: NormPrologue | None = None,
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the functions that pack constants, by position among the inputs.
 
     Parameters
     ----------
     program : Program
-        Where the contraction comes from.
+        Its program.
     contraction : SumOfProducts
-        What to make.
-    roles : Roles
-        Of its axes.
+        The contraction.
+    view : GemmView
+        The contraction as GEMMs.
     constants : collection of Var
         Inputs that are known at compile time.
     target : Target
-        What to make it for.
-    prologue : RowPrologue, optional
-        What computes the left factor.
+        A CPU.
+    prologue : NormPrologue, optional
+        The program of A.
     """
     unit = VectorUnit.of(target).of_bits(tirx.const(0, contraction.dtype).ty.dtype.bits)
-    is_packed = packable(contraction, roles, constants) is not None
+    is_packed = packable(contraction, view, constants) is not None
     dot = None
     if prologue is None:
-        dot = dot_product(contraction, roles, is_packed, target)
+        dot = dot_product(contraction, view, is_packed, target)
     if dot is not None:
-        roles = dot.groups(roles)
-    pieces, widths = contraction.pieces, list(range(1, MOST_VECTORS + 1))
-    original = roles
-    if pieces is not None:
-        roles = side_by_side(original, pieces, unit.lanes)
-        fitting = (v for v in widths if pieces.width % (v * unit.lanes) == 0)
-        widths = [pieces.count * v for v in fitting if pieces.count * v <= MOST_VECTORS]
+        view = dot.groups(view)
+    split, widths = contraction.column_split, list(range(1, MAX_VECTORS + 1))
+    original = view
+    if split is not None:
+        view = interleave_parts(original, split, unit.lanes)
+        fitting = (v for v in widths if split.width % (v * unit.lanes) == 0)
+        widths = [split.count * v for v in fitting if split.count * v <= MAX_VECTORS]
     sizes = blocking(
-        _extent(roles.rows),
-        constant(roles.columns[-1].extent),
-        constant(roles.reduce[-1].extent),
-        _extent((*roles.batch, *roles.columns[:-1])),
+        _extent(view.m_axes),
+        constant(view.n_axes[-1].extent),
+        constant(view.k_axes[-1].extent),
+        _extent((*view.batch, *view.n_axes[:-1])),
         unit,
         parse(target).device.cores,
-        len(roles.reduce) > 1,
+        len(view.k_axes) > 1,
         widths,
         not is_packed,
-        None if prologue is None else prologue.terms,
+        None if prologue is None else prologue.k,
     )
-    if pieces is not None:
-        roles = side_by_side(original, pieces, sizes.width // pieces.count)
-    height = _extent(roles.rows)
-    is_single = height is not None and height <= sizes.height and dot is None
-    right = vectors(
-        contraction, roles, sizes.width, sizes.terms, sizes.panels, is_single, constants
-    )
-    left: Left = DirectLeft(roles)
+    if split is not None:
+        view = interleave_parts(original, split, sizes.nr // split.count)
+    m = _extent(view.m_axes)
+    is_single = m is not None and m <= sizes.mr and dot is None
+    b = operand_b(contraction, view, sizes.nr, sizes.kc, sizes.panels, is_single, constants)
+    a: OperandA = DirectA(view)
     if prologue is not None:
-        left = ComputedRows(roles, prologue, sizes.block, target)
-    body = TileLoops(contraction, roles, sizes, left, right, unit.lanes, dot).tasks()
+        a = NormalizedA(view, prologue, sizes.block_m, target)
+    body = GemmLoops(contraction, view, sizes, a, b, unit.lanes, dot).tasks()
     body = body if dot is None else dot.around(body)
-    swap = {right.source: right.buffer} if isinstance(right, Packed) else {}
-    inputs = [swap.get(b, b) for b in program.inputs]
+    packed = {b.source: b.buffer} if isinstance(b, PackedB) else {}
+    inputs = [packed.get(x, x) for x in program.inputs]
     func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
     func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
     packing = {}
-    if isinstance(right, Packed):
-        packing[program.inputs.index(right.source)] = right.packing()
+    if isinstance(b, PackedB):
+        packing[program.inputs.index(b.source)] = b.packing()
     return func, packing
 
 

@@ -1,7 +1,7 @@
-"""Matrix products on a CPU: tiles of sums in registers, over panels of packed columns.
+"""Loops of a GEMM on a CPU around a register tile (see gemm_cpu for the whole kernel).
 
-A task computes some panels of columns for one block of rows. It passes over the terms as long as a
-panel stays in the level-2 cache, and keeps sums between two passes in a buffer of its own.
+A task makes some panels of columns of one block of rows. It passes over K in steps of kc, so that a
+panel stays in the level-2 cache, and keeps partial sums between passes in a buffer of its own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load
-from ..cpu import PARALLEL_WORK
-from ..loops import (
+from ..._tvm.buffer import declare
+from ...core.expressions import load
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -28,116 +27,117 @@ from ..loops import (
     tasks,
     when,
 )
+from ..cpu import PARALLEL_WORK
 from ..register_tile import accumulate, each, in_vectors
 from .blocking import Blocking
-from .dot_products import DotProduct, RowSums
-from .epilogue_cpu import Finish
-from .gemm_view import Roles
-from .operand_a_cpu import Left, RowBlock
-from .operand_b_cpu import Panel, Vectors, by_columns
+from .dot_products import Compensation, DotProduct
+from .epilogue_cpu import TileEpilogue
+from .gemm_view import GemmView
+from .operand_a_cpu import OperandA, RowBlock
+from .operand_b_cpu import OperandB, Panel, by_columns
 from .operands import SumOfProducts
 
 
-class TileLoops:
-    """The loops around a tile, from tasks inwards.
+class GemmLoops:
+    """The loops around a register tile, from tasks inwards.
 
     Parameters
     ----------
     contraction : SumOfProducts
-        What is summed, and its results.
-    roles : Roles
-        Of its axes.
+        The sum, and its epilogues.
+    view : GemmView
+        The contraction as GEMMs.
     sizes : Blocking
-        Of tiles and blocks.
-    left, right : Left, Vectors
-        How the factors are read.
+        Sizes of tiles and blocks.
+    a, b : OperandA, OperandB
+        How the operands are read.
     lanes : int
-        Of a vector of sums.
+        Of a vector of accumulators.
     dot : DotProduct or None
-        The instruction that adds several terms at once.
+        The instruction that multiplies groups of k.
     """
 
     def __init__(
         self,
         contraction: SumOfProducts,
-        roles: Roles,
+        view: GemmView,
         sizes: Blocking,
-        left: Left,
-        right: Vectors,
+        a: OperandA,
+        b: OperandB,
         lanes: int,
         dot: DotProduct | None,
     ) -> None:
-        self._contraction, self._roles, self._sizes = contraction, roles, sizes
-        self._left, self._right, self._lanes = left, right, lanes
+        self._contraction, self._view, self._sizes = contraction, view, sizes
+        self._a, self._b, self._lanes = a, b, lanes
         self._accumulate = accumulate if dot is None else dot.accumulate
-        self._row_sums = (
-            RowSums(dot, roles, sizes.block) if dot is not None and dot.offset else None
+        self._compensation = (
+            Compensation(dot, view, sizes.block_m) if dot is not None and dot.offset else None
         )
-        self._rows = left.rows
-        self._columns = index(roles.columns[-1].extent)
-        self._terms = index(roles.reduce[-1].extent)
-        cut = len(roles.reduce) == 1 and constant(self._terms) != sizes.terms
-        self._passes = _passes(self._terms, sizes.terms) if cut else index(1)
+        self._m = a.rows
+        self._n = index(view.n_axes[-1].extent)
+        self._k = index(view.k_axes[-1].extent)
+        cut = len(view.k_axes) == 1 and constant(self._k) != sizes.kc
+        self._passes = _passes(self._k, sizes.kc) if cut else index(1)
         self._partial = declare(
-            [index(sizes.block), index(sizes.panels * sizes.width)],
+            [index(sizes.block_m), index(sizes.panels * sizes.nr)],
             contraction.dtype,
             "partial",
             "local",
         )
-        self._finish = Finish(contraction, roles, sizes.width)
+        self._finish = TileEpilogue(contraction, view, sizes.nr)
 
     def tasks(self) -> tirx.Stmt:
-        """One parallel loop; consecutive tasks share columns, so that a thread reads its own."""
-        roles, sizes = self._roles, self._sizes
-        around = (*roles.batch, *roles.columns[:-1])
-        panels = ceildiv(self._columns, sizes.width)
+        """Write the parallel loop; consecutive tasks share columns, so that a thread reuses B."""
+        view, sizes = self._view, self._sizes
+        around = (*view.batch, *view.n_axes[:-1])
+        panels = ceildiv(self._n, sizes.nr)
         chunks = ceildiv(panels, sizes.panels)
-        blocks = ceildiv(self._rows, sizes.block)
+        blocks = ceildiv(self._m, sizes.block_m)
         extents = [*(a.extent for a in around), chunks, blocks]
 
         def task(number: ir.Expr) -> tirx.Stmt:
             *place, chunk, row_block = coordinates(number, extents)
             where = dict(zip((a.var for a in around), place, strict=True))
-            buffers = [*self._left.buffers(), *self._right.buffers()]
+            buffers = [*self._a.buffers(), *self._b.buffers()]
             if constant(self._passes) != 1:
                 buffers = [*buffers, self._partial]
             first = chunk * sizes.panels
             count = _piece(sizes.panels, panels, first)
 
-            start = row_block * sizes.block
-            whole = RowBlock(where, start, index(0), index(0), self._terms)
+            start = row_block * sizes.block_m
+            whole = RowBlock(where, start, index(0), index(0), self._k)
 
             def one_pass(number: ir.Expr) -> tirx.Stmt:
-                first_term = number * sizes.terms
-                terms = _piece(sizes.terms, self._terms, first_term)
+                first_k = number * sizes.kc
+                k = _piece(sizes.kc, self._k, first_k)
                 if constant(self._passes) == 1:
-                    terms = self._terms
-                panel = Panel(where, first, index(0), first_term, terms, None)
+                    k = self._k
+                panel = Panel(where, first, index(0), first_k, k, None)
 
                 def part(n: ir.Expr) -> tirx.Stmt:
-                    slot = n * sizes.rows
-                    rows = RowBlock(where, start + slot, slot, first_term, terms)
+                    slot = n * sizes.mc
+                    rows = RowBlock(where, start + slot, slot, first_k, k)
                     return loop("panel", count, lambda n: self._panel(rows, panel, n, number))
 
-                parts = loop("part", sizes.block // sizes.rows, part)
-                return _both(self._right.fill(panel, count), parts)
+                parts = loop("part", sizes.block_m // sizes.mc, part)
+                return _both(self._b.fill(panel, count), parts)
 
             begin = self._zeros()
-            if self._row_sums is not None:
+            if self._compensation is not None:
 
                 def row_place(i: ir.Expr) -> dict[ir.Var, ir.Expr]:
-                    return {**where, **self._left.row_place(tirx.min(start + i, self._rows - 1))}
+                    return {**where, **self._a.row_place(tirx.min(start + i, self._m - 1))}
 
-                buffers = [*buffers, self._row_sums.buffer]
-                begin = [self._row_sums.fill(row_place), *begin]
+                buffers = [*buffers, self._compensation.buffer]
+                begin = [self._compensation.fill(row_place), *begin]
             body = sequence([*begin, loop("pass", self._passes, one_pass)])
-            return block("task", _both(self._left.fill(whole), body), buffers)
+            return block("task", _both(self._a.fill(whole), body), buffers)
 
-        work = constant(product([*extents, sizes.block * sizes.width, self._terms]))
+        work = constant(product([*extents, sizes.block_m * sizes.nr, self._k]))
         return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
 
     def _zeros(self) -> list[tirx.Stmt]:
-        """Begin partial sums; outside of the passes, where TVM then keeps the buffer, too."""
+        """Clear partial sums; outside of the passes, where TVM then allocates the buffer, too."""
         if constant(self._passes) == 1:
             return []
         rows, columns = (int(d) for d in self._partial.ty.shape)
@@ -151,51 +151,51 @@ class TileLoops:
         return [loop("i", rows, row)]
 
     def _initial(self, row: ir.Expr) -> ir.Expr:
-        """Tell what the sums of a row of the task start from."""
-        if self._row_sums is None:
+        """Give the initial value of the accumulators of a row of the task."""
+        if self._compensation is None:
             return self._contraction.initial
-        return load(self._row_sums.buffer, [row])
+        return load(self._compensation.buffer, [row])
 
     def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
-        """One panel of columns, the last of which may be narrower."""
+        """Write one panel; the last one may be narrower."""
         one = replace(first, number=first.number + n, slot=n)
         return by_columns(
-            self._roles,
-            self._sizes.width,
+            self._view,
+            self._sizes.nr,
             one.number,
             lambda columns: self._tiles(rows, replace(one, columns=columns), pass_),
         )
 
     def _tiles(self, rows: RowBlock, panel: Panel, pass_: ir.Expr) -> tirx.Stmt:
-        """All tiles of some rows; the last one may be lower."""
+        """Write all tiles of some rows; the last one may have fewer."""
         sizes = self._sizes
-        size = constant(self._rows)
-        most = sizes.rows // sizes.height
-        first = simplified(tirx.floordiv(rows.start, index(sizes.height)))
-        full = tirx.floordiv(self._rows, index(sizes.height))
-        full = full if size is None else index(size // sizes.height)
+        size = constant(self._m)
+        most = sizes.mc // sizes.mr
+        first = simplified(tirx.floordiv(rows.start, index(sizes.mr)))
+        full = tirx.floordiv(self._m, index(sizes.mr))
+        full = full if size is None else index(size // sizes.mr)
         here = tirx.min(index(most), full - first)
-        if size is not None and size % sizes.block == 0:
+        if size is not None and size % sizes.block_m == 0:
             here = index(most)  # no block has fewer
 
         def tile(number: ir.Expr, height: int, clamp: bool) -> tirx.Stmt:
-            offset = number * sizes.height
+            offset = number * sizes.mr
             return self._tile(rows, panel, offset, height, clamp, pass_)
 
         stmts: list[tirx.Stmt] = []
-        if size is None or size >= sizes.height:
-            # Rows beyond the last full tile make the piece negative: no trips.
-            stmts.append(loop("tile", here, lambda n: tile(n, sizes.height, False)))
+        if size is None or size >= sizes.mr:
+            # Rows beyond the last full tile make the count negative: no trips.
+            stmts.append(loop("tile", here, lambda n: tile(n, sizes.mr, False)))
         if size is None:
-            last = full * sizes.height - rows.start
-            inside = tirx.And(last >= 0, last < sizes.rows)
-            inside = tirx.And(inside, full * sizes.height < self._rows)
-            stmts.append(when(inside, tile(tirx.floordiv(last, sizes.height), sizes.height, True)))
-        elif size % sizes.height:
+            last = full * sizes.mr - rows.start
+            inside = tirx.And(last >= 0, last < sizes.mc)
+            inside = tirx.And(inside, full * sizes.mr < self._m)
+            stmts.append(when(inside, tile(tirx.floordiv(last, sizes.mr), sizes.mr, True)))
+        elif size % sizes.mr:
             last = full - first
-            rest = tile(last, size % sizes.height, False)
+            rest = tile(last, size % sizes.mr, False)
             inside = tirx.And(last >= 0, last < most)
-            if size <= sizes.rows:
+            if size <= sizes.mc:
                 inside = tirx.const(True)
             stmts.append(when(inside, rest))
         return sequence(stmts)
@@ -209,33 +209,33 @@ class TileLoops:
         clamp: bool,
         pass_: ir.Expr,
     ) -> tirx.Stmt:
-        """One tile: start or go on, sum, finish or keep."""
-        roles, sizes = self._roles, self._sizes
-        width = sizes.width
+        """Write one tile: clear or load partial sums, accumulate, epilogue or store them."""
+        view, sizes = self._view, self._sizes
+        width = sizes.nr
         if panel.columns is not None:
             narrow = panel.columns
-            width = -(-narrow // self._lanes) * self._lanes if self._right.pads else narrow
+            width = -(-narrow // self._lanes) * self._lanes if self._b.pads else narrow
         sums = local("sums", [height, width], self._contraction.dtype)
 
         def summing(around: list[ir.Expr]) -> tirx.Stmt:
-            def next_panel(k: ir.Expr) -> ir.Expr | None:
-                step = simplified(tirx.floordiv(offset, index(sizes.height)))
-                for axis, i in zip(roles.reduce, [*around, k], strict=True):
-                    step = step * (panel.terms if i is k else axis.extent) + i
-                return self._right.ahead(panel, step, sizes.rows // sizes.height)
+            def prefetched(k: ir.Expr) -> ir.Expr | None:
+                step = simplified(tirx.floordiv(offset, index(sizes.mr)))
+                for axis, i in zip(view.k_axes, [*around, k], strict=True):
+                    step = step * (panel.k if i is k else axis.extent) + i
+                return self._b.prefetch(panel, step, sizes.mc // sizes.mr)
 
             return self._accumulate(
                 sums,
-                panel.terms,
-                lambda i, k: self._left.at(rows, offset + i, [*around, k], clamp),
-                lambda k, lane: self._right.at(panel, [*around, k], lane),
-                next_panel,
+                panel.k,
+                lambda i, k: self._a.at(rows, offset + i, [*around, k], clamp),
+                lambda k, lane: self._b.at(panel, [*around, k], lane),
+                prefetched,
             )
 
-        summed = over(roles.reduce[:-1], summing)
+        summed = over(view.k_axes[:-1], summing)
 
         def kept(i: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
-            return [rows.slot + offset + i, panel.slot * sizes.width + lane]
+            return [rows.slot + offset + i, panel.slot * sizes.nr + lane]
 
         begin = each(
             sums,
@@ -247,8 +247,8 @@ class TileLoops:
             sums,
             panel,
             height,
-            lambda i: self._left.row_place(rows.start + offset + i),
-            (lambda i: rows.start + offset + i < self._rows) if clamp else None,
+            lambda i: self._a.row_place(rows.start + offset + i),
+            (lambda i: rows.start + offset + i < self._m) if clamp else None,
         )
         if constant(self._passes) != 1:
             begin = each(
@@ -272,13 +272,13 @@ def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:
 
 
 def _passes(terms: ir.Expr, at_once: int) -> ir.Expr:
-    """Count the passes over the terms; one that finds none stores the sums, which are zeros."""
+    """Count the passes over K; where K is empty, one pass stores the zeros."""
     count = ceildiv(terms, at_once)
     return count if constant(count) is not None else tirx.max(count, index(1))
 
 
 def _piece(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
-    """Length of a piece of an axis: the last one may be shorter."""
+    """Give the length of a block of an axis: the last one may be shorter."""
     whole = constant(extent)
     if whole is not None and whole % size == 0:
         return index(size)

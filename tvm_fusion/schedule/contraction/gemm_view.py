@@ -1,4 +1,4 @@
-"""What the axes of a contraction are to a tile: its rows, its columns, what runs around it."""
+"""A contraction viewed as a batch of GEMMs: which of its axes are M, N and K."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import variables
-from ...fusion.program import Axis
+from ...core.expressions import variables
+from ...core.loops import constant, index, substitute
+from ...program.stage import Axis
 from ..address import conditional_loads
-from ..loops import constant, index, substitute
-from .column_split import Pieces
+from .column_split import ColumnSplit
 from .operands import SumOfProducts
 
-NARROW = 4  # columns of which a vector would be mostly empty
+LEAST_N = 4  # with fewer columns a vector would be mostly empty
 
 
 @dataclass(frozen=True)
-class Roles:
-    """A contraction as a batch of matrix products, ``left[rows, reduce] * right[reduce, columns]``.
+class GemmView:
+    """A contraction as a batch of GEMMs, ``C[m, n] = sum over k of A[m, k] * B[k, n]``.
 
     Attributes
     ----------
     batch : tuple of Axis
-        Axes of both factors.
-    rows : tuple of Axis
-        Axes of the left factor alone, the elements of which meet whole vectors.
-    columns : tuple of Axis
-        Axes of the right factor alone; vectors lie along the last of them.
-    reduce : tuple of Axis
-        What is summed over. Like the others, without axes of one trip.
-    left, right : PrimExpr
-        The factors.
+        Axes of A, B and C.
+    m_axes : tuple of Axis
+        Axes of A and C; single elements of A are broadcast.
+    n_axes : tuple of Axis
+        Axes of B and C; vectors lie along the last of them.
+    k_axes : tuple of Axis
+        The reduction axes. Like the others, without axes of extent 1.
+    a, b : PrimExpr
+        The operands.
     """
 
     batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    reduce: tuple[Axis, ...]
-    left: ir.Expr
-    right: ir.Expr
+    m_axes: tuple[Axis, ...]
+    n_axes: tuple[Axis, ...]
+    k_axes: tuple[Axis, ...]
+    a: ir.Expr
+    b: ir.Expr
 
 
-def roles(contraction: SumOfProducts) -> Roles | None:
-    """Tell rows from columns; ``None`` where vectors along the last axis meet no single elements.
+def gemm_view(contraction: SumOfProducts) -> GemmView | None:
+    """View a contraction as GEMMs; ``None`` where the last axis is not one of exactly one operand.
 
-    Factors with conditions, such as padded images, are none of a plain matrix product either.
+    Operands with conditions, such as padded images, are refused as well.
     """
     stage = contraction.stage
     wide = [a for a in stage.axes if constant(a.extent) != 1]
@@ -56,46 +56,46 @@ def roles(contraction: SumOfProducts) -> Roles | None:
         return None
     narrow = {a.var: index(0) for a in (*stage.axes, *stage.reduce) if constant(a.extent) == 1}
     column = wide[-1]
-    if (constant(column.extent) or NARROW) < NARROW:
+    if (constant(column.extent) or LEAST_N) < LEAST_N:
         return None
     if constant(column.extent) is None and len(reduce) > 1:
         return None
-    factors = [substitute(f, narrow) for f in (contraction.left, contraction.right)]
-    having = [f for f in factors if column.var in variables(f)]
+    operands = [substitute(f, narrow) for f in (contraction.left, contraction.right)]
+    having = [f for f in operands if column.var in variables(f)]
     if len(having) != 1:
         return None
-    right = having[0]
-    left = factors[0] if right is factors[1] else factors[1]
-    used = variables(left), variables(right)
-    if any(not any(a.var in u for u in used) for a in wide):
+    b = having[0]
+    a = operands[0] if b is operands[1] else operands[1]
+    used = variables(a), variables(b)
+    if any(not any(x.var in u for u in used) for x in wide):
         return None
 
-    def pick(in_left: bool, in_right: bool) -> tuple[Axis, ...]:
-        wanted = (in_left, in_right)
-        return tuple(a for a in wide if (a.var in used[0], a.var in used[1]) == wanted)
+    def pick(in_a: bool, in_b: bool) -> tuple[Axis, ...]:
+        wanted = (in_a, in_b)
+        return tuple(x for x in wide if (x.var in used[0], x.var in used[1]) == wanted)
 
-    return Roles(pick(True, True), pick(True, False), pick(False, True), reduce, left, right)
+    return GemmView(pick(True, True), pick(True, False), pick(False, True), reduce, a, b)
 
 
-def side_by_side(roles: Roles, pieces: Pieces, width: int) -> Roles:
-    """Count columns such that ``width`` of each piece follow each other, in panels of all pieces.
+def interleave_parts(view: GemmView, split: ColumnSplit, width: int) -> GemmView:
+    """Interleave the parts of a column split: ``width`` columns of each make up a panel.
 
     Parameters
     ----------
-    roles : Roles
-        Of a contraction with pieces.
-    pieces : Pieces
-        The last column axes are its axes.
+    view : GemmView
+        Of a contraction with a column split.
+    split : ColumnSplit
+        The last axes of N are its axes.
     width : int
-        Columns of a piece in a panel; a divisor of the piece's.
+        Columns of a part in a panel; a divisor of the part's width.
     """
-    panel = pieces.count * width
+    panel = split.count * width
     column = tirx.Var("column", "int64")
-    axis = Axis(column, index(pieces.count * pieces.width))
+    axis = Axis(column, index(split.count * split.width))
     place = {
-        pieces.piece.var: tirx.floordiv(tirx.floormod(column, index(panel)), index(width)),
-        pieces.position.var: tirx.floordiv(column, index(panel)) * width
+        split.part.var: tirx.floordiv(tirx.floormod(column, index(panel)), index(width)),
+        split.position.var: tirx.floordiv(column, index(panel)) * width
         + tirx.floormod(column, index(width)),
     }
-    outer = [a for a in roles.columns if a not in (pieces.piece, pieces.position)]
-    return replace(roles, columns=(*outer, axis), right=substitute(roles.right, place))
+    outer = [a for a in view.n_axes if a not in (split.part, split.position)]
+    return replace(view, n_axes=(*outer, axis), b=substitute(view.b, place))

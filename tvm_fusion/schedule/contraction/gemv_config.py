@@ -1,4 +1,9 @@
-"""How a product of a few rows is cut for a GPU: the large factor is read once, in vectors."""
+"""Configuration of a skinny GEMM on a GPU: few rows of A, each vector of B is read once.
+
+C[m, n] = sum over k of A[m, k] * B[k, n]        M * parts <= MAX_ACCUMULATORS
+grid    batch * ceil(N / block_n)
+block   threads_n tiles of tile_n columns times slices_k slices of K
+"""
 
 from __future__ import annotations
 
@@ -8,286 +13,281 @@ from dataclasses import dataclass
 from tvm import DataType, ir, tirx
 from tvm.target import Target
 
+from ...core.expressions import loads, variables
+from ...core.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
 from ...device import Device
 from ...ecg.work import at
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis
+from ...program.stage import Axis
 from ..address import conditional_loads
-from ..loops import Body, ceildiv, constant, coordinates, index, product, threads, when
-from .norm_scale_gpu import RowSum
+from .norm_scale_gpu import NormScale
 from .operands import SumOfProducts
-from .thread_tile import Tile, tile_of
+from .thread_tile import ThreadTile, thread_tile
 
-MOST_SUMS = 16  # that a thread holds for each of its columns
-# Tiles side by side, vectors of a cache line of 128 bytes or of half of one, and as measured on an
-# H200 the blocks from which on they are faster than narrower ones in more blocks.
-LANES, LEAST_LANES = {8: 128, 4: 96}, 2
-FILL = 1 << 18  # threads that ask for enough at once: as many as a large device holds
+MAX_ACCUMULATORS = 16  # of a thread for each of its columns
+# Where B is contiguous along N: tiles of a block, so that a warp reads cache lines of 128 bytes or
+# half of one, and the least number of blocks that makes wide ones the faster (measured on an H200).
+BLOCKS_OF_THREADS_N, LEAST_THREADS_N = {8: 128, 4: 96}, 2
+THREADS_IN_FLIGHT = 1 << 18  # as many as a large device holds at once
 LEAST_THREADS = 256
 WARP = 32
-REGISTERS = 64  # sums of one thread; with more, fewer terms are asked for at once
-BESIDES = 40  # registers of one thread that are no sums
-FILE = 1 << 16  # registers of a multiprocessor
+UNROLL_ACCUMULATORS = 64  # with more than half as many, fewer tiles are loaded at once
+OTHER_REGISTERS = 40  # of a thread, beside accumulators
+REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
-ROW_SUM_BYTES = 8 * 1024
+NORM_BYTES = 8 * 1024
 
 
 @dataclass(frozen=True)
-class Slim:
-    """How a product of few rows is cut.
+class GemvConfig:
+    """Configuration of a skinny GEMM.
 
     Attributes
     ----------
     contraction : SumOfProducts
         The product.
-    batch, rows, columns, reduce : tuple of Axis
-        Axes of both factors; of the small one; of the large one, without the one that tells pieces
-        apart; those of the sum.
-    small, large : Expr
-        The factors.
-    tile : Tile
-        What a thread takes at a time.
-    lanes : int
-        Tiles side by side in a block.
-    slices : int
-        Threads that share the terms of a column.
-    ahead : int
-        Tiles that a thread asks for at once.
-    row_sum : RowSum or None
-        A sum over each row that scales the row's results; the rows are staged in shared memory.
+    batch, m_axes, n_axes, k_axes : tuple of Axis
+        Axes of A and B, of A alone, of B alone (without that of a column split), of the reduction.
+    a, b : Expr
+        Activations and weights, over these axes.
+    tile : ThreadTile
+        The elements of B that a thread loads at a time.
+    threads_n : int
+        Tiles of a block along N.
+    slices_k : int
+        Threads that share the K of a column (slice-K).
+    stages : int
+        Tiles that a thread loads before it uses the first.
+    norm_scale : NormScale or None
+        The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
     """
 
     contraction: SumOfProducts
     batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    reduce: tuple[Axis, ...]
-    small: ir.Expr
-    large: ir.Expr
-    tile: Tile
-    lanes: int
-    slices: int
-    ahead: int
-    row_sum: RowSum | None = None
+    m_axes: tuple[Axis, ...]
+    n_axes: tuple[Axis, ...]
+    k_axes: tuple[Axis, ...]
+    a: ir.Expr
+    b: ir.Expr
+    tile: ThreadTile
+    threads_n: int
+    slices_k: int
+    stages: int
+    norm_scale: NormScale | None = None
 
     @property
-    def width(self) -> int:
+    def tile_n(self) -> int:
         """Columns of a tile."""
-        return self.tile.width
+        return self.tile.n
 
     @property
-    def steps(self) -> ir.Expr:
-        """Tiles behind each other in a column."""
-        return ceildiv(product([a.extent for a in self.reduce]), self.tile.terms)
+    def k_tiles(self) -> ir.Expr:
+        """Tiles of a column."""
+        return ceildiv(product([a.extent for a in self.k_axes]), self.tile.k)
 
     @property
-    def count(self) -> int:
+    def m(self) -> int:
         """Number of rows."""
-        return _static(self.rows)
+        return _static(self.m_axes)
 
     @property
-    def pieces(self) -> int:
-        """Sums at one position, which results may need together."""
+    def parts(self) -> int:
+        """Sums at one position: one for each part of a column split."""
         return len(self.contraction.totals)
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.lanes * self.slices
+        return self.threads_n * self.slices_k
 
-    def every(self, body: Body) -> tirx.Stmt:
-        """Run something in every thread; behind it, what they wrote is known to all."""
+    def phase(self, body: Body) -> tirx.Stmt:
+        """Run a phase in every thread of a block; a barrier follows where it is needed."""
         return threads("threadIdx.x", self.threads, body)
 
     @property
-    def side(self) -> int:
+    def block_n(self) -> int:
         """Columns of a block."""
-        return self.lanes * self.width
+        return self.threads_n * self.tile_n
 
     @property
     def blocks(self) -> ir.Expr:
-        """Blocks of all columns of all products of the batch."""
-        return product([*(a.extent for a in self.batch), ceildiv(_static(self.columns), self.side)])
+        """Blocks of the grid."""
+        columns = ceildiv(_static(self.n_axes), self.block_n)
+        return product([*(a.extent for a in self.batch), columns])
 
     @property
-    def kept(self) -> int:
-        """Sums of a thread: of all rows, pieces and columns of a tile."""
-        return self.count * self.pieces * self.width
+    def accumulators(self) -> int:
+        """Accumulators of a thread, in the order ``[m, parts, tile_n]``."""
+        return self.m * self.parts * self.tile_n
 
-    def shared(self, rows: int) -> int:
-        """Count a slice's sums of some rows, of all columns of a block, in the same order."""
-        return rows * self.pieces * self.side
-
-    @property
-    def staged(self) -> int:
-        """Elements of the small factor that a block keeps for its walk: where a sum scales rows."""
-        terms = constant(product([a.extent for a in self.reduce]))
-        return 0 if self.row_sum is None or terms is None else self.count * terms
+    def partials(self, rows: int) -> int:
+        """Count the partial sums of a slice of K of some rows, ``[rows, parts, block_n]``."""
+        return rows * self.parts * self.block_n
 
     @property
-    def together(self) -> int:
-        """Rows that are added up in shared memory at once."""
-        size = DataType(self.contraction.dtype).itemsize * self.slices * self.shared(1)
+    def shared_a_size(self) -> int:
+        """Elements of A in shared memory: all of it behind a norm prologue, otherwise none."""
+        k = constant(product([a.extent for a in self.k_axes]))
+        return 0 if self.norm_scale is None or k is None else self.m * k
+
+    @property
+    def rows_per_pass(self) -> int:
+        """Rows whose partial sums are reduced across slices at once, in shared memory."""
+        size = DataType(self.contraction.dtype).itemsize * self.slices_k * self.partials(1)
         return max(1, SHARED_BYTES // size)
 
-    def thread(self, number: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-        """Tell a thread's slice and tile; neighbours read what lies side by side."""
-        if self.tile.is_along:
-            slices = index(self.slices)
-            return tirx.floormod(number, slices), tirx.floordiv(number, slices)
-        lanes = index(self.lanes)
-        return tirx.floordiv(number, lanes), tirx.floormod(number, lanes)
+    def thread_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        """Tell a thread's slice of K and tile of N; adjacent threads read contiguous vectors."""
+        if self.tile.is_k_contiguous:
+            slices = index(self.slices_k)
+            return tirx.floormod(thread, slices), tirx.floordiv(thread, slices)
+        tiles = index(self.threads_n)
+        return tirx.floordiv(thread, tiles), tirx.floormod(thread, tiles)
 
-    def place(
-        self, number: ir.Expr, row: ir.Expr | int, piece: ir.Expr | int, vector: ir.Expr
+    def axes_at(
+        self, block: ir.Expr, row: ir.Expr | int, part: ir.Expr | int, n_tile: ir.Expr
     ) -> dict[ir.Var, ir.Expr]:
-        """Say where a tile is: for each axis, of the last of the columns the tile's number."""
-        blocks = ceildiv(_static(self.columns), self.side)
-        around = coordinates(tirx.floordiv(number, blocks), [a.extent for a in self.batch])
-        extents = [a.extent for a in self.columns]
-        extents[-1] = index(int(extents[-1]) // self.width)
-        across = coordinates(tirx.floormod(number, blocks) * self.lanes + vector, extents)
-        down = coordinates(index(row), [a.extent for a in self.rows])
-        axes = (*self.batch, *self.rows, *self.columns)
+        """Give the value of each axis at a tile of a block; the last of N counts in tiles."""
+        blocks = ceildiv(_static(self.n_axes), self.block_n)
+        batch = coordinates(tirx.floordiv(block, blocks), [a.extent for a in self.batch])
+        extents = [a.extent for a in self.n_axes]
+        extents[-1] = index(int(extents[-1]) // self.tile_n)
+        n = coordinates(tirx.floormod(block, blocks) * self.threads_n + n_tile, extents)
+        m = coordinates(index(row), [a.extent for a in self.m_axes])
+        axes = (*self.batch, *self.m_axes, *self.n_axes)
         found = {a.var: index(0) for a in self.contraction.stage.axes}
-        found |= {a.var: p for a, p in zip(axes, (*around, *down, *across), strict=True)}
-        if self.contraction.pieces is not None:
-            found[self.contraction.pieces.piece.var] = index(piece)
-        return found | {self.tile.across: across[-1]}
+        found |= {a.var: p for a, p in zip(axes, (*batch, *m, *n), strict=True)}
+        if self.contraction.column_split is not None:
+            found[self.contraction.column_split.part.var] = index(part)
+        return found | {self.tile.n_tile: n[-1]}
 
-    def element(
-        self, number: ir.Expr, row: ir.Expr | int, vector: ir.Expr, lane: ir.Expr
+    def output_index(
+        self, block: ir.Expr, row: ir.Expr | int, n_tile: ir.Expr, lane: ir.Expr
     ) -> list[ir.Expr]:
-        """Say where a sum is, for each axis of the stage; of several pieces the first."""
-        place = self.place(number, row, 0, vector)
-        last = self.columns[-1].var
-        place[last] = place[last] * self.width + lane
+        """Give the place of an element of C over the stage's axes; of several parts the first."""
+        place = self.axes_at(block, row, 0, n_tile)
+        last = self.n_axes[-1].var
+        place[last] = place[last] * self.tile_n + lane
         return [place[a.var] for a in self.contraction.stage.axes]
 
     @property
-    def is_even(self) -> bool:
-        """Whether columns fill all blocks."""
-        return _static(self.columns) % self.side == 0
+    def divides_n(self) -> bool:
+        """Whether N is a multiple of ``block_n``."""
+        return _static(self.n_axes) % self.block_n == 0
 
-    def inside(self, number: ir.Expr, vector: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
-        """Leave out what the last block has beyond the columns."""
-        if self.is_even:
+    def guard_n(self, block: ir.Expr, n_tile: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+        """Mask the tiles of the last block that lie beyond N."""
+        if self.divides_n:
             return body
-        vectors = _static(self.columns) // self.width
-        blocks = -(-vectors // self.lanes)
-        return when(tirx.floormod(number, index(blocks)) * self.lanes + vector < vectors, body)
+        tiles = _static(self.n_axes) // self.tile_n
+        blocks = -(-tiles // self.threads_n)
+        return when(tirx.floormod(block, index(blocks)) * self.threads_n + n_tile < tiles, body)
 
 
-def slim(
-    contraction: SumOfProducts, target: Target | Device, row_sum: RowSum | None = None
-) -> Slim | None:
-    """Cut a product of few rows; ``None`` where it is none, or not one of vectors.
+def gemv_config(
+    contraction: SumOfProducts, target: Target | Device, norm_scale: NormScale | None = None
+) -> GemvConfig | None:
+    """Configure a skinny GEMM; ``None`` where rows are many, or B is not read in vectors.
 
     Parameters
     ----------
     contraction : SumOfProducts
         The product.
     target : Target or Device
-        A GPU, whose blocks have so many threads at most.
-    row_sum : RowSum, optional
-        See :attr:`Slim.row_sum`.
+        A GPU.
+    norm_scale : NormScale, optional
+        See :attr:`GemvConfig.norm_scale`.
     """
     stage = contraction.stage
-    piece = None if contraction.pieces is None else contraction.pieces.piece
-    wide = [a for a in stage.axes if constant(a.extent) != 1 and a is not piece]
-    reduce = tuple(a for a in stage.reduce if constant(a.extent) != 1)
-    if not wide or not reduce:
+    split = contraction.column_split
+    part = None if split is None else split.part
+    axes = [a for a in stage.axes if constant(a.extent) != 1 and a is not part]
+    k_axes = tuple(a for a in stage.reduce if constant(a.extent) != 1)
+    if not axes or not k_axes:
         return None
-    large = [f for f in (contraction.left, contraction.right) if wide[-1].var in variables(f)]
-    if len(large) != 1:
+    weights = [f for f in (contraction.left, contraction.right) if axes[-1].var in variables(f)]
+    if len(weights) != 1:
         return None
-    small = contraction.left if large[0] is contraction.right else contraction.right
-    used = variables(small), variables(large[0])
+    b = weights[0]
+    a = contraction.left if b is contraction.right else contraction.right
+    in_a, in_b = variables(a), variables(b)
 
-    def pick(in_small: bool, in_large: bool) -> tuple[Axis, ...]:
-        wanted = (in_small, in_large)
-        return tuple(a for a in wide if (a.var in used[0], a.var in used[1]) == wanted)
+    def pick(is_of_a: bool, is_of_b: bool) -> tuple[Axis, ...]:
+        wanted = (is_of_a, is_of_b)
+        return tuple(x for x in axes if (x.var in in_a, x.var in in_b) == wanted)
 
-    batch, rows, columns = pick(True, True), pick(True, False), pick(False, True)
-    if len(batch) + len(rows) + len(columns) != len(wide):
+    batch, m_axes, n_axes = pick(True, True), pick(True, False), pick(False, True)
+    if len(batch) + len(m_axes) + len(n_axes) != len(axes):
         return None
-    if any(constant(a.extent) is None for a in (*rows, *columns)):
+    if any(constant(x.extent) is None for x in (*m_axes, *n_axes)):
         return None
-    sums = _static(rows) * len(contraction.totals)
-    if sums > MOST_SUMS or (piece is not None and piece.var in used[0]):
+    m, parts = _static(m_axes), len(contraction.totals)
+    if m * parts > MAX_ACCUMULATORS or (part is not None and part.var in in_a):
         return None
-    if conditional_loads(small) or any(loads(i) for x in loads(small) for i in x.indices):
+    if conditional_loads(a) or any(loads(i) for x in loads(a) for i in x.indices):
         return None
-    if not _is_wider(contraction.dtype, (small, large[0])):
+    if not _is_widened(contraction.dtype, (a, b)):
         return None
-    tile = tile_of(
-        large[0],
-        columns,
-        reduce,
-        (*stage.axes, *stage.reduce),
-        _static(rows),
-        len(contraction.totals),
-        target.kind if isinstance(target, Device) else target.kind.name,
-    )
+    kind = target.kind if isinstance(target, Device) else target.kind.name
+    tile = thread_tile(b, n_axes, k_axes, (*stage.axes, *stage.reduce), m, parts, kind)
     if tile is None:
         return None
-    most = min(_most_threads(target), _room(contraction, tile), _most_registers(sums * tile.width))
-    tiles = max(1, at(product([a.extent for a in reduce])) // tile.terms)
-    across = _static(columns) // tile.width
-    if tile.is_along:
-        lanes, slices = _along(across, tiles, most)
-    else:
-        lanes, slices = _beside(across, tiles, most)
-    several = 8 if sums * tile.width <= REGISTERS // 2 else 4
-    ahead = min(max(1, several // tile.vectors), -(-tiles // slices))
-    axes, factors = (batch, rows, columns, reduce), (small, large[0])
-    cut = Slim(contraction, *axes, *factors, tile, lanes, slices, ahead, row_sum)
-    return cut if _is_staged(cut) else None
+    accumulators = m * parts * tile.n
+    most = min(_max_threads(target), _shared_limit(contraction, tile), _file_limit(accumulators))
+    k_tiles = max(1, at(product([x.extent for x in k_axes])) // tile.k)
+    n_tiles = _static(n_axes) // tile.n
+    choose = _k_contiguous_threads if tile.is_k_contiguous else _n_contiguous_threads
+    threads_n, slices_k = choose(n_tiles, k_tiles, most)
+    vectors = 8 if accumulators <= UNROLL_ACCUMULATORS // 2 else 4
+    stages = min(max(1, vectors // tile.vectors), -(-k_tiles // slices_k))
+    axes_of = (batch, m_axes, n_axes, k_axes)
+    cut = GemvConfig(contraction, *axes_of, a, b, tile, threads_n, slices_k, stages, norm_scale)
+    return cut if _fits_shared(cut) else None
 
 
-def _is_staged(cut: Slim) -> bool:
-    """Whether a block has room for its rows and for what its threads add up of them."""
+def _fits_shared(cut: GemvConfig) -> bool:
+    """Whether normalized rows and the partial sums over them fit shared memory."""
     size = DataType(cut.contraction.dtype).itemsize
-    sums = 0 if cut.row_sum is None else cut.count * cut.threads
-    return cut.staged * size <= SHARED_BYTES and sums * size <= ROW_SUM_BYTES
+    partials = 0 if cut.norm_scale is None else cut.m * cut.threads
+    return cut.shared_a_size * size <= SHARED_BYTES and partials * size <= NORM_BYTES
 
 
-def _beside(across: int, tiles: int, most: int) -> tuple[int, int]:
-    """Choose lanes and slices where a cache line is of several columns."""
-    lanes = next((n for n, blocks in LANES.items() if across // n >= blocks), LEAST_LANES)
-    wanted = min(max(FILL // max(1, across // lanes), LEAST_THREADS), most) // lanes
-    return lanes, 1 << min(wanted, tiles).bit_length() - 1
+def _n_contiguous_threads(n_tiles: int, k_tiles: int, most: int) -> tuple[int, int]:
+    """Choose threads_n and slices_k where a cache line has several columns."""
+    wide = (n for n, blocks in BLOCKS_OF_THREADS_N.items() if n_tiles // n >= blocks)
+    threads_n = next(wide, LEAST_THREADS_N)
+    wanted = min(max(THREADS_IN_FLIGHT // max(1, n_tiles // threads_n), LEAST_THREADS), most)
+    return threads_n, 1 << min(wanted // threads_n, k_tiles).bit_length() - 1
 
 
-def _along(across: int, tiles: int, most: int) -> tuple[int, int]:
-    """Choose lanes and slices where a cache line is of several terms."""
-    wanted = min(max(FILL // across, LEAST_THREADS), most)
-    slices = -(-tiles // -(-tiles // wanted))
-    whole = -(-slices // WARP) * WARP
-    slices = whole if slices > WARP and whole <= most else slices
-    lanes = 1
-    while lanes * slices * 2 <= min(LEAST_THREADS, most) and lanes * 2 <= across:
-        lanes *= 2
-    return lanes, slices
+def _k_contiguous_threads(n_tiles: int, k_tiles: int, most: int) -> tuple[int, int]:
+    """Choose threads_n and slices_k where a cache line is of one column."""
+    wanted = min(max(THREADS_IN_FLIGHT // n_tiles, LEAST_THREADS), most)
+    slices = -(-k_tiles // -(-k_tiles // wanted))
+    whole_warps = -(-slices // WARP) * WARP
+    slices = whole_warps if slices > WARP and whole_warps <= most else slices
+    threads_n = 1
+    while threads_n * slices * 2 <= min(LEAST_THREADS, most) and threads_n * 2 <= n_tiles:
+        threads_n *= 2
+    return threads_n, slices
 
 
-def _is_wider(dtype: str, factors: Sequence[ir.Expr]) -> bool:
-    """Whether factors that become this type keep what they are."""
-    return all(DataType(str(f.ty.dtype)).bits <= DataType(dtype).bits for f in factors)
+def _is_widened(dtype: str, operands: Sequence[ir.Expr]) -> bool:
+    """Whether operands keep their values when they are cast to the accumulators' type."""
+    return all(DataType(str(x.ty.dtype)).bits <= DataType(dtype).bits for x in operands)
 
 
-def _room(contraction: SumOfProducts, tile: Tile) -> int:
-    """Count the threads whose sums of one row fit shared memory."""
-    size = DataType(contraction.dtype).itemsize * tile.width * len(contraction.totals)
+def _shared_limit(contraction: SumOfProducts, tile: ThreadTile) -> int:
+    """Count the threads whose partial sums of one row fit shared memory."""
+    size = DataType(contraction.dtype).itemsize * tile.n * len(contraction.totals)
     return SHARED_BYTES // size
 
 
-def _most_registers(sums: int) -> int:
-    """Count the threads of a block whose sums, and what they need besides, are registers."""
-    return 1 << (FILE // (sums + BESIDES)).bit_length() - 1
+def _file_limit(accumulators: int) -> int:
+    """Count the threads of a block that the register file holds without spilling."""
+    return 1 << (REGISTER_FILE // (accumulators + OTHER_REGISTERS)).bit_length() - 1
 
 
-def _most_threads(target: Target | Device) -> int:
+def _max_threads(target: Target | Device) -> int:
     if isinstance(target, Device):
         return target.max_threads_per_block or 1024
     return int(target.attrs.get("max_num_threads", 1024))

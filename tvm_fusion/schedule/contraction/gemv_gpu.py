@@ -1,9 +1,19 @@
-"""Products of a few rows on a GPU, at the speed at which memory gives the large factor.
+"""Skinny GEMM on CUDA cores: loads of B at memory bandwidth, slice-K reduced in shared memory.
 
-A vector of it lies along the columns, or along the terms. A block has some tiles of columns side by
-side, and all terms of the sum: its threads are slices of the terms. Threads ask for several tiles
-at once, before they use the first. What the slices found is added up in shared memory, in a fixed
-order, so that results are the same every time.
+    block (batch, block_n columns) in grid, all K:
+      if norm prologue:  shared A[m, k] = normalized rows                      (norm_rows_gpu)
+      thread (k_slice, n_tile) in threads = slices_k * threads_n:
+        acc[m, parts, tile_n] = 0                                              registers
+        for k_tile in k_slice :: slices_k, stages at a time:                   (gemv_mainloop)
+          load stages tiles of B and of A as vectors                           global -> registers
+          acc += A * B                                                         float32 FMA
+        or, for one row:  cp.async pipeline of B through shared memory         (gemv_cp_async)
+      for rows_per_pass rows of m:
+        partial[k_slice, row, part, n] = acc                                   shared, barrier
+        if slices_k >= TWO_STEPS:  partial2 = partial folded to ~sqrt(slices_k) slices, barrier
+        thread per element of C:  sum over slices, scale, epilogue, store      global
+
+Slices are added up in a fixed order, so that results are reproducible.
 """
 
 from __future__ import annotations
@@ -15,10 +25,9 @@ from functools import partial
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import load
-from ...fusion.program import Program
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -32,140 +41,134 @@ from ..loops import (
     unrolled,
     when,
 )
-from .fuse_epilogue import epilogue
-from .gemv_config import Slim
-from .gemv_cp_async import CopiedWalk
-from .gemv_mainloop import TileSums
-from .norm_rows_gpu import StagedRows
+from ...program.program import Program
+from .fuse_epilogue import store_results
+from .gemv_config import GemvConfig
+from .gemv_cp_async import CpAsyncPipeline
+from .gemv_mainloop import GemvMainloop
+from .norm_rows_gpu import NormalizedRows
 
-FOLDED = 32  # slices from which on they are added up in two steps
+TWO_STEPS = 32  # slices from which on they are reduced in two steps
 
 
-def slim_gpu(program: Program, cut: Slim, target: Target) -> tirx.PrimFunc:
-    """Make the kernel of a product of few rows: one launch."""
-    rows = cut.count
+def gemv_gpu(program: Program, cut: GemvConfig, target: Target) -> tirx.PrimFunc:
+    """Make the kernel of a skinny GEMM on CUDA cores."""
+    m, dtype = cut.m, cut.contraction.dtype
     # Lowering drops the thread's number, the first index.
-    sums = scratch(
-        [index(d) for d in (cut.threads, cut.kept)],
-        cut.contraction.dtype,
-        "sums",
-        scope="local",
-    )
-    width = cut.shared(min(cut.together, rows))
-    shared = scratch(
-        [index(d) for d in (max(cut.slices, -(-cut.staged // width)), width)],
-        cut.contraction.dtype,
-        "slices",
-        scope="shared",
-    )
-    is_folded = cut.slices >= FOLDED
-    left = 1 << cut.slices.bit_length() // 2 if is_folded else cut.slices
-    folded = scratch([index(left), shared.ty.shape[1]], cut.contraction.dtype, "folded", "shared")
+    acc = scratch([index(cut.threads), index(cut.accumulators)], dtype, "sums", scope="local")
+    width = cut.partials(min(cut.rows_per_pass, m))
+    slices = max(cut.slices_k, -(-cut.shared_a_size // width))
+    shared = scratch([index(slices), index(width)], dtype, "slices", scope="shared")
+    in_two_steps = cut.slices_k >= TWO_STEPS
+    left = 1 << cut.slices_k.bit_length() // 2 if in_two_steps else cut.slices_k
+    folded = scratch([index(left), shared.ty.shape[1]], dtype, "folded", "shared")
 
-    staged = StagedRows.of(cut, shared)
-    walked = cut if staged is None else replace(cut, small=staged.value)
-    copied = CopiedWalk.of(walked, target)
+    rows_a = NormalizedRows.of(cut, shared)
+    main = cut if rows_a is None else replace(cut, a=rows_a.value)
+    pipeline = CpAsyncPipeline.of(main, target)
 
     def body(number: ir.Expr) -> tirx.Stmt:
-        def tiles(thread: ir.Expr) -> TileSums:
-            _, vector = cut.thread(thread)
-            return TileSums(walked, number, vector, sums, lambda i: [thread, i])
+        def mainloop(thread: ir.Expr) -> GemvMainloop:
+            _, n_tile = cut.thread_coords(thread)
+            return GemvMainloop(main, number, n_tile, acc, lambda i: [thread, i])
 
         stmts = []
-        if copied is not None:
-            stmts.append(cut.every(lambda t: copied.begin(number, t, tiles(t))))
-        if staged is not None:
-            stmts += [cut.every(partial(staged.stage, number)), cut.every(staged.fold)]
-        stmts.append(cut.every(lambda t: _sums(walked, number, sums, t, tiles(t), copied)))
-        for first in range(0, rows, cut.together):
-            some = range(first, min(first + cut.together, rows))
-            stmts.append(cut.every(partial(_publish, cut, some, sums, shared)))
-            if is_folded:
-                stmts.append(cut.every(partial(_fold, cut, some, shared, folded)))
-            parts = folded if is_folded else shared
-            stmts.append(cut.every(partial(finish, cut, number, some, parts, staged)))
+        if pipeline is not None:
+            stmts.append(cut.phase(lambda t: pipeline.prologue(number, t, mainloop(t))))
+        if rows_a is not None:
+            stmts += [cut.phase(partial(rows_a.stage, number)), cut.phase(rows_a.fold)]
+        stmts.append(cut.phase(lambda t: _accumulate(main, number, acc, t, mainloop(t), pipeline)))
+        for first in range(0, m, cut.rows_per_pass):
+            rows = range(first, min(first + cut.rows_per_pass, m))
+            stmts.append(cut.phase(partial(_share_partials, cut, rows, acc, shared)))
+            if in_two_steps:
+                stmts.append(cut.phase(partial(_fold, cut, rows, shared, folded)))
+            partials = folded if in_two_steps else shared
+            stmts.append(cut.phase(partial(reduce_slices, cut, number, rows, partials, rows_a)))
         buffers = [
-            sums,
+            acc,
             shared,
-            *([folded] if is_folded else []),
-            *(staged.buffers if staged else []),
-            *([copied.places] if copied else []),
+            *([folded] if in_two_steps else []),
+            *(rows_a.buffers if rows_a else []),
+            *([pipeline.buffer] if pipeline else []),
         ]
         return block("slices", sequence(stmts), buffers)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))
 
 
-def _sums(
-    cut: Slim,
+def _accumulate(
+    cut: GemvConfig,
     number: ir.Expr,
-    sums: ir.Var,
+    acc: ir.Var,
     thread: ir.Expr,
-    tiles: TileSums,
-    copied: CopiedWalk | None,
+    mainloop: GemvMainloop,
+    pipeline: CpAsyncPipeline | None,
 ) -> tirx.Stmt:
-    """Add up a thread's terms: every ``slices``-th tile."""
+    """Clear a thread's accumulators and run its main loop over its slice of K."""
 
     def clear(i: ir.Expr) -> tirx.Stmt:
-        return tirx.BufferStore(sums, cut.contraction.initial, [thread, i])
+        return tirx.BufferStore(acc, cut.contraction.initial, [thread, i])
 
-    start = unrolled("sum", cut.kept, clear)
-    if copied is not None:
-        return sequence(
-            [start, block("terms", copied.steps(number, thread, tiles), tiles.registers)]
-        )
-    part, vector = cut.thread(thread)
-    body = block("terms", _read(cut, part, tiles), tiles.registers)
-    return sequence([start, cut.inside(number, vector, body)])
+    start = unrolled("sum", cut.accumulators, clear)
+    if pipeline is not None:
+        steps = pipeline.mainloop(number, thread, mainloop)
+        return sequence([start, block("terms", steps, mainloop.registers)])
+    k_slice, n_tile = cut.thread_coords(thread)
+    body = block("terms", _unrolled_loads(cut, k_slice, mainloop), mainloop.registers)
+    return sequence([start, cut.guard_n(number, n_tile, body)])
 
 
-def _read(cut: Slim, part: ir.Expr, tiles: TileSums) -> tirx.Stmt:
-    """Read some tiles at once, then use them."""
+def _unrolled_loads(cut: GemvConfig, k_slice: ir.Expr, mainloop: GemvMainloop) -> tirx.Stmt:
+    """Load ``stages`` tiles at once, then use them; the rest of K one by one."""
 
     def steps(first: ir.Expr, count: int) -> tirx.Stmt:
         def each(do: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
             def one(slot: ir.Expr) -> tirx.Stmt:
-                return do(slot, (first + slot) * cut.slices + part)
+                return do(slot, (first + slot) * cut.slices_k + k_slice)
 
             return unrolled("slot", count, one)
 
-        return sequence([each(tiles.read), each(tiles.use)])
+        return sequence([each(mainloop.load), each(mainloop.multiply)])
 
-    step = cut.ahead * cut.slices
-    whole = sym.Analyzer().simplify(tirx.floordiv(cut.steps, index(step)))
-    left = sym.Analyzer().simplify(cut.steps - whole * step)
-    stmts = [loop("step", whole, lambda i: steps(i * cut.ahead, cut.ahead))]
+    step = cut.stages * cut.slices_k
+    whole = sym.Analyzer().simplify(tirx.floordiv(cut.k_tiles, index(step)))
+    left = sym.Analyzer().simplify(cut.k_tiles - whole * step)
+    stmts = [loop("step", whole, lambda i: steps(i * cut.stages, cut.stages))]
     if constant(left) != 0:
 
         def rest(i: ir.Expr) -> tirx.Stmt:
-            number_of = whole * cut.ahead + i
-            return when(number_of * cut.slices + part < cut.steps, steps(number_of, 1))
+            tile = whole * cut.stages + i
+            return when(tile * cut.slices_k + k_slice < cut.k_tiles, steps(tile, 1))
 
-        stmts.append(loop("rest", ceildiv(left, cut.slices), rest))
+        stmts.append(loop("rest", ceildiv(left, cut.slices_k), rest))
     return sequence(stmts)
 
 
-def _publish(cut: Slim, rows: range, sums: ir.Var, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
-    """Write some rows of a thread's sums where all threads see them."""
-    part, vector = cut.thread(thread)
-    width = cut.width
+def _share_partials(
+    cut: GemvConfig, rows: range, acc: ir.Var, shared: ir.Var, thread: ir.Expr
+) -> tirx.Stmt:
+    """Write a thread's accumulators of some rows to shared memory."""
+    k_slice, n_tile = cut.thread_coords(thread)
+    n = cut.tile_n
 
     def one(number: ir.Expr) -> tirx.Stmt:
         def element(lane: ir.Expr) -> tirx.Stmt:
-            value = load(sums, [thread, (rows.start * cut.pieces + number) * width + lane])
-            return tirx.BufferStore(
-                shared, value, [part, number * cut.side + vector * width + lane]
-            )
+            value = load(acc, [thread, (rows.start * cut.parts + number) * n + lane])
+            place = [k_slice, number * cut.block_n + n_tile * n + lane]
+            return tirx.BufferStore(shared, value, place)
 
-        return unrolled("lane", width, element)
+        return unrolled("lane", n, element)
 
-    return unrolled("sum", len(rows) * cut.pieces, one)
+    return unrolled("sum", len(rows) * cut.parts, one)
 
 
-def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Expr) -> tirx.Stmt:
-    """Add slices up into fewer."""
+def _fold(
+    cut: GemvConfig, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Expr
+) -> tirx.Stmt:
+    """Reduce partial sums of all slices to those of fewer."""
     left = int(folded.ty.shape[0])
-    size = cut.shared(len(rows))
+    size = cut.partials(len(rows))
     total = local("total", [1], cut.contraction.dtype)
 
     def element(step: ir.Expr) -> tirx.Stmt:
@@ -173,13 +176,13 @@ def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Exp
         first, place = coordinates(flat, [left, size])
 
         def add(n: ir.Expr) -> tirx.Stmt:
-            part = first + n * left
-            value = load(total, [index(0)]) + load(shared, [part, place])
-            return when(part < cut.slices, tirx.BufferStore(total, value, [0]))
+            k_slice = first + n * left
+            value = load(total, [index(0)]) + load(shared, [k_slice, place])
+            return when(k_slice < cut.slices_k, tirx.BufferStore(total, value, [0]))
 
         stmts = [
             tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
-            unrolled("slice", -(-cut.slices // left), add),
+            unrolled("slice", -(-cut.slices_k // left), add),
             tirx.BufferStore(folded, load(total, [index(0)]), [first, place]),
         ]
         return when(flat < left * size, block("fold", sequence(stmts), [total]))
@@ -187,43 +190,42 @@ def _fold(cut: Slim, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Exp
     return loop("sum", ceildiv(left * size, cut.threads), element)
 
 
-def finish(
-    cut: Slim,
+def reduce_slices(
+    cut: GemvConfig,
     number: ir.Expr,
     rows: range,
-    shared: ir.Var,
-    staged: StagedRows | None,
+    partials: ir.Var,
+    rows_a: NormalizedRows | None,
     thread: ir.Expr,
 ) -> tirx.Stmt:
-    """Add up what the slices found, and write the results: neighbouring threads' side by side."""
-    dtype, pieces = cut.contraction.dtype, range(cut.pieces)
-    totals, row_total = local("totals", [cut.pieces], dtype), local("row_total", [1], dtype)
-    parts = cut.slices if cut.slices < FOLDED else shared.ty.shape[0]
-    count = len(rows)
+    """Add up the slices of each element of some rows and store its epilogue, coalesced."""
+    dtype, parts, m = cut.contraction.dtype, range(cut.parts), len(rows)
+    totals, row_total = local("totals", [cut.parts], dtype), local("row_total", [1], dtype)
+    slices = cut.slices_k if cut.slices_k < TWO_STEPS else partials.ty.shape[0]
 
     def element(step: ir.Expr) -> tirx.Stmt:
         flat = step * cut.threads + thread
-        row, column = coordinates(flat, [count, cut.side])
-        across, lane = coordinates(column, [cut.lanes, cut.width])
+        row, column = coordinates(flat, [m, cut.block_n])
+        n_tile, lane = coordinates(column, [cut.threads_n, cut.tile_n])
 
         def add(s: ir.Expr) -> tirx.Stmt:
-            def one(piece: int) -> tirx.Stmt:
-                part = load(shared, [s, (row * cut.pieces + piece) * cut.side + column])
-                return tirx.BufferStore(totals, load(totals, [index(piece)]) + part, [piece])
+            def one(part: int) -> tirx.Stmt:
+                found = load(partials, [s, (row * cut.parts + part) * cut.block_n + column])
+                return tirx.BufferStore(totals, load(totals, [index(part)]) + found, [part])
 
-            return sequence([one(piece) for piece in pieces])
+            return sequence([one(part) for part in parts])
 
-        stmts = [tirx.BufferStore(totals, tirx.const(0, dtype), [piece]) for piece in pieces]
-        stmts.append(loop("slice", parts, add))
-        place = cut.element(number, rows.start + row, across, lane)
-        found = [load(totals, [index(piece)]) for piece in pieces]
-        if staged is not None:
-            add_rest, scale = staged.scale(rows.start + row, place, row_total)
-            stmts.append(add_rest)
+        stmts = [tirx.BufferStore(totals, tirx.const(0, dtype), [part]) for part in parts]
+        stmts.append(loop("slice", slices, add))
+        place = cut.output_index(number, rows.start + row, n_tile, lane)
+        found = [load(totals, [index(part)]) for part in parts]
+        if rows_a is not None:
+            reduced, scale = rows_a.scale(rows.start + row, place, row_total)
+            stmts.append(reduced)
             found = [total * scale for total in found]
-        stmts.append(epilogue(cut.contraction, place, *found))
-        buffers = [totals] if staged is None else [totals, row_total]
-        stmt = when(flat < count * cut.side, block("finish", sequence(stmts), buffers))
-        return cut.inside(number, across, stmt)
+        stmts.append(store_results(cut.contraction, place, *found))
+        buffers = [totals] if rows_a is None else [totals, row_total]
+        stmt = when(flat < m * cut.block_n, block("finish", sequence(stmts), buffers))
+        return cut.guard_n(number, n_tile, stmt)
 
-    return loop("result", ceildiv(count * cut.side, cut.threads), element)
+    return loop("result", ceildiv(m * cut.block_n, cut.threads), element)

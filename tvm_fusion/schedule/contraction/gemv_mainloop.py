@@ -1,4 +1,13 @@
-"""The sums of one thread of a product of few rows: tiles are read, then used."""
+"""Main loop of a skinny GEMM on CUDA cores, for one thread: load tiles of A and B, then FMA.
+
+load(slot, k_tile):      B[part] tile, A[row] k's of the tile      vectors, global -> registers
+multiply(slot, k_tile):
+for part, for k in tile:
+a[row] = float32(A[row, k])
+for n in tile:  b = dequantized B[k, n];  acc[row, part, n] += a[row] * b
+quantized B with one scale per tile and column: products go to partial[row, n] first,
+then acc[row, part, n] += partial[row, n] * scale[n]
+"""
 
 from __future__ import annotations
 
@@ -7,190 +16,183 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..gpu.register_buffers import Registers
-from ..gpu.vector_loads import Elements
-from ..loops import Body, index, local, sequence, substitute, unrolled
-from .dequantize import common, has_integers, widened
-from .gemv_config import Slim
+from ...core.expressions import load
+from ...core.loops import Body, index, local, sequence, substitute, unrolled
+from ..gpu.register_buffers import RegisterBuffers
+from ..gpu.vector_loads import ElementLoads
+from .dequantize import common_factors, has_integers, widened
+from .gemv_config import GemvConfig
 
-Held = Callable[[ir.Expr, int, ir.Expr], ir.Expr]
+Source = Callable[[ir.Expr, int, ir.Expr], ir.Expr]
 
 
-class TileSums:
-    """What adds tiles to a thread's sums.
+class GemvMainloop:
+    """What adds tiles to a thread's accumulators.
 
     Parameters
     ----------
-    cut : Slim
+    cut : GemvConfig
         The product.
-    number, vector : Expr
+    block, n_tile : Expr
         The block, and the tile of columns in it.
-    sums : Var
-        Registers of the sums.
+    acc : Var
+        Registers of the accumulators.
     place : callable
-        Where a sum is in them, from its number: rows, then pieces, then columns.
+        Where an accumulator is in them, from its number in ``[m, parts, tile_n]``.
 
     Attributes
     ----------
     registers : list of Var
-        What holds tiles.
+        Buffers that hold tiles.
     """
 
     def __init__(
         self,
-        cut: Slim,
-        number: ir.Expr,
-        vector: ir.Expr,
-        sums: ir.Var,
+        cut: GemvConfig,
+        block: ir.Expr,
+        n_tile: ir.Expr,
+        acc: ir.Var,
         place: Callable[[ir.Expr], list[ir.Expr]],
     ) -> None:
-        self._cut, self._number, self._vector = cut, number, vector
-        self._sums, self._place = sums, place
+        self._cut, self._block, self._n_tile = cut, block, n_tile
+        self._acc, self._place = acc, place
         tile, stage, dtype = cut.tile, cut.contraction.stage, cut.contraction.dtype
         analyzer = tile.analyzer((*stage.axes, *stage.reduce))
-        values, weights = Elements(analyzer), Elements(analyzer)
-        terms = range(tile.terms)
-        self._values = [values.read(tile.at(cut.small, i, 0)) for i in terms]
-        self._weights = [
-            [weights.read(tile.at(cut.large, i, j)) for i in terms] for j in range(tile.width)
+        a, b = ElementLoads(analyzer), ElementLoads(analyzer)
+        self._a_values = [a.read(tile.at(cut.a, k, 0)) for k in range(tile.k)]
+        self._b_values = [
+            [b.read(tile.at(cut.b, k, n)) for k in range(tile.k)] for n in range(tile.n)
         ]
-        self._is_quantised = has_integers(cut.large) and dtype == "float32"
-        self._small = Registers(values.vectors(), cut.ahead * cut.count)
-        self._large = Registers(weights.vectors(), cut.ahead * cut.pieces)
-        self._value = local("values", [cut.count], dtype)
-        self._weight = local("weight", [1], dtype)
-        self._partial = local("partial", [cut.count * tile.width], dtype)
-        own = [self._value, self._weight, self._partial]
-        self.registers = [*self._large.arrays, *self._small.arrays, *own]
+        self._is_quantized = has_integers(cut.b) and dtype == "float32"
+        self._a = RegisterBuffers(a.vectors(), cut.stages * cut.m)
+        self._b = RegisterBuffers(b.vectors(), cut.stages * cut.parts)
+        self._a_value = local("values", [cut.m], dtype)
+        self._b_value = local("weight", [1], dtype)
+        self._partial = local("partial", [cut.m * tile.n], dtype)
+        own = [self._a_value, self._b_value, self._partial]
+        self.registers = [*self._b.arrays, *self._a.arrays, *own]
 
-    def read(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
-        """Read a tile of each piece, and what it meets of each row.
+    def load(self, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
+        """Load a tile of B for each part, and its k of each row of A, into a register slot."""
+        return sequence([self.load_b(slot, k_tile), self.load_a(slot, k_tile)])
 
-        Parameters
-        ----------
-        slot : Expr
-            Which of the tiles that are held at once it becomes.
-        step : Expr
-            Which tile of the column it is.
-        """
-        return sequence([self.take(slot, step), self.read_rows(slot, step)])
-
-    def read_rows(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
-        """Read what a tile meets of each row."""
+    def load_a(self, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
+        """Load a tile's k of each row of A."""
 
         def row(r: ir.Expr) -> tirx.Stmt:
-            return self._small.fill(slot * self._cut.count + r, self._at(r, 0, step))
+            return self._a.fill(slot * self._cut.m + r, self._at(r, 0, k_tile))
 
         return self._rows(row)
 
-    def take(self, slot: ir.Expr, step: ir.Expr, held: Held | None = None) -> tirx.Stmt:
-        """Read a tile of each piece where the large factor lies, or where else it is held.
+    def load_b(self, slot: ir.Expr, k_tile: ir.Expr, source: Source | None = None) -> tirx.Stmt:
+        """Load a tile of B for each part.
 
         Parameters
         ----------
-        slot, step : Expr
-            As of :meth:`read`.
-        held : callable, optional
-            Gives an element by piece, vector and lane.
+        slot, k_tile : Expr
+            The register slot, and the tile's number along K.
+        source : callable, optional
+            Gives an element by part, vector and lane where B was staged; otherwise it is read
+            from global memory.
         """
         cut = self._cut
 
-        def piece(p: ir.Expr) -> tirx.Stmt:
-            source = None if held is None else partial(held, p)
-            return self._large.fill(slot * cut.pieces + p, self._at(0, p, step), source)
+        def one(p: ir.Expr) -> tirx.Stmt:
+            staged = None if source is None else partial(source, p)
+            return self._b.fill(slot * cut.parts + p, self._at(0, p, k_tile), staged)
 
-        return unrolled("piece", cut.pieces, piece)
+        return self._parts(one)
 
     def each_vector(
-        self, step: ir.Expr, body: Callable[[ir.Expr, int, ir.TensorLoad], tirx.Stmt]
+        self, k_tile: ir.Expr, body: Callable[[ir.Expr, int, ir.TensorLoad], tirx.Stmt]
     ) -> tirx.Stmt:
-        """Do something for the first element of every vector of a tile, by piece and number."""
+        """Write ``body(part, vector, first element)`` for all vectors of a tile of B."""
 
-        def piece(p: ir.Expr) -> tirx.Stmt:
-            here = self._at(0, p, step)
-            firsts = [substitute(v.load(index(0)), here) for v in self._large.vectors]
+        def one(p: ir.Expr) -> tirx.Stmt:
+            here = self._at(0, p, k_tile)
+            firsts = [substitute(v.load(index(0)), here) for v in self._b.vectors]
             return sequence([body(p, number, first) for number, first in enumerate(firsts)])
 
-        return unrolled("piece", self._cut.pieces, piece)
+        return self._parts(one)
 
-    def use(self, slot: ir.Expr, step: ir.Expr) -> tirx.Stmt:
-        """Add what :meth:`read` has read."""
-        return unrolled("piece", self._cut.pieces, lambda p: self._piece(slot, p, step))
+    def multiply(self, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
+        """Multiply and add what :meth:`load` has loaded."""
+        return self._parts(lambda p: self._multiply_part(slot, p, k_tile))
 
-    def _piece(self, slot: ir.Expr, piece: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+    def _multiply_part(self, slot: ir.Expr, part: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         cut = self._cut
-        copy, here = slot * cut.pieces + piece, self._at(0, piece, step)
-        columns = [self._computed(column, copy) for column in self._weights]
+        copy, here = slot * cut.parts + part, self._at(0, part, k_tile)
+        columns = [self._dequantized(column, copy) for column in self._b_values]
         one = [index(0)]
 
-        def hold(weight: ir.Expr) -> tirx.Stmt:
-            value = substitute(self._large.values(weight, copy), here)
-            return tirx.BufferStore(self._weight, value, one)
+        def hold_b(b: ir.Expr) -> tirx.Stmt:
+            value = substitute(self._b.values(b, copy), here)
+            return tirx.BufferStore(self._b_value, value, one)
 
-        def take(value: ir.Expr) -> tirx.Stmt:
+        def hold_a(a: ir.Expr) -> tirx.Stmt:
             def row(r: ir.Expr) -> tirx.Stmt:
-                held = self._given(value, slot, r, step)
-                return tirx.BufferStore(self._value, self._widened(held), [r])
+                held = self._a.values(a, slot * cut.m + r)
+                value = self._cast(substitute(held, self._at(r, 0, k_tile)))
+                return tirx.BufferStore(self._a_value, value, [r])
 
             return self._rows(row)
 
-        def add(column: int, is_scaled: bool, is_first: bool) -> tirx.Stmt:
+        def fma(n: int, is_scaled: bool, is_first: bool) -> tirx.Stmt:
             def row(r: ir.Expr) -> tirx.Stmt:
-                summand = load(self._value, [r]) * load(self._weight, one)
+                product = load(self._a_value, [r]) * load(self._b_value, one)
                 if is_scaled and is_first:
-                    return tirx.BufferStore(self._partial, summand, self._part(r, column))
+                    return tirx.BufferStore(self._partial, product, self._partial_place(r, n))
                 if is_scaled:
-                    return _add(self._partial, self._part(r, column), summand)
-                return _add(self._sums, self._total(r, piece, column), summand)
+                    return _add(self._partial, self._partial_place(r, n), product)
+                return _add(self._acc, self._acc_place(r, part, n), product)
 
             return self._rows(row)
 
-        def add_scaled(column: int) -> tirx.Stmt:
+        def fma_scaled(n: int) -> tirx.Stmt:
             def row(r: ir.Expr) -> tirx.Stmt:
-                summand = load(self._partial, self._part(r, column)) * load(self._weight, one)
-                return _add(self._sums, self._total(r, piece, column), summand)
+                product = load(self._partial, self._partial_place(r, n)) * load(self._b_value, one)
+                return _add(self._acc, self._acc_place(r, part, n), product)
 
             return self._rows(row)
 
         stmts = []
-        for term, value in enumerate(self._values):
-            stmts.append(take(value))
-            for column, (weights, scale) in enumerate(columns):
-                stmts += [hold(weights[term]), add(column, scale is not None, term == 0)]
-        for column, (_, scale) in enumerate(columns):
+        for k, a in enumerate(self._a_values):
+            stmts.append(hold_a(a))
+            for n, (values, scale) in enumerate(columns):
+                stmts += [hold_b(values[k]), fma(n, scale is not None, k == 0)]
+        for n, (_, scale) in enumerate(columns):
             if scale is not None:
-                stmts += [hold(scale), add_scaled(column)]
+                stmts += [hold_b(scale), fma_scaled(n)]
         return sequence(stmts)
 
-    def _given(self, value: ir.Expr, slot: ir.Expr, row: ir.Expr, step: ir.Expr) -> ir.Expr:
-        """Express what is over elements of a row by registers."""
-        held = self._small.values(value, slot * self._cut.count + row)
-        return substitute(held, self._at(row, 0, step))
-
-    def _computed(
+    def _dequantized(
         self, column: Sequence[ir.Expr], copy: ir.Expr
     ) -> tuple[list[ir.Expr], ir.Expr | None]:
-        """Express the weights of a column of the tile, and what multiplies all their products."""
-        if not self._is_quantised:
-            return [self._widened(weight) for weight in column], None
-        return common([widened(w, lambda e: self._large.word(e, copy)) for w in column])
+        """Express the values of a column of the tile, and the scale that all of them share."""
+        if not self._is_quantized:
+            return [self._cast(value) for value in column], None
+        return common_factors([widened(v, lambda e: self._b.word(e, copy)) for v in column])
 
-    def _widened(self, value: ir.Expr) -> ir.Expr:
+    def _cast(self, value: ir.Expr) -> ir.Expr:
         return tirx.Cast(self._cut.contraction.dtype, value)
 
-    def _at(self, row: ir.Expr | int, piece: ir.Expr | int, step: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        place = self._cut.place(self._number, row, piece, self._vector)
-        return place | {self._cut.tile.down: step}
+    def _at(
+        self, row: ir.Expr | int, part: ir.Expr | int, k_tile: ir.Expr
+    ) -> dict[ir.Var, ir.Expr]:
+        place = self._cut.axes_at(self._block, row, part, self._n_tile)
+        return place | {self._cut.tile.k_tile: k_tile}
 
     def _rows(self, body: Body) -> tirx.Stmt:
-        return unrolled("row", self._cut.count, body)
+        return unrolled("row", self._cut.m, body)
 
-    def _total(self, row: ir.Expr, piece: ir.Expr, column: int) -> list[ir.Expr]:
-        return self._place((row * self._cut.pieces + piece) * self._cut.width + column)
+    def _parts(self, body: Body) -> tirx.Stmt:
+        return unrolled("piece", self._cut.parts, body)
 
-    def _part(self, row: ir.Expr, column: int) -> list[ir.Expr]:
-        return [row * self._cut.width + column]
+    def _acc_place(self, row: ir.Expr, part: ir.Expr, n: int) -> list[ir.Expr]:
+        return self._place((row * self._cut.parts + part) * self._cut.tile_n + n)
+
+    def _partial_place(self, row: ir.Expr, n: int) -> list[ir.Expr]:
+        return [row * self._cut.tile_n + n]
 
 
 def _add(buffer: ir.Var, place: list[ir.Expr], value: ir.Expr) -> tirx.Stmt:

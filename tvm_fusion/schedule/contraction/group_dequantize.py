@@ -1,7 +1,9 @@
-"""Sums of groups of small integers on tensor cores, before their scales multiply them.
+"""Group-wise dequantization on tensor cores: sums of a group of integers, scaled afterwards.
 
-Integers are in halves as they were in words. What all of them are too large by is one number for
-many, so that its products are summed once for all columns, and sums of columns start from that.
+Weights are f16x2 with a bias, w = bias + q / scale (see dequantize_f16x2). Per group of k:
+bias_sums = mma(-bias, A)              once for all columns with the same bias
+group     = bias_sums + mma(w, A)      = sum of A * q / scale
+acc      += scale * group scale * group                                     float32
 """
 
 from __future__ import annotations
@@ -11,130 +13,129 @@ from itertools import groupby
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..gpu.mma import CHUNK, SUMS, multiply
-from ..loops import index, local, sequence, unrolled
-from .dequantize_f16x2 import Part
-from .skinny_mma_config import FragmentSlim
+from ...core.expressions import load
+from ...core.loops import index, local, sequence, unrolled
+from ..gpu.mma import ACCUMULATORS, K_PER_THREAD, mma_m16n8k16
+from .dequantize_f16x2 import Encoding
+from .skinny_mma_config import SkinnyMmaConfig
 
 
-class GroupSums:
-    """A thread's sums of one group of terms.
+class GroupAccumulators:
+    """A thread's accumulators of one quantization group.
 
     Parameters
     ----------
-    cut : FragmentSlim
+    cut : SkinnyMmaConfig
         The product.
-    parts : sequence of sequence of Part
-        Of each column how the terms of each instruction are written.
+    encodings : sequence of sequence of Encoding
+        Of each column the encoding of the k of each instruction.
 
     Attributes
     ----------
     buffers : list of Var
-        What holds them.
+        Their buffers.
     """
 
-    def __init__(self, cut: FragmentSlim, parts: Sequence[Sequence[Part]]) -> None:
+    def __init__(self, cut: SkinnyMmaConfig, encodings: Sequence[Sequence[Encoding]]) -> None:
         self._cut = cut
-        by_chunk = [*zip(*parts, strict=True)]
+        by_chunk = [*zip(*encodings, strict=True)]
+        # Instructions whose columns are encoded alike add to the same accumulators.
         self._runs = [
             (columns, [chunk for chunk, _ in some])
             for columns, some in groupby(enumerate(by_chunk), key=lambda pair: pair[1])
         ]
-        noughts = dict.fromkeys(part.nought for columns, _ in self._runs for part in columns)
-        self._places = {nought: n * CHUNK for n, nought in enumerate(noughts)}
-        starts = dict.fromkeys(self._start(run, pair) for run, pair in self._pairs())
-        self._starts = {start: n * cut.eights * SUMS for n, start in enumerate(starts)}
-        size = cut.kept // cut.pieces
-        self._noughts = local("noughts", [cut.threads, len(self._places) * CHUNK], cut.half)
-        self._zeros = local(
-            "zeros", [cut.threads, len(self._starts) * cut.eights * SUMS], "float32"
-        )
-        self._sums = local("group", [cut.threads, len(self._runs) * size], "float32")
-        self.buffers = [self._noughts, self._zeros, self._sums]
+        biases = dict.fromkeys(code.bias for columns, _ in self._runs for code in columns)
+        self._bias_places = {bias: n * K_PER_THREAD for n, bias in enumerate(biases)}
+        starts = dict.fromkeys(self._biases_of(run, pair) for run, pair in self._pairs())
+        size = cut.n8 * ACCUMULATORS
+        self._starts = {start: n * size for n, start in enumerate(starts)}
+        threads, per_run = cut.threads, cut.accumulators // cut.parts
+        self._biases = local("noughts", [threads, len(biases) * K_PER_THREAD], cut.half)
+        self._bias_sums = local("zeros", [threads, len(starts) * size], "float32")
+        self._group = local("group", [threads, len(self._runs) * per_run], "float32")
+        self.buffers = [self._biases, self._bias_sums, self._group]
 
     def begin(self, thread: ir.Expr) -> tirx.Stmt:
-        """Write down what is subtracted."""
+        """Write the fragments of negative biases."""
         return sequence(
             [
-                tirx.BufferStore(self._noughts, tirx.const(-nought, self._cut.half), [thread, n])
-                for nought, first in self._places.items()
-                for n in map(index, range(first, first + CHUNK))
+                tirx.BufferStore(self._biases, tirx.const(-bias, self._cut.half), [thread, n])
+                for bias, first in self._bias_places.items()
+                for n in map(index, range(first, first + K_PER_THREAD))
             ]
         )
 
-    def add_up(
+    def multiply(
         self,
         thread: ir.Expr,
-        column: Callable[[int, int], ir.TensorLoad],
-        row: Callable[[ir.Expr, int], ir.TensorLoad],
+        b_frag: Callable[[int, int], ir.TensorLoad],
+        a_frag: Callable[[ir.Expr, int], ir.TensorLoad],
     ) -> tirx.Stmt:
-        """Add up products.
+        """Sum up one group.
 
         Parameters
         ----------
         thread : Expr
-            Whose.
-        column : callable
-            Gives the first of a column's terms of an instruction.
-        row : callable
-            Gives the first of some eight rows' terms of one.
+            The thread.
+        b_frag, a_frag : callable
+            Give the first element of a column's, or of an n8's, fragment of an instruction.
         """
         half = self._cut.half
 
-        def eight(number: ir.Expr) -> tirx.Stmt:
+        def fragment(n8: ir.Expr) -> tirx.Stmt:
             stmts = []
-            for (run, low, high), first in self._starts.items():
-                place = first + number * SUMS
-                zeros = load(self._zeros, [thread, place])
-                stmts.append(self._cleared(thread, place))
-                both = [load(self._noughts, [thread, index(self._places[n])]) for n in (low, high)]
+            for (run, *pair_biases), first in self._starts.items():
+                place = first + n8 * ACCUMULATORS
+                acc = load(self._bias_sums, [thread, place])
+                stmts.append(self._clear(thread, place))
+                biases = [
+                    load(self._biases, [thread, index(self._bias_places[b])]) for b in pair_biases
+                ]
                 chunks = self._runs[run][1]
-                stmts += [multiply(half, zeros, both, row(number, chunk)) for chunk in chunks]
+                stmts += [mma_m16n8k16(half, acc, biases, a_frag(n8, chunk)) for chunk in chunks]
             for run, pair in self._pairs():
-                place = self._place(run, number, pair)
-                start = self._starts[self._start(run, pair)] + number * SUMS
-                stmts.append(self._copied(thread, place, start))
-                sums = load(self._sums, [thread, place])
+                place = self._place(run, n8, pair)
+                start = self._starts[self._biases_of(run, pair)] + n8 * ACCUMULATORS
+                stmts.append(self._copy(thread, place, start))
+                acc = load(self._group, [thread, place])
                 for chunk in self._runs[run][1]:
-                    both = [column(2 * pair + side, chunk) for side in range(2)]
-                    stmts.append(multiply(half, sums, both, row(number, chunk)))
+                    columns = [b_frag(2 * pair + side, chunk) for side in range(2)]
+                    stmts.append(mma_m16n8k16(half, acc, columns, a_frag(n8, chunk)))
             return sequence(stmts)
 
-        return unrolled("eight", self._cut.eights, eight)
+        return unrolled("eight", self._cut.n8, fragment)
 
     def value(self, thread: ir.Expr, number: int, column: int) -> ir.Expr:
-        """Give one of a thread's sums, of some column."""
-        size = self._cut.kept // self._cut.pieces
+        """Give an accumulator of a column, in units of the group's scale."""
+        size = self._cut.accumulators // self._cut.parts
         found = tirx.const(0.0)
         for run, (columns, _) in enumerate(self._runs):
-            own = load(self._sums, [thread, index(run * size + number)])
-            found = found + own * tirx.const(columns[column].factor, "float32")
+            own = load(self._group, [thread, index(run * size + number)])
+            found = found + own * tirx.const(columns[column].scale, "float32")
         return found
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         for run in range(len(self._runs)):
-            for pair in range(self._cut.width // 2):
+            for pair in range(self._cut.tile_n // 2):
                 yield run, pair
 
-    def _start(self, run: int, pair: int) -> tuple[int, float, float]:
-        """Say from what sums of two columns start: terms' sums times these numbers."""
+    def _biases_of(self, run: int, pair: int) -> tuple[int, float, float]:
+        """Give the biases of a pair of columns, which their bias sums are known by."""
         low, high = self._runs[run][0][2 * pair : 2 * pair + 2]
-        return run, low.nought, high.nought
+        return run, low.bias, high.bias
 
-    def _place(self, run: int, eight: ir.Expr, pair: int) -> ir.Expr:
-        pairs = self._cut.width // 2
-        return ((run * self._cut.eights + eight) * pairs + pair) * SUMS
+    def _place(self, run: int, n8: ir.Expr, pair: int) -> ir.Expr:
+        return ((run * self._cut.n8 + n8) * (self._cut.tile_n // 2) + pair) * ACCUMULATORS
 
-    def _cleared(self, thread: ir.Expr, first: ir.Expr) -> tirx.Stmt:
+    def _clear(self, thread: ir.Expr, first: ir.Expr) -> tirx.Stmt:
         def one(i: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(self._zeros, tirx.const(0.0), [thread, first + i])
+            return tirx.BufferStore(self._bias_sums, tirx.const(0.0), [thread, first + i])
 
-        return unrolled("sum", SUMS, one)
+        return unrolled("sum", ACCUMULATORS, one)
 
-    def _copied(self, thread: ir.Expr, first: ir.Expr, start: ir.Expr) -> tirx.Stmt:
+    def _copy(self, thread: ir.Expr, first: ir.Expr, start: ir.Expr) -> tirx.Stmt:
         def one(i: ir.Expr) -> tirx.Stmt:
-            zeros = load(self._zeros, [thread, start + i])
-            return tirx.BufferStore(self._sums, zeros, [thread, first + i])
+            value = load(self._bias_sums, [thread, start + i])
+            return tirx.BufferStore(self._group, value, [thread, first + i])
 
-        return unrolled("sum", SUMS, one)
+        return unrolled("sum", ACCUMULATORS, one)

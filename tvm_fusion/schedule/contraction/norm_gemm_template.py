@@ -1,4 +1,4 @@
-"""The template for norms that go into the matrix product behind them."""
+"""The template of norms that are fused into the GEMM behind them, on CPUs."""
 
 from __future__ import annotations
 
@@ -8,51 +8,49 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
-from ...fusion.group import Group
-from ...fusion.program import Stage, Unstructured
+from ...program.group import Group
+from ...program.stage import Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..register_tile import VectorUnit
 from ..rows.passes import lanes_are_rows
 from ..rows.row_program import row_program
-from ..template import Claim, Emission, Refusal, Template
-from .blocking import computing
-from .gemm_cpu import tiles_cpu
-from .gemm_view import Roles, roles
-from .norm_prologue import RowPrologue, row_prologue
+from .blocking import norm_blocking
+from .gemm_cpu import gemm_cpu
+from .gemm_view import GemmView, gemm_view
+from .norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from .operands import SumOfProducts, analyse
 from .packed_weights_cpu import packable
-from .row_propose import row_product_proposals
-from .template import constants_of, unpacked_pieces
+from .template import constants_of, refuse_unpacked_split
 
-FAR = 6  # operations that take as long as an element of the right factor from a far cache
+FAR = 6  # operations that take as long as an element of B from a far cache
 
 
-class RowContraction(Template):
-    """A matrix product of rows that other reductions compute: norm into GEMM.
+class NormGemm(Template):
+    """A GEMM with a norm prologue.
 
-    Every task computes the rows of its block itself: tasks that divide the columns compute them
-    again, and tasks that divide the rows read all columns again. For a few rows that is less than
-    a kernel of their own.
+    Every task normalizes the rows of its block itself: tasks that split N repeat that, and tasks
+    that split M read all of B again. For a few rows that is cheaper than a kernel of their own.
     """
 
     name = "row_contraction"
 
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
-        """Claim reductions over rows, then one contraction with maps of its sum."""
+        """Claim reductions over rows, then one GEMM with epilogues."""
         if device.kind != "llvm":
             return Refusal("not_mine", "This template fuses a norm prologue on CPUs only.")
-        read = _read(group)
+        read = _analysed(group)
         if isinstance(read, Refusal):
             return read
         before, after = read.prologue.rows.stages, read.stages
         product = read.contraction.stage
-        rows = points(before[-1]) // read.prologue.terms
+        rows = points(before[-1]) // read.prologue.k
         columns = points(product) // rows
         unit = VectorUnit((device.vector_bits or 128) // 32, 32)
-        blocks, chunks = computing(rows, columns, read.prologue.terms, 1, unit, device.cores)
+        blocks, chunks = norm_blocking(rows, columns, read.prologue.k, 1, unit, device.cores)
         again = (blocks - 1) * columns * terms(product)
         return Claim(
             self,
@@ -64,15 +62,15 @@ class RowContraction(Template):
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Write the kernel."""
+        """Schedule the kernel."""
         group = claim.group
-        read = _read(group)
+        read = _analysed(group)
         if isinstance(read, Refusal):
             raise RuntimeError(read.sentence)
-        func, packing = tiles_cpu(
+        func, packing = gemm_cpu(
             group.program,
             read.contraction,
-            read.matrices,
+            read.view,
             _packable_constants(group, read.prologue),
             target,
             read.prologue,
@@ -80,19 +78,19 @@ class RowContraction(Template):
         return replace(Emission.one(func, group), packing=packing)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
-        """Name products with the reductions that their rows come from."""
-        return row_product_proposals(graph) if device.kind == "llvm" else ()
+        """Name GEMMs with the reductions of their norm prologues."""
+        return norm_gemm_proposals(graph) if device.kind == "llvm" else ()
 
 
 @dataclass(frozen=True)
-class _Read:
-    prologue: RowPrologue
+class _Analysed:
+    prologue: NormPrologue
     contraction: SumOfProducts
-    matrices: Roles
+    view: GemmView
     stages: tuple[Stage, ...]
 
 
-def _read(group: Group) -> _Read | Refusal:
+def _analysed(group: Group) -> _Analysed | Refusal:
     try:
         program = group.program
     except Unstructured as reason:
@@ -100,7 +98,7 @@ def _read(group: Group) -> _Read | Refusal:
     reductions = sum(not stage.is_map for stage in program.stages)
     if reductions < 2:
         return Refusal("not_mine", f"There are {reductions} reductions, not several.")
-    prologue = row_prologue(program)
+    prologue = norm_prologue(program)
     if isinstance(prologue, Refusal):
         return prologue
     refusal = too_many_parameters(program) or inlined_size(prologue.product)
@@ -110,32 +108,32 @@ def _read(group: Group) -> _Read | Refusal:
     contraction = analyse(prologue.product, stages)
     if isinstance(contraction, Refusal):
         return contraction
-    matrices = roles(contraction)
+    view = gemm_view(contraction)
     name = contraction.stage.name
-    if matrices is None or not _are_rows_of(matrices, prologue):
+    if view is None or not _is_prologue_a(view, prologue):
         return Refusal("not_mine", f"{name} is no matrix product of the rows.")
-    refusal = unpacked_pieces(group, contraction)
+    refusal = refuse_unpacked_split(group, contraction)
     if refusal is not None:
         return refusal
     constants = _packable_constants(group, prologue)
-    if not matrices.rows and packable(contraction, matrices, constants) is None:
+    if not view.m_axes and packable(contraction, view, constants) is None:
         return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
     if lanes_are_rows(row_program(prologue.rows)):
         return Refusal("rows_across", "Rows are not contiguous in memory.")
-    return _Read(prologue, contraction, matrices, stages)
+    return _Analysed(prologue, contraction, view, stages)
 
 
-def _packable_constants(group: Group, prologue: RowPrologue) -> frozenset[ir.Var]:
-    """Return the constants that the rows do not read: a packed one is passed in no other form."""
+def _packable_constants(group: Group, prologue: NormPrologue) -> frozenset[ir.Var]:
+    """Return the constants that the rows do not read: packed, they have no other form."""
     return constants_of(group) - set(prologue.rows.inputs)
 
 
-def _are_rows_of(matrices: Roles, prologue: RowPrologue) -> bool:
-    """Whether a product's rows are the prologue's, and its left factor nothing but these."""
-    if not isinstance(matrices.left, ir.TensorLoad):
+def _is_prologue_a(view: GemmView, prologue: NormPrologue) -> bool:
+    """Whether a GEMM's A is nothing but the rows of the prologue."""
+    if not isinstance(view.a, ir.TensorLoad):
         return False
-    if not matrices.left.source.same_as(prologue.operand):
+    if not view.a.source.same_as(prologue.operand):
         return False
-    given = [i for i in matrices.left.indices if not isinstance(i, tirx.IntImm)]
-    axes = [a.var for a in (*matrices.rows, *matrices.reduce)]
+    given = [i for i in view.a.indices if not isinstance(i, tirx.IntImm)]
+    axes = [a.var for a in (*view.m_axes, *view.k_axes)]
     return len(given) == len(axes) and all(i.same_as(a) for i, a in zip(given, axes, strict=True))

@@ -1,37 +1,44 @@
-"""A left operand that is a row program: a norm, or what else needs whole rows of another tensor.
+"""Norm prologue of a GEMM on a CPU: A is a row program, such as a layer norm of another tensor.
 
-Each task computes the rows of its block before the product reads them, so that they never reach
-memory. Tasks that share rows compute them anew.
+Each task normalizes the rows of its block before the GEMM reads them, so that they never reach
+memory. Tasks that share rows normalize them again.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load, loads, variables
-from ...fusion.program import Axis, Program, Stage
-from ..loops import constant, substitute
-from ..template import Refusal
-from .operands import factors_of, is_contraction
+from ..._tvm.buffer import declare
+from ...core.expressions import load, loads, variables
+from ...core.loops import constant, substitute
+from ...core.template import Refusal
+from ...ecg.graph import Graph, Operator
+from ...program.contractions import is_contraction, operands_of
+from ...program.program import Program
+from ...program.stage import Axis, Stage
+from ..proposals import LIGHT, in_order, reached, reductions
+
+MAX_BEFORE = 48  # operators that are followed back from a GEMM
+LEVELS = 3  # dependent reductions, such as mean, variance and what guards them
 
 
 @dataclass(frozen=True)
-class RowPrologue:
-    """A program cut in two: rows, and the product that reads them.
+class NormPrologue:
+    """A program cut in two: the rows of A, and the GEMM that reads them.
 
     Attributes
     ----------
     rows : Program
         Reductions over rows, and maps of them; its last output is ``operand``.
     product : Program
-        One contraction of ``operand``, the last of its inputs.
+        The GEMM, with ``operand`` as the last input.
     operand : Var
-        The left operand: a buffer of the rows' axes, then of the terms.
+        A: a buffer of the rows' axes, then of K.
     """
 
     rows: Program
@@ -39,13 +46,13 @@ class RowPrologue:
     operand: ir.Var
 
     @property
-    def terms(self) -> int:
+    def k(self) -> int:
         """Elements of a row."""
         return math.prod(int(d) for d in self.operand.ty.shape[self.rows.rows :])
 
 
-def row_prologue(program: Program) -> RowPrologue | Refusal:
-    """Cut a program whose last reduction is a contraction of rows that the others compute.
+def norm_prologue(program: Program) -> NormPrologue | Refusal:
+    """Cut a program whose last reduction is a GEMM of rows that the others compute.
 
     Parameters
     ----------
@@ -55,7 +62,7 @@ def row_prologue(program: Program) -> RowPrologue | Refusal:
     Returns
     -------
     RowPrologue or Refusal
-        The refusal says what is different.
+        The refusal tells the difference.
     """
     reductions = [s for s in program.stages if not s.is_map]
     contractions = [s for s in reductions if is_contraction(s)]
@@ -67,20 +74,20 @@ def row_prologue(program: Program) -> RowPrologue | Refusal:
     after = _depending(program, stage)
     before = [s for s in program.stages if s not in after]
     computed = {t for s in before for t in s.targets}
-    factor = _factor(stage, computed)
-    if factor is None or any(
+    operand_a = _computed_operand(stage, computed)
+    if operand_a is None or any(
         x.source in computed for s in after for x in s.loads if s is not stage
     ):
         return Refusal("not_mine", f"More than one operand of {stage.name} needs reductions.")
     rows = stage.axes[: program.rows]
     axes = (*rows, *stage.reduce)
-    if variables(factor) & {a.var for a in stage.axes} - {a.var for a in rows}:
+    if variables(operand_a) & {a.var for a in stage.axes} - {a.var for a in rows}:
         return Refusal("not_mine", f"The columns of {stage.name} need rows of their own.")
     if any(constant(a.extent) is None for a in stage.reduce):
         return Refusal("row_too_long", f"The terms of {stage.name} are not known.")
     shape = [a.extent for a in axes]
-    operand = declare(shape, str(factor.ty.dtype), "rows")
-    swapped = swap(stage, factor, load(operand, [a.var for a in axes]))
+    operand = declare(shape, str(operand_a.ty.dtype), "rows")
+    replaced = replace_operand(stage, operand_a, load(operand, [a.var for a in axes]))
     written = [b for b in program.outputs if b in computed]
     fresh = tuple(Axis(tirx.Var(a.var.name, "int64"), a.extent) for a in axes)
     place = {a.var: f.var for a, f in zip(axes, fresh, strict=True)}
@@ -90,11 +97,11 @@ def row_prologue(program: Program) -> RowPrologue | Refusal:
         (),
         (operand,),
         (tuple(f.var for f in fresh),),
-        (substitute(factor, place),),
+        (substitute(operand_a, place),),
         None,
     )
-    product_stages = tuple(swapped if s is stage else s for s in after)
-    return RowPrologue(
+    product_stages = tuple(replaced if s is stage else s for s in after)
+    return NormPrologue(
         _program(program, (*before, copy), (*written, operand)),
         replace(
             program,
@@ -122,19 +129,65 @@ def _depending(program: Program, stage: Stage) -> list[Stage]:
     return found
 
 
-def _factor(stage: Stage, computed: set[ir.Var]) -> ir.Expr | None:
-    """Find the one factor that reads what other stages compute."""
-    factors = [f for f in factors_of(stage) or () if any(x.source in computed for x in loads(f))]
+def _computed_operand(stage: Stage, computed: set[ir.Var]) -> ir.Expr | None:
+    """Find the only operand that reads what other stages compute."""
+    factors = [f for f in operands_of(stage) or () if any(x.source in computed for x in loads(f))]
     return factors[0] if len(factors) == 1 else None
 
 
-def swap(stage: Stage, factor: ir.Expr, other: ir.Expr) -> Stage:
-    """Put another expression in a factor's place."""
+def replace_operand(stage: Stage, operand: ir.Expr, other: ir.Expr) -> Stage:
+    """Replace an operand of a stage by another expression."""
 
     def swap(node: ir.Expr) -> ir.Expr:
-        return other if node.same_as(factor) else node
+        return other if node.same_as(operand) else node
 
     values = tuple(
-        tvm_ffi.structural_map(v, (type(factor), swap), order="post") for v in stage.values
+        tvm_ffi.structural_map(v, (type(operand), swap), order="post") for v in stage.values
     )
     return replace(stage, values=values)
+
+
+def norm_gemm_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
+    """Name sets of operators: a GEMM, the nearest reductions before it, and the path between.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where to look.
+
+    Yields
+    ------
+    tuple of Operator
+        First with the nearest reductions alone, then with those that they need in turn.
+    """
+    stages = {op: reductions(op) for op in graph.operators}
+    for op, found in stages.items():
+        if len(found) == 1 and is_contraction(found[0]):
+            inside = {op}
+            for _ in range(LEVELS):
+                more = _nearest(graph, inside, stages)
+                if not more:
+                    break
+                inside |= more
+                yield in_order(inside)
+
+
+def _nearest(
+    graph: Graph, inside: set[Operator], stages: dict[Operator, list[Stage]]
+) -> set[Operator]:
+    """Find the reductions that only light operators separate from a set, and those operators."""
+    above: dict[Operator, None] = {}
+    frontier = list(inside)
+    nearest = []
+    while frontier and len(above) < MAX_BEFORE:
+        for op in graph.predecessors(frontier.pop(0)):
+            if op in above or op in inside:
+                continue
+            if stages[op] and not any(map(is_contraction, stages[op])):
+                nearest.append(op)
+            elif op.type not in LIGHT:
+                continue
+            else:
+                frontier.append(op)
+            above[op] = None
+    return reached(nearest, graph.successors, above)

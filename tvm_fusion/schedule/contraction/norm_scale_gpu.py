@@ -1,7 +1,7 @@
-"""Sums over the rows of a product's small factor, gathered while the product walks over them.
+"""Matching of an RMS norm prologue whose scale commutes with the GEMM behind it.
 
-``sum_k (x[k] * r * g[k]) * w[k, n]`` is ``r`` times ``sum_k (x[k] * g[k]) * w[k, n]``, and where
-``r`` needs a sum over ``x``, as in an RMS norm, both sums are known at the end of the same walk.
+``sum_k (x[k] * r * g[k]) * w[k, n]`` is ``r * sum_k (x[k] * g[k]) * w[k, n]``. Where ``r`` needs a
+sum over ``x``, as in an RMS norm, one pass over K gathers both sums, and the epilogue scales.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from operator import mul
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Program, Stage
+from ...core.expressions import loads, variables
+from ...core.loops import constant, substitute
+from ...core.template import Refusal
+from ...program.contractions import is_contraction, operands_of
+from ...program.program import Program
+from ...program.stage import Stage
 from ..address import same
-from ..loops import constant, substitute
-from ..template import Refusal
 from .dequantize import factors, widened
-from .norm_prologue import swap
-from .operands import SumOfProducts, analyse, factors_of, is_contraction
+from .norm_prologue import replace_operand
+from .operands import SumOfProducts, analyse
 
 
 @dataclass(frozen=True)
-class RowSum:
-    """A sum over each row, and what it makes of the product's sums.
+class NormScale:
+    """A sum over each row of A, and the scale of the row's results that it gives.
 
     Attributes
     ----------
@@ -34,15 +36,15 @@ class RowSum:
     term : Expr
         A summand, over the axes of the product.
     scale : Expr
-        What multiplies the product's sums.
+        The factor of the row's results.
     """
 
     total: ir.TensorLoad
     term: ir.Expr
     scale: ir.Expr
 
-    def of(self, place: Sequence[ir.Expr], total: ir.Expr, stage: Stage) -> ir.Expr:
-        """Express the scale at a place of the product's axes, where the sum is known."""
+    def at(self, place: Sequence[ir.Expr], total: ir.Expr, stage: Stage) -> ir.Expr:
+        """Express the scale at a place of the product's axes, given the value of the sum."""
         axes = dict(zip((a.var for a in stage.axes), place, strict=True))
 
         def swap(load: ir.TensorLoad) -> ir.Expr:
@@ -51,10 +53,10 @@ class RowSum:
         return substitute(self.scale, axes, swap)
 
 
-def with_row_sum(
+def with_norm_scale(
     program: Program, stages: Sequence[Stage]
-) -> tuple[SumOfProducts, RowSum] | Refusal:
-    """Read a program of two reductions as a product of rows that a sum over them scales.
+) -> tuple[SumOfProducts, NormScale] | Refusal:
+    """Read a program of two reductions as a GEMM whose rows a row reduction scales.
 
     Parameters
     ----------
@@ -68,38 +70,38 @@ def with_row_sum(
         "It is not a matrix product with rows scaled by a row reduction (norm prologue).",
     )
     first, product = (s for s in stages if not s.is_map)
-    given = factors_of(product)
+    given = operands_of(product)
     if given is None or is_contraction(first) or not is_contraction(product):
         return unlike
     (target, *others), term = first.targets, _summand(first)
-    small = [f for f in given if any(x.source.same_as(target) for x in loads(f))]
+    normed = [f for f in given if any(x.source.same_as(target) for x in loads(f))]
     readers = [s for s in stages if s is not first and target in s.reads]
-    if term is None or others or len(small) != 1 or readers != [product]:
+    if term is None or others or len(normed) != 1 or readers != [product]:
         return unlike
-    total = next(x for x in loads(small[0]) if x.source.same_as(target))
+    total = next(x for x in loads(normed[0]) if x.source.same_as(target))
     place = _place(first, product, total)
     if target in program.outputs or place is None:
         return unlike
-    terms = {a.var for a in product.reduce}
+    k_vars = {a.var for a in product.reduce}
     split: dict[bool, list[ir.Expr]] = {False: [], True: []}
-    for factor in factors(widened(small[0], lambda _: None)):
-        split[bool(variables(factor) & terms)].append(factor)
-    rest, scale = split[True], split[False]
-    if not rest or not scale:
+    for factor in factors(widened(normed[0], lambda _: None)):
+        split[bool(variables(factor) & k_vars)].append(factor)
+    varying, constant_in_k = split[True], split[False]
+    if not varying or not constant_in_k:
         return unlike
-    left, right = reduce(mul, rest), reduce(mul, scale)
-    if any(x.source.same_as(target) for x in loads(left)):
+    a, scale = reduce(mul, varying), reduce(mul, constant_in_k)
+    if any(x.source.same_as(target) for x in loads(a)):
         return unlike
-    if any(x.source.same_as(target) and not same(x, total) for x in loads(right)):
+    if any(x.source.same_as(target) and not same(x, total) for x in loads(scale)):
         return unlike
-    swapped = swap(product, small[0], left)
-    after = tuple(swapped if s is product else s for s in stages if s is not first)
+    replaced = replace_operand(product, normed[0], a)
+    after = tuple(replaced if s is product else s for s in stages if s is not first)
     contraction = analyse(replace(program, stages=after), after)
     if isinstance(contraction, Refusal):
         return contraction
     if not str(target.ty.dtype) == contraction.dtype == "float32":
         return unlike
-    return contraction, RowSum(total, substitute(term, place), right)
+    return contraction, NormScale(total, substitute(term, place), scale)
 
 
 def _summand(stage: Stage) -> ir.Expr | None:
@@ -114,7 +116,7 @@ def _summand(stage: Stage) -> ir.Expr | None:
 
 
 def _place(stage: Stage, product: Stage, total: ir.TensorLoad) -> dict[ir.Var, ir.Expr] | None:
-    """Say where the product's walk meets the summands; ``None`` where it does not."""
+    """Map the row reduction's axes to those of the product; ``None`` where they differ."""
     written = dict(zip(stage.indices[0], total.indices, strict=True))
     place = {a.var: written.get(a.var, tirx.IntImm("int64", 0)) for a in stage.axes}
     along = [[a for a in s.reduce if constant(a.extent) != 1] for s in (stage, product)]

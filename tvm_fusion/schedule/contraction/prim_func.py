@@ -1,4 +1,4 @@
-"""A contraction as the PrimFunc that schedules for contractions start from."""
+"""The PrimFunc of a contraction before scheduling, over SBlocks."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load, loads, variables
-from ...fusion.program import Axis, Program, Stage
-from ..loops import index, substitute
+from ..._tvm.buffer import declare
+from ...core.expressions import load, loads, variables
+from ...core.loops import index, substitute
+from ...program.program import Program
+from ...program.stage import Axis, Stage
 from .operands import SumOfProducts
 
 RESULT = "contraction_result"
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A factor that is computed into a buffer of its own before it is read.
+class MaterializedOperand:
+    """An operand that is computed into a buffer before the contraction reads it.
 
     Attributes
     ----------
-    factor : PrimExpr
-        Which of the two.
+    operand : PrimExpr
+        The operand.
     buffer : Var
-        Where it goes.
+        The buffer.
     axes : tuple of Axis
-        What the buffer is filled over, one axis per dimension.
+        The axes of the buffer, one per dimension.
     value : PrimExpr
         Its elements, over ``axes``.
     place : tuple of PrimExpr
-        Which element the factor is, over the contraction's axes.
+        The element that the operand is, over the contraction's axes.
     is_padded : bool
-        Whether it is there to take conditions out of the sum.
+        Whether it exists to take conditions out of the sum.
     """
 
-    factor: ir.Expr
+    operand: ir.Expr
     buffer: ir.Var
     axes: tuple[Axis, ...]
     value: ir.Expr
@@ -50,47 +51,55 @@ class Apart:
         return Stage(self.buffer.name, self.axes, (), (self.buffer,), where, (self.value,), None)
 
 
-def gathered(contraction: SumOfProducts, name: str, factor: ir.Expr) -> Apart | None:
-    """Set a factor apart over the axes that it depends on; ``None`` for one that is just a load.
+def materialize_computed(
+    contraction: SumOfProducts, name: str, operand: ir.Expr
+) -> MaterializedOperand | None:
+    """Materialize an operand over the axes that it depends on; ``None`` for a plain load.
 
-    Schedules that copy operands into shared memory inline it into the copy.
+    Schedules that copy operands to shared memory inline it into the copy.
     """
-    plain = factor
+    plain = operand
     while isinstance(plain, tirx.Cast):
         plain = plain.value
     if isinstance(plain, ir.TensorLoad) and not any(loads(i) for i in plain.indices):
         return None
-    return over(contraction, name, factor, contraction.stage.axes + contraction.stage.reduce)
+    return materialize(
+        contraction, name, operand, contraction.stage.axes + contraction.stage.reduce
+    )
 
 
-def over(contraction: SumOfProducts, name: str, factor: ir.Expr, order: Sequence[Axis]) -> Apart:
-    """Set a factor apart over those of some axes that it depends on, the first outermost."""
-    used = tuple(a for a in order if a.var in variables(factor))
+def materialize(
+    contraction: SumOfProducts, name: str, operand: ir.Expr, order: Sequence[Axis]
+) -> MaterializedOperand:
+    """Materialize an operand over those of some axes that it depends on, the first outermost."""
+    used = tuple(a for a in order if a.var in variables(operand))
     shape = [index(a.extent) for a in used]
-    buffer = declare(shape, str(factor.ty.dtype), name)
+    buffer = declare(shape, str(operand.ty.dtype), name)
     fresh = {a.var: tirx.Var(a.var.name, "int64") for a in used}
     axes = tuple(Axis(fresh[a.var], a.extent) for a in used)
-    return Apart(factor, buffer, axes, substitute(factor, fresh), tuple(a.var for a in used))
+    return MaterializedOperand(
+        operand, buffer, axes, substitute(operand, fresh), tuple(a.var for a in used)
+    )
 
 
-def canonical(
-    program: Program, contraction: SumOfProducts, apart: Sequence[Apart] = ()
+def contraction_prim_func(
+    program: Program, contraction: SumOfProducts, materialized: Sequence[MaterializedOperand] = ()
 ) -> tuple[tirx.PrimFunc, str]:
-    """Write the contraction, with a copy of its sum to a buffer in the place of all results.
+    """Write the contraction, with one copy of its sum that stands for all results.
 
     Parameters
     ----------
     program : Program
-        Where it comes from.
+        Its program.
     contraction : SumOfProducts
-        What to write.
-    apart : sequence of Apart
-        Factors that have blocks of their own.
+        The contraction.
+    materialized : sequence of MaterializedOperand
+        Operands that have blocks of their own.
 
     Returns
     -------
     func : PrimFunc
-        Blocks ``sum`` and ``result``, and one per factor apart, by its buffer's name.
+        Blocks ``sum`` and ``result``, and one per materialized operand, named like its buffer.
     result : str
         Name of the parameter that stands for all results.
     """
@@ -99,11 +108,11 @@ def canonical(
     total = declare(shape, contraction.dtype, "total")
     result = declare(shape, contraction.dtype, RESULT)
     axes = [a.var for a in stage.axes]
-    blocks = [nest(a.buffer.name, a.axes, [], a.buffer, a.value) for a in apart]
-    update = load(total, axes) + term(contraction, apart)
+    blocks = [nest(a.buffer.name, a.axes, [], a.buffer, a.value) for a in materialized]
+    update = load(total, axes) + term(contraction, materialized)
     blocks.append(nest("sum", stage.axes, stage.reduce, total, update, contraction.initial))
     blocks.append(nest("result", stage.axes, [], result, load(total, axes)))
-    buffers = [*(a.buffer for a in apart), total]
+    buffers = [*(a.buffer for a in materialized), total]
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(blocks), alloc_buffers=buffers)
     used = {x.source for f in (contraction.left, contraction.right) for x in loads(f)}
     params = [b for b in program.inputs if b in used]
@@ -112,27 +121,27 @@ def canonical(
     return func.with_attrs({"s_tir": True, "tirx.noalias": True, "global_symbol": "main"}), RESULT
 
 
-def term(contraction: SumOfProducts, apart: Sequence[Apart] = ()) -> ir.Expr:
-    """One summand, which reads factors that are apart from their buffers."""
+def term(contraction: SumOfProducts, materialized: Sequence[MaterializedOperand] = ()) -> ir.Expr:
+    """Give a summand, which reads materialized operands from their buffers."""
     summand = contraction.term()
-    for one in apart:
-        summand = _replace(summand, one.factor, load(one.buffer, one.place))
+    for one in materialized:
+        summand = _replace(summand, one.operand, load(one.buffer, one.place))
     return summand
 
 
 def add_term(
     contraction: SumOfProducts,
-    apart: Sequence[Apart],
+    materialized: Sequence[MaterializedOperand],
     sums: ir.Var,
     lane: ir.Expr,
     place: Sequence[ir.Expr],
     reduced: Sequence[ir.Expr],
 ) -> tirx.Stmt:
-    """Add one term to one of the sums."""
+    """Add a summand to an accumulator."""
     stage = contraction.stage
     axes = [a.var for a in (*stage.axes, *stage.reduce)]
     where = dict(zip(axes, (*place, *reduced), strict=True))
-    summand = substitute(term(contraction, apart), where)
+    summand = substitute(term(contraction, materialized), where)
     return tirx.BufferStore(sums, load(sums, [lane]) + summand, [lane])
 
 
@@ -144,7 +153,7 @@ def nest(
     value: ir.Expr,
     init: ir.Expr | None = None,
 ) -> tirx.Stmt:
-    """One block that writes ``buffer[axes]``, and one loop for each of its iterators."""
+    """Write a block that stores ``buffer[axes]``, in one loop for each of its iterators."""
     fresh = {a.var: tirx.Var(f"v_{a.var.name}", "int64") for a in (*axes, *reduce)}
     kinds = [tirx.IterVar.DataPar] * len(axes) + [tirx.IterVar.CommReduce] * len(reduce)
     iterators = [
@@ -173,7 +182,7 @@ def nest(
 
 
 def _replace(expr: ir.Expr, old: ir.Expr, new: ir.Expr) -> ir.Expr:
-    """Put an element in place of a factor; only casts and the product lie above it."""
+    """Replace an operand of a product, below casts."""
     if expr.same_as(old):
         return new
     if isinstance(expr, tirx.Cast):
@@ -189,7 +198,7 @@ def _point(buffer: ir.Var, where: Sequence[ir.Expr]):
 
 
 def _region(buffer: ir.Var, found: Sequence[ir.TensorLoad]):
-    """Say what a block reads of a buffer: one element if that is all, otherwise any of it."""
+    """Give the region of a buffer that a block reads: one element, or all of it."""
     if len(found) == 1 and not any(loads(i) for i in found[0].indices):
         return _point(buffer, found[0].indices)
     ranges = [ir.Range.from_min_extent(index(0), index(d)) for d in buffer.ty.shape]
@@ -197,7 +206,7 @@ def _region(buffer: ir.Var, found: Sequence[ir.TensorLoad]):
 
 
 def _unbound(params: Sequence[ir.Var], axes: Sequence[Axis], summand: ir.Expr) -> list[ir.Var]:
-    """Symbols that no parameter has as a bare extent: parameters themselves."""
+    """List the symbols that no parameter has as a bare extent: they become parameters."""
     shapes = [d for p in params for d in p.ty.shape]
     bare = {d for d in shapes if isinstance(d, ir.Var)}
     own = {a.var for a in axes}

@@ -1,7 +1,8 @@
-"""Products of few rows for tensor cores: which of them, and how they are cut.
+"""Configuration of a skinny GEMM on tensor cores.
 
-Of what a warp multiplies at once, the sixteen rows are columns of the product, so that it takes
-more of the large factor than of the small one, and the eight columns are the product's rows.
+The operands are swapped: N is the m of an mma (16 columns of B), M its n (8 rows of A), so that an
+instruction takes more weights than activations. Lanes of a warp are 8 groups of 4 threads; a group
+owns ``tile_n`` columns of B, and its threads share each column's K.
 """
 
 from __future__ import annotations
@@ -13,158 +14,159 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ...core.loops import constant, index, product
 from ...device import Device, parse
 from ...ecg.work import at
-from ...fusion.program import Axis
+from ...program.stage import Axis
 from ..gpu.launch import has_tensor_cores
-from ..gpu.mma import CHUNK, LINES, SHARERS, SUMS
-from ..gpu.vector_loads import Elements
-from ..loops import constant, index, product
+from ..gpu.mma import ACCUMULATORS, ATOMS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, WARP
+from ..gpu.vector_loads import ElementLoads
 from .dequantize import FLOATS, has_integers
-from .dequantize_f16x2 import FRACTION, scaled_number
-from .gemv_config import Slim
-from .thread_tile import Tile, tile_of
+from .dequantize_f16x2 import quantized_and_scales
+from .gemv_config import GemvConfig
+from .thread_tile import ThreadTile, thread_tile
 
-# Below which multiprocessors of large devices are idle; narrower tiles help then. Across the terms,
-# they are narrower parts of cache lines, too.
-BLOCKS, BLOCKS_ALONG = 128, 256
-# As measured on an H200. Of a multiprocessor: warps, each with many registers for what it has asked
-# for, and blocks, in one wave. Numbers of integers need registers of their own.
+# Fewer blocks leave multiprocessors of large devices idle: narrower tiles are chosen then. Where B
+# is contiguous along N, narrower tiles read smaller parts of cache lines, too.
+LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS = 128, 256
+# As measured on an H200, of a multiprocessor: warps, each with many loads in registers, and blocks,
+# in one wave. Dequantized weights need registers of their own.
 WARPS, LEAST_WARPS = 16, 4
-RESIDENT, RESIDENT_QUANTISED = 7, 4
-AHEAD = 2  # steps of a warp in registers
-VECTORS, VECTORS_ALONG = 8, 2  # that a thread asks for at once; a tile of a half type along terms
-# Rows from which on an H200 is faster with tensor cores than without, by where vectors lie.
-LEAST_ROWS, LEAST_ROWS_ALONG = 2, 3
+MAX_BLOCKS_PER_SM, MAX_BLOCKS_PER_SM_QUANTIZED = 7, 4
+STAGES = 2  # of the register pipeline
+VECTORS, VECTORS_K_CONTIGUOUS = 8, 2  # in flight of a thread; of a tile of a half type along K
+# Rows from which on tensor cores are faster on an H200, by how B is contiguous.
+LEAST_ROWS, LEAST_ROWS_K_CONTIGUOUS = 2, 3
 
 
 @dataclass(frozen=True)
-class FragmentSlim(Slim):
-    """A product of few rows whose warps multiply on tensor cores.
+class SkinnyMmaConfig(GemvConfig):
+    """Configuration of a skinny GEMM whose warps multiply on tensor cores.
 
-    Tiles side by side are a warp's lines; four threads of a line share each of its columns.
+    ``threads_n`` is the number of groups of a warp, ``slices_k`` that of warps, ``stages`` the
+    depth of the register pipeline.
 
     Attributes
     ----------
-    resident : int
-        Blocks that a multiprocessor is to hold at once; the fewer, the more registers each has.
+    min_blocks_per_sm : int
+        Occupancy target: fewer blocks of a multiprocessor have more registers each.
     """
 
-    resident: int = 1
+    min_blocks_per_sm: int = 1
 
     @property
     def threads(self) -> int:
-        """Threads of a block: its slices are warps."""
-        return self.slices * LINES * SHARERS
+        """Threads of a block: one warp for each slice of K."""
+        return self.slices_k * WARP
 
     @property
-    def eights(self) -> int:
-        """Rows that one instruction takes, counted in its columns: one or two times eight."""
-        return -(-self.count // LINES)
+    def n8(self) -> int:
+        """Fragments of 8 rows of A: the n of an mma."""
+        return -(-self.m // GROUPS)
 
     @property
-    def is_quantised(self) -> bool:
-        """Whether the large factor has integers."""
-        return has_integers(self.large)
+    def is_quantized(self) -> bool:
+        """Whether B has integers."""
+        return has_integers(self.b)
 
     @property
     def half(self) -> str:
-        """Type of what is multiplied."""
-        return str(bare(self.small).ty.dtype)
+        """Type of the fragments."""
+        return str(uncast(self.a).ty.dtype)
 
     @property
-    def kept(self) -> int:
-        """Sums of a thread: of its columns, and of two rows or twice two."""
-        return self.eights * self.pieces * (self.width // 2) * SUMS
+    def accumulators(self) -> int:
+        """Accumulators of a thread: of pairs of columns, and of two rows of each n8."""
+        return self.n8 * self.parts * (self.tile_n // 2) * ACCUMULATORS
 
-    def lane(self, number: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
-        """Tell a thread's warp, line, and which of those that share it it is."""
-        lanes = LINES * SHARERS
-        lane = tirx.floormod(number, index(lanes))
-        sharers = index(SHARERS)
-        line, sharer = tirx.floordiv(lane, sharers), tirx.floormod(lane, sharers)
-        return tirx.floordiv(number, index(lanes)), line, sharer
+    def lane_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+        """Tell a thread's warp, groupID and threadID_in_group."""
+        lane = tirx.floormod(thread, index(WARP))
+        size = index(THREADS_IN_GROUP)
+        group, in_group = tirx.floordiv(lane, size), tirx.floormod(lane, size)
+        return tirx.floordiv(thread, index(WARP)), group, in_group
 
-    def nearest(self, number: ir.Expr, vector: ir.Expr) -> ir.Expr:
-        """Give a tile of a block, or the last that the columns have instead of those behind it."""
-        vectors = int(product([a.extent for a in self.columns])) // self.width
-        if vectors % self.lanes == 0:
-            return vector
-        blocks = -(-vectors // self.lanes)
-        first = tirx.floormod(number, index(blocks)) * self.lanes
-        return tirx.min(vector, vectors - 1 - first)
+    def clamp_n(self, block: ir.Expr, n_tile: ir.Expr) -> ir.Expr:
+        """Give a tile of a block, or the last one of N for those beyond it."""
+        tiles = int(product([a.extent for a in self.n_axes])) // self.tile_n
+        if tiles % self.threads_n == 0:
+            return n_tile
+        blocks = -(-tiles // self.threads_n)
+        first = tirx.floormod(block, index(blocks)) * self.threads_n
+        return tirx.min(n_tile, tiles - 1 - first)
 
 
-def fragment_slim(cut: Slim, target: Target | Device) -> FragmentSlim | None:
-    """Cut a product of few rows for tensor cores; ``None`` where they do not multiply it.
+def skinny_mma_config(cut: GemvConfig, target: Target | Device) -> SkinnyMmaConfig | None:
+    """Configure a skinny GEMM for tensor cores; ``None`` where CUDA cores multiply it.
 
     Parameters
     ----------
-    cut : Slim
-        The same product as threads multiply it on their own.
+    cut : GemvConfig
+        Its configuration for CUDA cores.
     target : Target or Device
         A GPU.
     """
-    half, dtype = str(bare(cut.small).ty.dtype), str(bare(cut.large).ty.dtype)
-    if cut.row_sum is not None or not has_tensor_cores(target) or half not in FRACTION:
+    half, dtype = str(uncast(cut.a).ty.dtype), str(uncast(cut.b).ty.dtype)
+    if cut.norm_scale is not None or not has_tensor_cores(target) or half not in ATOMS:
         return None
     if cut.contraction.dtype != "float32":
         return None
-    is_quantised = has_integers(cut.large)
-    terms = constant(product([a.extent for a in cut.reduce]))
-    if terms is None or not (is_quantised or dtype == half):
+    is_quantized = has_integers(cut.b)
+    k = constant(product([a.extent for a in cut.k_axes]))
+    if k is None or not (is_quantized or dtype == half):
         return None
-    if not is_quantised and cut.count < (LEAST_ROWS_ALONG if cut.tile.is_along else LEAST_ROWS):
+    least_rows = LEAST_ROWS_K_CONTIGUOUS if cut.tile.is_k_contiguous else LEAST_ROWS
+    if not is_quantized and cut.m < least_rows:
         return None
     axes = (*cut.contraction.stage.axes, *cut.contraction.stage.reduce)
-    sums = 2 * -(-cut.count // LINES)
 
-    def blocks(tile: Tile) -> int:
-        columns = int(product([a.extent for a in cut.columns]))
-        return at(product([a.extent for a in cut.batch])) * -(-columns // (tile.width * LINES))
+    def blocks(tile: ThreadTile) -> int:
+        n = int(product([a.extent for a in cut.n_axes]))
+        return at(product([a.extent for a in cut.batch])) * -(-n // (tile.n * GROUPS))
 
-    def tile_of_blocks(least: int, least_along: int) -> Tile | None:
-        def accept(tile: Tile) -> bool:
-            if tile.width % 2 or tile.terms % CHUNK or terms % (tile.terms * SHARERS):
+    def tile_with(least: int, least_k_contiguous: int) -> ThreadTile | None:
+        def accept(tile: ThreadTile) -> bool:
+            if tile.n % 2 or tile.k % K_PER_THREAD or k % (tile.k * THREADS_IN_GROUP):
                 return False
-            if blocks(tile) < (least_along if tile.is_along else least):
+            if blocks(tile) < (least_k_contiguous if tile.is_k_contiguous else least):
                 return False
-            if is_quantised:
-                return _is_of_groups(tile, cut.large, half, axes)
-            return not tile.is_along or tile.vectors <= VECTORS_ALONG
+            if is_quantized:
+                return _has_group_scales(tile, cut.b, half, axes)
+            return not tile.is_k_contiguous or tile.vectors <= VECTORS_K_CONTIGUOUS
 
-        return tile_of(cut.large, cut.columns, cut.reduce, axes, sums, cut.pieces, "cuda", accept)
+        m = 2 * -(-cut.m // GROUPS)
+        return thread_tile(cut.b, cut.n_axes, cut.k_axes, axes, m, cut.parts, "cuda", accept)
 
-    tile = tile_of_blocks(BLOCKS, BLOCKS_ALONG) or tile_of_blocks(1, 1)
+    tile = tile_with(LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS) or tile_with(1, 1)
     if tile is None:
         return None
     device = target if isinstance(target, Device) else parse(target).device
-    most = RESIDENT_QUANTISED if is_quantised else RESIDENT
-    resident = min(most, -(-blocks(tile) // (device.sm_count or 1)))
-    steps = terms // (tile.terms * SHARERS)
-    wanted = max(WARPS // resident, LEAST_WARPS)
+    most = MAX_BLOCKS_PER_SM_QUANTIZED if is_quantized else MAX_BLOCKS_PER_SM
+    per_sm = min(most, -(-blocks(tile) // (device.sm_count or 1)))
+    steps = k // (tile.k * THREADS_IN_GROUP)
+    wanted = max(WARPS // per_sm, LEAST_WARPS)
     warps = next(n for n in range(min(wanted, steps), 0, -1) if steps % n == 0)
-    # A step across has fewer terms than one along: warps come to the next one sooner.
-    ahead = AHEAD if tile.is_along else 1
-    ahead = min(ahead, steps // warps, max(1, VECTORS // (tile.vectors * cut.pieces)))
-    given = {f.name: getattr(cut, f.name) for f in fields(Slim)}
-    given |= {"tile": tile, "lanes": LINES, "slices": warps, "ahead": ahead}
-    return FragmentSlim(**given, resident=resident)
+    # Where B is contiguous along N, a step has fewer k: warps come to the next one sooner.
+    stages = STAGES if tile.is_k_contiguous else 1
+    stages = min(stages, steps // warps, max(1, VECTORS // (tile.vectors * cut.parts)))
+    given = {f.name: getattr(cut, f.name) for f in fields(GemvConfig)}
+    given |= {"tile": tile, "threads_n": GROUPS, "slices_k": warps, "stages": stages}
+    return SkinnyMmaConfig(**given, min_blocks_per_sm=per_sm)
 
 
-def bare(factor: ir.Expr) -> ir.Expr:
-    """Take a factor's casts between floating point types away."""
-    while isinstance(factor, tirx.Cast) and str(factor.value.ty.dtype) in FLOATS:
-        factor = factor.value
-    return factor
+def uncast(operand: ir.Expr) -> ir.Expr:
+    """Take casts between floating point types off an operand."""
+    while isinstance(operand, tirx.Cast) and str(operand.value.ty.dtype) in FLOATS:
+        operand = operand.value
+    return operand
 
 
-def _is_of_groups(tile: Tile, large: ir.Expr, half: str, axes: Sequence[Axis]) -> bool:
-    """Whether weights are numbers times what all terms of a line's tiles share."""
-    line = replace(tile, terms=tile.terms * SHARERS)
-    elements = Elements(line.analyzer(axes))
+def _has_group_scales(tile: ThreadTile, b: ir.Expr, half: str, axes: Sequence[Axis]) -> bool:
+    """Whether weights are integers times scales that all k of a group's tiles share."""
+    whole = replace(tile, k=tile.k * THREADS_IN_GROUP)
+    elements = ElementLoads(whole.analyzer(axes))
     first, last = (
-        scaled_number(elements.read(line.at(bare(large), i, 0))) for i in (0, line.terms - 1)
+        quantized_and_scales(elements.read(whole.at(uncast(b), k, 0))) for k in (0, whole.k - 1)
     )
     if first is None or last is None or not (first[0].fits(half) and last[0].fits(half)):
         return False

@@ -1,7 +1,7 @@
-"""Extents that are expressions get symbols of their own while a contraction is scheduled.
+"""Symbols in place of extents that are expressions, while TVM schedules a contraction.
 
-TVM's analysis of loops splits a fused loop by constants and by symbols: what it knows of
-``i // n`` for ``i < 3 * n`` it does not know of ``i // (m + 2)`` for ``i < 3 * m + 6``.
+TVM's loop analysis splits a fused loop by constants and by symbols: what it proves of
+``i // n`` for ``i < 3 * n`` it does not prove of ``i // (m + 2)`` for ``i < 3 * m + 6``.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.program import Axis
-from ..loops import constant, index
+from ..._tvm.buffer import declare
+from ...core.loops import constant, index
+from ...program.stage import Axis
 from .operands import SumOfProducts
-from .prim_func import Apart
+from .prim_func import MaterializedOperand
 
 
-class Symbols:
-    """Symbols of extents, alike for equal ones."""
+class SymbolicExtents:
+    """Symbols of extents; equal extents share one."""
 
     def __init__(self) -> None:
         self._known: list[tuple[ir.Var, ir.Expr]] = []
 
     def contraction(self, original: SumOfProducts) -> SumOfProducts:
-        """Name the extents of a contraction."""
+        """Replace the extents of a contraction by symbols."""
         stage = original.stage
         axes, reduce = self._axes(stage.axes), self._axes(stage.reduce)
         return replace(original, stage=replace(stage, axes=axes, reduce=reduce))
 
-    def apart(self, original: Apart) -> Apart:
-        """Name the extents of a factor that has a buffer of its own."""
+    def operand(self, original: MaterializedOperand) -> MaterializedOperand:
+        """Replace the extents of a materialized operand by symbols."""
         axes, old = self._axes(original.axes), original.buffer
         buffer = declare([index(a.extent) for a in axes], str(old.ty.dtype), old.name)
         return replace(original, axes=axes, buffer=buffer)
 
     def expand(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
-        """Put the extents back in place of the parameters that stand for them."""
+        """Substitute the extents for the symbols."""
         used = set(func.params)
         return func.specialize({symbol: e for symbol, e in self._known if symbol in used})
 

@@ -1,9 +1,8 @@
-"""Small integers inside of bytes and words, made floating point numbers without conversions.
+"""Unpacking of int4/int8 fields to float32 by mask and exponent bits, without conversions.
 
-A GPU converts 16 integers a cycle and multiprocessor where it multiplies and adds 128 numbers. Bits
-that are put into a float32's fraction are a number, too: under the exponent of ``2**(23 - b)`` the
-bit ``b`` counts one. Masking the bits of a word and adding the exponent is one instruction, taking
-``2**(23 - b)`` away again is another, and exact.
+A GPU converts 16 integers a cycle and multiprocessor, but executes 128 multiply-adds. Bits in a
+float32's fraction are a number: under the exponent of ``2**(23 - b)`` the bit ``b`` counts one.
+Masking a word and adding the exponent is one lop3; subtracting ``2**(23 - b)`` again is exact.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ _WORD = 32
 
 
 @dataclass(frozen=True)
-class Field:
-    """Some bits of an integer element, as a number.
+class BitField:
+    """Some bits of an integer element.
 
     Attributes
     ----------
     element : Var
-        Stands for the element.
+        The variable that stands for the element.
     low, bits : int
-        The lowest bit, and how many there are.
+        The lowest bit, and the number of bits.
     is_signed : bool
-        Whether the highest of them is a sign.
+        Whether the highest bit is a sign.
     """
 
     element: ir.Var
@@ -39,53 +38,55 @@ class Field:
 
     @property
     def range(self) -> tuple[int, int]:
-        """The least and the largest number."""
+        """The least and the largest value."""
         if self.is_signed:
             return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
         return 0, (1 << self.bits) - 1
 
 
-def field_of(expr: ir.Expr) -> Field | None:
-    """Read an integer expression as bits of one element; ``None`` where it is something else."""
+def bit_field_of(expr: ir.Expr) -> BitField | None:
+    """Read an integer expression as a bit field of one element; ``None`` for anything else."""
     dtype = DataType(str(expr.ty.dtype))
     if isinstance(expr, ir.Var):
         code = str(dtype)
         known = code.startswith(("int", "uint"))
-        return Field(expr, 0, dtype.bits, code.startswith("int")) if known else None
+        return BitField(expr, 0, dtype.bits, code.startswith("int")) if known else None
     if isinstance(expr, tirx.Cast):
-        inner = field_of(expr.value)
+        inner = bit_field_of(expr.value)
         return inner if inner is not None and _holds(str(dtype), inner.range) else None
     if not isinstance(expr, (tirx.RShift, tirx.BitwiseAnd)) or not isinstance(expr.b, tirx.IntImm):
         return None
-    inner, number = field_of(expr.a), int(expr.b)
+    inner, number = bit_field_of(expr.a), int(expr.b)
     if inner is None:
         return None
     if isinstance(expr, tirx.RShift) and 0 <= number < inner.bits:
-        return Field(inner.element, inner.low + number, inner.bits - number, inner.is_signed)
+        return BitField(inner.element, inner.low + number, inner.bits - number, inner.is_signed)
     if isinstance(expr, tirx.BitwiseAnd) and number > 0 and number & (number + 1) == 0:
         bits = number.bit_length()
         if bits <= inner.bits:
-            return Field(inner.element, inner.low, bits, False)
+            return BitField(inner.element, inner.low, bits, False)
         return None if inner.is_signed else inner
     return None
 
 
-def as_float(expr: ir.Expr, word: Callable[[ir.Var], tuple[ir.Expr, int] | None]) -> ir.Expr | None:
-    """Express an integer expression as float32, without a conversion; ``None`` where it needs one.
+def unpack_to_float(
+    expr: ir.Expr, word: Callable[[ir.Var], tuple[ir.Expr, int] | None]
+) -> ir.Expr | None:
+    """Express an integer expression as float32 without a conversion; ``None`` if impossible.
 
     Parameters
     ----------
     expr : Expr
         Of an integer type, over variables that stand for elements.
     word : callable
-        Gives the word of 32 bits that holds an element, and at which bit that begins.
+        Gives the 32 bits that hold an element, and its first bit.
     """
     if isinstance(expr, tirx.IntImm):
         return tirx.const(float(int(expr)), "float32") if abs(int(expr)) < 1 << 23 else None
     if isinstance(expr, (tirx.Add, tirx.Sub)) and _is_exact(expr):
-        parts = [as_float(part, word) for part in (expr.a, expr.b)]
+        parts = [unpack_to_float(part, word) for part in (expr.a, expr.b)]
         return None if None in parts else type(expr)(*parts)
-    found = field_of(expr)
+    found = bit_field_of(expr)
     if found is None or found.bits > _FRACTION - 7:
         return None
     place = word(found.element)
@@ -112,7 +113,7 @@ def as_float(expr: ir.Expr, word: Callable[[ir.Var], tuple[ir.Expr, int] | None]
 def _range(expr: ir.Expr) -> tuple[int, int] | None:
     if isinstance(expr, tirx.IntImm):
         return int(expr), int(expr)
-    found = field_of(expr)
+    found = bit_field_of(expr)
     return None if found is None else found.range
 
 

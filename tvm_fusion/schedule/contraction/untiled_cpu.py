@@ -1,7 +1,11 @@
-"""A contraction as plain sums on a CPU, for shapes that register tiles do not fit.
+"""Untiled contraction on a CPU: depthwise convolutions, GEMV, and what has no columns.
 
-Depthwise convolutions, products with one row: few elements are used twice, so what counts is that
-memory is read in order, and by vectors.
+    tasks in parallel: rows of results, or pieces of rows where rows are few
+      columns contiguous:  acc[lanes] = 0; for k: acc += left * right, vectors of columns
+      terms contiguous:    acc[lanes] = 0; for k by lanes: acc += ...; result = sum of lanes
+      epilogue
+
+Few elements are used twice, so what counts is that memory is read in order, and by vectors.
 """
 
 from __future__ import annotations
@@ -11,12 +15,8 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...fusion.expressions import load, loads
-from ...fusion.program import Program
-from ..address import offset, stride
-from ..cpu import PARALLEL_WORK, Registers
-from ..elementwise.cpu import by_vectors, maps_cpu, outermost
-from ..loops import (
+from ...core.expressions import load, loads
+from ...core.loops import (
     Body,
     add,
     block,
@@ -32,44 +32,51 @@ from ..loops import (
     sequence,
     tasks,
 )
-from .fuse_epilogue import epilogue
+from ...program.program import Program
+from ..address import offset, stride
+from ..cpu import PARALLEL_WORK, Registers
+from ..elementwise.cpu import by_vectors, maps_cpu, outermost
+from .fuse_epilogue import store_results
 from .operands import SumOfProducts
-from .prim_func import Apart, add_term, term
+from .prim_func import MaterializedOperand, add_term, term
 
-VECTORS = 2  # vectors of sums
+Operands = Sequence[MaterializedOperand]
+VECTORS = 2  # vectors of accumulators
 
 
-def sums_cpu(
-    program: Program, contraction: SumOfProducts, apart: Sequence[Apart], target: Target
+def untiled_cpu(
+    program: Program,
+    contraction: SumOfProducts,
+    operands: Operands,
+    target: Target,
 ) -> tirx.PrimFunc:
-    """Run rows in parallel; sums are vectors of columns, or of the terms of one column."""
+    """Make the kernel: accumulators are vectors of columns, or of the terms of one column."""
     stage = contraction.stage
     width = VECTORS * Registers.of(target).lanes
-    summand = term(contraction, apart)
+    summand = term(contraction, operands)
     work = constant(product([a.extent for a in (*stage.axes, *stage.reduce)])) or PARALLEL_WORK
     along = [a.var for a in (*stage.axes, *stage.reduce)]
 
-    def in_order(axis: ir.Var) -> bool:
+    def is_contiguous(axis: ir.Var) -> bool:
         steps = [stride(offset(x.source, x.indices), axis, along) for x in loads(summand)]
         return any(step is not None and constant(step) == 1 for step in steps)
 
     by_terms = bool(stage.reduce) and (
-        not stage.axes or (not in_order(stage.axes[-1].var) and in_order(stage.reduce[-1].var))
+        not stage.axes
+        or (not is_contiguous(stage.axes[-1].var) and is_contiguous(stage.reduce[-1].var))
     )
     if by_terms or not stage.axes:
-        pieces = [_dots(contraction, apart, width)]
+        pieces = [_dots(contraction, operands, width)]
     else:
-        pieces = _rows(contraction, apart, width)
-    fill = [maps_cpu([a.stage], target) for a in apart]
+        pieces = _rows(contraction, operands, width)
+    fill = [maps_cpu([a.stage], target) for a in operands]
     count = add(count for count, _ in pieces)
     body = tasks(count, lambda task: choose(task, pieces), work >= PARALLEL_WORK)
-    return kernel(program, body, prologue=fill, buffers=[a.buffer for a in apart])
+    return kernel(program, body, prologue=fill, buffers=[a.buffer for a in operands])
 
 
-def _rows(
-    contraction: SumOfProducts, apart: Sequence[Apart], width: int
-) -> list[tuple[ir.Expr, Body]]:
-    """Tasks: whole rows of results where there are many, pieces of rows otherwise."""
+def _rows(contraction: SumOfProducts, operands: Operands, width: int) -> list[tuple[ir.Expr, Body]]:
+    """List tasks: whole rows of results where they are many, pieces of rows otherwise."""
     *outer, column = contraction.stage.axes
     extents = [a.extent for a in outer]
     rows = product(extents)
@@ -79,7 +86,7 @@ def _rows(
 
         def task_rows(task: ir.Expr) -> tirx.Stmt:
             place = coordinates(task, shared)
-            return over(inner, lambda rest: _columns(contraction, apart, [*place, *rest], width))
+            return over(inner, lambda rest: _columns(contraction, operands, [*place, *rest], width))
 
         return [(product(shared), task_rows)]
     width *= 2  # a row of the only matrix at a time: the longer the pieces, the fewer streams
@@ -91,7 +98,7 @@ def _rows(
         number = tirx.max(index(whole), index(1))  # nothing runs where there are none
         first = tirx.floormod(task, number) * width
         place = coordinates(tirx.floordiv(task, number), extents)
-        return _piece(contraction, apart, place, first, width)
+        return _piece(contraction, operands, place, first, width)
 
     def last(task: ir.Expr) -> tirx.Stmt:
         first, place = index(whole) * width, coordinates(task, extents)
@@ -99,9 +106,9 @@ def _rows(
             return by_vectors(
                 size % width,
                 width,
-                lambda n, lanes: _piece(contraction, apart, place, first + n, lanes),
+                lambda n, lanes: _piece(contraction, operands, place, first + n, lanes),
             )
-        return loop("rest", rest, lambda n: _piece(contraction, apart, place, first + n, 1))
+        return loop("rest", rest, lambda n: _piece(contraction, operands, place, first + n, 1))
 
     pieces: list[tuple[ir.Expr, Body]] = []
     if size is None or size >= width:
@@ -111,16 +118,19 @@ def _rows(
     return pieces
 
 
-def _dots(contraction: SumOfProducts, apart: Sequence[Apart], width: int) -> tuple[ir.Expr, Body]:
-    """Tasks: one result each."""
+def _dots(contraction: SumOfProducts, operands: Operands, width: int) -> tuple[ir.Expr, Body]:
+    """Give tasks of one result each."""
     extents = [a.extent for a in contraction.stage.axes]
     return product(extents), lambda task: _dot(
-        contraction, apart, coordinates(task, extents), width
+        contraction, operands, coordinates(task, extents), width
     )
 
 
 def _columns(
-    contraction: SumOfProducts, apart: Sequence[Apart], place: list[ir.Expr], width: int
+    contraction: SumOfProducts,
+    operands: Operands,
+    place: list[ir.Expr],
+    width: int,
 ) -> tirx.Stmt:
     """Sum a row of results, some vectors of columns at a time, then the rest one by one."""
     stage = contraction.stage
@@ -128,7 +138,7 @@ def _columns(
     size = constant(extent)
 
     def piece(first: ir.Expr, lanes: int) -> tirx.Stmt:
-        return _piece(contraction, apart, place, first, lanes)
+        return _piece(contraction, operands, place, first, lanes)
 
     if size is not None:
         return by_vectors(size, 2 * width, piece, "piece")
@@ -144,12 +154,12 @@ def _columns(
 
 def _piece(
     contraction: SumOfProducts,
-    apart: Sequence[Apart],
+    operands: Operands,
     place: Sequence[ir.Expr],
     first: ir.Expr,
     lanes: int,
 ) -> tirx.Stmt:
-    """Sum neighbouring columns in registers."""
+    """Sum adjacent columns in registers."""
     stage = contraction.stage
     sums = local("sums", [lanes], contraction.dtype)
 
@@ -162,17 +172,20 @@ def _piece(
             stage.reduce,
             lambda reduced: each(
                 lambda lane: add_term(
-                    contraction, apart, sums, lane, [*place, first + lane], reduced
+                    contraction, operands, sums, lane, [*place, first + lane], reduced
                 )
             ),
         ),
-        each(lambda lane: epilogue(contraction, [*place, first + lane], load(sums, [lane]))),
+        each(lambda lane: store_results(contraction, [*place, first + lane], load(sums, [lane]))),
     ]
     return block("columns", sequence(stmts), [sums])
 
 
 def _dot(
-    contraction: SumOfProducts, apart: Sequence[Apart], place: list[ir.Expr], width: int
+    contraction: SumOfProducts,
+    operands: Operands,
+    place: list[ir.Expr],
+    width: int,
 ) -> tirx.Stmt:
     """Sum one result in a vector of partial sums."""
     stage = contraction.stage
@@ -194,7 +207,7 @@ def _dot(
                     whole,
                     lambda n: each(
                         lambda lane: add_term(
-                            contraction, apart, sums, lane, place, [*reduced, n * width + lane]
+                            contraction, operands, sums, lane, place, [*reduced, n * width + lane]
                         )
                     ),
                 )
@@ -206,7 +219,7 @@ def _dot(
                     rest,
                     lambda n: add_term(
                         contraction,
-                        apart,
+                        operands,
                         sums,
                         index(0),
                         place,
@@ -227,6 +240,6 @@ def _dot(
             width,
             lambda lane: tirx.BufferStore(total, load(total, [zero]) + load(sums, [lane]), [zero]),
         ),
-        epilogue(contraction, place, load(total, [zero])),
+        store_results(contraction, place, load(total, [zero])),
     ]
     return block("element", sequence(stmts), [sums, total])

@@ -1,7 +1,11 @@
-"""A contraction as plain sums on a GPU, for shapes that tiles in shared memory do not fit.
+"""Untiled contraction on a GPU: depthwise and odd transposed convolutions, column splits.
 
-Depthwise convolutions, odd transposed ones: few elements are used twice, so what counts is that
-neighbouring threads read neighbouring elements.
+    thread (128 a block) per ROWS results of adjacent columns:
+      acc[rows, parts] = 0                                        registers
+      for k:  acc += left * right                                 global, coalesced along columns
+      epilogue of each row, masked at the edge
+
+Few elements are used twice, so what counts is that adjacent threads read contiguous elements.
 """
 
 from __future__ import annotations
@@ -10,9 +14,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load, variables
-from ...fusion.program import Program
-from ..loops import (
+from ...core.expressions import load, variables
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -28,26 +31,24 @@ from ..loops import (
     unrolled,
     when,
 )
-from .fuse_epilogue import epilogue
+from ...program.program import Program
+from .fuse_epilogue import store_results
 from .operands import SumOfProducts
 from .prim_func import add_term
 
 THREADS = 128
-ROWS = 4  # results of one thread that share the elements of one operand
+ROWS = 4  # results of a thread that reuse the elements of one operand
 
 
-def sums_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
-    """One launch: a thread sums a few results, neighbouring threads neighbouring columns.
-
-    Pieces that results need together are sums of one thread.
-    """
+def untiled_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
+    """Make the kernel: a thread sums a few results, with all parts of a column split."""
     stage = contraction.stage
     row = _shared_axis(contraction)
     extents = [a.extent for a in stage.axes]
-    pieces, together = len(contraction.totals), None
-    if contraction.pieces is not None:
-        together = stage.axes.index(contraction.pieces.piece)
-        extents[together] = index(1)
+    parts, part_axis = len(contraction.totals), None
+    if contraction.column_split is not None:
+        part_axis = stage.axes.index(contraction.column_split.part)
+        extents[part_axis] = index(1)
     rows, exact, last_row = 1, True, index(0)
     if row is not None:
         size = constant(extents[row])
@@ -60,15 +61,15 @@ def sums_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
     def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         flat = number * THREADS + thread
         place = coordinates(flat, extents)
-        sums = local("sums", [rows * pieces], contraction.dtype)
+        sums = local("sums", [rows * parts], contraction.dtype)
 
-        def at(count: ir.Expr, piece: int, inside: bool) -> list[ir.Expr]:
+        def at(count: ir.Expr, part: int, inside: bool) -> list[ir.Expr]:
             where = list(place)
-            if together is not None:
-                where[together] = index(piece)
+            if part_axis is not None:
+                where[part_axis] = index(part)
             if row is not None:
                 where[row] = place[row] * rows + count
-                if inside and not exact:  # beyond the edge: sum the last row again, and drop it
+                if inside and not exact:  # beyond the edge: sum the last row again, not stored
                     where[row] = tirx.min(where[row], last_row)
             return where
 
@@ -76,26 +77,26 @@ def sums_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
             return loop(
                 "row",
                 rows,
-                lambda count: sequence([make(count, piece) for piece in range(pieces)]),
+                lambda count: sequence([make(count, part) for part in range(parts)]),
                 tirx.ForKind.UNROLLED,
             )
 
-        def slot(count: ir.Expr, piece: int) -> ir.Expr:
-            return count * pieces + piece if pieces > 1 else count
+        def slot(count: ir.Expr, part: int) -> ir.Expr:
+            return count * parts + part if parts > 1 else count
 
         def finish(count: ir.Expr) -> tirx.Stmt:
             where = at(count, 0, False)
-            totals = [load(sums, [slot(count, piece)]) for piece in range(pieces)]
-            stmt = epilogue(contraction, where, *totals)
+            totals = [load(sums, [slot(count, part)]) for part in range(parts)]
+            stmt = store_results(contraction, where, *totals)
             return stmt if exact or row is None else when(where[row] <= last_row, stmt)
 
         stmts = [
-            each(lambda n, piece: tirx.BufferStore(sums, contraction.initial, [slot(n, piece)])),
+            each(lambda n, part: tirx.BufferStore(sums, contraction.initial, [slot(n, part)])),
             over(
                 stage.reduce,
                 lambda reduced: each(
-                    lambda n, piece: add_term(
-                        contraction, (), sums, slot(n, piece), at(n, piece, True), reduced
+                    lambda n, part: add_term(
+                        contraction, (), sums, slot(n, part), at(n, part, True), reduced
                     )
                 ),
             ),
@@ -112,7 +113,7 @@ def sums_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
 
 
 def _shared_axis(contraction: SumOfProducts) -> int | None:
-    """Return an axis along which the operand that runs along the columns is the same."""
+    """Return an axis along which the operand that depends on the columns is reused."""
     stage = contraction.stage
     if len(stage.axes) < 2:
         return None

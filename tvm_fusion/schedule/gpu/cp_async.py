@@ -1,7 +1,14 @@
-"""Copies from memory to shared memory that run while the warp that asked for them goes on.
+"""Pipelines of asynchronous copies (cp.async) from global to shared memory.
 
-Shared memory that one warp alone uses needs no barrier of the block: it serves as registers that a
-compiler cannot leave empty until they are used, and whose vectors may change threads.
+    issue(0) .. issue(stages - 2)               each: copies of 16 bytes, then commit()
+    for step:
+      wait(pending)                             all but the last `pending` commit groups are there
+      consume(stage_of(step))                   shared memory -> registers
+      issue(step + stages - 1)                  into the stage that was consumed before
+
+A warp that reads only what its own threads copied needs no barrier of the block: ``wait`` and
+``warp_sync`` order the warp's threads. Such stages also hold loads in flight that a compiler, which
+saves registers, would sink to their uses.
 """
 
 from __future__ import annotations
@@ -11,8 +18,8 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ..._tvm_buffer import scratch
-from ..loops import index
+from ..._tvm.buffer import scratch
+from ...core.loops import index, simplified
 
 BYTES = 16  # of a copy
 COPY = "copy_vector"
@@ -34,40 +41,45 @@ __device__ __forceinline__ void {name}() {{
   __syncwarp();
 }}
 """
-_MEET = """
+_WARP_SYNC = """
 __device__ __forceinline__ void warp_meets() {
   __syncwarp();
 }
 """
 
 
-def places(shape: Sequence[int], dtype: str) -> ir.Var:
-    """Declare all shared memory of a kernel that is copied to, in one piece.
+def pipeline_buffer(shape: Sequence[int], dtype: str) -> ir.Var:
+    """Declare the shared memory of all stages of a kernel, as one buffer.
 
-    TVM 0.27 lets two pieces share memory if copies into the one come before reads of the other, for
-    to take an address is no use of a buffer to it. CUDA wants one type for all of a name.
+    TVM 0.27 lets two buffers share memory if copies into the one come before reads of the other,
+    for to take an address is no use of a buffer to it. CUDA wants one type for all of a name.
     """
     return scratch([index(d) for d in shape], dtype, f"copied_{dtype}", "shared.dyn")
 
 
+def stage_of(step: ir.Expr, stages: int) -> ir.Expr:
+    """Give the stage that a step's copies use."""
+    return simplified(tirx.floormod(step, index(stages)))
+
+
 def copy(to: ir.TensorLoad, element: ir.TensorLoad) -> tirx.Stmt:
-    """Ask for the vector from an element on; both places are multiples of its length."""
+    """Issue the copy of the vector that starts at an element; both are aligned to its size."""
     places = (tirx.address_of(to), tirx.address_of(element))
     return tirx.Evaluate(cuda_func_call(COPY, *places, source_code=_COPY))
 
 
 def commit() -> tirx.Stmt:
-    """Make one group of all copies that were asked for since the last, if any."""
+    """Close the commit group of the copies issued since the last one; it may be empty."""
     return tirx.Evaluate(cuda_func_call("copies_committed", source_code=_COMMIT))
 
 
 def wait(pending: int) -> tirx.Stmt:
-    """Wait until all of the warp's groups but the last few are there."""
+    """Wait until at most so many commit groups of the warp's threads are pending."""
     name = f"copies_but_{pending}"
     source = _WAIT.format(name=name, pending=pending)
     return tirx.Evaluate(cuda_func_call(name, source_code=source))
 
 
-def meet() -> tirx.Stmt:
-    """Let the threads of a warp have read what the next copies overwrite."""
-    return tirx.Evaluate(cuda_func_call("warp_meets", source_code=_MEET))
+def warp_sync() -> tirx.Stmt:
+    """Let all threads of a warp have read the stage that the next copies overwrite."""
+    return tirx.Evaluate(cuda_func_call("warp_meets", source_code=_WARP_SYNC))

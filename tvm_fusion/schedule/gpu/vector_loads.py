@@ -1,4 +1,4 @@
-"""What a thread's tile reads of buffers: distinct elements, gathered into vectors."""
+"""Vector loads of a thread's tile: its distinct elements, gathered into aligned vectors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import choice
+from ...core.expressions import call_name, choice
+from ...core.loops import constant, index
 from ..address import is_aligned, offset
-from ..loops import constant, index
 from .launch import VECTOR_BYTES, VECTOR_TYPES
 
 BYTES = frozenset({"int8", "uint8"})
@@ -18,15 +17,15 @@ _WORD = 4  # bytes of the narrowest vector of bytes
 
 
 @dataclass(frozen=True)
-class Vector:
-    """Elements that lie side by side and are read at once.
+class VectorLoad:
+    """Contiguous elements that one instruction loads.
 
     Attributes
     ----------
     first : TensorLoad
         The first element.
     elements : tuple of Var
-        What stands for each.
+        The variable that stands for each.
     """
 
     first: ir.TensorLoad
@@ -47,13 +46,13 @@ class _Family:
     found: dict[int, tuple[ir.Var, ir.TensorLoad]] = field(default_factory=dict)
 
 
-class Elements:
+class ElementLoads:
     """The elements that expressions read, each under one variable.
 
     Parameters
     ----------
     analyzer : Analyzer
-        Knows the ranges of what stands in indices.
+        Knows the ranges of the variables in indices.
     """
 
     def __init__(self, analyzer: sym.Analyzer) -> None:
@@ -61,21 +60,21 @@ class Elements:
         self._families: list[_Family] = []
 
     def read(self, expr: ir.Expr) -> ir.Expr:
-        """Put variables in the place of loads; choices that positions decide vanish."""
+        """Replace loads by variables; choices that indices decide vanish."""
         return tvm_ffi.structural_map(
             resolved(expr, self._analyzer), (ir.TensorLoad, self._variable), order="post"
         )
 
-    def vectors(self) -> list[Vector]:
-        """Gather what lies side by side, the widest vectors of each buffer first."""
-        found: list[Vector] = []
+    def vectors(self) -> list[VectorLoad]:
+        """Gather contiguous elements, the widest vectors of each buffer first."""
+        found: list[VectorLoad] = []
         for family in self._families:
             places, start = sorted(family.found), 0
             while start < len(places):
-                lanes = self._lanes(family, places[start])
-                some = [family.found[places[start] + n] for n in range(lanes)]
-                found.append(Vector(some[0][1], tuple(variable for variable, _ in some)))
-                start += lanes
+                size = self._size(family, places[start])
+                some = [family.found[places[start] + n] for n in range(size)]
+                found.append(VectorLoad(some[0][1], tuple(variable for variable, _ in some)))
+                start += size
         return sorted(found, key=lambda vector: -len(vector.elements))
 
     def _variable(self, load: ir.TensorLoad) -> ir.Var:
@@ -97,26 +96,26 @@ class Elements:
             family.found[distance] = variable, tirx.BufferLoad(load.source, indices)
         return family.found[distance][0]
 
-    def _lanes(self, family: _Family, place: int) -> int:
-        """Choose the widest vector from a place on."""
+    def _size(self, family: _Family, place: int) -> int:
+        """Choose the widest aligned vector that starts at a place."""
         first = family.found[place][1]
-        for lanes in lanes_of(str(first.ty.dtype)):
-            some = [family.found.get(place + n) for n in range(lanes)]
-            beside = all(
-                x is not None and self._is_beside(first, x[1], n) for n, x in enumerate(some)
+        for size in vector_sizes(str(first.ty.dtype)):
+            some = [family.found.get(place + n) for n in range(size)]
+            is_contiguous = all(
+                x is not None and self._is_next(first, x[1], n) for n, x in enumerate(some)
             )
-            if beside and is_aligned(family.start + place, lanes, self._analyzer):
-                return lanes
+            if is_contiguous and is_aligned(family.start + place, size, self._analyzer):
+                return size
         return 1
 
-    def _is_beside(self, first: ir.TensorLoad, other: ir.TensorLoad, lane: int) -> bool:
+    def _is_next(self, first: ir.TensorLoad, other: ir.TensorLoad, lane: int) -> bool:
         distances = [0] * (len(first.indices) - 1) + [lane]
         pairs = zip(first.indices, other.indices, distances, strict=True)
         return all(constant(self._analyzer.simplify(b - a)) == d for a, b, d in pairs)
 
 
-def lanes_of(dtype: str) -> list[int]:
-    """List how many elements of a type move at once, the most first."""
+def vector_sizes(dtype: str) -> list[int]:
+    """List the numbers of elements of a type that one instruction loads, the most first."""
     if dtype not in VECTOR_TYPES | BYTES | {"float64"}:
         return []
     size = DataType(dtype).itemsize
@@ -125,7 +124,7 @@ def lanes_of(dtype: str) -> list[int]:
 
 
 def resolved(expr: ir.Expr, analyzer: sym.Analyzer) -> ir.Expr:
-    """Take the branch of each choice that positions alone decide."""
+    """Take the branch of each choice that indices alone decide."""
 
     def decide(node: ir.Expr) -> ir.Expr:
         chosen = choice(node)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 from tvm.tirx.op import tvm_warp_shuffle
 
-from ..loops import index, threads, unrolled
+from ...core.loops import index, threads, unrolled
 
 FULL_MASK = 0xFFFFFFFF  # every thread of a warp takes part in an exchange
 

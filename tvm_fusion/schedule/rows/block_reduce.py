@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tvm import ir, s_tir, tirx
 
-from ..loops import index, sequence
+from ...core.loops import index, sequence
 from .config_gpu import MAX_SERIAL_WARPS
 from .emit import assign, store_all
 from .row_program import RowStage

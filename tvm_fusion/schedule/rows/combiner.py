@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.expressions import loads, variables
+from ...core.expressions import loads, variables
 from ..expressions import contains, index_of, substitute
 
 

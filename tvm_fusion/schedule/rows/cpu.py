@@ -17,9 +17,10 @@ from collections.abc import Callable
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
-from ...fusion.program import Axis, Program
+from ...core.loops import block, index, kernel, loop, sequence
+from ...program.program import Program
+from ...program.stage import Axis
 from ..cpu import PARALLEL_WORK, Registers
-from ..loops import block, index, kernel, loop, sequence
 from .emit import Pairs, bind, nest, static_volume, unflatten, volume
 from .fast_maxima import with_fast_maxima
 from .passes import Pass, are_vectors, lanes_are_rows, plan_passes, unit_strides, vector_axes

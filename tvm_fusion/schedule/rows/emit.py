@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.program import Axis
-from ..loops import coordinates, index, loop, product, sequence, substitute
+from ...core.loops import coordinates, index, loop, product, sequence, substitute
+from ...program.stage import Axis
 
 Pairs = list[tuple[ir.Var, ir.Expr]]
 

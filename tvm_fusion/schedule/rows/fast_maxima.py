@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import loads
+from ...core.expressions import loads
+from ...core.loops import find
 from ..expressions import contains, plain_maximum
-from ..loops import find
 from .combiner import Combiner
 from .row_program import RowProgram, RowStage
 from .softmax import decaying, sums_decaying

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
+from ...core.loops import NEAR, block, ceildiv, find, kernel, sequence, threads
 from ...device import Device
-from ...fusion.program import Program
+from ...program.program import Program
 from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
-from ..loops import NEAR, block, ceildiv, find, kernel, sequence, threads
 from .config_gpu import RowConfig, row_config
 from .emit import volume
 from .half_precision import with_half_precision_math

@@ -7,8 +7,7 @@ import math
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import loads
+from ...core.expressions import call_name, loads
 from ..half_math import HALF_TYPES
 from .row_program import RowProgram, RowStage
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import variables
-from ...fusion.program import Axis
+from ...core.expressions import call_name, variables
+from ...program.stage import Axis
 from ..expressions import contains, index_of, row_major_offset
 from .emit import static_volume
 from .row_program import RowProgram, RowStage, stride

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, sym, tirx
 
-from ...fusion.program import Axis
-from ..loops import index, loop, sequence
+from ...core.loops import index, loop, sequence
+from ...program.stage import Axis
 from .block_reduce import block_all_reduce
 from .emit import Pairs, assign, bind, nest, store_all, unflatten, volume
 from .passes import Pass

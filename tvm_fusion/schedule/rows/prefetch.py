@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ...fusion.expressions import variables
+from ...core.expressions import variables
+from ...core.loops import find, prefetch
 from ..expressions import contains, row_major_offset, substitute
-from ..loops import find, prefetch
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .passes import Pass, equal_loops
 from .row_program import RowProgram, RowStage, stride

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir
 
-from ...fusion.program import Axis
+from ...program.stage import Axis
 from ..expressions import contains
 from .config_gpu import MAX_ROW_ELEMENTS, RowConfig
 from .emit import static_volume

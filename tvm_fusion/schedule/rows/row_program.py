@@ -12,8 +12,9 @@ from functools import cached_property
 
 from tvm import ir, sym
 
-from ...fusion.expressions import loads
-from ...fusion.program import Axis, Program, Stage
+from ...core.expressions import loads
+from ...program.program import Program
+from ...program.stage import Axis, Stage
 from ..expressions import contains
 from .combiner import Combiner, split_update
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...ecg.intrinsic import call_name
-from ...fusion.program import Axis
+from ..._tvm.buffer import declare
+from ...core.expressions import call_name
+from ...core.loops import find
+from ...program.stage import Axis
 from ..expressions import contains, is_maximum, substitute
-from ..loops import find
 from .passes import equal_axes
 from .row_program import RowProgram, RowStage
 

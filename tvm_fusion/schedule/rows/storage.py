@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ..._tvm_buffer import declare
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import loads, variables
+from ..._tvm.buffer import declare
+from ...core.expressions import call_name, loads, variables
 from ..expressions import contains, substitute
 from .config_gpu import RowConfig
 from .emit import replace

@@ -9,10 +9,10 @@ from dataclasses import replace as replace_fields
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.program import Axis
+from ..._tvm.buffer import scratch
+from ...core.loops import index, sequence
+from ...program.stage import Axis
 from ..expressions import contains, index_of
-from ..loops import index, sequence
 from .config_gpu import RowConfig
 from .emit import Pairs, bind, replace, unflatten, volume
 from .passes import Pass, equal_axes, private_buffers

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis
+from ...core.expressions import loads, variables
+from ...program.stage import Axis
 from ..expressions import row_major_offset, substitute
 from .row_program import RowStage
 

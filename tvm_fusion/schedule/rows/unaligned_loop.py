@@ -7,9 +7,9 @@ from functools import cached_property
 
 from tvm import ir, sym, tirx
 
-from ...fusion.program import Axis
+from ...core.loops import index, loop, product
+from ...program.stage import Axis
 from ..expressions import row_major_offset
-from ..loops import index, loop, product
 from .emit import Pairs, bind, replace
 from .row_program import RowStage
 from .vector_loop import UNROLLED, VectorLoad, VectorLoop

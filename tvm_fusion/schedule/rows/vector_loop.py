@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.program import Axis
+from ...core.loops import NEAR, index, loop, sequence
+from ...program.stage import Axis
 from ..expressions import contains
-from ..loops import NEAR, index, loop, sequence
 from .config_gpu import MAX_ROW_ELEMENTS
 from .emit import Pairs, assign, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread

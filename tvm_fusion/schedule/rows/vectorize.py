@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis
+from ...core.expressions import call_name, loads, variables
+from ...program.stage import Axis
 from ..expressions import contains, row_major_offset, substitute
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from .emit import static_volume

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.expressions import variables
+from ..._tvm.buffer import scratch
+from ...core.expressions import variables
+from ...core.loops import index, loop, product, sequence
 from ..expressions import contains, index_of, substitute
-from ..loops import index, loop, product, sequence
 from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner

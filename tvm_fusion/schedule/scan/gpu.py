@@ -15,10 +15,8 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm.tirx.op import tvm_warp_shuffle
 
-from ..._tvm_buffer import scratch
-from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
-from ..gpu.warp import FULL_MASK
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -32,6 +30,8 @@ from ..loops import (
     unrolled,
     when,
 )
+from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.warp import FULL_MASK
 
 if TYPE_CHECKING:
     from .template import Sums
