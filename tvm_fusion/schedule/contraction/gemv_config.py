@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from ...core.expressions import loads, variables
 from ...core.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
-from ...device import Device
+from ...device import Device, device_of
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..address import conditional_loads
@@ -288,9 +288,7 @@ def _file_limit(accumulators: int) -> int:
 
 
 def _max_threads(target: Target | Device) -> int:
-    if isinstance(target, Device):
-        return target.max_threads_per_block or 1024
-    return int(target.attrs.get("max_num_threads", 1024))
+    return device_of(target).max_threads_per_block or 1024
 
 
 def _static(axes: Sequence[Axis]) -> int:

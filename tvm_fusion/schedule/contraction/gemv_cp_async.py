@@ -22,8 +22,8 @@ from tvm.target import Target
 
 from ...core.expressions import load
 from ...core.loops import ceildiv, constant, index, loop, sequence, simplified, unrolled, when
+from ...device import device_of
 from ..gpu.cp_async import BYTES, commit, copy, pipeline_buffer, stage_of, wait
-from ..gpu.launch import has_tensor_cores
 from .gemv_config import GemvConfig
 from .gemv_mainloop import GemvMainloop
 
@@ -49,12 +49,9 @@ class CpAsyncPipeline:
 
     @classmethod
     def of(cls, cut: GemvConfig, target: Target) -> CpAsyncPipeline | None:
-        """Plan the pipeline; ``None`` where B is loaded directly.
-
-        Devices with tensor cores for half types are those that have cp.async.
-        """
+        """Plan the pipeline; ``None`` where B is loaded directly."""
         steps, blocks = constant(ceildiv(cut.k_tiles, cut.slices_k)), constant(cut.blocks)
-        if not has_tensor_cores(target) or steps is None or blocks is None or cut.m > 1:
+        if not device_of(target).async_copy or steps is None or blocks is None or cut.m > 1:
             return None
         if blocks * cut.threads > MAX_THREADS:
             return None

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from ...core.loops import constant, index, product
-from ...device import Device, parse
+from ...device import Device, device_of
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..gpu.launch import has_tensor_cores
@@ -140,7 +140,7 @@ def skinny_mma_config(cut: GemvConfig, target: Target | Device) -> SkinnyMmaConf
     tile = tile_with(LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS) or tile_with(1, 1)
     if tile is None:
         return None
-    device = target if isinstance(target, Device) else parse(target).device
+    device = device_of(target)
     most = MAX_BLOCKS_PER_SM_QUANTIZED if is_quantized else MAX_BLOCKS_PER_SM
     per_sm = min(most, -(-blocks(tile) // (device.sm_count or 1)))
     steps = k // (tile.k * THREADS_IN_GROUP)

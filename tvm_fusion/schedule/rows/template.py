@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from ...core.expressions import loads, variables
 from ...core.template import Claim, Emission, Refusal, Template
-from ...device import Device, parse
+from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.contractions import is_contraction
@@ -71,7 +71,7 @@ class Rows(Template):
         if config is None:
             func = schedule_rows_cpu(program, target)
         else:
-            func = schedule_rows_gpu(program, config, parse(target).device)
+            func = schedule_rows_gpu(program, config, device_of(target))
         return Emission.one(func, claim.group)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
