@@ -141,7 +141,7 @@ def test_others_are_not_taken(example):
     params, body, _ = example
     _, func = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
     owners = find(func.body, s_tir.SBlock)
-    assert "slices" not in {b.name for owner in owners for b in owner.alloc_buffers}
+    assert "partials" not in {b.name for owner in owners for b in owner.alloc_buffers}
 
 
 @pytest.mark.parametrize(("columns", "side"), [(8192, 64), (6144, 32), (3072, 32), (2048, 16)])

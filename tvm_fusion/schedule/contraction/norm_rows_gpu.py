@@ -134,7 +134,7 @@ class NormalizedRows:
             return sequence(
                 [
                     tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
-                    unrolled("part", -(-cut.threads // FOLDED), add),
+                    unrolled("i", -(-cut.threads // FOLDED), add),
                     tirx.BufferStore(self.folded, load(total, [index(0)]), [r, thread]),
                 ]
             )
@@ -151,7 +151,7 @@ class NormalizedRows:
             return tirx.BufferStore(total, value, [0])
 
         start = tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0])
-        stmt = sequence([start, unrolled("part", FOLDED, add)])
+        stmt = sequence([start, unrolled("i", FOLDED, add)])
         return stmt, cut.norm_scale.at(place, load(total, [index(0)]), cut.contraction.stage)
 
     @property

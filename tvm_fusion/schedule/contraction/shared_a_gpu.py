@@ -58,9 +58,9 @@ class SharedA:
         self._registers = RegisterBuffers(vectors, self._rounds, cut.threads)
         tile_k = cut.tile.k
         self._vector_size = min(tile_k, VECTOR_BYTES // DataType(cut.half).itemsize)
-        self._ordered = local("ordered", [cut.threads, tile_k], cut.half)
+        self._ordered = local("a_ordered", [cut.threads, tile_k], cut.half)
         shape = [index(self._tiles), index(tile_k)]
-        self._shared = scratch(shape, cut.half, "terms", scope="shared")
+        self._shared = scratch(shape, cut.half, "a_shared", scope="shared")
         self.buffers = [*self._registers.arrays, self._ordered, self._shared]
 
     @classmethod

@@ -22,7 +22,7 @@ from ..._tvm.buffer import scratch
 from ...core.loops import index, simplified
 
 BYTES = 16  # of a copy
-COPY = "copy_vector"
+COPY = "tvm_fusion_cp_async_16"
 _COPY = f"""
 __device__ __forceinline__ void {COPY}(void* to, const void* from) {{
   unsigned place = (unsigned)__cvta_generic_to_shared(to);
@@ -31,7 +31,7 @@ __device__ __forceinline__ void {COPY}(void* to, const void* from) {{
 }}
 """
 _COMMIT = """
-__device__ __forceinline__ void copies_committed() {
+__device__ __forceinline__ void tvm_fusion_cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 """
@@ -42,7 +42,7 @@ __device__ __forceinline__ void {name}() {{
 }}
 """
 _WARP_SYNC = """
-__device__ __forceinline__ void warp_meets() {
+__device__ __forceinline__ void tvm_fusion_warp_sync() {
   __syncwarp();
 }
 """
@@ -51,10 +51,10 @@ __device__ __forceinline__ void warp_meets() {
 def pipeline_buffer(shape: Sequence[int], dtype: str) -> ir.Var:
     """Declare the shared memory of all stages of a kernel, as one buffer.
 
-    TVM 0.27 lets two buffers share memory if copies into the one come before reads of the other,
-    for to take an address is no use of a buffer to it. CUDA wants one type for all of a name.
+    TVM 0.27 lets two buffers share memory if copies into the one precede reads of the other, as it
+    does not count address_of as a use. CUDA wants one type for all declarations of a name.
     """
-    return scratch([index(d) for d in shape], dtype, f"copied_{dtype}", "shared.dyn")
+    return scratch([index(d) for d in shape], dtype, f"cp_async_{dtype}", "shared.dyn")
 
 
 def stage_of(step: ir.Expr, stages: int) -> ir.Expr:
@@ -70,16 +70,16 @@ def copy(to: ir.TensorLoad, element: ir.TensorLoad) -> tirx.Stmt:
 
 def commit() -> tirx.Stmt:
     """Close the commit group of the copies issued since the last one; it may be empty."""
-    return tirx.Evaluate(cuda_func_call("copies_committed", source_code=_COMMIT))
+    return tirx.Evaluate(cuda_func_call("tvm_fusion_cp_async_commit", source_code=_COMMIT))
 
 
 def wait(pending: int) -> tirx.Stmt:
     """Wait until at most so many commit groups of the warp's threads are pending."""
-    name = f"copies_but_{pending}"
+    name = f"tvm_fusion_cp_async_wait_{pending}"
     source = _WAIT.format(name=name, pending=pending)
     return tirx.Evaluate(cuda_func_call(name, source_code=source))
 
 
 def warp_sync() -> tirx.Stmt:
     """Let all threads of a warp have read the stage that the next copies overwrite."""
-    return tirx.Evaluate(cuda_func_call("warp_meets", source_code=_WARP_SYNC))
+    return tirx.Evaluate(cuda_func_call("tvm_fusion_warp_sync", source_code=_WARP_SYNC))
