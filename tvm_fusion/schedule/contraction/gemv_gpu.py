@@ -23,7 +23,6 @@ from dataclasses import replace
 from functools import partial
 
 from tvm import ir, sym, tirx
-from tvm.target import Target
 
 from ..._tvm.buffer import scratch
 from ...core.expressions import load
@@ -51,7 +50,7 @@ from .norm_rows_gpu import NormalizedRows
 TWO_STEPS = 32  # slices from which on they are reduced in two steps
 
 
-def gemv_gpu(program: Program, cut: GemvConfig, target: Target) -> tirx.PrimFunc:
+def gemv_gpu(program: Program, cut: GemvConfig) -> tirx.PrimFunc:
     """Make the kernel of a skinny GEMM on CUDA cores."""
     m, dtype = cut.m, cut.contraction.dtype
     # Lowering drops the thread's number, the first index.
@@ -65,7 +64,7 @@ def gemv_gpu(program: Program, cut: GemvConfig, target: Target) -> tirx.PrimFunc
 
     rows_a = NormalizedRows.of(cut, shared)
     main = cut if rows_a is None else replace(cut, a=rows_a.value)
-    pipeline = CpAsyncPipeline.of(main, target)
+    pipeline = CpAsyncPipeline.of(main)
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def mainloop(thread: ir.Expr) -> GemvMainloop:
