@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import table
-from tvm_fusion.frontend.onnx_converters import CONVERTERS
+from tvm_fusion.frontend.onnx_ops import CONVERTERS
 
 from .record import BY_CHANCE, LETTERS, verdicts_of
 

@@ -37,7 +37,7 @@ def test_everything_in_one_message(onnx_model):
     assert "\n" not in text
     assert f"opset {onnx.defs.onnx_opset_version() + 1} (supported: 1 to " in text
     assert "STFT (2x)" in text
-    assert "org.example.Magic (1x)" in text
+    assert "org.example::Magic (1x)" in text
     assert "unbound dimensions batch of input x[0], seq of input x[1]" in text
     assert "--dim batch=VALUE or batch=LOW..HIGH" in text
     assert "--dim seq=VALUE or seq=LOW..HIGH" in text
@@ -76,7 +76,7 @@ def test_names_that_mean_something_else_in_another_domain(onnx_model):
     )
     assert not inspect(foreign, []).operators
     disguised = onnx_model([helper.make_node("Relu", ["x"], ["y"], domain="com.microsoft")], X, Y)
-    assert dict(inspect(disguised, []).operators) == {"com.microsoft.Relu": 1}
+    assert dict(inspect(disguised, []).operators) == {"com.microsoft::Relu": 1}
     unborn = onnx_model([helper.make_node("Gelu", ["x"], ["y"])], X, Y, opset=13)
     assert dict(inspect(unborn, []).operators) == {"Gelu": 1}
 

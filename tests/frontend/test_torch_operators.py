@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tvm import relax
 
 import tvm_fusion
 from tvm_fusion.core.decisions import recording
@@ -12,7 +13,8 @@ from tvm_fusion.frontend import import_model
 
 torch = pytest.importorskip("torch")
 
-from tvm_fusion.frontend.torch_ops import CONVERTERS  # noqa: E402  # imports torch
+from tvm_fusion.frontend.registry import Converter, Unsupported  # noqa: E402
+from tvm_fusion.frontend.torch_ops import CONVERTERS, register  # noqa: E402  # imports torch
 
 F = torch.nn.functional
 pytestmark = pytest.mark.torch
@@ -210,13 +212,44 @@ def test_assertions_about_values_are_told():
 
 
 def test_an_argument_that_is_not_read_is_refused(monkeypatch):
-    name = "leaky_relu.default"
-    monkeypatch.setitem(CONVERTERS, name, lambda call: call.tensor("self"))
+    converter = Converter(lambda call: call.tensor("self"))
+    monkeypatch.setitem(CONVERTERS, "leaky_relu.default", converter)
     x = torch.randn(3)
     import_model(torch.export.export(Functions(F.leaky_relu), (x,)))
     refused(lambda x: F.leaky_relu(x, 0.3), x, match=r"leaky_relu with negative_slope=0\.3")
 
 
 def test_a_result_of_another_type_is_refused(monkeypatch):
-    monkeypatch.setitem(CONVERTERS, "relu.default", lambda call: call.tensor("self", "float16"))
+    converter = Converter(lambda call: call.tensor("self", "float16"))
+    monkeypatch.setitem(CONVERTERS, "relu.default", converter)
     refused(torch.relu, torch.randn(3), match=r"relu is converted to float16; expected float32")
+
+
+@pytest.fixture
+def negated_relu():
+    """Define an operator ``acme::relu``, which is not torch's."""
+    library = torch.library.Library("acme", "FRAGMENT")
+    library.define("relu(Tensor self, float alpha=1.0) -> Tensor")
+    library.impl("relu", lambda x, alpha=1.0: -torch.relu(x), "CompositeExplicitAutograd")
+    library.impl("relu", lambda x, alpha=1.0: torch.empty_like(x), "Meta")
+    yield torch.ops.acme.relu
+    CONVERTERS.pop("acme::relu.default", None)
+    library._destroy()
+
+
+def test_operators_of_other_namespaces(run, negated_relu):
+    x = torch.randn(5)
+    refused(negated_relu, x, match=r"unsupported operators acme\.relu \(1x\)")
+    register("acme::relu")(lambda call: relax.op.negative(relax.op.nn.relu(call.tensor("self"))))
+    check(run, [negated_relu, torch.relu], x)
+    refused(lambda x: negated_relu(x, 0.5), x, match=r"acme\.relu with alpha=0\.5")
+    with pytest.raises(UserError, match="a second converter of acme::relu"):
+        register("acme::relu")(lambda call: call.tensor("self"))
+
+
+def test_what_a_converter_refuses_and_torch_cannot_decompose(negated_relu):
+    def of_floats(node):
+        return None if node.meta["val"].is_floating_point() else Unsupported("of ints")
+
+    register("acme::relu", refuses=of_floats)(lambda call: call.tensor("self"))
+    refused(negated_relu, torch.arange(3), match=r"unsupported operators acme\.relu of ints \(1x\)")

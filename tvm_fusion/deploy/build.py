@@ -18,21 +18,23 @@ from ..device import TargetSpec
 from ..errors import UserError
 from ..signature import DimRange
 from .amd_code import check_amd_code
+from .architectures import Merged, merge, suffix
 from .count import count
 from .destinations import add_destinations, destinations
 from .lower import LowerToVM
 from .toolchain import toolchain
 from .weights import MIN_BYTES, lift_constants
+from .weights_file import StoredWeight
 
 
 @dataclass(frozen=True)
-class Built:
-    """A compiled module and what the manifest tells of it.
+class Prepared:
+    """A module that is lowered for one architecture, and what the manifest tells of it.
 
     Attributes
     ----------
-    executable : tvm.runtime.Executable
-        Bytecode and machine code.
+    mod : tvm.IRModule
+        What TVM makes bytecode and machine code of.
     weights : dict of str to numpy.ndarray
         By name, for all functions.
     weight_names : dict of str to list of str
@@ -45,7 +47,7 @@ class Built:
         By function, the results that its form with destinations takes as parameters.
     """
 
-    executable: Any
+    mod: tvm.IRModule
     weights: dict[str, np.ndarray]
     weight_names: dict[str, list[str]]
     packings: dict[str, Packing]
@@ -53,27 +55,75 @@ class Built:
     destinations: dict[str, list[int]]
 
 
-def build(
+@dataclass(frozen=True)
+class Built:
+    """A compiled model.
+
+    Attributes
+    ----------
+    executable : tvm.runtime.Executable
+        Bytecode and machine code of all architectures.
+    suffixes : dict of str to str
+        By architecture, what stands behind the names of the library's functions.
+    names : dict of str to dict of str to str
+        By architecture, the library's names of all functions and kernels; empty for one.
+    kernels : dict of tuple of str to list of str
+        By architectures, the kernels for exactly these; empty for one.
+    """
+
+    executable: Any
+    suffixes: dict[str, str]
+    names: dict[str, dict[str, str]]
+    kernels: dict[tuple[str, ...], list[str]]
+
+
+def prepare(
     mod: tvm.IRModule,
     spec: TargetSpec,
     functions: list[str],
     dims: Mapping[str, DimRange],
     model_names: WeightNames,
-) -> Built:
-    """Build a module whose functions are scheduled; runs under the target and its toolchain.
+) -> Prepared:
+    """Lower a module whose functions are scheduled; runs under the target and its toolchain.
 
     Parameters
     ----------
     mod : tvm.IRModule
         ``call_tir`` on scheduled PrimFuncs.
     spec : TargetSpec
-        What for.
+        What for: one architecture.
     functions : list of str
         The public functions.
     dims : mapping of str to DimRange
         Ranges of symbolic dimensions; counts are taken at the upper ends.
     model_names : WeightNames
         Of constants, with how they were packed.
+
+    Returns
+    -------
+    Prepared
+    """
+    lifted = lift_constants(mod, MIN_BYTES)
+    lowered = add_destinations(lifted.mod, functions)
+    lowered = tvm.ir.transform.Sequential([LowerToVM()])(lowered)
+    passed = {name: destinations(lowered, name) for name in functions}
+    weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
+    packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
+    extents = {name: dim.high for name, dim in dims.items()}
+    target = spec.tvm_target()
+    counts = {name: _count(lowered, target, name, extents) for name in functions}
+    return Prepared(lowered, weights, weight_names, packings, counts, passed)
+
+
+def build(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Built:
+    """Build what was prepared for each architecture; runs under the toolchain.
+
+    Parameters
+    ----------
+    mods : mapping of str to tvm.IRModule
+        By architecture, lowered modules.
+    spec : TargetSpec
+        All of the architectures.
 
     Returns
     -------
@@ -84,19 +134,52 @@ def build(
     UserError
         If a kernel's machine code is wrong, as far as that is checked.
     """
+    suffixes, merged = dict.fromkeys(mods, ""), Merged(next(iter(mods.values())), {}, {})
+    if len(mods) > 1:
+        suffixes, merged = {arch: suffix(arch) for arch in mods}, merge(mods, spec)
     target = spec.tvm_target()
-    lifted = lift_constants(mod, MIN_BYTES)
-    lowered = add_destinations(lifted.mod, functions)
-    lowered = tvm.ir.transform.Sequential([LowerToVM()])(lowered)
-    passed = {name: destinations(lowered, name) for name in functions}
-    weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
-    packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
-    extents = {name: dim.high for name, dim in dims.items()}
-    counts = {name: _count(lowered, target, name, extents) for name in functions}
-    executable = tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+    with target:
+        executable = tvm.compile(merged.mod, target, relax_pipeline=None, tir_pipeline=PIPELINE)
     if spec.kind == "rocm":
         check_amd_code(executable.mod)
-    return Built(executable, weights, weight_names, packings, counts, passed)
+    return Built(executable, suffixes, merged.names, merged.kernels)
+
+
+def store(
+    prepared: Mapping[str, Prepared], names: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, np.ndarray], dict[str, dict[str, StoredWeight]]]:
+    """Decide what is stored of the weights of several architectures: equal ones once.
+
+    Parameters
+    ----------
+    prepared : mapping of str to Prepared
+        By architecture.
+    names : mapping of str to mapping of str to str
+        By architecture, the library's names of packing functions, where they are others.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        By label, what to store.
+    dict of str to dict of str to StoredWeight
+        By architecture, each weight by its name.
+    """
+    stored: dict[str, np.ndarray] = {}
+    used: dict[str, dict[str, StoredWeight]] = {}
+    for arch, one in prepared.items():
+        used[arch] = {}
+        for name, array in one.weights.items():
+            labels = [name, *(name + suffix(other) for other in used)]
+            label = next((x for x in labels if _same_bits(stored.get(x), array)), None)
+            if label is None:
+                label = next(x for x in (name, name + suffix(arch)) if x not in stored)
+                stored[label] = array
+            packing = one.packings.get(name)
+            if packing is not None:
+                function = names.get(arch, {}).get(packing.function, packing.function)
+                packing = Packing(function, packing.shape)
+            used[arch][name] = StoredWeight(label, packing)
+    return stored, used
 
 
 def export_library(executable: Any, spec: TargetSpec, path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import onnx
-from onnx.inliner import inline_local_functions
 from tvm import tirx
 
 from ..config import FusionConfig
@@ -19,8 +18,8 @@ from .describe import signature_of
 from .dims import DimTable
 from .extents import to_tir
 from .finish import finish
-from .onnx_importer import Importer
-from .onnx_rewrite import without_optionals
+from .onnx_ops import CONVERTERS, Importer
+from .onnx_rewrite import inline_functions, without_optionals
 from .onnx_types import infer_types
 
 
@@ -38,9 +37,7 @@ def from_model_proto(model: onnx.ModelProto, config: FusionConfig) -> Imported:
 def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Imported:
     if not model.graph.node:
         raise UserError(f"{source} has an empty graph", "a graph with at least one operator")
-    if model.functions:
-        model = inline_local_functions(model)
-    model = without_optionals(model)
+    model = without_optionals(inline_functions(model, CONVERTERS))
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [info for info in model.graph.input if info.name not in stored]
     table = dim_table(model, config.dims)

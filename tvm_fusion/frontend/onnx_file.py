@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from onnx.external_data_helper import (
 )
 
 from ..errors import UserError
+from .onnx_graph import tensors
 
 
 def load(path: str | os.PathLike) -> onnx.ModelProto:
@@ -74,25 +74,6 @@ def require_tensors(model: onnx.ModelProto) -> None:
             "a model with its weights",
             "pass the path of the .onnx file, or load it with its external data",
         )
-
-
-def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the stored tensors of a graph and of the graphs inside its nodes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for inner in subgraphs(attribute):
-                yield from tensors(inner)
-
-
-def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that an attribute holds: branches and loop bodies."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
 
 
 def is_cut_short(data: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx
 from onnx import version_converter
@@ -55,6 +55,20 @@ def _with_slopes_of_channels(model: onnx.ModelProto, extents: Extents) -> onnx.M
             node = changed
         result.graph.node.append(node)
     return result
+
+
+def inline_functions(model: onnx.ModelProto, kept: Container[str]) -> onnx.ModelProto:
+    """Replace calls of the model's own functions by their bodies.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which stays as it is.
+    kept : container of str
+        Functions with a converter, as ``com.acme::Foo``; their calls stay.
+    """
+    names = [(f.domain, f.name) for f in model.functions if f"{f.domain}::{f.name}" not in kept]
+    return inline_selected_functions(model, names) if names else model
 
 
 def inlined(

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 from onnx import defs
 
 from .dims import SymbolicDim
 from .findings import Findings
-from .onnx_advice import advice_for
-from .onnx_converters import CONVERTERS, STANDARD, qualified_name
-from .onnx_file import subgraphs
+from .onnx_graph import nodes, opsets_of
+from .onnx_ops.advice import advice_for
+from .onnx_ops.registry import CONVERTERS, STANDARD, covers, defined, qualified_name
+from .onnx_ops.reviewed import is_reviewed
 from .onnx_rewrite import inlined, upgraded
 from .onnx_types import ValueType
+from .registry import Unsupported
 
-MICROSOFT = "com.microsoft"
-# TVM's importer looks operators up by name alone. These names mean one thing in ONNX's own domain
-# and another in Microsoft's, and the importer knows the latter.
-_MICROSOFT_MEANING = {"Attention"}
-# Microsoft's operators whose converters in TVM compute what Microsoft's documentation says.
-_MICROSOFT_BY_TVM = {
-    *("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu"),
-    *("MatMulInteger16", "SkipLayerNormalization"),
-}
-# Written by exporters before ONNX defined them, in ONNX's own domain, as they were defined later.
-_EARLY = {"LayerNormalization"}
-# Handled by the importer itself rather than by a converter.
-_DIRECT = {"If"}
-# The operators before it are translated by onnx's version converter.
+# Operator sets before it are translated by onnx's version converter.
 OLDEST_OPSET = 7
+# Functions of ONNX are made of operators that may be functions themselves.
+_ROUNDS = 4
 _DTYPES = {
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
@@ -57,15 +48,20 @@ def inspect(
     Findings
         Everything unsupported, in branches and loop bodies too.
     """
-    opset = opset_of(model)
+    versions = opsets_of(model)
+    opset = versions[""]
     findings = Findings(unbound=unbound)
     if not OLDEST_OPSET <= opset <= defs.onnx_opset_version():
         what = f"opset {opset}" if opset else "no opset of the standard domain"
         findings.opset = f"{what} (supported: 1 to {defs.onnx_opset_version()})"
+    ways: dict[str, str] = {}
     for node in nodes(model.graph):
-        if not supported(node, opset):
-            findings.operators[qualified_name(node)] += 1
-    findings.instead = ", ".join(advice_for(name, opset) for name in sorted(findings.operators))
+        error = unsupported(node, versions)
+        if error is not None:
+            name = f"{qualified_name(node)} {error.reason}".rstrip()
+            findings.operators[name] += 1
+            ways[name] = error.advice or ""
+    findings.instead = ", ".join(way for _, way in sorted(ways.items()))
     for name, known in (types or {}).items():
         if known.dtype not in _DTYPES:
             findings.dtypes.setdefault(known.dtype, []).append(name)
@@ -102,56 +98,46 @@ def expanded(
     onnx.ModelProto
         The same object where there is nothing to do.
     """
-    opset = opset_of(model)
-    if 0 < opset < OLDEST_OPSET:
+    versions = opsets_of(model)
+    if 0 < versions[""] < OLDEST_OPSET:
         model = upgraded(model, OLDEST_OPSET, extents)
-        opset = opset_of(model)
-    names = sorted(
-        {
+    for _ in range(_ROUNDS):
+        versions = opsets_of(model)
+        names = {
             (node.domain, node.op_type)
             for node in nodes(model.graph)
-            if node.domain in STANDARD and not supported(node, opset) and _has_body(node, opset)
+            if unsupported(node, versions) is not None and _has_body(node, versions[""])
         }
-    )
-    return inlined(model, names, extents) if names else model
+        before = model
+        model = inlined(model, sorted(names), extents) if names else model
+        if model is before:
+            break
+    return model
 
 
 def _has_body(node: onnx.NodeProto, opset: int) -> bool:
-    if not defs.has(node.op_type, min(opset, defs.onnx_opset_version()), ""):
+    if node.domain not in STANDARD or not defined(node.op_type, opset):
         return False
     schema = defs.get_schema(node.op_type, min(opset, defs.onnx_opset_version()), "")
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of ONNX's standard operator set that a model uses, 0 if it names none."""
-    return next((o.version for o in model.opset_import if o.domain in STANDARD), 0)
+def unsupported(node: onnx.NodeProto, versions: Mapping[str, int]) -> Unsupported | None:
+    """Say why a node cannot be converted; None where it can, by a converter of ours or TVM's.
 
-
-def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of the graphs inside them."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in subgraphs(attribute):
-                yield from nodes(inner)
-
-
-def supported(node: onnx.NodeProto, opset: int) -> bool:
-    """Tell whether there is a converter of an operator, by ours or by TVM's importer."""
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
-
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        Any node.
+    versions : mapping of str to int
+        See :func:`.onnx_graph.opsets_of`.
+    """
     name = qualified_name(node)
-    if node.domain in STANDARD:
-        known = name in CONVERTERS or name in _DIRECT or name in _get_convert_map()
-        return (
-            known
-            and name not in _MICROSOFT_MEANING
-            and (
-                # An opset newer than the installed onnx is reported as such.
-                opset > defs.onnx_opset_version()
-                or defs.has(node.op_type, opset, "")
-                or name in _EARLY
-            )
-        )
-    return name in CONVERTERS or (node.domain == MICROSOFT and node.op_type in _MICROSOFT_BY_TVM)
+    if covers(node, versions):
+        refusal = CONVERTERS[name].refusal(node)
+        if refusal is None:
+            return None
+        return Unsupported(refusal.reason, f"for {name}, {refusal.advice}")
+    if name not in CONVERTERS and is_reviewed(node, versions[""]):
+        return None
+    return Unsupported("", advice_for(name, versions[""]))

@@ -31,7 +31,7 @@ from .torch_dims import (
     input_extents,
     user_names,
 )
-from .torch_ops import Importer, operator_name, reason_of
+from .torch_ops import Importer, operator_name, reason_of, unsupported
 from .torch_ops.advice import advice
 from .torch_state import with_state
 
@@ -60,7 +60,8 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     }
     chosen, unbound = table.resolve(config.dims, proved)
     unknown = unsupported_operators(program)
-    Findings(operators=unknown, unbound=unbound, instead=advice(unknown)).raise_if_any(SOURCE)
+    instead = advice(name.partition(" ")[0] for name in unknown)
+    Findings(operators=unknown, unbound=unbound, instead=instead).raise_if_any(SOURCE)
     try:
         with quiet_importer():
             mod = Importer(derived).from_exported_program(program, False, True, False, None)
@@ -85,10 +86,8 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
 
 def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:
     """Count the operators that there is no converter for, branches included."""
-    known = Importer().convert_map
-    return Counter(
-        operator_name(node) for node in calls(program) if node.target.__name__ not in known
-    )
+    found = ((operator_name(node), unsupported(node)) for node in calls(program))
+    return Counter(f"{name} {error.reason}".rstrip() for name, error in found if error is not None)
 
 
 def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:

@@ -11,9 +11,8 @@ from torch import fx
 from ..core.decisions import Decision, record
 from ..errors import UserError
 from .quiet import quiet_importer
-from .torch_ops import CONVERTERS, PYTHON, REVIEWED, TAKES, reason_of
+from .torch_ops import reason_of, unsupported
 
-_KNOWN = {*CONVERTERS, *REVIEWED, *PYTHON, "getitem"}
 # A decomposition may bring operators that themselves have one.
 _ROUNDS = 6
 
@@ -43,7 +42,7 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
     for _ in range(_ROUNDS):
         table = {
             target: torch._decomp.decomposition_table[target]
-            for target in {node.target for node in _missing(program)} - tried
+            for target in {node.target for node in calls(program) if unsupported(node)} - tried
             if target in torch._decomp.decomposition_table
         }
         if not table:
@@ -65,13 +64,6 @@ def calls(program: torch.export.ExportedProgram) -> Iterator[fx.Node]:
     for module in program.graph_module.modules():
         if isinstance(module, fx.GraphModule):
             yield from (node for node in module.graph.nodes if node.op == "call_function")
-
-
-def _missing(program: torch.export.ExportedProgram) -> Iterator[fx.Node]:
-    for node in calls(program):
-        name = node.target.__name__
-        if name not in _KNOWN or (name in TAKES and not TAKES[name](node)):
-            yield node
 
 
 def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.ExportedProgram:

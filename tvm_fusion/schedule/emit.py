@@ -9,7 +9,7 @@ from tvm.target import Target
 from ..core.decisions import Decision, record
 from ..core.template import TEMPLATE, Ban, Emission, Refusal
 from ..core.templates import template
-from ..device import parse
+from ..device import device_of
 from ..ecg.graph import Graph
 from ..program.group import Group
 
@@ -43,7 +43,7 @@ def emit_groups(
     dict of GlobalVar to (str, Hashable)
         Groups whose claim was broken; the reasons stand in the decisions.
     """
-    device = parse(target).device
+    device = device_of(target)
     emitted: dict[ir.GlobalVar, Emission] = {}
     broken: dict[ir.GlobalVar, Ban] = {}
     for gvar, func in mod.functions.items():

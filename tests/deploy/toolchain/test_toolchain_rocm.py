@@ -176,7 +176,7 @@ tvm.compile(mod, Target({{"kind": "rocm", "mcpu": "gfx942"}}, host="llvm"))
 
 
 def test_outside_of_a_toolchain_tvm_lowers_as_ever():
-    with rocm_math.device_math("gfx942"):
+    with rocm_math.device_math(["gfx942"]):
         pass
     call = tirx.exp(tirx.Var("x", "float64"))
     rule = tvm.ir.Op.get("tirx.exp").get_attr("rocm.FLowerIntrinsic")

@@ -8,13 +8,15 @@ from onnx import helper
 
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.frontend import import_model
+from tvm_fusion.frontend.normalize import IntegerPower
 
 
 @pytest.fixture
 def agrees(onnx_model, run, onnxruntime_run):
     """Import one operator, run it, and compare with ONNX Runtime; returns the results.
 
-    Inputs are arrays by name; those named in ``constants`` become initializers.
+    Operators of other domains are named ``domain::Name``. Inputs are arrays by name; those named in
+    ``constants`` become initializers.
     """
 
     def check(
@@ -22,17 +24,19 @@ def agrees(onnx_model, run, onnxruntime_run):
     ):
         names = [name or "" for name in inputs]
         fed = {n: a for n, a in inputs.items() if n not in constants and not n.startswith("_")}
-        node = helper.make_node(
-            op, ["" if n.startswith("_") else n for n in names], list(outputs), **attrs
-        )
+        domain, _, name = op.rpartition("::")
+        given = ["" if n.startswith("_") else n for n in names]
+        outs = ["" if n.startswith("_") else n for n in outputs]
+        node = helper.make_node(name, given, outs, domain=domain, **attrs)
         model = onnx_model(
             [node],
             {name: (array.dtype.name, list(array.shape)) for name, array in fed.items()},
-            {name: (dtype, None) for name, dtype in outputs.items() if name},
+            {n: (dtype, None) for n, dtype in outputs.items() if not n.startswith("_")},
             {name: inputs[name] for name in constants},
             opset=opset,
+            domains=[domain] if domain else [],
         )
-        mod = import_model(model, FusionConfig()).mod
+        mod = IntegerPower()(import_model(model, FusionConfig()).mod)  # as legalization does
         results = run(mod, *fed.values())
         results = results if isinstance(results, list) else [results]
         wanted = onnxruntime_run(model, **fed) if expected is None else expected

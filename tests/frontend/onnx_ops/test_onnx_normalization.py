@@ -61,3 +61,17 @@ def test_local_response_over_windows_of_any_size(agrees, rng, size, shape):
     expected = (x / (1.5 + 0.02 / size * total) ** 0.6).astype(F32)
     attrs = {"size": size, "alpha": 0.02, "beta": 0.6, "bias": 1.5}
     agrees("LRN", {"x": x}, {"y": F32}, expected=[expected], **attrs)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_lp_normalization(agrees, rng, order, axis):
+    x = rng.standard_normal((3, 5, 7), dtype=F32)
+    agrees("LpNormalization", {"x": x}, {"y": F32}, axis=axis, p=order)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_lp_normalization_of_zeros(agrees, order):
+    x = np.array([[0, 0, 0], [3, -4, 0]], F32)
+    expected = np.array([[0, 0, 0], np.array([3, -4, 0]) / (7 if order == 1 else 5)], F32)
+    agrees("LpNormalization", {"x": x}, {"y": F32}, expected=[expected], p=order)

@@ -1,7 +1,7 @@
 """Products of few rows with weights that are small integers, and with weights along the terms."""
 
 import pytest
-from group_kernels import CPU, CUDA, close, compiles_for_cuda, group, kernel, run, serial
+from group_kernels import CUDA, close, compiles_for_cuda, group, kernel, run
 from quantised_products import along, inputs_of, int4, int8
 from tvm import DataType, ir, tirx
 
@@ -47,7 +47,7 @@ def test_computes_the_product(example):
     assert check_gpu(func, CUDA.tvm_target()) is None
     inputs = inputs_of(params)
     wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
-    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+    close(run(func, members, inputs), reference(*wide), 2e-6)
 
 
 def vectors(func, name):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from group_kernels import (
-    CPU,
     CUDA,
     close,
     compiles_for_cuda,
@@ -11,7 +10,6 @@ from group_kernels import (
     group,
     kernel,
     run,
-    serial,
     tensor,
 )
 from quantised_products import along, inputs_of, int4, int8
@@ -105,7 +103,7 @@ def test_computes_the_product(name):
     assert check_gpu(func, CUDA.tvm_target()) is None
     inputs = inputs_of(params)
     wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
-    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+    close(run(func, members, inputs), reference(*wide), 2e-6)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -138,7 +136,7 @@ def test_equal_terms_cancel():
     inputs = {"x": np.full_like(x, 3.0), "q": np.where(q > 127, 0x97, 0x79).astype(q.dtype), "s": s}
     _, func = kernel(TEMPLATE, members, CUDA)
     wide = [v if v.dtype.kind in "iu" else v.astype("float64") for v in inputs.values()]
-    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+    close(run(func, members, inputs), reference(*wide), 2e-6)
 
 
 @pytest.mark.parametrize("zero", [-1.0, 16.0])

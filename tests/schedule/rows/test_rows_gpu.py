@@ -8,7 +8,7 @@ import pytest
 import row_programs as programs
 import tvm
 import tvm_ffi
-from row_checks import check, gpu_target, serial
+from row_checks import check, gpu_target
 from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
 from tvm import relax, s_tir, tirx
 
@@ -30,19 +30,19 @@ def scheduled(example, target=None):
 @pytest.mark.parametrize("case", CASES)
 def test_odd_sizes(case, size):
     example = CASES[case](*size)
-    check(example, serial(scheduled(example)), tolerance=HALF if "half" in case else 5e-6)
+    check(example, scheduled(example), tolerance=HALF if "half" in case else 5e-6)
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=str)
 def test_windows(pool):
     example = programs.max_pool(*pool)
-    check(example, serial(scheduled(example)))
+    check(example, scheduled(example))
 
 
 @pytest.mark.parametrize("number", range(len(SYMBOLIC)))
 def test_symbolic_extents(number):
     example, sizes = SYMBOLIC[number]
-    check(example, serial(scheduled(example)), sizes)
+    check(example, scheduled(example), sizes)
 
 
 LONG = {
@@ -55,7 +55,7 @@ LONG = {
 
 @pytest.mark.parametrize("case", LONG)
 def test_long_rows(case):
-    check(LONG[case], serial(scheduled(LONG[case])))
+    check(LONG[case], scheduled(LONG[case]))
 
 
 def threads_and_blocks(func):

@@ -2,7 +2,7 @@
 
 import pytest
 import row_programs as programs
-from row_checks import check, serial
+from row_checks import check
 from test_rows_gpu import scheduled
 from tvm import te
 
@@ -42,7 +42,7 @@ def test_exponentials_that_only_make_ratios(before, after, dtype, is_loose):
     func = scheduled(example)
     assert ("exp2" in func.script()) == is_loose
     tolerance = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}[dtype]
-    check(example, serial(func), tolerance=tolerance)
+    check(example, func, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -51,7 +51,7 @@ def test_softmax_divides_once_a_row(dtype):
     func = scheduled(example)
     assert func.script().count(" / ") == 1
     assert ("exp2" in func.script()) == (dtype == "float16")
-    check(example, serial(func), tolerance={"float16": 2e-3, "float32": 5e-6}[dtype])
+    check(example, func, tolerance={"float16": 2e-3, "float32": 5e-6}[dtype])
 
 
 def test_log_softmax_is_a_difference():
@@ -76,7 +76,7 @@ def test_roundings_that_nothing_needs_are_left_out():
     example = programs.Example([x], [y], 1, reference)
     func = scheduled(example)
     assert func.script().count('T.Cast("float16"') == 1
-    check(example, serial(func), tolerance=1e-3)
+    check(example, func, tolerance=1e-3)
 
 
 def normed(m, n, dtype, shift, out=None):
@@ -113,13 +113,11 @@ def test_means_are_taken_away_after_the_scale(n, dtype):
     example = normed(5, n, dtype, 4096)
     text = scheduled(example).script()
     assert " / " not in text
-    check(
-        example, serial(scheduled(example)), tolerance={"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
-    )
+    check(example, scheduled(example), tolerance={"float16": 2e-3, "bfloat16": 1.6e-2}[dtype])
 
 
 def test_means_stay_where_results_are_shown_in_full():
     example = normed(5, 1000, "float16", 4096, out="float32")
     text = scheduled(example).script()
     assert " / " in text
-    check(example, serial(scheduled(example)), tolerance=2e-3)
+    check(example, scheduled(example), tolerance=2e-3)

@@ -12,7 +12,7 @@ from .clamp_take import ClampTake
 from .clip_integers import ClipIntegers
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
-from .concat_nothing import ConcatNothing
+from .concat_empty import ConcatEmpty
 from .expand_median import ExpandMedian
 from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
@@ -33,7 +33,7 @@ __all__ = [
     "ClipIntegers",
     "ClipPoolWindow",
     "CompareBooleans",
-    "ConcatNothing",
+    "ConcatEmpty",
     "ExpandMedian",
     "ExpandNonzero",
     "ExpandPower",
@@ -58,8 +58,8 @@ def NormalizeImport() -> tvm.transform.Pass:
             ResolveShapes(),
             ApplyRanges(),
             UnstackSum(),
-            ConcatNothing(),
-            # Before FoldConstants: numpy has no maximum of nothing.
+            ConcatEmpty(),
+            # Before FoldConstants: numpy has no maximum of an empty array.
             FoldZeroExtents(),
             RemoveIdentities(),
             # Before RecoverClip and FoldBatchNorm, which want constants where expressions of

@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import tvm
 from tvm import ir, relax, sym, tirx
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 
-@tvm.transform.module_pass(opt_level=0, name="ApplyRanges")
-class ApplyRanges:
+@rewrite_pass
+def ApplyRanges(value: Any, scope: Scope) -> Any:
     """``table[:n]`` of 512 rows has ``n`` rows, not ``min(n, 512)``, where ``n`` is at most 512.
 
     The ranges are those of the function's ``tir_var_upper_bound`` and ``tir_var_lower_bound``.
     Slices are marked as inbound, and shapes are simplified; what follows can then be broadcast
     against other tensors of ``n`` rows.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _apply)
-
-
-def _apply(value: Any, scope: Scope) -> Any:
     if not isinstance(value, relax.Call) or not _ranges(scope, "upper"):
         return None
     if op_name(value) == "relax.strided_slice":

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 
-from .engine import Scope, op_name, rewrite
+from ..dtypes import dtype_of
+from .engine import Scope, op_name, rewrite_pass
 
 op = relax.op
 
@@ -36,33 +36,26 @@ _BY_INTEGERS: Mapping[str, str] = {
 _UNSORTED = ("int8", "uint8")  # which TVM's sorts do not know either
 
 
-@tvm.transform.module_pass(opt_level=0, name="BooleanArithmetic")
-class BooleanArithmetic:
-    """``a + b``, ``max(a, b)`` are ``a or b``, products ``a and b``; reductions go by integers.
+@rewrite_pass
+def BooleanArithmetic(value: Any, scope: Scope) -> Any:
+    """Write ``a + b`` and ``max(a, b)`` as ``a or b``, products as ``a and b``; reduce integers.
 
     TVM 0.27 generates floating point instructions for them, which LLVM refuses, or finds no least
     value to start with. A running sum of booleans whose result is boolean is a running ``or``.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _rewrite)
-
-
-def _rewrite(value: Any, scope: Scope) -> Any:
     name = op_name(value)
-    dtype = _dtype(value.args[0]) if name and len(value.args) else ""
+    dtype = dtype_of(value.args[0]) if name and len(value.args) else ""
     if dtype in _UNSORTED and _BY_INTEGERS.get(name) == "int32":
         return _by_integers(value, dtype, "int32", scope)
     if dtype != "bool":
         return None
-    if name in _LOGIC and _dtype(value.args[1]) == "bool":
+    if name in _LOGIC and dtype_of(value.args[1]) == "bool":
         return _LOGIC[name](value.args[0], value.args[1], scope)
     if name in _UNCHANGED:
         return value.args[0]
-    is_bool = _dtype(value) == "bool"
+    is_bool = dtype_of(value) == "bool"
     if name == "relax.cumsum" and not is_bool:
-        widened = scope.emit(op.astype(value.args[0], _dtype(value)))
+        widened = scope.emit(op.astype(value.args[0], dtype_of(value)))
         return relax.Call(value.op, [widened], value.attrs, value.ty_args)
     return _by_integers(value, dtype, _BY_INTEGERS[name], scope) if name in _BY_INTEGERS else None
 
@@ -84,12 +77,8 @@ def _by_integers(value: relax.Call, dtype: str, wide: str, scope: Scope) -> Any:
 
 
 def _narrowed(result: Any, value: relax.Call, dtype: str) -> Any:
-    if _dtype(value) != dtype:
+    if dtype_of(value) != dtype:
         return result
     if dtype != "bool":
         return op.astype(result, dtype)
-    return op.not_equal(result, relax.const(np.zeros((), _dtype(result)), _dtype(result)))
-
-
-def _dtype(expr: Any) -> str:
-    return str(expr.ty.dtype.dtype) if isinstance(expr.ty, relax.TensorType) else ""
+    return op.not_equal(result, relax.const(np.zeros((), dtype_of(result)), dtype_of(result)))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import ir, relax, tirx
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 
-@tvm.transform.module_pass(opt_level=0, name="ClampTake")
-class ClampTake:
+@rewrite_pass
+def ClampTake(value: Any, _scope: Scope) -> Any:
     """``take(x, i, mode="fast") = take(x, i, mode="clip")``.
 
     The importer's mode reads whatever memory an index beyond the table points at, and warns of that
@@ -19,13 +18,6 @@ class ClampTake:
     integer operators a row. For all indices in range nothing changes. One index that is known to be
     in range becomes part of the operator, so that what reads the slice knows where it lies.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _clamp)
-
-
-def _clamp(value: Any, _scope: Scope) -> Any:
     if op_name(value) != "relax.take" or str(value.attrs.mode) != "fast":
         return None
     table, indices = value.args

@@ -6,28 +6,21 @@ import math
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax, tirx
 
-from .engine import Scope, op_name, rewrite
+from ..dtypes import dtype_of
+from .engine import Scope, op_name, rewrite_pass
 
 
-@tvm.transform.module_pass(opt_level=0, name="ClipIntegers")
-class ClipIntegers:
+@rewrite_pass
+def ClipIntegers(value: Any, scope: Scope) -> Any:
     """``clip(i, 0, inf)`` becomes ``maximum(i, 0)``; limits that the type cannot hold are dropped.
 
     Importers write an open end as infinity, which TVM 0.27 cannot make an integer of.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _clip)
-
-
-def _clip(value: Any, scope: Scope) -> Any:
     if op_name(value) != "relax.clip" or not isinstance(value.ty, relax.TensorType):
         return None
-    dtype = str(value.ty.dtype.dtype)
+    dtype = dtype_of(value)
     ends = [end for end in map(_number, value.args[1:]) if end is not None and end == end]
     if not dtype.startswith(("int", "uint")) or len(ends) < 2:
         return None

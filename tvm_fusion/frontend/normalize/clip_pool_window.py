@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm
 from tvm import relax, tirx
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 _POOLS = {f"relax.nn.{kind}_pool{n}d": (kind, n) for kind in ("avg", "max") for n in (1, 2, 3)}
 _AXES = {1: "W", 2: "HW", 3: "DHW"}
 
 
-@tvm.transform.module_pass(opt_level=0, name="ClipPoolWindow")
-class ClipPoolWindow:
+@rewrite_pass
+def ClipPoolWindow(value: Any, _scope: Scope) -> Any:
     """Cut pooling windows down to the padded input; average over all of it as a mean.
 
     Along an axis on which the window is larger than the padded input there is one output, and
@@ -23,13 +22,6 @@ class ClipPoolWindow:
     with ``ceil_mode``). TVM would pad the input to the window's size instead. An average over a
     whole input without padding becomes ``relax.mean``.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _clip)
-
-
-def _clip(value: Any, _scope: Scope) -> Any:
     if op_name(value) not in _POOLS:
         return None
     kind, n = _POOLS[op_name(value)]

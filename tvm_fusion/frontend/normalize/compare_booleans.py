@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import relax
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 
-@tvm.transform.module_pass(opt_level=0, name="CompareBooleans")
-class CompareBooleans:
+@rewrite_pass
+def CompareBooleans(value: Any, scope: Scope) -> Any:
     """``equal(a, b) = not (a xor b)`` and ``not_equal(a, b) = a xor b`` for booleans.
 
     TVM 0.27 takes ``bool`` for a floating point type when it compares, and LLVM refuses the module.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _compare)
-
-
-def _compare(value: Any, scope: Scope) -> Any:
     if op_name(value) not in ("relax.equal", "relax.not_equal"):
         return None
     ty = value.args[0].ty

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -130,6 +131,19 @@ def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
                 result = mod.clone()
             result[gvar] = relax.analysis.remove_all_unused(new)
     return result
+
+
+def rewrite_pass(rule: Rule) -> Callable[[], tvm.transform.Pass]:
+    """Make a module pass, by the rule's name, that applies the rule to every function of ours."""
+
+    @functools.wraps(rule, updated=())
+    def make() -> tvm.transform.Pass:
+        return tvm.transform.module_pass(
+            lambda mod, _: rewrite(mod, rule), opt_level=0, name=rule.__name__
+        )
+
+    del make.__wrapped__  # its parameters are not the pass's
+    return make
 
 
 @mutator

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import relax, tirx
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 
-@tvm.transform.module_pass(opt_level=0, name="ExpandMedian")
-class ExpandMedian:
+@rewrite_pass
+def ExpandMedian(value: Any, scope: Scope) -> Any:
     """``median(x) = x[argsort(x)[(n - 1) // 2]]`` along one axis, or over the flattened tensor.
 
     TVM's own legalization gathers the whole sorted tensor, and calls a sort that only CPUs have.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _expand)
-
-
-def _expand(value: Any, scope: Scope) -> Any:
     if op_name(value) != "relax.median":
         return None
     x, axes, keepdims = value.args[0], value.attrs.axis, bool(value.attrs.keepdims)

@@ -10,29 +10,22 @@ import math
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax, tirx
 
-from .engine import Scope, op_name, rewrite
+from ..dtypes import dtype_of
+from .engine import Scope, op_name, rewrite_pass
 
 _INDEX = "int64"
 
 
-@tvm.transform.module_pass(opt_level=0, name="ExpandNonzero")
-class ExpandNonzero:
+@rewrite_pass
+def ExpandNonzero(value: Any, scope: Scope) -> Any:
     """Compute ``nonzero(x)`` and the sorted ``unique(x)`` of a whole tensor with operators.
 
     With ``c = cumsum(mask)``, element ``k`` of what a mask selects is the first ``i`` with
     ``c[i] = k + 1``. How many there are, ``c[-1]``, is read when the model runs and becomes a
     symbolic extent. ``unique(x)`` selects what differs from its predecessor in sorted order.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _expand)
-
-
-def _expand(value: Any, scope: Scope) -> Any:
     name = op_name(value)
     if name not in ("relax.nonzero", "relax.unique"):
         return None
@@ -47,8 +40,8 @@ def _nonzero(x: Any, scope: Scope) -> Any:
     if any(_is_zero(extent) for extent in shape):
         return relax.op.zeros([len(shape), 0], _INDEX)
     mask = x
-    if str(x.ty.dtype.dtype) != "bool":
-        zero = relax.const(np.zeros((), _numpy_dtype(x)), str(x.ty.dtype.dtype))
+    if dtype_of(x) != "bool":
+        zero = relax.const(np.zeros((), _numpy_dtype(x)), dtype_of(x))
         mask = scope.emit(relax.op.not_equal(x, zero))
     size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
     positions = _selected(scope.emit(relax.op.reshape(mask, [size])), size, scope)
@@ -115,5 +108,5 @@ def _is_null(expr: Any, scope: Scope) -> bool:
 
 
 def _numpy_dtype(x: Any) -> str:
-    name = str(x.ty.dtype.dtype)
+    name = dtype_of(x)
     return "float32" if name == "bfloat16" else name

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 from tvm_ffi import structural_equal
 
-from .engine import Scope, op_name, rewrite
+from ..dtypes import dtype_of
+from .engine import Scope, op_name, rewrite_pass
 
 
-@tvm.transform.module_pass(opt_level=0, name="ExpandPower")
-class ExpandPower:
+@rewrite_pass
+def ExpandPower(value: Any, scope: Scope) -> Any:
     """``x^2 = x*x``, ``x^3 = x*x*x``, ``x^0.5 = sqrt(x)``, ``x^-0.5 = rsqrt(x)``, ``x^1 = x``.
 
     A library's ``pow`` costs dozens of instructions, and TVM warns of it. Exporters write RMS norms
     with a power and with a product alike; after this there is one spelling. The results differ from
     ``pow`` by the rounding of one product.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _expand)
-
-
-def _expand(value: Any, scope: Scope) -> Any:
     if op_name(value) != "relax.power" or not isinstance(value.args[1], GenericConst):
         return None
     x, exponent = value.args[0], value.args[1].value.numpy()
-    floating = "float" in str(value.ty.dtype.dtype)
+    floating = "float" in dtype_of(value)
     if exponent.size != 1 or not floating or not structural_equal(x.ty, value.ty):
         return None
     number = float(exponent.reshape(-1)[0])

@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...core.weight_names import derived
+from ..dtypes import dtype_of
 from .engine import Scope, rewrite
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
@@ -57,7 +58,7 @@ def _fold(value: Any, scope: Scope) -> Any:
         shift = shift + beta_
     along = [1] * data.ty.ndim
     along[axis] = scale.size
-    dtype = str(data.ty.dtype.dtype)
+    dtype = dtype_of(data)
     into_conv = _into_convolution(data, scale, shift, axis, scope)
     if into_conv is not None:
         return into_conv
@@ -97,14 +98,14 @@ def _into_convolution(
     scaled = weight.value.numpy().astype(np.float64) * scale.reshape(along)
     new = relax.Call(
         call.op,
-        [call.args[0], _const(scaled, str(weight.ty.dtype.dtype), weight)],
+        [call.args[0], _const(scaled, dtype_of(weight), weight)],
         call.attrs,
         call.ty_args,
     )
     shift = shift if bias is None else shift + bias * scale
     across = [1] * data.ty.ndim
     across[axis] = shift.size
-    constant = _const(shift.reshape(across), str(data.ty.dtype.dtype), bias_source)
+    constant = _const(shift.reshape(across), dtype_of(data), bias_source)
     return relax.op.add(scope.emit(new), constant)
 
 
@@ -120,7 +121,7 @@ def _by_operators(norm: relax.Call, axis: int, scope: Scope) -> Any:
     """Spell the normalization out where its parameters are not constants."""
     data, gamma, beta, mean, var = norm.args
     others = [i for i in range(data.ty.ndim) if i != axis]
-    dtype = str(var.ty.dtype.dtype)
+    dtype = dtype_of(var)
     spread = scope.emit(
         relax.op.rsqrt(relax.op.add(var, relax.const(float(norm.attrs.epsilon), dtype)))
     )

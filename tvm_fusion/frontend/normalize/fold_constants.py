@@ -14,6 +14,7 @@ from tvm.ir import GenericConst
 from ...core.evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
+from ..dtypes import dtype_of
 from .engine import Scope, op_name, rewrite
 
 #: A result may be that many bytes larger than the constants that it replaces.
@@ -45,7 +46,7 @@ class FoldConstants:
             sources = list(_constants(value))
             freed = sum(_nbytes(c) for c in sources if len(readers[hash(c)] | {key}) == 1)
             shape = result_shape(value)
-            if shape is None or 0 in shape:  # see ConcatNothing
+            if shape is None or 0 in shape:  # see ConcatEmpty
                 return None
             result_bytes = int(np.prod(shape, dtype=np.int64)) * result_dtype(value).itemsize
             if result_bytes > freed + GROWTH_LIMIT:
@@ -54,7 +55,7 @@ class FoldConstants:
             if array is None:
                 return None
             how = op_name(value).removeprefix("relax.")
-            folded[key] = derived(relax.const(array, str(value.ty.dtype.dtype)), how, sources)
+            folded[key] = derived(relax.const(array, dtype_of(value)), how, sources)
             return folded[key]
 
         return rewrite(mod, fold)

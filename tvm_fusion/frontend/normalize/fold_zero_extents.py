@@ -10,8 +10,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from ...core.untouched import is_lowered, is_rewritable, is_scheduled
+from .empty_operands import fields, has_zero, result_of_empty
 from .engine import Scope, op_name, rewrite
-from .over_nothing import fields, has_zero, result_over_nothing
 
 # Calls of functions, and what is no operator over tensors: they keep their operands and results.
 _NO_OPERATORS = (
@@ -26,10 +26,10 @@ _CREATE = frozenset({"relax.zeros", "relax.ones", "relax.full", "relax.null_valu
 class FoldZeroExtents:
     """Replace operators whose results or operands have no elements by what they give.
 
-    A result with a zero extent becomes ``zeros``; a reduction over nothing becomes its identity
-    (sum 0, prod 1, max -inf, min inf), a mean over nothing NaN, a product over K = 0 zeros.
+    A result with a zero extent becomes ``zeros``; a reduction of no elements is its identity
+    (sum 0, prod 1, max -inf, min inf), a mean of none NaN, a product over K = 0 zeros.
     Everything that divides by extents, as legalizations, schedules and cost models do, so never
-    meets a zero. Constants without elements become ``zeros`` as well, for :class:`ConcatNothing`'s
+    meets a zero. Constants without elements become ``zeros`` as well, for :class:`ConcatEmpty`'s
     reason.
 
     Raises
@@ -61,13 +61,13 @@ def _fold(mod: tvm.IRModule, value: Any, scope: Scope) -> Any:
         return None
     source = scope.value(value.tuple_value) if isinstance(value, relax.TupleGetItem) else value
     if isinstance(source, GenericConst) or _is_operator(source) or _is_copy(mod, value):
-        nothing = _zeros(value.ty, scope)
-        if nothing is not None:
-            return nothing
+        empty = _zeros(value.ty, scope)
+        if empty is not None:
+            return empty
     if op_name(value) == "relax.split" and any(map(has_zero, fields(value.ty))):
         return _parts(value, scope)
     if _is_operator(value) and any(has_zero(ty) for arg in value.args for ty in fields(arg.ty)):
-        known = result_over_nothing(value)
+        known = result_of_empty(value)
         if known is not None:
             return known
     return _without_constants(value, scope)

@@ -5,38 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from .engine import Scope, op_name, rewrite
+from ..dtypes import dtype_of
+from .engine import Scope, op_name, rewrite_pass
 
 op = relax.op
 _HIGHEST = 126  # even; from there on every power but those of -1, 0 and 1 has overflowed
 
 
-@tvm.transform.module_pass(opt_level=0, name="IntegerPower")
-class IntegerPower:
+@rewrite_pass
+def IntegerPower(value: Any, scope: Scope) -> Any:
     """``x^e`` as the product of ``x^(2^k)`` over the bits ``k`` of ``e``.
 
     TVM has powers of floats only. Overflow wraps around; from 127 on, exponents count as 126 or 127
     by their parity. A negative exponent gives 0 but for ``x`` of 1 and -1. Legalization runs this:
     laws of algebra find nothing in some thirty operators on bits.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _power)
-
-
-def _power(value: Any, scope: Scope) -> Any:
     if op_name(value) != "relax.power":
         return None
-    dtypes = {_dtype(arg) for arg in value.args}
+    dtypes = {dtype_of(arg) for arg in value.args}
     if len(dtypes) != 1 or not next(iter(dtypes)).startswith(("int", "uint")):
         return None
     x, exponent = value.args
-    dtype = _dtype(x)
+    dtype = dtype_of(x)
 
     def number(n: int) -> Any:
         return relax.const(np.array(n, dtype), dtype)
@@ -72,7 +65,3 @@ def _largest(exponent: Any) -> int | None:
     if not numbers.size or not 0 <= int(numbers.min()) <= int(numbers.max()) <= _HIGHEST:
         return None
     return int(numbers.max())
-
-
-def _dtype(expr: Any) -> str:
-    return str(expr.ty.dtype.dtype) if isinstance(expr.ty, relax.TensorType) else ""

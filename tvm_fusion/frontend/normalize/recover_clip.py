@@ -11,6 +11,7 @@ from tvm.ir import GenericConst, TensorLoad
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_equal
 
+from ..dtypes import dtype_of
 from .engine import Scope, op_name, rewrite
 
 _OPERATORS = {tirx.Max: relax.op.maximum, tirx.Min: relax.op.minimum}
@@ -57,7 +58,7 @@ def _to_limit(value: Any, scope: Scope, limits: dict[str, tuple[type, float | No
         return data
     if math.isinf(bound):
         return None
-    return _OPERATORS[kind](data, relax.const(bound, str(data.ty.dtype.dtype)))
+    return _OPERATORS[kind](data, relax.const(bound, dtype_of(data)))
 
 
 def _join(value: Any, scope: Scope) -> Any:

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 # Equal types mean equal tensors for these.
 _BY_TYPE = ("relax.astype", "relax.reshape", "relax.broadcast_to", "relax.squeeze", "relax.flatten")
 
 
-@tvm.transform.module_pass(opt_level=0, name="RemoveIdentities")
-class RemoveIdentities:
+@rewrite_pass
+def RemoveIdentities(value: Any, scope: Scope) -> Any:
     """Drop casts, reshapes and broadcasts to the type a tensor has already, and dropout."""
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _identity)
-
-
-def _identity(value: Any, scope: Scope) -> Any:
     if isinstance(value, relax.TupleGetItem) and value.index == 0:
         dropout = scope.call(value.tuple_value, "relax.nn.dropout")
         return None if dropout is None else dropout.args[0]

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import ir, relax, tirx
 
-from .engine import Scope, rewrite
+from .engine import Scope, rewrite_pass
 
 # These take a shape as a value. All others get extents, which legalization asks for.
 _TAKE_SHAPES = ("relax.shape_to_tensor", "relax.tensor_to_shape", "relax.shape_of")
 
 
-@tvm.transform.module_pass(opt_level=0, name="ResolveShapes")
-class ResolveShapes:
+@rewrite_pass
+def ResolveShapes(value: Any, scope: Scope) -> Any:
     """Write extents where operators take a variable that is a shape.
 
     ``s = tensor_to_shape(t); reshape(x, s)`` becomes ``s = tensor_to_shape(t); match_cast(s,
     Shape([a, b])); reshape(x, (a, b))`` with new symbols. TVM's legalization leaves operators
     over variables alone, and its code generation then fails.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _resolve)
-
-
-def _resolve(value: Any, scope: Scope) -> Any:
     if not isinstance(value, relax.Call):
         return None
     ty = value.ty

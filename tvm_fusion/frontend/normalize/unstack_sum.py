@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from .engine import Scope, op_name, rewrite
+from ..dtypes import dtype_of
+from .engine import Scope, op_name, rewrite_pass
 
 _BINARY = {
     "relax.sum": relax.op.add,
@@ -19,20 +19,13 @@ _BINARY = {
 }
 
 
-@tvm.transform.module_pass(opt_level=0, name="UnstackSum")
-class UnstackSum:
+@rewrite_pass
+def UnstackSum(value: Any, scope: Scope) -> Any:
     """``sum(stack([a, b, ...], axis=0), axis=0) = a + b + ...``; likewise mean, max and min.
 
     The importer writes ONNX's Sum, Mean, Max and Min so, each operand broadcast to the common shape
     first. The broadcasts go too: the binary operators broadcast by themselves.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _unstack)
-
-
-def _unstack(value: Any, scope: Scope) -> Any:
     binary = _BINARY.get(op_name(value))
     if binary is None or value.attrs.keepdims or value.attrs.axis is None:
         return None
@@ -42,7 +35,7 @@ def _unstack(value: Any, scope: Scope) -> Any:
     if stack is None or int(stack.attrs.axis or 0) != 0 or scope.uses(value.args[0]) != 1:
         return None
     operands = scope.value(stack.args[0])
-    dtype = str(value.ty.dtype.dtype)
+    dtype = dtype_of(value)
     if not isinstance(operands, relax.Tuple):
         return None
     if op_name(value) == "relax.mean" and not dtype.startswith(("float", "bfloat")):

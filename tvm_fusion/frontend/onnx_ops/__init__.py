@@ -1,1 +1,36 @@
-"""Converters of ONNX operators that TVM's importer lacks or gets wrong, by what they compute."""
+"""Converters of ONNX operators that TVM's importer lacks or gets wrong; ``README.md``: add one.
+
+A module a family; importing it registers its converters.
+"""
+
+from ..registry import Unsupported
+from . import (  # noqa: F401  # for their registrations
+    blocks,
+    constants,
+    convolution,
+    elementwise,
+    indexing,
+    microsoft,
+    normalization,
+    pooling,
+    ranges,
+    reductions,
+    regions,
+    resize,
+    sequences,
+    shapes,
+    training,
+)
+from .importer import Importer
+from .node import Node
+from .registry import CONVERTERS, other_than, qualified_name, register
+
+__all__ = [
+    "CONVERTERS",
+    "Importer",
+    "Node",
+    "Unsupported",
+    "other_than",
+    "qualified_name",
+    "register",
+]

@@ -6,16 +6,15 @@ from typing import Any
 
 from tvm import relax
 
+from ..registry import Unsupported
+from ..spatial import CONV_TRANSPOSE, DATA_LAYOUT, TRANSPOSED_KERNEL_LAYOUT
 from .node import Node
+from .registry import register
 
 op = relax.op
-_OPERATORS = {
-    1: (op.nn.conv1d_transpose, "NCW", "IOW"),
-    2: (op.nn.conv2d_transpose, "NCHW", "IOHW"),
-    3: (op.nn.conv3d_transpose, "NCDHW", "IODHW"),
-}
 
 
+@register("ConvTranspose")
 def conv_transpose(node: Node) -> Any:
     """Convert ConvTranspose with ``output_shape`` or ``auto_pad=SAME_*``; others are left to TVM.
 
@@ -29,8 +28,8 @@ def conv_transpose(node: Node) -> Any:
         return None
     extents, kernel = node.static_shape()[2:], node.static_shape(1)[2:]
     spatial = len(extents)
-    if spatial not in _OPERATORS:
-        raise node.refused(f"over {spatial} axes", "use 1 to 3 spatial axes")
+    if spatial not in CONV_TRANSPOSE:
+        raise Unsupported(f"over {spatial} axes", "use 1 to 3 spatial axes")
     strides = node.attribute("strides") or [1] * spatial
     dilations = node.attribute("dilations") or [1] * spatial
     extra = node.attribute("output_padding") or [0] * spatial
@@ -44,16 +43,15 @@ def conv_transpose(node: Node) -> Any:
         begin.append(half)
         end.append(total - half)
         missing.append(max(out[i] - full, 0))
-    operator, layout, kernel_layout = _OPERATORS[spatial]
-    result = operator(
+    result = CONV_TRANSPOSE[spatial](
         *node.inputs[:2],
         strides=list(strides),
         padding=begin + end,
         output_padding=list(extra),
         dilation=list(dilations),
         groups=node.attribute("group", 1),
-        data_layout=layout,
-        kernel_layout=kernel_layout,
+        data_layout=DATA_LAYOUT[spatial],
+        kernel_layout=TRANSPOSED_KERNEL_LAYOUT[spatial],
     )
     if any(missing):
         widths = [0, 0, 0, 0] + [w for m in missing for w in (0, m)]

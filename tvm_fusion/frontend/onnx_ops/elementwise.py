@@ -8,11 +8,14 @@ import numpy as np
 from tvm import relax
 from tvm.ir import is_prim_expr
 
+from ..dtypes import accumulation_dtype, is_float, is_integer
 from .node import Node
+from .registry import register
 
 op = relax.op
 
 
+@register("IsInf")
 def is_inf(node: Node) -> Any:
     """Convert IsInf, whose attributes choose the signs that count."""
     positive = node.attribute("detect_positive", 1)
@@ -25,6 +28,7 @@ def is_inf(node: Node) -> Any:
     return op.equal(x, relax.const(np.inf if positive else -np.inf, dtype))
 
 
+@register("Mod", takes_extents=True)
 def mod(node: Node) -> Any:
     """Convert Mod of floats; integers are left to TVM.
 
@@ -37,7 +41,7 @@ def mod(node: Node) -> Any:
     if isinstance(y, relax.ShapeExpr) or "float" not in node.dtype():
         return None
     dtype = node.dtype()
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    wide = accumulation_dtype(dtype)
     if wide != dtype:
         x, y = op.astype(x, wide), op.astype(y, wide)
     zero = relax.const(0, wide)
@@ -55,6 +59,7 @@ def _fmod(node: Node, x: Any, y: Any) -> Any:
     return op.mod(x, y)
 
 
+@register("Elu")
 def elu(node: Node) -> Any:
     """Convert Elu: TVM's constants are float32 whatever the type of the data."""
     x, dtype = node.inputs[0], node.dtype()
@@ -65,6 +70,7 @@ def elu(node: Node) -> Any:
     return op.where(op.less(x, relax.const(0, dtype)), below, x)
 
 
+@register("Selu")
 def selu(node: Node) -> Any:
     """Convert Selu: TVM's constants are float32 whatever the type of the data."""
     x, dtype = node.inputs[0], node.dtype()
@@ -76,6 +82,7 @@ def selu(node: Node) -> Any:
     return op.multiply(gamma, op.where(op.less(x, relax.const(0, dtype)), below, x))
 
 
+@register("Sign")
 def sign(node: Node) -> Any:
     """Convert Sign of floats: NaN for NaN, of which Relax's sign is 0."""
     if is_prim_expr(node.inputs[0]) or "float" not in node.dtype():
@@ -84,8 +91,32 @@ def sign(node: Node) -> Any:
     return op.where(op.isnan(x), x, op.sign(x))
 
 
+@register("ThresholdedRelu")
 def thresholded_relu(node: Node) -> Any:
     """Convert ThresholdedRelu: TVM multiplies by a float32 mask, which loses types and NaN."""
     x, dtype = node.inputs[0], node.dtype()
     threshold = relax.const(node.attribute("alpha", 1.0), dtype)
     return op.where(op.greater(x, threshold), x, relax.const(0, dtype))
+
+
+@register("Swish", "com.microsoft::QuickGelu")
+def swish(node: Node) -> Any:
+    """Convert ``x * sigmoid(alpha * x)``; the two names differ in their default."""
+    x, alpha = node.inputs[0], node.attribute("alpha", 1.0 if node.op_type == "Swish" else 1.702)
+    inner = x if alpha == 1 else op.multiply(x, relax.const(alpha, node.dtype()))
+    return op.multiply(x, op.sigmoid(inner))
+
+
+@register("Pow")
+def power(node: Node) -> Any:
+    """Convert Pow; the result has the type of the base.
+
+    Integers are raised to integers as int64, which wraps around as narrower types do.
+    """
+    (base, exponent), (x, y) = (node.dtype(0), node.dtype(1)), node.inputs
+    if base == exponent and is_float(base):
+        return None
+    if is_float(base):
+        return op.power(x, op.astype(y, base))
+    wide = "int64" if is_integer(exponent) else accumulation_dtype(exponent)
+    return op.astype(op.power(op.astype(x, wide), op.astype(y, wide)), base)

@@ -1,17 +1,19 @@
-"""OneHot in the type of its values."""
+"""Operators that look elements up: OneHot, ReverseSequence."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from .node import Node
+from .registry import register
 
 op = relax.op
 
 
+@register("OneHot")
 def one_hot(node: Node) -> Any:
     """Convert OneHot as a comparison with the numbers of the classes.
 
@@ -40,3 +42,19 @@ def one_hot(node: Node) -> Any:
     return op.where(
         op.equal(indices, relax.const(classes, dtype)), op.reshape(on, one), op.reshape(off, one)
     )
+
+
+@register("ReverseSequence")
+def reverse_sequence(node: Node) -> Any:
+    """Convert ReverseSequence: the first ``sequence_lens[b]`` elements of row b in reverse."""
+    time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
+
+    def reverse(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        def element(*at: Any) -> Any:
+            t, length = at[time], tirx.Cast(at[time].ty.dtype, lengths[at[batch]])
+            from_end = tirx.Select(t < length, length - 1 - t, t)
+            return x(*at[:time], from_end, *at[time + 1 :])
+
+        return te.compute(x.shape, element, name="reverse_sequence")
+
+    return node.emit_te(reverse, *node.inputs, primfunc_name_hint="reverse_sequence")

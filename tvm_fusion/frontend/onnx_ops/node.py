@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,10 @@ from onnx import helper
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...errors import UserError
 from ...signature import DimRange
+from ..dtypes import dtype_of
+from ..registry import Unsupported
+from .reads import ReadAttributes, ReadInputs
 
 
 @dataclass
@@ -24,12 +26,15 @@ class Node:
     ----------
     proto : onnx.NodeProto
         As the model has it.
-    inputs : sequence
-        Expressions; None for an input that is left out.
+    inputs : ReadInputs
+        Expressions; None for an input that is left out. Attributes other than their defaults and
+        optional inputs that a converter never reads are refused, so none is ignored silently.
     opset : int
         Version of the standard operators.
     builder : tvm.relax.BlockBuilder
         Where expressions are emitted.
+    convert : callable
+        The importer's conversion of an operator; see :meth:`apply`.
     ranges : mapping of tvm.tirx.Var to DimRange
         What is known about the symbolic dimensions.
     used : tuple of bool
@@ -37,11 +42,19 @@ class Node:
     """
 
     proto: onnx.NodeProto
-    inputs: Sequence[Any]
+    inputs: ReadInputs
     opset: int
     builder: Any
+    convert: Callable[..., Any]
     ranges: Mapping[Any, DimRange] = field(default_factory=dict)
     used: tuple[bool, ...] = (True,)
+    attributes: ReadAttributes = field(init=False)
+
+    def __post_init__(self) -> None:
+        values = ((a.name, helper.get_attribute_value(a)) for a in self.proto.attribute)
+        self.attributes = ReadAttributes(
+            (name, value.decode() if isinstance(value, bytes) else value) for name, value in values
+        )
 
     @property
     def op_type(self) -> str:
@@ -50,15 +63,11 @@ class Node:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute, strings decoded."""
-        for attribute in self.proto.attribute:
-            if attribute.name == name:
-                value = helper.get_attribute_value(attribute)
-                return value.decode() if isinstance(value, bytes) else value
-        return default
+        return self.attributes.get(name, default)
 
     def has(self, index: int) -> bool:
         """Tell whether an input is there."""
-        return index < len(self.inputs) and self.inputs[index] is not None
+        return self.inputs[index] is not None
 
     def uses(self, index: int) -> bool:
         """Tell whether something reads an output."""
@@ -66,7 +75,7 @@ class Node:
 
     def constant(self, index: int) -> np.ndarray | None:
         """Return the elements of an input that is a constant; None for any other and for none."""
-        value = self.inputs[index] if self.has(index) else None
+        value = self.inputs[index]
         if isinstance(value, GenericConst):
             return value.value.numpy()
         if isinstance(value, relax.ShapeExpr):
@@ -75,47 +84,44 @@ class Node:
         return None
 
     def required_constant(self, index: int, name: str) -> np.ndarray:
-        """Return the elements of an input that has to be a constant; UserError where it is not."""
+        """Return the elements of an input that has to be a constant."""
         found = self.constant(index)
         if found is None:
-            raise self.refused(
+            raise Unsupported(
                 f"whose {name} is computed or an input of the model",
                 f"make {name} an initializer",
             )
         return found
 
-    def refused(self, what: str, advice: str) -> UserError:
-        """Make the error for a node that cannot be converted; ``what`` follows its name."""
-        name = (
-            f"{self.proto.op_type} '{self.proto.name}'" if self.proto.name else self.proto.op_type
-        )
-        return UserError(f"operator {name} {what}", None, advice)
-
     def shape(self, index: int = 0) -> list[Any]:
-        """Return an input's extents, ints where they are known; UserError for an unknown shape."""
+        """Return an input's extents, ints where they are known."""
         ty = self.inputs[index].ty
         if not isinstance(ty, relax.TensorType) or ty.shape is None:
-            raise self.refused(
+            raise Unsupported(
                 "on a tensor whose shape is known only at run time", "export it with known shapes"
             )
         return [extent if (n := static(extent)) is None else n for extent in ty.shape]
 
     def static_shape(self, index: int = 0) -> list[int]:
-        """Return an input's extents; UserError where one is symbolic."""
+        """Return an input's extents, none of which may be symbolic."""
         shape = self.shape(index)
         if not all(isinstance(extent, int) for extent in shape):
-            raise self.refused(
+            raise Unsupported(
                 "over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}"
             )
         return shape
 
     def dtype(self, index: int = 0) -> str:
         """Return an input's element type."""
-        return str(self.inputs[index].ty.dtype.dtype)
+        return dtype_of(self.inputs[index])
 
     def emit(self, expr: Any) -> Any:
         """Bind an expression to a variable, so that its type is known."""
         return self.builder.emit(expr)
+
+    def apply(self, op_type: str, *inputs: Any, **attributes: Any) -> Any:
+        """Convert a standard operator of one output, applied to expressions."""
+        return self.convert(op_type, inputs, attributes)
 
     def emit_te(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Bind the result of a tensor expression function."""

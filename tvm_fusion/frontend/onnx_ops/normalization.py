@@ -6,11 +6,14 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..dtypes import accumulation_dtype
 from .node import Node
+from .registry import other_than, register
 
 op = relax.op
 
 
+@register("LayerNormalization", since=1)  # written by exporters before ONNX defined it
 def layer_normalization(node: Node) -> Any:
     """Convert LayerNormalization where its statistics are read; otherwise it is left to TVM."""
     if not node.uses(1) and not node.uses(2):
@@ -32,6 +35,22 @@ def layer_normalization(node: Node) -> Any:
     return [result, op.astype(mean, "float32"), op.astype(inverse, "float32")]
 
 
+@register("LpNormalization", refuses=other_than(p=(1, 2)))
+def lp_normalization(node: Node) -> Any:
+    """Convert LpNormalization, ``x / |x|_p`` along an axis; a vector of zeros stays one."""
+    x, dtype = node.inputs[0], node.dtype()
+    wide = accumulation_dtype(dtype)
+    data = node.emit(op.astype(x, wide)) if wide != dtype else x
+    axes, order = [node.attribute("axis", -1)], node.attribute("p", 2)
+    powers = op.abs(data) if order == 1 else op.multiply(data, data)
+    norm = node.emit(op.sum(powers, axes, keepdims=True))
+    norm = op.sqrt(norm) if order == 2 else norm
+    one, zero = relax.const(1, wide), relax.const(0, wide)
+    result = op.divide(data, op.where(op.equal(norm, zero), one, norm))
+    return op.astype(result, dtype) if wide != dtype else result
+
+
+@register("MeanVarianceNormalization")
 def mean_variance(node: Node) -> Any:
     """Convert MeanVarianceNormalization by centered squares, in the type of its data."""
     x, dtype = node.inputs[0], node.dtype()
@@ -41,6 +60,7 @@ def mean_variance(node: Node) -> Any:
     return op.divide(centered, op.add(op.sqrt(variance), relax.const(1e-9, dtype)))
 
 
+@register("LRN")
 def lrn(node: Node) -> Any:
     """Convert LRN for windows of even sizes and other ranks and types; the rest is left to TVM.
 

@@ -7,7 +7,11 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..dtypes import accumulation_dtype
+from ..registry import Unsupported
+from ..spatial import AVG_POOL, MAX_POOL
 from .node import Node
+from .registry import register
 
 op = relax.op
 
@@ -70,9 +74,7 @@ def windows(node: Node) -> Windows:
 def _spatial(node: Node) -> list[int]:
     extents = node.shape()[2:]
     if not all(isinstance(extent, int) for extent in extents):
-        raise node.refused(
-            "over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}"
-        )
+        raise Unsupported("over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}")
     return extents
 
 
@@ -80,6 +82,7 @@ def _is_static(node: Node) -> bool:
     return all(isinstance(extent, int) for extent in node.shape()[2:])
 
 
+@register("MaxPool")
 def max_pool(node: Node) -> Any:
     """Convert MaxPool, with the places of the largest elements where they are read."""
     plain = not node.attribute("ceil_mode", 0) and node.attribute("auto_pad", "NOTSET") in (
@@ -93,9 +96,10 @@ def max_pool(node: Node) -> Any:
     at = windows(node)
     rank = len(at.kernel)
     if rank > 3:
-        raise node.refused(f"over {rank} axes", "use 1 to 3 spatial axes")
-    operator = (op.nn.max_pool1d, op.nn.max_pool2d, op.nn.max_pool3d)[rank - 1]
-    result = operator(node.inputs[0], at.kernel, at.strides, at.begin + at.reach, at.dilations)
+        raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")
+    result = MAX_POOL[rank](
+        node.inputs[0], at.kernel, at.strides, at.begin + at.reach, at.dilations
+    )
     if not node.uses(1):
         return result
     indices = node.emit_te(
@@ -140,6 +144,7 @@ def _indices(x: te.Tensor, at: Windows, storage_order: int) -> te.Tensor:
     return te.compute(shape, lambda *i: found(*i), name="indices")
 
 
+@register("AveragePool")
 def average_pool(node: Node) -> Any:
     """Convert AveragePool; padding counts as the model says, what lies past it never does."""
     ceil = node.attribute("ceil_mode", 0)
@@ -156,8 +161,7 @@ def average_pool(node: Node) -> Any:
             node.inputs[0],
             primfunc_name_hint="avg_pool",
         )
-    operator = (op.nn.avg_pool1d, op.nn.avg_pool2d, op.nn.avg_pool3d)[rank - 1]
-    return operator(
+    return AVG_POOL[rank](
         node.inputs[0],
         at.kernel,
         at.strides,
@@ -170,7 +174,7 @@ def average_pool(node: Node) -> Any:
 def _average(x: te.Tensor, at: Windows, counts_padding: bool) -> te.Tensor:
     extents = [*x.shape[:2], *(int(extent) for extent in x.shape[2:])]
     axes = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(at.kernel)]
-    wide = "float32" if x.dtype in ("float16", "bfloat16") else x.dtype
+    wide = accumulation_dtype(x.dtype)
 
     def total(n: Any, c: Any, *o: Any) -> Any:
         place, inside = _place(o, axes, at, extents[2:])

@@ -11,8 +11,10 @@ from tvm.ir import GenericConst
 
 from ...signature import DimRange
 from .node import Node
+from .registry import register
 
 
+@register("Range", takes_extents=True)
 def convert(node: Node) -> Any:
     """Convert Range; see :func:`convert_range`."""
     return convert_range(node.inputs, node.ranges)

@@ -1,4 +1,4 @@
-"""Reductions of types that TVM's operators do not know, and Hardmax."""
+"""Reductions of types that TVM's operators do not know, cumulative products, Hardmax."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..dtypes import accumulation_dtype
+from ..registry import Unsupported
 from .node import Node
+from .registry import register
 
 op = relax.op
 
 
+@register("Hardmax")
 def hardmax(node: Node) -> Any:
     """Convert Hardmax since opset 13 by comparing class numbers with the first largest's."""
     shape = node.shape()
@@ -24,16 +28,19 @@ def hardmax(node: Node) -> Any:
     return op.astype(op.equal(relax.const(numbers, "int64"), largest), node.dtype())
 
 
+@register("ReduceMax")
 def reduce_max(node: Node) -> Any:
     """Convert ReduceMax of booleans, which is "any", and of nothing; others are left to TVM."""
     return _extremum(node, op.max, -np.inf)
 
 
+@register("ReduceMin")
 def reduce_min(node: Node) -> Any:
     """Convert ReduceMin of booleans, which is "all", and of nothing; others are left to TVM."""
     return _extremum(node, op.min, np.inf)
 
 
+@register("ReduceLogSumExp")
 def reduce_log_sum_exp(node: Node) -> Any:
     """Convert ReduceLogSumExp of nothing, minus infinity; others are left to TVM."""
     axes = _axes(node)
@@ -44,7 +51,7 @@ def _extremum(node: Node, reduction: Any, neutral: float) -> Any:
     axes = _axes(node)
     if axes is None:
         if node.dtype() == "bool":
-            raise node.refused("whose axes are computed", "make the axes an initializer")
+            raise Unsupported("whose axes are computed", "make the axes an initializer")
         return None
     if not axes:
         return node.inputs[0] if node.dtype() == "bool" else None
@@ -85,13 +92,28 @@ def _of_nothing(node: Node, axes: list[int], neutral: float) -> Any:
     return op.full(relax.ShapeExpr(out), relax.const(value, dtype), dtype)
 
 
+@register("CumProd")
+def cumulative_product(node: Node) -> Any:
+    """Convert CumProd along a constant axis, from either end, with or without the element."""
+    x, dtype = node.inputs[0], node.dtype()
+    axis = int(node.required_constant(1, "axis").reshape(-1)[0]) % len(node.shape())
+    wide, is_reverse = accumulation_dtype(dtype), node.attribute("reverse", 0)
+    x = op.astype(x, wide) if wide != dtype else x
+    x = op.flip(x, axis) if is_reverse else x
+    x = op.cumprod(x, axis, exclusive=bool(node.attribute("exclusive", 0)))
+    x = op.flip(x, axis) if is_reverse else x
+    return op.astype(x, dtype) if wide != dtype else x
+
+
+@register("TopK")
 def top_k(node: Node) -> Any:
     """Leave TopK to TVM, whose sort knows signed numbers and uint8 only."""
     if node.dtype() in ("uint16", "uint32", "uint64"):
-        raise node.refused(f"of {node.dtype()}", "cast to int64 before it")
+        raise Unsupported(f"of {node.dtype()}", "cast to int64 before it")
     return None
 
 
+@register("Unique")
 def unique(node: Node) -> Any:
     """Convert Unique of bfloat16, which numpy does not sort, in float32; others are left to TVM."""
     from tvm.relax.frontend.onnx.onnx_frontend import Unique

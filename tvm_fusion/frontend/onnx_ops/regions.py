@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from ..registry import Unsupported
 from .node import Node
+from .registry import register
 
 op = relax.op
 
 
+@register("RoiAlign")
 def roi_align(node: Node) -> Any:
     """Convert RoiAlign with mode max; averages are left to TVM.
 
@@ -33,7 +36,7 @@ def roi_align(node: Node) -> Any:
         return None
     ratio = node.attribute("sampling_ratio", 0)
     if ratio <= 0:
-        raise node.refused(
+        raise Unsupported(
             "with mode max and an adaptive sampling_ratio", "set sampling_ratio to 1 or more"
         )
     return node.emit_te(
@@ -105,6 +108,7 @@ def _largest(node: Node, x: Any, rois: Any, batch: Any, ratio: int) -> te.Tensor
     return te.compute((rois.shape[0], x.shape[1], rows, columns), element, name="roi_align_max")
 
 
+@register("NonMaxSuppression")
 def non_max_suppression(node: Node) -> Any:
     """Convert NonMaxSuppression, whose bounds have to be constants; absent ones are ONNX's.
 

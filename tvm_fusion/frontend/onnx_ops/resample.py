@@ -115,8 +115,8 @@ _ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
-COORDINATES = {
+COORDINATES = (
     *("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
     "tf_crop_and_resize",
-}
-ROUNDING = set(_ROUNDING)
+)
+ROUNDING = tuple(_ROUNDING)

@@ -11,13 +11,22 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from ..dtypes import accumulation_dtype, dtype_of
+from ..registry import Unsupported
 from .node import Node
+from .registry import other_than, register
 from .resample import COORDINATES, ROUNDING, Sampling, Taps
 
 op = relax.op
+_MODES = other_than(
+    mode=("nearest", "linear", "cubic"),
+    coordinate_transformation_mode=COORDINATES,
+    nearest_mode=ROUNDING,
+)
 _BIND = "bind the extents with --dim NAME=VALUE, or dims={...}"
 
 
+@register("Resize", takes_extents=True, refuses=_MODES)
 def resize(node: Node) -> Any:
     """Convert Resize, by TVM's operators where they compute the same."""
     if node.opset < 11:
@@ -30,17 +39,18 @@ def resize(node: Node) -> Any:
         exclude_outside=bool(node.attribute("exclude_outside", 0)),
         antialias=bool(node.attribute("antialias", 0)),
     )
-    scales = node.constant(2)
+    scales, _ = node.constant(2), node.inputs[1]  # regions, of one mode
     if node.has(2) and scales is None:
-        raise node.refused("whose scales are computed", "make the scales an initializer")
+        raise Unsupported("whose scales are computed", "make the scales an initializer")
     scales = scales if scales is not None and scales.size else None
     if scales is None and node.constant(3) is None and not _is_symbolic(node):
-        raise node.refused(
+        raise Unsupported(
             "whose sizes are computed or an input of the model", "make sizes an initializer"
         )
     return _resample(node, sampling, scales, node.constant(3))
 
 
+@register("Upsample", takes_extents=True, refuses=_MODES)
 def upsample(node: Node) -> Any:
     """Convert Upsample, in which the scales are an attribute or the second input."""
     scales = node.attribute("scales")
@@ -58,14 +68,8 @@ def _is_symbolic(node: Node) -> bool:
 
 
 def _resample(node: Node, sampling: Sampling, scales: Any, sizes: Any) -> Any:
-    if sampling.mode not in ("nearest", "linear", "cubic"):
-        raise node.refused(f"with mode {sampling.mode}", "use nearest, linear or cubic")
-    if sampling.coordinates not in COORDINATES or sampling.rounding not in ROUNDING:
-        raise node.refused(
-            f"with {sampling.coordinates} and {sampling.rounding}", "use modes that ONNX defines"
-        )
     if sampling.mode != "nearest" and "float" not in node.dtype():
-        raise node.refused(
+        raise Unsupported(
             f"with mode {sampling.mode} on {node.dtype()}", "cast to float32 before, and back after"
         )
     if _is_symbolic(node):
@@ -98,7 +102,7 @@ def _symbolic(node: Node, sampling: Sampling, scales: Any) -> Any:
         and tuple(scales[:2]) == (1, 1)
     )
     if not common or node.op_type != "Resize" or node.opset < 11:
-        raise node.refused("over symbolic extents, with scales or modes that need them", _BIND)
+        raise Unsupported("over symbolic extents, with scales or modes that need them", _BIND)
     return None
 
 
@@ -152,8 +156,8 @@ def _regions(node: Node, axes: list[int]) -> dict[int, tuple[float, float]]:
 
 def _along(node: Node, x: Any, axis: int, taps: Taps, fill: float) -> Any:
     """Emit the weighted sum over the taps of one axis."""
-    dtype = str(x.ty.dtype.dtype)
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    dtype = dtype_of(x)
+    wide = accumulation_dtype(dtype)
     count = taps.indices.shape[1]
     outside = taps.outside.any()
 

@@ -8,11 +8,14 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from ..registry import Unsupported
 from .node import Node, static
+from .registry import register
 
 op = relax.op
 
 
+@register("Expand", takes_extents=True)
 def expand(node: Node) -> Any:
     """Convert Expand, which broadcasts both ways: where the target has one, the extent stays.
 
@@ -37,7 +40,7 @@ def expand(node: Node) -> Any:
     for have, want in zip(shape, extents, strict=True):
         one, other = static(have), static(want)
         if one is not None and other is not None and one not in (1, other):
-            raise node.refused(
+            raise Unsupported(
                 f"from shape {shape} to {target}, which do not broadcast", "correct the shape"
             )
     return op.broadcast_to(data, relax.ShapeExpr(extents))
@@ -47,7 +50,7 @@ def _computed(node: Node) -> list[Any]:
     """Return variables for the extents of a shape that is known only at run time."""
     (rank,) = node.shape(1)
     if not isinstance(rank, int):
-        raise node.refused("to a computed rank", "export it with a known rank")
+        raise Unsupported("to a computed rank", "export it with a known rank")
     extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
     wanted = node.inputs[1]
     if node.dtype(1) != "int64":
@@ -66,6 +69,7 @@ def _broadcast(have: Any, want: Any) -> Any:
     return have if static(have) is not None else tirx.max(have, want)
 
 
+@register("Slice", takes_extents=True)
 def slice_by_attributes(node: Node) -> Any:
     """Convert Slice before opset 10, with its bounds in attributes; later ones are left to TVM."""
     starts, ends = node.attribute("starts"), node.attribute("ends")
@@ -78,6 +82,7 @@ def slice_by_attributes(node: Node) -> Any:
     return op.strided_slice(data, list(axes), list(starts), list(ends), assume_inbound=False)
 
 
+@register("Split")
 def split(node: Node) -> Any:
     """Convert Split with a part of no elements, which TVM's operator refuses; others are TVM's."""
     sizes = node.attribute("split")

@@ -6,23 +6,27 @@ from typing import Any
 
 from tvm import relax
 
+from ..dtypes import accumulation_dtype
+from ..registry import Unsupported
 from .node import Node
+from .registry import register
 
 op = relax.op
 
 
+@register("Dropout")
 def dropout(node: Node) -> Any:
     """Convert Dropout of inference, which keeps everything; the mask is true, of ONNX's type."""
     if node.opset >= 12 and node.has(2):
         training = node.constant(2)
         ratio = node.constant(1)
         if training is None:
-            raise node.refused(
+            raise Unsupported(
                 "whose training_mode is an input of the model", "leave training_mode out"
             )
         dropped = 0.5 if not node.has(1) else None if ratio is None else float(ratio.reshape(-1)[0])
         if training.any() and dropped != 0:
-            raise node.refused(
+            raise Unsupported(
                 "in training mode, which draws random numbers",
                 "export the model for inference (model.eval() in PyTorch)",
             )
@@ -33,6 +37,7 @@ def dropout(node: Node) -> Any:
     return [x, op.full(relax.ShapeExpr(node.shape()), relax.const(1, dtype), dtype)]
 
 
+@register("BatchNormalization")
 def batch_normalization(node: Node) -> Any:
     """Convert BatchNormalization in training mode by the statistics of the batch.
 
@@ -40,14 +45,14 @@ def batch_normalization(node: Node) -> Any:
     """
     if node.opset < 14 or not node.attribute("training_mode", 0):
         if any(node.uses(i) for i in range(1, 5)):
-            raise node.refused(
+            raise Unsupported(
                 "with outputs for statistics, which belong to training",
                 "export the model for inference (model.eval() in PyTorch)",
             )
         return None
     x, scale, bias, mean, variance = node.inputs
     rank, dtype = len(node.shape()), node.dtype()
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    wide = accumulation_dtype(dtype)
     momentum = node.attribute("momentum", 0.9)
     axes = [axis for axis in range(rank) if axis != 1]
     channels = [1, -1] + [1] * (rank - 2)

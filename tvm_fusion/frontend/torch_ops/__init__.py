@@ -1,6 +1,10 @@
-"""Converters of PyTorch's operators, and TVM's importer with each of its results checked."""
+"""Converters of PyTorch's operators, and TVM's importer with each of its results checked.
 
-from . import (
+A module a family; importing it registers its converters.
+"""
+
+from ..registry import Unsupported
+from . import (  # noqa: F401  # for their registrations
     activations,
     compositions,
     creation,
@@ -13,21 +17,17 @@ from . import (
     values,
     windows,
 )
+from .call import Call
 from .importer import Importer, operator_name, reason_of
-from .registry import CONVERTERS, TAKES
-from .reviewed import PYTHON, REVIEWED
+from .registry import CONVERTERS, register, unsupported
 
-__all__ = ["CONVERTERS", "PYTHON", "REVIEWED", "TAKES", "Importer", "operator_name", "reason_of"]
-_FAMILIES = (
-    activations,
-    compositions,
-    creation,
-    elementwise,
-    lookups,
-    norms,
-    products,
-    reductions,
-    shapes,
-    values,
-    windows,
-)
+__all__ = [
+    "CONVERTERS",
+    "Call",
+    "Importer",
+    "Unsupported",
+    "operator_name",
+    "reason_of",
+    "register",
+    "unsupported",
+]

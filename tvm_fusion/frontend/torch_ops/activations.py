@@ -6,17 +6,19 @@ from typing import Any
 
 from tvm import relax
 
-from .call import HALF, Call, Unsupported, dtype_of
-from .registry import converts
+from ..dtypes import dtype_of
+from ..registry import Unsupported
+from .call import Call
+from .registry import register
 
 op = relax.op
 
 
-@converts("elu")
+@register("elu")
 def elu(call: Call) -> Any:
     """Convert ELU, SELU and CELU: negative values through the exponential function."""
     x = call.tensor("self")
-    wide = call.cast(x, "float32") if call.dtype in HALF else x
+    wide = call.wide(x)
     dtype = dtype_of(wide)
     alpha, scale, input_scale = (call[n] for n in ("alpha", "scale", "input_scale"))
     inner = wide if input_scale == 1 else op.multiply(wide, relax.const(input_scale, dtype))
@@ -27,14 +29,14 @@ def elu(call: Call) -> Any:
     return call.cast(call.emit(result), call.dtype)
 
 
-@converts("gelu")
+@register("gelu")
 def gelu(call: Call) -> Any:
     """Convert GELU, by erf or by tanh."""
     kinds = {"none": op.nn.gelu, "tanh": op.nn.gelu_tanh}
     return kinds[call["approximate"]](call.tensor("self"))
 
 
-@converts("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "relu6")
+@register("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "relu6")
 def piecewise(call: Call) -> Any:
     """Convert activations of straight pieces."""
     x, name, dtype = call.tensor("self"), call.node.target.__name__, call.dtype
@@ -51,13 +53,13 @@ def piecewise(call: Call) -> Any:
     return gate if name.startswith("hardsigmoid") else op.multiply(x, gate)
 
 
-@converts("softplus")
+@register("softplus")
 def softplus(call: Call) -> Any:
     """Convert softplus; above the threshold the argument itself."""
     return op.nn.softplus(call.tensor("self"), call["beta"], call["threshold"])
 
 
-@converts("softshrink")
+@register("softshrink")
 def softshrink(call: Call) -> Any:
     """Convert softshrink: values are moved towards zero."""
     x, edge = call.tensor("self"), call["lambd"]
@@ -67,7 +69,7 @@ def softshrink(call: Call) -> Any:
     return op.where(op.greater(x, up), op.subtract(x, up), below)
 
 
-@converts("_softmax", "softmax.int", "_log_softmax", "log_softmax.int")
+@register("_softmax", "softmax.int", "_log_softmax", "log_softmax.int")
 def softmax(call: Call) -> Any:
     """Convert softmax and its logarithm."""
     if call.get("half_to_float"):
@@ -81,7 +83,7 @@ def softmax(call: Call) -> Any:
     return (op.nn.log_softmax if "log" in name else op.nn.softmax)(x, axis)
 
 
-@converts("prelu", "_prelu_kernel")
+@register("prelu", "_prelu_kernel")
 def prelu(call: Call) -> Any:
     """Convert PReLU: slopes of negative values by channel."""
     x, slope = call.tensor("self"), call.tensor("weight")

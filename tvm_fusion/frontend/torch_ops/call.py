@@ -11,6 +11,8 @@ from torch import fx
 from tvm import relax
 
 from ...errors import UserError
+from ..dtypes import accumulation_dtype, dtype_of, is_integer
+from ..registry import Unsupported
 
 # What an argument of this name says does not change values: where and how a tensor is stored.
 STORAGE = frozenset(
@@ -32,25 +34,7 @@ DTYPES = {
     torch.uint64: "uint64",
     torch.bool: "bool",
 }
-HALF = ("float16", "bfloat16")
-
-Converter = Callable[["Call"], Any]
-
-
-class Unsupported(Exception):
-    """What a converter raises for what it cannot convert.
-
-    Parameters
-    ----------
-    reason : str
-        What the call asks for, behind the operator's name: ``"with antialias"``.
-    advice : str, optional
-        What to do in the model instead.
-    """
-
-    def __init__(self, reason: str, advice: str | None = None):
-        self.reason, self.advice = reason, advice
-        super().__init__(reason)
+Convert = Callable[["Call"], Any]
 
 
 class Call:
@@ -126,6 +110,10 @@ class Call:
             return self.emit(relax.op.not_equal(value, relax.const(0, dtype_of(value))))
         return self.emit(relax.op.astype(value, dtype))
 
+    def wide(self, value: Any) -> Any:
+        """Cast a tensor to the dtype in which sums of its own are taken."""
+        return self.cast(value, accumulation_dtype(dtype_of(value)))
+
     def number(self, name: str, dtype: str) -> Any:
         """Return a number as a constant of ``dtype``."""
         return relax.const(self[name], dtype)
@@ -187,24 +175,9 @@ def name_of(dtype: torch.dtype) -> str:
     return DTYPES[dtype]
 
 
-def dtype_of(value: Any) -> str:
-    """Return the dtype of a tensor expression."""
-    return str(value.ty.dtype.dtype)
-
-
 def refusal(operator: str, error: Unsupported) -> UserError:
     """Say that an operator cannot be converted."""
     return UserError(f"{operator} {error.reason} is not supported", None, error.advice)
-
-
-def is_float(dtype: str) -> bool:
-    """Say whether a dtype is one of floating point."""
-    return "float" in dtype
-
-
-def is_integer(dtype: str) -> bool:
-    """Say whether a dtype is an integer type; bool is none."""
-    return dtype.startswith(("int", "uint"))
 
 
 def _has_default(argument: Any) -> bool:

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .call import HALF, Call, Unsupported, dtype_of, is_float, static
+from ..dtypes import accumulation_dtype, dtype_of, is_float
+from ..registry import Unsupported
+from .call import Call, static
 from .elementwise import operands
-from .registry import converts
+from .registry import register
 
 op = relax.op
 
 
-@converts("fmax", "fmin")
+@register("fmax", "fmin")
 def extreme_of_numbers(call: Call) -> Any:
     """Take the larger or smaller of two, of which one may be no number."""
     function = op.maximum if "fmax" in call.node.target.__name__ else op.minimum
@@ -35,7 +37,7 @@ def _both(call: Call, x: Any, y: Any) -> tuple[Any, Any]:
     return call.emit(op.broadcast_to(x, shape)), call.emit(op.broadcast_to(y, shape))
 
 
-@converts("signbit")
+@register("signbit")
 def signbit(call: Call) -> Any:
     """Test for negative numbers, negative zero among them."""
     return _signbit(call.tensor("self"))
@@ -52,7 +54,7 @@ def _signbit(x: Any) -> Any:
     return op.where(op.equal(x, zero), of_zero, is_negative)
 
 
-@converts("copysign.Tensor", "copysign.Scalar")
+@register("copysign.Tensor", "copysign.Scalar")
 def copysign(call: Call) -> Any:
     """Give values the signs of others."""
     x, y = operands(call, call.dtype)
@@ -60,13 +62,13 @@ def copysign(call: Call) -> Any:
     return op.where(_signbit(y), op.negative(size), size)
 
 
-@converts("exp2", "special_exp2")
+@register("exp2", "special_exp2")
 def exp2(call: Call) -> Any:
     """Raise two to a power."""
     return op.power(relax.const(2, call.dtype), call.tensor("self", call.dtype))
 
 
-@converts("hypot")
+@register("hypot")
 def hypot(call: Call) -> Any:
     """Take the root of the sum of squares, without squares that overflow."""
     x, y = (op.abs(v) for v in operands(call, call.dtype))
@@ -77,11 +79,11 @@ def hypot(call: Call) -> Any:
     return op.where(op.isinf(high), high, value)
 
 
-@converts("logaddexp", "logaddexp2")
+@register("logaddexp", "logaddexp2")
 def logaddexp(call: Call) -> Any:
     """Add what two logarithms stand for, and take the logarithm."""
     x, y = operands(call, call.dtype)
-    wide = "float32" if call.dtype in HALF else call.dtype
+    wide = accumulation_dtype(call.dtype)
     x, y = call.cast(x, wide), call.cast(y, wide)
     base = math.log(2) if "logaddexp2" in call.node.target.__name__ else 1.0
     high = call.emit(op.maximum(x, y))
@@ -93,7 +95,7 @@ def logaddexp(call: Call) -> Any:
     return call.cast(call.emit(result), call.dtype)
 
 
-@converts("_cdist_forward")
+@register("_cdist_forward")
 def distances(call: Call) -> Any:
     """Take the distances of each row to each of other rows."""
     call.raw("compute_mode")
@@ -115,7 +117,7 @@ def distances(call: Call) -> Any:
     return op.power(sums, relax.const(1 / order, dtype))
 
 
-@converts("diagonal_scatter")
+@register("diagonal_scatter")
 def diagonal_scatter(call: Call) -> Any:
     """Write a diagonal."""
     fake = call.meta("self")
@@ -142,7 +144,7 @@ def diagonal_scatter(call: Call) -> Any:
     return op.where(relax.const(mask, "bool"), spread, call.tensor("self"))
 
 
-@converts("cummax", "cummin")
+@register("cummax", "cummin")
 def running_extreme(call: Call) -> Any:
     """Find the largest or smallest value so far: a reduction over each element's predecessors."""
     is_max = call.node.target.__name__.startswith("cummax")
@@ -179,7 +181,7 @@ def running_extreme(call: Call) -> Any:
     return call.cast(value, dtype), call.emit(place)
 
 
-@converts("special_erfcx", "frexp.Tensor", "nextafter", "special_zeta")
+@register("special_erfcx", "frexp.Tensor", "nextafter", "special_zeta")
 def special(call: Call) -> Any:
     """Refuse what no operator of Relax comes near."""
     raise Unsupported("(a special function)", "approximate it by exp, log and erf")

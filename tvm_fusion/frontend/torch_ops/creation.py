@@ -8,8 +8,10 @@ import torch
 from torch import fx
 from tvm import relax
 
-from .call import Call, Unsupported, is_float
-from .registry import converts
+from ..dtypes import is_float
+from ..registry import Unsupported
+from .call import Call
+from .registry import register
 
 op = relax.op
 
@@ -17,9 +19,9 @@ op = relax.op
 _LARGEST_TABLE = 2**22
 
 
-@converts("full", "ones", "zeros", "empty.memory_format", "empty", "empty_permuted")
-@converts("new_full", "new_ones", "new_zeros", "new_empty", "new_empty_strided", "empty_strided")
-@converts("full_like", "ones_like", "zeros_like", "empty_like", "fill.Scalar", "fill.Tensor")
+@register("full", "ones", "zeros", "empty.memory_format", "empty", "empty_permuted")
+@register("new_full", "new_ones", "new_zeros", "new_empty", "new_empty_strided", "empty_strided")
+@register("full_like", "ones_like", "zeros_like", "empty_like", "fill.Scalar", "fill.Tensor")
 def fill(call: Call) -> Any:
     """Fill a tensor; one that torch leaves without values gets zeros."""
     name = call.node.target.__name__.split(".")[0]
@@ -39,14 +41,14 @@ def fill(call: Call) -> Any:
     return op.full(shape, filling, dtype) if shape else op.reshape(filling, [])
 
 
-@converts("scalar_tensor", "scalar_tensor.default")
+@register("scalar_tensor")
 def scalar(call: Call) -> Any:
     """Make a tensor of one number."""
     call.raw("dtype")
     return call.as_tensor(call["s"], call.dtype)
 
 
-@converts("arange", "arange.start", "arange.start_step")
+@register("arange", "arange.start", "arange.start_step")
 def arange(call: Call) -> Any:
     """Count; in floating point as torch does, by multiplication."""
     call.raw("dtype")
@@ -61,10 +63,10 @@ def arange(call: Call) -> Any:
     return table(call)
 
 
-@converts("linspace", "logspace", "eye", "eye.m", "tril_indices", "triu_indices")
-@converts("hamming_window.periodic_alpha_beta", "hann_window.periodic", "hann_window")
-@converts("bartlett_window", "blackman_window", "kaiser_window", "hamming_window")
-@converts("hamming_window.periodic", "hamming_window.periodic_alpha", "kaiser_window.beta")
+@register("linspace", "logspace", "eye", "eye.m", "tril_indices", "triu_indices")
+@register("hamming_window.periodic_alpha_beta", "hann_window.periodic", "hann_window")
+@register("bartlett_window", "blackman_window", "kaiser_window", "hamming_window")
+@register("hamming_window.periodic", "hamming_window.periodic_alpha", "kaiser_window.beta")
 def table(call: Call) -> Any:
     """Let torch compute a tensor that depends on numbers only, and store it."""
     for name in call.given:
@@ -84,7 +86,7 @@ def _leaves(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-@converts("tril", "triu")
+@register("tril", "triu")
 def triangle(call: Call) -> Any:
     """Keep the elements below or above a diagonal."""
     function = op.tril if call.node.target.__name__.startswith("tril") else op.triu
@@ -94,12 +96,12 @@ def triangle(call: Call) -> Any:
     return function(x, diagonal)
 
 
-@converts("rand", "randn", "randint", "randint.low", "randperm", "rand_like", "randn_like")
-@converts("randint_like", "randint_like.low_dtype", "bernoulli", "bernoulli.p", "bernoulli.Tensor")
-@converts("native_dropout", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
-@converts("normal_functional", "uniform", "exponential", "geometric", "cauchy", "log_normal")
-@converts("multinomial", "poisson", "binomial", "_standard_gamma", "rrelu_with_noise_functional")
-@converts("normal.float_float", "random", "random.from", "random.to", "_sample_dirichlet")
+@register("rand", "randn", "randint", "randint.low", "randperm", "rand_like", "randn_like")
+@register("randint_like", "randint_like.low_dtype", "bernoulli", "bernoulli.p", "bernoulli.Tensor")
+@register("native_dropout", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+@register("normal_functional", "uniform", "exponential", "geometric", "cauchy", "log_normal")
+@register("multinomial", "poisson", "binomial", "_standard_gamma", "rrelu_with_noise_functional")
+@register("normal.float_float", "random", "random.from", "random.to", "_sample_dirichlet")
 def random(call: Call) -> Any:
     """Refuse random numbers: each call would have to draw others."""
     raise Unsupported(

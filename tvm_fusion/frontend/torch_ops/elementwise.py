@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from tvm import relax
 
-from .call import HALF, Call, Unsupported, dtype_of, is_float, is_integer, name_of
-from .registry import CONVERTERS, converts
+from ..dtypes import HALF, dtype_of, is_float, is_integer
+from ..registry import Unsupported
+from .call import Call, name_of
+from .registry import register
 
 op = relax.op
 
@@ -77,22 +79,18 @@ _OVERLOADS = ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor", "default")
 
 def _register() -> None:
     for name, function in _OF_FLOATS.items():
-        CONVERTERS[f"{name}.default"] = _of_floats(function)
+        register(name)(_of_floats(function))
     for name, function in _OF_NUMBERS.items():
-        CONVERTERS[f"{name}.default"] = _of_numbers(function)
+        register(name)(_of_numbers(function))
     for name, function in _ROUNDING.items():
-        CONVERTERS[f"{name}.default"] = _rounding(function)
-    for overload in _OVERLOADS:
-        for name, binary in _BINARY.items():
-            CONVERTERS[f"{name}.{overload}"] = _binary(binary)
-        for name, binary in _COMPARISONS.items():
-            CONVERTERS[f"{name}.{overload}"] = _comparison(binary)
-        for name, (of_integers, of_bools) in _BITWISE.items():
-            CONVERTERS[f"{name}.{overload}"] = _bitwise(of_integers, of_bools)
-        for name, binary in _SHIFTS.items():
-            CONVERTERS[f"{name}.{overload}"] = _binary(binary)
+        register(name)(_rounding(function))
+    for table, converter in ((_BINARY, _binary), (_SHIFTS, _binary), (_COMPARISONS, _comparison)):
+        for name, binary in table.items():
+            register(*(f"{name}.{overload}" for overload in _OVERLOADS))(converter(binary))
+    for name, both in _BITWISE.items():
+        register(*(f"{name}.{overload}" for overload in _OVERLOADS))(_bitwise(*both))
     for name in ("logical_and", "logical_or", "logical_xor"):
-        CONVERTERS[f"{name}.default"] = _logical(getattr(op, name))
+        register(name)(_logical(getattr(op, name)))
 
 
 def operands(call: Call, dtype: str, first: str = "self", second: str = "other") -> tuple[Any, Any]:
@@ -165,20 +163,20 @@ def _logical(function: Callable[[Any, Any], Any]) -> Callable[[Call], Any]:
     return lambda call: function(*operands(call, "bool"))
 
 
-@converts("logical_not")
+@register("logical_not")
 def logical_not(call: Call) -> Any:
     """Negate truth values; numbers are true unless they are zero."""
     return op.logical_not(call.tensor("self", "bool"))
 
 
-@converts("bitwise_not")
+@register("bitwise_not")
 def bitwise_not(call: Call) -> Any:
     """Negate bits."""
     x = call.tensor("self")
     return op.logical_not(x) if call.dtype == "bool" else op.bitwise_not(x)
 
 
-@converts("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
+@register("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
 def add(call: Call) -> Any:
     """Add, or subtract, the second operand times alpha."""
     x, y = operands(call, call.dtype)
@@ -192,13 +190,13 @@ def add(call: Call) -> Any:
     return computed(call, op.add if name.startswith("add") else op.subtract, x, times)
 
 
-@converts("div.Tensor", "div.Scalar", "true_divide.Tensor")
+@register("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def divide(call: Call) -> Any:
     """Divide in floating point, integers too."""
     return op.divide(*operands(call, call.dtype))
 
 
-@converts("div.Tensor_mode", "div.Scalar_mode")
+@register("div.Tensor_mode", "div.Scalar_mode")
 def divide_rounding(call: Call) -> Any:
     """Divide and round down or towards zero."""
     mode, (x, y) = call["rounding_mode"], operands(call, call.dtype)
@@ -210,7 +208,7 @@ def divide_rounding(call: Call) -> Any:
     return op.trunc(quotient) if is_float(call.dtype) else quotient
 
 
-@converts("floor_divide", "floor_divide.Scalar")
+@register("floor_divide", "floor_divide.Scalar")
 def floor_divide(call: Call) -> Any:
     """Divide and round down."""
     return _floor_divide(call, *operands(call, call.dtype))
@@ -226,13 +224,13 @@ def _floor_divide(call: Call, x: Any, y: Any) -> Any:
     return call.cast(quotient, call.dtype)
 
 
-@converts("fmod.Tensor", "fmod.Scalar")
+@register("fmod.Tensor", "fmod.Scalar")
 def fmod(call: Call) -> Any:
     """Take the remainder with the sign of the dividend."""
     return op.mod(*operands(call, call.dtype))
 
 
-@converts("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+@register("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(call: Call) -> Any:
     """Take the remainder with the sign of the divisor."""
     x, y = operands(call, call.dtype)
@@ -245,7 +243,7 @@ def remainder(call: Call) -> Any:
     return op.where(is_off, op.add(rest, y), rest)
 
 
-@converts("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+@register("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(call: Call) -> Any:
     """Raise to a power; integers by multiplication."""
     if is_float(call.dtype):
@@ -267,13 +265,13 @@ def power(call: Call) -> Any:
     return op.ones_like(x) if result is None else result
 
 
-@converts("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+@register("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
 def where(call: Call) -> Any:
     """Choose elements."""
     return op.where(call.tensor("condition", "bool"), *operands(call, call.dtype))
 
 
-@converts("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
+@register("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
 def clamp(call: Call) -> Any:
     """Limit values from below, from above, or both."""
     x, dtype = call.tensor("self", call.dtype), call.dtype
@@ -288,7 +286,7 @@ def clamp(call: Call) -> Any:
     return x
 
 
-@converts("isnan", "isinf", "isfinite")
+@register("isnan", "isinf", "isfinite")
 def test(call: Call) -> Any:
     """Test for infinities and numbers that are none; integers are neither."""
     x, name = call.tensor("self"), call.node.target.__name__.split(".")[0]
@@ -297,13 +295,13 @@ def test(call: Call) -> Any:
     return getattr(op, name)(x)
 
 
-@converts("reciprocal")
+@register("reciprocal")
 def reciprocal(call: Call) -> Any:
     """Divide one by each."""
     return op.divide(relax.const(1, call.dtype), call.tensor("self", call.dtype))
 
 
-@converts("round", "round.decimals")
+@register("round", "round.decimals")
 def round_half_even(call: Call) -> Any:
     """Round to the nearest, ties to even, at a decimal place."""
     x, decimals = call.tensor("self"), call.get("decimals", 0)
@@ -317,20 +315,19 @@ def round_half_even(call: Call) -> Any:
     return call.cast(call.emit(down(op.round(up(x, scale)), scale)), call.dtype)
 
 
-@converts("log2", "log10")
+@register("log2", "log10")
 def log_of_base(call: Call) -> Any:
     """Take a logarithm to the base 2 or 10."""
     scale = 1.4426950408889634 if "log2" in call.node.target.__name__ else 0.4342944819032518
-    x = call.tensor("self", call.dtype)
-    wide = call.cast(x, "float32") if call.dtype in HALF else x
+    wide = call.wide(call.tensor("self", call.dtype))
     result = op.multiply(op.log(wide), relax.const(scale, dtype_of(wide)))
     return call.cast(call.emit(result), call.dtype)
 
 
-@converts("log1p")
+@register("log1p")
 def log1p(call: Call) -> Any:
     """Take log(1 + x): near zero 2 atanh(x / (2 + x)), which keeps the digits of x."""
-    x = _wide(call)
+    x = call.wide(call.tensor("self", call.dtype))
     one, two = relax.const(1, dtype_of(x)), relax.const(2, dtype_of(x))
     is_near = op.less(op.abs(x), relax.const(0.25, dtype_of(x)))
     near = op.multiply(two, op.atanh(op.divide(x, op.add(two, x))))
@@ -338,21 +335,16 @@ def log1p(call: Call) -> Any:
     return call.cast(call.emit(result), call.dtype)
 
 
-@converts("expm1")
+@register("expm1")
 def expm1(call: Call) -> Any:
     """Take exp(x) - 1: near zero 2 sinh(x / 2) exp(x / 2), which keeps the digits of x."""
-    x = _wide(call)
+    x = call.wide(call.tensor("self", call.dtype))
     one, two = relax.const(1, dtype_of(x)), relax.const(2, dtype_of(x))
     half = call.emit(op.multiply(x, relax.const(0.5, dtype_of(x))))
     near = op.multiply(op.multiply(two, op.sinh(half)), op.exp(half))
     is_near = op.less(op.abs(x), one)
     result = op.where(is_near, near, op.subtract(op.exp(x), one))
     return call.cast(call.emit(result), call.dtype)
-
-
-def _wide(call: Call) -> Any:
-    x = call.tensor("self", call.dtype)
-    return call.cast(x, "float32") if call.dtype in HALF else x
 
 
 _register()

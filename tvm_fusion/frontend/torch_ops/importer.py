@@ -14,8 +14,10 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...errors import UserError
-from .call import Call, Unsupported, bound, dtype_of, name_of, refusal
-from .registry import CONVERTERS
+from ..dtypes import dtype_of
+from ..registry import Unsupported
+from .call import Call, name_of, refusal
+from .registry import CONVERTERS, key_of
 from .reviewed import PYTHON, REVIEWED
 
 _OP = re.compile(r'ir\.Op\(span=None.*?name="(?:relax\.)?([\w.]+)".*?support_level=\d+\)')
@@ -39,9 +41,10 @@ class Importer(translator.ExportedProgramImporter):
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Build the map from the names of operators to converters, for branches, too."""
         theirs = super().create_convert_map()
-        converters = {name: self._theirs(name, theirs[name]) for name in REVIEWED}
-        converters |= {name: theirs[name] for name in PYTHON}
-        converters |= {name: self._ours(convert) for name, convert in CONVERTERS.items()}
+        converters = {name: theirs[name] for name in PYTHON}
+        converters |= {name: self._theirs(name, theirs[name]) for name in REVIEWED}
+        # TVM looks operators up by name alone, whatever their namespace.
+        converters |= {key.rpartition("::")[2]: self._ours for key in CONVERTERS}
         return converters | {"getitem": self._item_of_tuple}
 
     def extent(self, extent: torch.SymInt) -> Any:
@@ -60,24 +63,21 @@ class Importer(translator.ExportedProgramImporter):
             variables.setdefault(variable, tirx.Var(variable, "int64"))
         return str(symbol), _expression(symbol.subs(self._inverse), variables)
 
-    def _ours(self, convert: Callable[[Call], Any]) -> Callable[[fx.Node], Any]:
-        def converted(node: fx.Node) -> Any:
-            name = operator_name(node)
-            try:
-                call = Call(node, self)
-                result = convert(call)
-            except Unsupported as error:
-                raise refusal(name, error) from error
-            except UserError:
-                raise
-            except Exception as error:  # guard: told as the refusal's reason
-                raise UserError(f"{name} cannot be converted ({reason_of(error)})") from error
-            ignored = call.ignored()
-            if ignored:
-                raise _ignoring(name, ignored, call.given)
-            return self._checked(node, result)
-
-        return converted
+    def _ours(self, node: fx.Node) -> Any:
+        name = operator_name(node)
+        try:
+            call = Call(node, self)
+            result = CONVERTERS[key_of(node)].convert(call)
+        except Unsupported as error:
+            raise refusal(name, error) from error
+        except UserError:
+            raise
+        except Exception as error:  # guard: told as the refusal's reason
+            raise UserError(f"{name} cannot be converted ({reason_of(error)})") from error
+        ignored = call.ignored()
+        if ignored:
+            raise _ignoring(name, ignored, call.given)
+        return self._checked(node, result)
 
     def _theirs(self, key: str, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
         honoured = REVIEWED[key]
@@ -211,6 +211,3 @@ def _expression(expr: Any, symbols: dict[str, tirx.Var]) -> Any:
             result = tirx.max(result, part) if kind == "Max" else tirx.min(result, part)
         return result
     raise Unsupported(f"with the extent {expr}", "give the dimension a fixed extent")
-
-
-__all__ = ["Importer", "bound", "operator_name", "reason_of"]

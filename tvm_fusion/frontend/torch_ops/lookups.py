@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from tvm import relax, tirx
 
-from .call import Call, Unsupported, dtype_of, static
-from .registry import converts
+from ..dtypes import dtype_of
+from ..registry import Unsupported
+from .call import Call, static
+from .registry import register
 
 op = relax.op
 
 
-@converts("select.int", "select_copy.int")
+@register("select.int", "select_copy.int")
 def select(call: Call) -> Any:
     """Take one place of an axis; TVM 0.27 takes -1 for a place before the first."""
     axis, number = call["dim"], call["index"]
@@ -26,7 +28,7 @@ def select(call: Call) -> Any:
     return op.take(data, relax.prim_value(number), axis)
 
 
-@converts("index_select")
+@register("index_select")
 def index_select(call: Call) -> Any:
     """Look up along an axis."""
     fake = call.meta("self")
@@ -39,7 +41,7 @@ def index_select(call: Call) -> Any:
     return op.take(call.tensor("self"), index, call["dim"])
 
 
-@converts("embedding")
+@register("embedding")
 def embedding(call: Call) -> Any:
     """Look rows up; the rest of its arguments matter to gradients only."""
     for name in ("padding_idx", "scale_grad_by_freq", "sparse"):
@@ -52,7 +54,7 @@ def embedding(call: Call) -> Any:
     return op.reshape(call.emit(op.take(weight, flat, 0)), shape)
 
 
-@converts("gather")
+@register("gather")
 def gather(call: Call) -> Any:
     """Look each element up along an axis."""
     call.raw("sparse_grad")
@@ -67,7 +69,7 @@ def gather(call: Call) -> Any:
     return op.gather_elements(data, index, axis)
 
 
-@converts("take")
+@register("take")
 def take(call: Call) -> Any:
     """Look up in a tensor laid out as one axis."""
     flat = call.emit(op.reshape(call.tensor("self"), [call.meta("self").numel()]))
@@ -75,7 +77,7 @@ def take(call: Call) -> Any:
     return op.take(flat, call.emit(index), 0)
 
 
-@converts("index.Tensor", "_unsafe_index.Tensor")
+@register("index.Tensor", "_unsafe_index.Tensor")
 def index(call: Call) -> Any:
     """Convert ``x[i, :, j]``: one lookup in the axes that are indexed, taken as one.
 
@@ -103,7 +105,7 @@ def index(call: Call) -> Any:
     return op.take(data, emit(position), axis=axes[0])
 
 
-@converts("index_put", "_unsafe_index_put", "index_put.default")
+@register("index_put", "_unsafe_index_put")
 def index_put(call: Call) -> Any:
     """Write at computed places; of a place that comes twice the last value counts, or their sum.
 
@@ -181,7 +183,7 @@ def _scattered(
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
-@converts("scatter.src", "scatter.value", "scatter_add", "scatter_reduce.two")
+@register("scatter.src", "scatter.value", "scatter_add", "scatter_reduce.two")
 def scatter(call: Call) -> Any:
     """Write elements along an axis: the last one counts, or their sum, product or extreme."""
     data, axis, dtype = call.tensor("self"), call["dim"], call.dtype
@@ -222,7 +224,7 @@ def scatter(call: Call) -> Any:
     return op.reshape(call.cast(written, dtype), call.shape())
 
 
-@converts("index_add", "index_copy", "index_fill.int_Scalar", "index_fill.int_Tensor")
+@register("index_add", "index_copy", "index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_add(call: Call) -> Any:
     """Write, add or fill slices along an axis."""
     name, fake, dtype = call.node.target.__name__, call.meta("self"), call.dtype
@@ -281,7 +283,7 @@ def as_operand(number: Any) -> Any:
     return relax.const(number, "int64") if isinstance(number, int) else relax.prim_value(number)
 
 
-@converts("masked_scatter")
+@register("masked_scatter")
 def masked_scatter(call: Call) -> Any:
     """Write the source's elements, in their order, where a mask holds."""
     shape = static(call.out.shape)

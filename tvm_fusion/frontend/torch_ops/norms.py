@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .call import HALF, Call, Unsupported, dtype_of, static
-from .registry import converts
+from ..dtypes import accumulation_dtype, dtype_of
+from ..registry import Unsupported
+from .call import Call, static
+from .registry import register
 
 op = relax.op
 
 
-@converts("native_layer_norm")
+@register("native_layer_norm")
 def layer_norm(call: Call) -> Any:
     """Normalize over the last axes."""
     x, extents = call.tensor("input"), call["normalized_shape"]
@@ -31,7 +33,7 @@ def layer_norm(call: Call) -> Any:
     return result, *_statistics(call, x, axes, call["eps"], [1, 2], True)
 
 
-@converts("native_group_norm")
+@register("native_group_norm")
 def group_norm(call: Call) -> Any:
     """Normalize over groups of channels."""
     groups, eps, fake = call["group"], call["eps"], call.meta("input")
@@ -54,7 +56,7 @@ def group_norm(call: Call) -> Any:
     return result, *_statistics(call, grouped, [2], eps, [1, 2], False)
 
 
-@converts("_native_batch_norm_legit_no_training")
+@register("_native_batch_norm_legit_no_training")
 def batch_norm(call: Call) -> Any:
     """Normalize by stored statistics; the empty tensors beside the result are not made."""
     mean, variance = call.tensor("running_mean"), call.tensor("running_var")
@@ -63,7 +65,7 @@ def batch_norm(call: Call) -> Any:
     return result, None, None
 
 
-@converts("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional")
+@register("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional")
 def batch_norm_of_batch(call: Call) -> Any:
     """Normalize by the batch's own statistics, and update the stored ones."""
     x, fake = call.tensor("input"), call.meta("input")
@@ -75,8 +77,7 @@ def batch_norm_of_batch(call: Call) -> Any:
             raise Unsupported("outside of training with statistics used", "use its first result")
         return _batch_norm(call, mean, variance), None, None, mean, variance
     axes = [a for a in range(len(fake.shape)) if a != 1]
-    dtype = dtype_of(x)
-    wide = call.cast(x, "float32") if dtype in HALF else x
+    wide = call.wide(x)
     mean = call.emit(op.mean(wide, axes))
     variance = call.emit(op.variance(wide, axes))
     result = _batch_norm(call, mean, variance)
@@ -102,7 +103,7 @@ def batch_norm_of_batch(call: Call) -> Any:
 def _batch_norm(call: Call, mean: Any, variance: Any) -> Any:
     """Normalize in float32 where the tensor is of a half type, as torch does."""
     narrow = dtype_of(call.tensor("input"))
-    dtype = "float32" if narrow in HALF else narrow
+    dtype = accumulation_dtype(narrow)
     x = call.tensor("input", dtype)
     (channels,) = static([call.meta("input").shape[1]])
     weight, bias = call["weight"], call["bias"]
@@ -117,7 +118,7 @@ def _statistics(
     call: Call, x: Any, axes: list[int], eps: float, numbers: list[int], keeps: bool
 ) -> tuple[Any, Any]:
     """Return the mean and the reciprocal deviation, each where the program uses it."""
-    wide = call.cast(x, "float32") if dtype_of(x) in HALF else x
+    wide = call.wide(x)
     mean = deviation = None
     if call.is_used(numbers[0]):
         value = call.emit(op.mean(wide, axes, keepdims=keeps))

@@ -7,13 +7,23 @@ from typing import Any
 
 from tvm import relax
 
-from .call import HALF, Call, Unsupported, dtype_of, is_float
-from .registry import converts
+from ..dtypes import accumulation_dtype, dtype_of, is_float
+from ..registry import Unsupported
+from ..spatial import (
+    CONV,
+    CONV_TRANSPOSE,
+    DATA_LAYOUT,
+    KERNEL_LAYOUT,
+    TRANSPOSED_KERNEL_LAYOUT,
+    per_axis,
+)
+from .call import Call
+from .registry import register
 
 op = relax.op
 
 
-@converts("mm", "bmm", "matmul", "mv", "dot")
+@register("mm", "bmm", "matmul", "mv", "dot")
 def matmul(call: Call) -> Any:
     """Multiply matrices."""
     first, second = [a.name for a in call.node.target._schema.arguments][:2]
@@ -28,16 +38,16 @@ def product(call: Call, x: Any, y: Any, dtype: str) -> Any:
     return call.emit(op.matmul(x, y, dtype if is_float(dtype) and is_told else None))
 
 
-def sum_of(dtype: str) -> str:
-    """Return the dtype of a product that is still added to: it is rounded once, as torch does."""
-    return "float32" if dtype in HALF else dtype
-
-
-@converts("addmm", "baddbmm", "addmv")
+@register("addmm", "baddbmm", "addmv")
 def add_product(call: Call) -> Any:
     """Add a product of matrices to a tensor, each with its factor."""
     first, second = [a.name for a in call.node.target._schema.arguments][1:3]
-    alpha, beta, dtype, wide = call["alpha"], call["beta"], call.dtype, sum_of(call.dtype)
+    alpha, beta, dtype, wide = (
+        call["alpha"],
+        call["beta"],
+        call.dtype,
+        accumulation_dtype(call.dtype),
+    )
     if not is_float(dtype):
         alpha, beta = int(alpha), int(beta)
     result = product(call, call.tensor(first, dtype), call.tensor(second, dtype), wide)
@@ -53,10 +63,15 @@ def add_product(call: Call) -> Any:
     return call.cast(total, dtype)
 
 
-@converts("addbmm")
+@register("addbmm")
 def add_sum_of_products(call: Call) -> Any:
     """Add the sum of a batch of products to a tensor."""
-    alpha, beta, dtype, wide = call["alpha"], call["beta"], call.dtype, sum_of(call.dtype)
+    alpha, beta, dtype, wide = (
+        call["alpha"],
+        call["beta"],
+        call.dtype,
+        accumulation_dtype(call.dtype),
+    )
     each = product(call, call.tensor("batch1", dtype), call.tensor("batch2", dtype), wide)
     result = call.emit(op.sum(each, [0]))
     result = call.emit(op.multiply(result, call.as_tensor(alpha, wide)))
@@ -67,29 +82,26 @@ def add_sum_of_products(call: Call) -> Any:
     return call.cast(call.emit(op.add(scaled, result)), dtype)
 
 
-@converts("linear")
+@register("linear")
 def linear(call: Call) -> Any:
     """Multiply by a transposed matrix and add a bias."""
     weight = call.emit(op.permute_dims(call.tensor("weight")))
     x, bias, dtype = call.tensor("input"), call["bias"], call.dtype
     if bias is None:
         return product(call, x, weight, dtype)
-    wide = sum_of(dtype)
+    wide = accumulation_dtype(dtype)
     total = call.emit(op.add(product(call, x, weight, wide), call.cast(bias, wide)))
     return call.cast(total, dtype)
 
 
-_LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "OIHW", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
-
-
-@converts("convolution")
+@register("convolution")
 def convolution(call: Call) -> Any:
     """Convert convolutions of one to three axes, transposed ones too."""
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call["bias"]
     rank = len(call.out.shape) - 2
     transposed, groups = call["transposed"], call["groups"]
-    options = {n: _each(call[n], rank) for n in ("stride", "padding", "dilation")}
-    output_padding = _each(call["output_padding"], rank)
+    options = {n: per_axis(call[n], rank) for n in ("stride", "padding", "dilation")}
+    output_padding = per_axis(call["output_padding"], rank)
     if not 1 <= rank <= 3:
         raise Unsupported(f"over {rank} axes", "convolve one to three axes")
     if any(e == 0 for e in (*call.meta("input").shape, *call.meta("weight").shape)):
@@ -97,23 +109,19 @@ def convolution(call: Call) -> Any:
     if transposed and (math.prod(options["dilation"]) != 1 or rank == 3 or groups != 1):
         result = _transposed(call, x, weight, rank, groups, options, output_padding)
     else:
-        layout, forward, backward = _LAYOUTS[rank]
         common = {
             "strides": options["stride"],
             "padding": options["padding"],
             "dilation": options["dilation"],
             "groups": groups,
-            "data_layout": layout,
-            "out_dtype": sum_of(call.dtype) if bias is not None else call.dtype,
+            "data_layout": DATA_LAYOUT[rank],
+            "out_dtype": accumulation_dtype(call.dtype) if bias is not None else call.dtype,
         }
         if transposed:
-            function = {1: op.nn.conv1d_transpose, 2: op.nn.conv2d_transpose}[rank]
-            result = function(
-                x, weight, kernel_layout=backward, output_padding=output_padding, **common
-            )
+            common |= {"kernel_layout": TRANSPOSED_KERNEL_LAYOUT[rank]}
+            result = CONV_TRANSPOSE[rank](x, weight, output_padding=output_padding, **common)
         else:
-            function = {1: op.nn.conv1d, 2: op.nn.conv2d, 3: op.nn.conv3d}[rank]
-            result = function(x, weight, kernel_layout=forward, **common)
+            result = CONV[rank](x, weight, kernel_layout=KERNEL_LAYOUT[rank], **common)
     result = call.emit(result)
     if bias is None:
         return result
@@ -158,23 +166,16 @@ def _transposed(
     x = call.emit(op.nn.pad(x, [max(0, w) for w in width]))
     for axis in range(rank):
         weight = call.emit(op.flip(weight, 2 + axis))
-    layout, forward, _ = _LAYOUTS[rank]
     inner, outer = kernel[0] // groups, kernel[1]
     weight = call.emit(op.reshape(weight, [groups, inner, outer, *kernel[2:]]))
     axes = [0, 2, 1, *range(3, 3 + rank)]
     weight = call.emit(op.permute_dims(weight, axes))
     weight = call.emit(op.reshape(weight, [groups * outer, inner, *kernel[2:]]))
-    function = {1: op.nn.conv1d, 2: op.nn.conv2d, 3: op.nn.conv3d}[rank]
-    return function(
+    return CONV[rank](
         x,
         weight,
         dilation=options["dilation"],
         groups=groups,
-        data_layout=layout,
-        kernel_layout=forward,
+        data_layout=DATA_LAYOUT[rank],
+        kernel_layout=KERNEL_LAYOUT[rank],
     )
-
-
-def _each(value: Any, rank: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * rank if len(values) == 1 else values

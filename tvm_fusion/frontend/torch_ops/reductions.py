@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from tvm import relax
 
-from .call import HALF, Call, Unsupported, dtype_of, is_float, static
-from .registry import converts
+from ..dtypes import dtype_of, is_float
+from ..registry import Unsupported
+from .call import Call, static
+from .registry import register
 
 op = relax.op
 
@@ -39,7 +41,7 @@ def _is_empty(call: Call, axes: list[int]) -> bool:
     return any(call.meta("self").shape[a] == 0 for a in axes)
 
 
-@converts("sum", "sum.dim_IntList", "prod", "prod.dim_int", "mean", "mean.dim")
+@register("sum", "sum.dim_IntList", "prod", "prod.dim_int", "mean", "mean.dim")
 def sum_or_mean(call: Call) -> Any:
     """Add, multiply or average; an argument is cast before, as torch does."""
     name = call.node.target.__name__.split(".")[0]
@@ -52,7 +54,7 @@ def sum_or_mean(call: Call) -> Any:
     return call.cast(_reduce(call, getattr(op, name), x, axes), call.dtype)
 
 
-@converts("amax", "amin", "max", "min")
+@register("amax", "amin", "max", "min")
 def extreme(call: Call) -> Any:
     """Take the largest or smallest value."""
     function = op.max if "max" in call.node.target.__name__ else op.min
@@ -63,7 +65,7 @@ def extreme(call: Call) -> Any:
     return call.cast(_reduce(call, function, x, axes), call.dtype)
 
 
-@converts("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
+@register("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
 def any_or_all(call: Call) -> Any:
     """Test whether any or all values are true."""
     is_any = call.node.target.__name__.startswith("any")
@@ -79,7 +81,7 @@ def any_or_all(call: Call) -> Any:
     return call.cast(reduced, call.dtype)
 
 
-@converts("max.dim", "min.dim")
+@register("max.dim", "min.dim")
 def extreme_and_place(call: Call) -> Any:
     """Take the largest or smallest value along an axis, and where it is."""
     is_max = call.node.target.__name__.startswith("max")
@@ -94,7 +96,7 @@ def extreme_and_place(call: Call) -> Any:
     return call.cast(value, dtype), place
 
 
-@converts("argmax", "argmin")
+@register("argmax", "argmin")
 def place_of_extreme(call: Call) -> Any:
     """Find the largest or smallest value; the first of equal ones."""
     function = getattr(op, call.node.target.__name__.split(".")[0])
@@ -115,7 +117,7 @@ def _place(call: Call, function: Callable[..., Any], x: Any, axis: int, keeps: b
     return call.cast(call.emit(function(x, axis, keeps)), "int64")
 
 
-@converts("var.correction", "std.correction", "var_mean.correction")
+@register("var.correction", "std.correction", "var_mean.correction")
 def variance(call: Call) -> Any:
     """Take the variance or its root, divided by the count less a correction."""
     name = call.node.target.__name__
@@ -125,7 +127,7 @@ def variance(call: Call) -> Any:
     keeps = _keeps(call)
     count = math.prod(static([call.meta("self").shape[a] for a in axes]))
     dtype = dtype_of(x)
-    wide = call.cast(x, "float32") if dtype in HALF else x
+    wide = call.wide(x)
     if not axes:  # A single value: reduced over nothing, it keeps its shape.
         value = call.emit(op.subtract(wide, wide))
     elif count == 0:
@@ -150,13 +152,13 @@ def variance(call: Call) -> Any:
     return value
 
 
-@converts("linalg_vector_norm")
+@register("linalg_vector_norm")
 def vector_norm(call: Call) -> Any:
     """Take a norm of vectors of any order."""
     call.raw("dtype")
     order, axes, keeps = call["ord"], axes_of(call), _keeps(call)
     x = call.tensor("self", call.dtype)
-    wide = call.cast(x, "float32") if call.dtype in HALF else x
+    wide = call.wide(x)
     dtype = dtype_of(wide)
     size = call.emit(op.abs(wide))
     if not axes:
@@ -179,7 +181,7 @@ def vector_norm(call: Call) -> Any:
     return call.cast(call.emit(result), call.dtype)
 
 
-@converts("cumsum", "cumprod")
+@register("cumsum", "cumprod")
 def running(call: Call) -> Any:
     """Add or multiply along an axis, keeping every partial result."""
     call.raw("dtype")
@@ -189,12 +191,12 @@ def running(call: Call) -> Any:
     x = call.tensor("self", dtype)
     if not call.out.shape or call.out.numel() == 0:
         return x
-    wide = call.cast(x, "float32") if dtype in HALF else x
+    wide = call.wide(x)
     function = getattr(op, call.node.target.__name__.split(".")[0])
     return call.cast(call.emit(function(wide, axis % len(call.out.shape))), dtype)
 
 
-@converts("sort", "sort.stable", "argsort", "argsort.stable")
+@register("sort", "sort.stable", "argsort", "argsort.stable")
 def sort(call: Call) -> Any:
     """Sort along an axis; equal values stay in their order."""
     if "stable" in call:
@@ -211,7 +213,7 @@ def sort(call: Call) -> Any:
     return call.emit(op.gather_elements(x, places, axis=axis)), places
 
 
-@converts("topk")
+@register("topk")
 def topk(call: Call) -> Any:
     """Find the k largest or smallest; they come sorted, asked for or not."""
     call.raw("sorted")
@@ -224,7 +226,7 @@ def topk(call: Call) -> Any:
     return call.emit(both[0]), call.emit(both[1])
 
 
-@converts("median.dim", "median", "kthvalue")
+@register("median.dim", "median", "kthvalue")
 def kth_value(call: Call) -> Any:
     """Find the k-th smallest value along an axis, the lower median among them."""
     x, name = call.tensor("self"), call.node.target.__name__
@@ -257,7 +259,7 @@ def kth_value(call: Call) -> Any:
     return call.emit(op.squeeze(value, [axis])), place
 
 
-@converts("bucketize.Tensor", "searchsorted.Tensor")
+@register("bucketize.Tensor", "searchsorted.Tensor")
 def bucketize(call: Call) -> Any:
     """Count the boundaries below each value."""
     is_bucketize = call.node.target.__name__.startswith("bucketize")
@@ -276,7 +278,7 @@ def bucketize(call: Call) -> Any:
     return call.cast(call.emit(count), call.dtype)
 
 
-@converts("isin.Tensor_Tensor")
+@register("isin.Tensor_Tensor")
 def isin(call: Call) -> Any:
     """Test whether each value is among others."""
     call.raw("assume_unique")

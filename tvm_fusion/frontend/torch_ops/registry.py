@@ -1,4 +1,4 @@
-"""The registry of our converters, by the operator's name and overload: ``add.Tensor``."""
+"""The registry of PyTorch converters, by the operator's name and overload: ``add.Tensor``."""
 
 from __future__ import annotations
 
@@ -6,32 +6,65 @@ from collections.abc import Callable
 
 from torch import fx
 
-from .call import Converter
+from ..registry import Registry, Unsupported
+from .call import Convert
+from .reviewed import PYTHON, REVIEWED
 
-CONVERTERS: dict[str, Converter] = {}
-#: For some, what their converter takes: other calls are decomposed by torch.
-TAKES: dict[str, Callable[[fx.Node], bool]] = {}
+# torch's own namespaces; names of operators are the same in all of them, or mean the same.
+_TORCH = ("", "aten", "prims", "higher_order")
 
 
-def converts(
-    *names: str, takes: Callable[[fx.Node], bool] | None = None
-) -> Callable[[Converter], Converter]:
-    """Register a converter for operators.
+def _key(name: str) -> str:
+    name = name.removeprefix("aten::")
+    return name if "." in name else f"{name}.default"
+
+
+CONVERTERS = Registry(_key)
+
+
+def register(
+    *names: str,
+    refuses: Callable[[fx.Node], Unsupported | None] | None = None,
+    replace: bool = False,
+) -> Callable[[Convert], Convert]:
+    """Return a decorator that registers a converter of PyTorch operators.
 
     Parameters
     ----------
     *names : str
-        Names with overloads; ``default`` may be left out.
-    takes : callable, optional
-        Says of a node whether the converter takes it; torch decomposes the operator where not.
+        Names with overloads, with their namespace unless it is torch's own: ``"add.Tensor"``,
+        ``"acme::foo"``; the overload ``default`` may be left out.
+    refuses : callable, optional
+        From a node to an :class:`Unsupported` that says what about it the converter cannot do, None
+        where it can. Torch decomposes the operator in such a node; where it cannot, the node is
+        refused before anything is converted.
+    replace : bool
+        Whether a converter that is registered already is replaced.
+
+    Returns
+    -------
+    callable
+        The decorator. The converter takes a :class:`.call.Call` and returns a Relax expression, or
+        a tuple of them; it raises :class:`Unsupported`.
+
+    Raises
+    ------
+    UserError
+        By the decorator, for an operator that has a converter.
     """
+    return CONVERTERS.register(*names, replace=replace, refuses=refuses)
 
-    def register(convert: Converter) -> Converter:
-        for name in names:
-            key = name if "." in name else f"{name}.default"
-            CONVERTERS[key] = convert
-            if takes is not None:
-                TAKES[key] = takes
-        return convert
 
-    return register
+def key_of(node: fx.Node) -> str:
+    """Return the name under which a node's operator is registered."""
+    namespace = getattr(node.target, "namespace", "")
+    name = str(node.target.__name__)
+    return name if namespace in _TORCH else f"{namespace}::{name}"
+
+
+def unsupported(node: fx.Node) -> Unsupported | None:
+    """Say why a node cannot be converted; None where it can, by a converter of ours or TVM's."""
+    key = key_of(node)
+    if key in CONVERTERS:
+        return CONVERTERS[key].refusal(node)
+    return None if key in REVIEWED or key in PYTHON or key == "getitem" else Unsupported("")

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from tvm import relax
 
-from .call import Call, Unsupported, dtype_of, static
-from .registry import converts
+from ..dtypes import dtype_of
+from ..registry import Unsupported
+from .call import Call, static
+from .registry import register
 
 op = relax.op
 
 
-@converts("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy")
+@register("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy")
 def reshape(call: Call) -> Any:
     """Reshape; an extent of -1 is what torch found it to be."""
     call.raw("stride") if "stride" in call else None
@@ -25,7 +27,7 @@ def reshape(call: Call) -> Any:
     return call.importer._emit_torch_reshape(x, shape)
 
 
-@converts("view.dtype")
+@register("view.dtype")
 def view_dtype(call: Call) -> Any:
     """Refuse to read bits as another type, unless it is the same."""
     if call.dtype != dtype_of(call.tensor("self")):
@@ -34,27 +36,27 @@ def view_dtype(call: Call) -> Any:
     return call.tensor("self")
 
 
-@converts("squeeze", "squeeze.dim", "squeeze.dims")
+@register("squeeze", "squeeze.dim", "squeeze.dims")
 def squeeze(call: Call) -> Any:
     """Drop axes of one element."""
     call.raw("dim") if "dim" in call else None
     return op.reshape(call.tensor("self"), call.shape())
 
 
-@converts("unsqueeze")
+@register("unsqueeze")
 def unsqueeze(call: Call) -> Any:
     """Insert an axis of one element."""
     return op.expand_dims(call.tensor("self"), call["dim"] % len(call.out.shape))
 
 
-@converts("expand", "broadcast_to")
+@register("expand", "broadcast_to")
 def expand(call: Call) -> Any:
     """Repeat along axes of one element."""
     call.raw("size")
     return op.broadcast_to(call.tensor("self"), call.shape())
 
 
-@converts("permute", "transpose.int", "t")
+@register("permute", "transpose.int", "t")
 def permute(call: Call) -> Any:
     """Reorder axes."""
     rank = len(call.out.shape)
@@ -68,7 +70,7 @@ def permute(call: Call) -> Any:
     return op.permute_dims(call.tensor("self"), axes) if rank else call.tensor("self")
 
 
-@converts("cat", "concat")
+@register("cat", "concat")
 def concat(call: Call) -> Any:
     """Join tensors along an axis; empty ones are left out."""
     fakes = call.meta("tensors")
@@ -82,14 +84,14 @@ def concat(call: Call) -> Any:
     return kept[0] if len(kept) == 1 else op.concat(kept, axis)
 
 
-@converts("stack")
+@register("stack")
 def stack(call: Call) -> Any:
     """Join tensors along a new axis."""
     tensors = [call.cast(x, call.dtype) for x in call["tensors"]]
     return op.stack(tensors, axis=call["dim"] % len(call.out.shape))
 
 
-@converts("split.Tensor", "split_with_sizes", "unsafe_split.Tensor", "split_with_sizes_copy")
+@register("split.Tensor", "split_with_sizes", "unsafe_split.Tensor", "split_with_sizes_copy")
 def split(call: Call) -> Any:
     """Split along an axis into pieces of the extents that torch gives them."""
     call.raw("split_size" if "split_size" in call else "split_sizes")
@@ -111,7 +113,7 @@ def _pieces(call: Call, axis: int) -> Any:
     return tuple(pieces)
 
 
-@converts("unbind.int")
+@register("unbind.int")
 def unbind(call: Call) -> Any:
     """Split an axis into its elements."""
     x, axis, count = call.tensor("self"), call["dim"], len(call.out)
@@ -121,7 +123,7 @@ def unbind(call: Call) -> Any:
     return tuple(call.emit(op.squeeze(pieces[i], [axis])) for i in range(count))
 
 
-@converts("slice.Tensor")
+@register("slice.Tensor")
 def slice_(call: Call) -> Any:
     """Take a range of an axis, bounds counted from either end and cut to the axis."""
     x, axis = call.tensor("self"), call["dim"]
@@ -147,7 +149,7 @@ def slice_(call: Call) -> Any:
     return op.strided_slice(x, [axis], [begin], [end], [step])
 
 
-@converts("slice_scatter", "select_scatter", "slice_scatter.default")
+@register("slice_scatter", "select_scatter")
 def slice_scatter(call: Call) -> Any:
     """Write a range of an axis, or one place of it."""
     fake, axis, dtype = call.meta("self"), call["dim"], call.dtype
@@ -189,7 +191,7 @@ def slice_scatter(call: Call) -> Any:
     return op.where(mask, moved, x)
 
 
-@converts("flip")
+@register("flip")
 def flip(call: Call) -> Any:
     """Reverse axes."""
     x = call.tensor("self")
@@ -198,7 +200,7 @@ def flip(call: Call) -> Any:
     return x
 
 
-@converts("roll")
+@register("roll")
 def roll(call: Call) -> Any:
     """Rotate along axes, or along all of them laid out as one."""
     x, shifts, dims = call.tensor("self"), call["shifts"], call["dims"]
@@ -218,13 +220,13 @@ def roll(call: Call) -> Any:
     return op.reshape(x, call.shape())
 
 
-@converts("repeat", "tile")
+@register("repeat", "tile")
 def repeat(call: Call) -> Any:
     """Repeat a tensor along its axes."""
     return op.tile(call.tensor("self"), call["repeats"])
 
 
-@converts("constant_pad_nd")
+@register("constant_pad_nd")
 def pad(call: Call) -> Any:
     """Pad with a constant; negative widths cut."""
     x, widths, rank = call.tensor("self"), call["pad"], len(call.out.shape)
@@ -248,7 +250,7 @@ def pad(call: Call) -> Any:
     return op.nn.pad(x, flat, "constant", value)
 
 
-@converts("diagonal", "diagonal_copy")
+@register("diagonal", "diagonal_copy")
 def diagonal(call: Call) -> Any:
     """Take a diagonal: a lookup in two axes taken as one."""
     fake, x = call.meta("self"), call.tensor("self")
@@ -265,7 +267,7 @@ def diagonal(call: Call) -> Any:
     return op.take(x, relax.const(places, "int64"), len(rest))
 
 
-@converts("as_strided", "as_strided_copy")
+@register("as_strided", "as_strided_copy")
 def as_strided(call: Call) -> Any:
     """Look elements up at the places that strides lead to, in a contiguous tensor."""
     fake, size, stride = call.meta("self"), call["size"], call["stride"]
@@ -286,15 +288,15 @@ def as_strided(call: Call) -> Any:
     return op.reshape(taken, list(size))
 
 
-@converts("_to_copy", "to.dtype", "lift_fresh_copy", "clone", "alias", "detach", "contiguous")
-@converts("_conj_physical", "_conj", "positive", "alias_copy", "detach_copy")
+@register("_to_copy", "to.dtype", "lift_fresh_copy", "clone", "alias", "detach", "contiguous")
+@register("_conj_physical", "_conj", "positive", "alias_copy", "detach_copy")
 def copy(call: Call) -> Any:
     """Copy, into another dtype where one is named; a narrower one on the way counts, too."""
     call.raw("dtype") if "dtype" in call else None
     return call.tensor("self", call.dtype)
 
 
-@converts("copy")
+@register("copy")
 def copy_from(call: Call) -> Any:
     """Take the other tensor's values in this one's shape and dtype."""
     call.raw("self")

@@ -7,21 +7,22 @@ from typing import Any
 from tvm import relax
 
 from ...core.decisions import Decision, record
-from .call import Call, Unsupported
-from .registry import converts
+from ..registry import Unsupported
+from .call import Call
+from .registry import register
 
 op = relax.op
 
 
-@converts("sym_size.int")
+@register("sym_size.int")
 def sym_size(call: Call) -> Any:
     """Return an extent."""
     extent = call.importer.shape_of(call.tensor("self"))[call["dim"]]
     return int(extent) if hasattr(extent, "value") else extent
 
 
-@converts("_assert_tensor_metadata", "sym_constrain_range_for_size", "sym_constrain_range")
-@converts("_assert_scalar")
+@register("_assert_tensor_metadata", "sym_constrain_range_for_size", "sym_constrain_range")
+@register("_assert_scalar")
 def nothing(call: Call) -> Any:
     """Leave assertions about shapes out: what holds for extents is checked at calls."""
     for name in call.given:
@@ -29,7 +30,7 @@ def nothing(call: Call) -> Any:
     return None
 
 
-@converts("_assert_async", "_assert_async.msg", "_functional_assert_async.msg")
+@register("_assert_async", "_assert_async.msg", "_functional_assert_async.msg")
 def unchecked(call: Call) -> Any:
     """Leave an assertion about a tensor's value out, and say so."""
     told = f" ({call['assert_msg']})" if "assert_msg" in call else ""
@@ -38,7 +39,7 @@ def unchecked(call: Call) -> Any:
     return nothing(call)
 
 
-@converts("item", "_local_scalar_dense")
+@register("item", "_local_scalar_dense")
 def item(call: Call) -> Any:
     """Refuse to read a value into the program: shapes and branches may depend on it."""
     raise Unsupported(
@@ -47,7 +48,7 @@ def item(call: Call) -> Any:
     )
 
 
-@converts("nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive", "bincount")
+@register("nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive", "bincount")
 def data_dependent(call: Call) -> Any:
     """Refuse results whose extents depend on values."""
     raise Unsupported(

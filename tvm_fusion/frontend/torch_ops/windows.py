@@ -10,16 +10,13 @@ import torch
 from torch import fx
 from tvm import relax
 
-from .call import Call, Unsupported, bound, dtype_of, is_float, static
-from .registry import converts
+from ..dtypes import dtype_of, is_float
+from ..registry import Unsupported
+from ..spatial import ADAPTIVE_AVG_POOL, AVG_POOL, DATA_LAYOUT, MAX_POOL, per_axis
+from .call import Call, bound, static
+from .registry import register
 
 op = relax.op
-_LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-
-
-def _each(value: Any, rank: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * rank if len(values) == 1 else values
 
 
 def _rank(node: fx.Node) -> int:
@@ -39,24 +36,23 @@ def _unbatched(call: Call, x: Any, fake: Any) -> Any:
     return x if len(fake.shape) == len(call.importer.shape_of(x)) else call.emit(op.squeeze(x, [0]))
 
 
-@converts("avg_pool1d", "avg_pool2d", "avg_pool3d")
+@register("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(call: Call) -> Any:
     """Average windows; a divisor of its own takes the place of their counts."""
     rank = _rank(call.node)
-    kernel = _each(call["kernel_size"], rank)
-    stride = _each(call["stride"] or kernel, rank)
-    padding, counts = _each(call["padding"], rank), call["count_include_pad"]
+    kernel = per_axis(call["kernel_size"], rank)
+    stride = per_axis(call["stride"] or kernel, rank)
+    padding, counts = per_axis(call["padding"], rank), call["count_include_pad"]
     ceil_mode = call["ceil_mode"]
     divisor = call.get("divisor_override", None)
     x = _batched(call, rank)
     dtype = dtype_of(x)
     if not is_float(dtype):
         raise Unsupported(f"of {dtype} numbers", "cast to a floating point type")
-    pools = {1: op.nn.avg_pool1d, 2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}
-    options = {"strides": stride, "layout": _LAYOUTS[rank], "count_include_pad": counts}
+    options = {"strides": stride, "layout": DATA_LAYOUT[rank], "count_include_pad": counts}
     if divisor is None and not ceil_mode:
         return _unbatched(
-            call, call.emit(pools[rank](x, kernel, padding=padding, **options)), call.out
+            call, call.emit(AVG_POOL[rank](x, kernel, padding=padding, **options)), call.out
         )
     # Windows that reach beyond the padding count what lies within it only: sums are divided by
     # counts that are known now.
@@ -74,7 +70,7 @@ def avg_pool(call: Call) -> Any:
     axes = list(range(2, 2 + rank))
     padded = call.emit(op.strided_slice(padded, axes, [0] * rank, crop))
     options["count_include_pad"] = True
-    mean = call.emit(pools[rank](padded, kernel, **options))
+    mean = call.emit(AVG_POOL[rank](padded, kernel, **options))
     scale = np.full(outer, math.prod(kernel), "float64")
     if divisor is not None:
         scale /= divisor
@@ -85,24 +81,19 @@ def avg_pool(call: Call) -> Any:
             last = np.minimum(first + kernel[axis], extents[axis] + edge)
             count = last - np.maximum(first, -edge)
             scale /= count.reshape([-1 if a == axis else 1 for a in range(rank)])
-    result = (
-        call.emit(op.multiply(mean, relax.const(scale.astype("float32"), "float32")))
-        if (dtype == "float32")
-        else call.emit(op.multiply(mean, relax.const(scale, dtype)))
-    )
+    result = call.emit(op.multiply(mean, relax.const(scale.astype(dtype), dtype)))
     return _unbatched(call, result, call.out)
 
 
-@converts("max_pool2d_with_indices", "max_pool3d_with_indices")
+@register("max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(call: Call) -> Any:
     """Take the largest of each window, and where it lies."""
     rank = _rank(call.node)
-    kernel = _each(call["kernel_size"], rank)
-    stride = _each(call["stride"] or kernel, rank)
-    padding, dilation = _each(call["padding"], rank), _each(call["dilation"], rank)
+    kernel = per_axis(call["kernel_size"], rank)
+    stride = per_axis(call["stride"] or kernel, rank)
+    padding, dilation = per_axis(call["padding"], rank), per_axis(call["dilation"], rank)
     ceil_mode, fake = call["ceil_mode"], call.out[0]
     x = _batched(call, rank)
-    pools = {2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
     if not call.is_used(1):
         if ceil_mode:  # A last window that would begin in the padding is left out by torch only.
             outer = static(fake.shape[-rank:])
@@ -118,13 +109,13 @@ def max_pool(call: Call) -> Any:
                 end = [e + min(0, a) for e, a in zip(extents, after, strict=True)]
                 axes = list(range(2, 2 + rank))
                 x = call.emit(op.strided_slice(x, axes, [0] * rank, end))
-        result = pools[rank](
+        result = MAX_POOL[rank](
             x,
             pool_size=kernel,
             strides=stride,
             padding=padding,
             dilation=dilation,
-            layout=_LAYOUTS[rank],
+            layout=DATA_LAYOUT[rank],
         )
         return _unbatched(call, call.emit(result), fake), None
     return _with_places(call, rank, kernel, stride, padding, dilation)
@@ -182,41 +173,37 @@ def _searched(call: Call, rank: int, steps: list[tuple[np.ndarray, np.ndarray]])
     return value, call.emit(op.reshape(place, call.shape(fake)))
 
 
-@converts("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
+@register("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
 def adaptive_avg_pool(call: Call) -> Any:
     """Average windows that cover the axes evenly."""
     rank = _rank(call.node)
     size, x = call["output_size"], _batched(call, rank)
-    pools = {
-        1: op.nn.adaptive_avg_pool1d,
-        2: op.nn.adaptive_avg_pool2d,
-        3: op.nn.adaptive_avg_pool3d,
-    }
-    result = pools[rank](x, _each(size, rank), layout=_LAYOUTS[rank])
+    result = ADAPTIVE_AVG_POOL[rank](x, per_axis(size, rank), layout=DATA_LAYOUT[rank])
     return _unbatched(call, call.emit(result), call.out)
 
 
-def _is_whole(node: fx.Node) -> bool:
-    """Say whether an upsampling repeats each element: torch's floor and resize2d agree there."""
+def _not_whole(node: fx.Node) -> Unsupported | None:
+    """Refuse upsampling by other ratios than whole numbers, which resize2d floors differently."""
     before = node.args[0].meta["val"].shape[2:]
     after = node.meta["val"].shape[2:]
     scales = bound(node).get("scale_factors")
-    if not all(isinstance(e, int) for e in (*before, *after)):
-        return False
-    is_multiple = all(a % b == 0 for a, b in zip(after, before, strict=True))
-    ratios = [a / b for a, b in zip(after, before, strict=True)]
-    return is_multiple and (scales is None or list(scales) == ratios)
+    if all(isinstance(e, int) for e in (*before, *after)):
+        is_multiple = all(a % b == 0 for a, b in zip(after, before, strict=True))
+        ratios = [a / b for a, b in zip(after, before, strict=True)]
+        if is_multiple and (scales is None or list(scales) == ratios):
+            return None
+    return Unsupported("by ratios that are no whole numbers")
 
 
-@converts("upsample_nearest2d.vec", takes=_is_whole)
+@register("upsample_nearest2d.vec", refuses=_not_whole)
 def upsample_nearest(call: Call) -> Any:
     """Repeat elements a whole number of times."""
     call.raw("output_size"), call.raw("scale_factors")
     return _resize(call, "nearest_neighbor", "half_pixel", call.tensor("input"))
 
 
-def _follows_size(node: fx.Node) -> bool:
-    """Say whether an interpolation's ratio is that of the extents, which resize2d takes it to be.
+def _not_by_size(node: fx.Node) -> Unsupported | None:
+    """Refuse an interpolation by another ratio than that of the extents, which resize2d takes.
 
     Torch takes a scale factor as it was given, rounded extents notwithstanding.
     """
@@ -224,18 +211,17 @@ def _follows_size(node: fx.Node) -> bool:
     before = node.args[0].meta["val"].shape[2:]
     after = node.meta["val"].shape[2:]
     if not all(isinstance(e, int) for e in (*before, *after)):
-        return False
-    if "bilinear" not in node.target.__name__:
-        return False
+        return Unsupported("over symbolic extents")
     if node.args[0].meta["val"].dtype.itemsize < 4:
-        return False
+        return Unsupported("of a half type")
     scales = values.get("scale_factors")
     if values["align_corners"] or scales is None:
-        return True
-    return all(b * s == a for a, b, s in zip(after, before, scales, strict=True))
+        return None
+    is_exact = all(b * s == a for a, b, s in zip(after, before, scales, strict=True))
+    return None if is_exact else Unsupported("by a scale that is not the ratio of the extents")
 
 
-@converts("upsample_bilinear2d.vec", takes=_follows_size)
+@register("upsample_bilinear2d.vec", refuses=_not_by_size)
 def upsample_linear(call: Call) -> Any:
     """Interpolate between elements, corners aligned or not."""
     call.raw("output_size"), call.raw("scale_factors")
@@ -256,14 +242,14 @@ def _resize(call: Call, method: str, mode: str, x: Any) -> Any:
     )
 
 
-@converts("adaptive_max_pool2d", "adaptive_max_pool3d")
+@register("adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(call: Call) -> Any:
     """Take the largest of windows that cover the axes evenly, and where it lies."""
     rank, size = _rank(call.node), call["output_size"]
     fake = call.meta("self")
     if fake.numel() == 0:
         raise Unsupported("of an empty tensor", "leave it out")
-    extents, outer = static(fake.shape[-rank:]), _each(size, rank)
+    extents, outer = static(fake.shape[-rank:]), per_axis(size, rank)
     steps = []
     for extent, count in zip(extents, outer, strict=True):
         first = np.arange(count) * extent // count
@@ -274,7 +260,7 @@ def adaptive_max_pool(call: Call) -> Any:
     return _searched(call, rank, steps)
 
 
-@converts("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+@register("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 def upsample_antialiased(call: Call) -> Any:
     """Resize with antialiasing: a product with a matrix of weights for each axis.
 

@@ -19,7 +19,6 @@ from ...ecg.work import at
 from ...program.stage import Axis
 from ..address import conditional_loads
 from ..gpu.cp_async import BYTES as CP_ASYNC_BYTES
-from ..gpu.launch import has_tensor_cores
 from .norm_scale_gpu import NormScale
 from .operands import SumOfProducts
 from .thread_tile import ThreadTile, thread_tile
@@ -297,12 +296,9 @@ def _file_limit(accumulators: int) -> int:
 
 
 def _cp_async_stages(cut: GemvConfig, device: Device) -> int:
-    """Choose the stages of the cp.async pipeline: for one row of a B that is read as it is.
-
-    Devices with tensor cores for half types are those that have cp.async.
-    """
+    """Choose the stages of the cp.async pipeline: for one row, of a B that is loaded as it is."""
     steps, blocks = constant(ceildiv(cut.k_tiles, cut.slices_k)), constant(cut.blocks)
-    if not has_tensor_cores(device) or steps is None or blocks is None or cut.m > 1:
+    if not device.async_copy or steps is None or blocks is None or cut.m > 1:
         return 0
     b = cut.b
     while isinstance(b, tirx.Cast):

@@ -8,7 +8,7 @@ from tvm import ir, sym, tirx
 from tvm.target import Target
 
 from ...core.loops import NEAR, find
-from ...device import Device, parse
+from ...device import Device, device_of
 from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
 from .block import Block
 from .emit import integer, opaque, sequence, threads_of, volume
@@ -74,7 +74,7 @@ def schedule_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.Pr
     storage, geometry = placed
     passes = plan_passes(storage.program)
 
-    parts = parts_of(storage.program, passes, geometry, parse(target).device.sm_count or 1)
+    parts = parts_of(storage.program, passes, geometry, device_of(target).sm_count or 1)
 
     def rows_of(number: ir.Expr) -> tirx.Stmt:
         block = Block(storage, passes, geometry, number, parts)
@@ -133,17 +133,11 @@ def _resident(body: tirx.Stmt, block: Block, geometry: Geometry) -> tirx.Stmt:
 def _place(
     program: RowStages, target: Target | Device, copies: bool
 ) -> tuple[Storage, Geometry] | str:
-    if isinstance(target, Device):
-        kind = target.kind
-        most = target.max_threads_per_block or 1024
-        shared = target.shared_memory_per_block or STATIC_SHARED_BYTES
-        warp = target.warp_size or WARP
-    else:
-        kind = target.kind.name
-        most = int(target.attrs.get("max_num_threads", 1024))
-        shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
-        warp = int(target.attrs.get("thread_warp_size", WARP))
+    device = device_of(target)
+    most = device.max_threads_per_block or 1024
+    shared = device.shared_memory_per_block or STATIC_SHARED_BYTES
     # TVM has shuffles of whole AMD waves only.
-    geometry = choose_geometry(program, most, warp, whole_warps=kind == "rocm")
+    is_amd = device.kind == "rocm"
+    geometry = choose_geometry(program, most, device.warp_size or WARP, whole_warps=is_amd)
     storage = place_rows(program, geometry, min(shared, STATIC_SHARED_BYTES), copies)
     return storage if isinstance(storage, str) else (storage, geometry)

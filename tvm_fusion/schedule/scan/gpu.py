@@ -30,6 +30,7 @@ from ...core.loops import (
     unrolled,
     when,
 )
+from ...device import device_of
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ..gpu.warp import FULL_MASK
 
@@ -53,8 +54,9 @@ class _Block:
 
     def __init__(self, scan: Sums, target: Target) -> None:
         self.scan = scan
-        self.lanes = int(target.attrs.get("thread_warp_size", 32))
-        most = min(int(target.attrs.get("max_num_threads", 1024)), MOST_THREADS)
+        device = device_of(target)
+        self.lanes = device.warp_size or 32
+        most = min(device.max_threads_per_block or 1024, MOST_THREADS)
         types = {str(b.dtype) for b in (scan.source, scan.target)}
         self.width = VECTOR_BYTES // max(DataType(t).itemsize for t in types)
         length = constant(scan.length)

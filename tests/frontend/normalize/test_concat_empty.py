@@ -4,7 +4,7 @@ import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from tvm_fusion.frontend.normalize import ConcatNothing
+from tvm_fusion.frontend.normalize import ConcatEmpty
 
 F32 = "float32"
 
@@ -23,7 +23,7 @@ class Before:
 
 
 def test_operands_without_elements_go(operators):
-    after = ConcatNothing()(Before)
+    after = ConcatEmpty()(Before)
     assert operators(after["main"]) == ["concat"]
     binding = after["main"].body.blocks[0].bindings[-1]
     assert len(binding.value.args[0].fields) == 2
@@ -43,4 +43,4 @@ def test_all_or_nothing_stays():
                 R.output(y, z)
             return (y, z)
 
-    assert ConcatNothing()(Empty).same_as(Empty)
+    assert ConcatEmpty()(Empty).same_as(Empty)

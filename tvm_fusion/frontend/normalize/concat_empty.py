@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import relax, tirx
 
-from .engine import Scope, op_name, rewrite
+from .engine import Scope, op_name, rewrite_pass
 
 
-@tvm.transform.module_pass(opt_level=0, name="ConcatNothing")
-class ConcatNothing:
+@rewrite_pass
+def ConcatEmpty(value: Any, scope: Scope) -> Any:
     """Leave operands without elements out of concatenations.
 
     A causal convolution with a kernel of one concatenates a state of no elements. As a constant,
     TVM 0.27 would write it into an executable that it cannot read ("Invalid DLTensor file format").
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every rewritable function."""
-        return rewrite(mod, _shortened)
-
-
-def _shortened(value: Any, scope: Scope) -> Any:
     if op_name(value) != "relax.concat":
         return None
     operands = scope.value(value.args[0])

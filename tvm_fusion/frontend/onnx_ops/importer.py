@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,31 +14,18 @@ from tvm import relax
 from tvm.ir import GenericConst, is_prim_expr
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from ..errors import UserError
-from ..signature import DimRange
-from . import preflight
-from .onnx_converters import CONVERTERS, qualified_name
-from .onnx_file import subgraphs
-from .onnx_fold import fold
-from .onnx_ops.node import Node, static
-from .onnx_reads import ReadAttributes, ReadInputs, ignored
-from .onnx_types import ValueType
-from .quiet import quiet_importer
-
-# Operators whose converters of TVM's know shapes, and extents, that are no tensors.
-_TAKE_SHAPES = {
-    *("Cast", "CastLike", "Concat", "ConstantOfShape", "Equal", "Expand", "Gather", "Identity"),
-    *("Reshape", "Resize", "Shape", "Slice", "Squeeze", "Where"),
-}
-_TAKE_EXTENTS = {
-    *("Add", "Cast", "Div", "Identity", "Mul", "Neg", "Range", "Slice", "Sub", "Trilu"),
-    "Unsqueeze",
-}
-# Of one output, which is a sequence.
-_RETURN_SEQUENCES = {
-    *("Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase"),
-    *("SequenceInsert", "ConcatFromSequence", "SplitToSequence"),
-}
+from ...errors import UserError
+from ...signature import DimRange
+from ..dtypes import dtype_of
+from ..onnx_graph import nodes, opsets_of, subgraphs
+from ..onnx_types import ValueType
+from ..quiet import quiet_importer
+from ..registry import Unsupported
+from .fold import fold
+from .node import Node, static
+from .reads import ReadAttributes, ReadInputs, ignored
+from .registry import CONVERTERS, STANDARD, qualified_name
+from .reviewed import RETURN_SEQUENCES, TAKE_EXTENTS, TAKE_SHAPES, is_reviewed
 
 
 class Importer(ONNXGraphImporter):
@@ -71,9 +59,9 @@ class Importer(ONNXGraphImporter):
         """Convert the graph; whatever the importer raises becomes one sentence."""
         graph = model.graph
         self._read_names = {info.name for info in graph.output} | {
-            name for node in preflight.nodes(graph) for name in node.input
+            name for node in nodes(graph) for name in node.input
         }
-        for node in preflight.nodes(graph):
+        for node in nodes(graph):
             for attribute in node.attribute:
                 for inner in subgraphs(attribute):
                     self._read_names.update(info.name for info in inner.output)
@@ -85,7 +73,7 @@ class Importer(ONNXGraphImporter):
         )
         try:
             with quiet_importer():
-                return self.from_onnx(view, preflight.opset_of(model))
+                return self.from_onnx(view, opsets_of(model)[""])
         except UserError as error:
             self._end_blocks()
             raise UserError(f"{source}: {error.found}", error.expected, error.advice) from error
@@ -130,26 +118,38 @@ class Importer(ONNXGraphImporter):
             self._nodes = outer
 
     def _convert_node(self, node: onnx.NodeProto) -> None:
-        self._at = f"{node.op_type} '{node.name}'" if node.name else node.op_type
+        self._at = _title(node)
         used = tuple(bool(name) and name in self._read_names for name in node.output)
         if node.op_type == "If":
             results = self._convert_if(node)
         else:
             inputs = [self._nodes[name] if name else None for name in node.input]
-            tensors = [_as_constant(v) if isinstance(v, relax.ShapeExpr) else v for v in inputs]
-            found = fold(node, tensors, self.opset)
-            if found is None:
-                found = self._convert_own(node, inputs, used)
-            results = self._convert_by_tvm(node, inputs) if found is None else found
-        for name, is_used, value in zip(node.output, used, results, strict=False):
-            if is_used:
-                self._nodes[name] = self._checked(node, name, value)
-        missing = [n for n, u in list(zip(node.output, used, strict=True))[len(results) :] if u]
+            results = self._convert_operation(node, inputs, used)
+        outputs = list(zip_longest(node.output, used, results[: len(node.output)]))
+        missing = [name for name, is_used, value in outputs if is_used and value is None]
         if missing:
             raise _refused(
-                node, f"has outputs that TVM's importer does not compute ({', '.join(missing)})"
+                node, f"has outputs that its converter does not compute ({', '.join(missing)})"
             )
+        for name, is_used, value in outputs:
+            if is_used:
+                self._nodes[name] = self._checked(node, name, value)
         self._at = ""
+
+    def _convert_operation(
+        self, node: onnx.NodeProto, inputs: Sequence[Any], used: tuple[bool, ...]
+    ) -> list[Any]:
+        tensors = [_as_constant(v) if isinstance(v, relax.ShapeExpr) else v for v in inputs]
+        found = fold(node, tensors, self.opset)
+        if found is None:
+            found = self._convert_own(node, inputs, used)
+        return self._convert_by_tvm(node, inputs) if found is None else found
+
+    def _apply(self, op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+        """Convert a standard operator of one output, which is no node of the model."""
+        names = ["" if value is None else f"input_{i}" for i, value in enumerate(inputs)]
+        node = onnx.helper.make_node(op_type, names, ["output"], **attributes)
+        return self.bb.normalize(self._convert_operation(node, inputs, (True,))[0])
 
     def _convert_if(self, node: onnx.NodeProto) -> list[Any]:
         attributes = self._parse_attr(node.attribute)
@@ -172,32 +172,36 @@ class Importer(ONNXGraphImporter):
             return None
         if not converter.takes_extents:
             inputs = [self._as_tensor(value) for value in inputs]
-        given = Node(node, inputs, self.opset, self.bb, self._ranges, used)
-        result = converter.convert(given)
+        values = ReadInputs(inputs)
+        given = Node(node, values, self.opset, self.bb, self._apply, self._ranges, used)
+        try:
+            result = converter.convert(given)
+        except Unsupported as error:
+            raise _refused(node, error.reason, error.advice) from error
         if result is None:
             return None
+        self._refuse_ignored(node, given.attributes, values)
         results = list(result) if isinstance(result, (list, tuple)) else [result]
         return [None if value is None else self.bb.normalize(value) for value in results]
 
     def _convert_by_tvm(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> list[Any]:
         name = node.op_type
+        if node.domain not in STANDARD and not is_reviewed(node, self.opset):
+            raise _refused(node, "is left to TVM, which has no converter of it", None)
         values = ReadInputs(
             value
-            if (isinstance(value, relax.ShapeExpr) and name in _TAKE_SHAPES)
-            or (value is not None and is_prim_expr(value) and name in _TAKE_EXTENTS)
+            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES)
+            or (value is not None and is_prim_expr(value) and name in TAKE_EXTENTS)
             else self._as_tensor(value)
             for value in inputs
         )
-        values.read.clear()
         attributes = ReadAttributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         result = self._convert_operator(name, values, attributes, self.opset)
-        passed_over = ignored(node, self.opset, attributes, values)
-        if passed_over:
-            raise _refused(node, f"uses {', '.join(passed_over)}, which TVM's importer ignores")
+        self._refuse_ignored(node, attributes, values)
         if isinstance(result, relax.ShapeExpr):
             result = _as_constant(result)
-        if name in _RETURN_SEQUENCES:
+        if name in RETURN_SEQUENCES:
             return [result]
         if isinstance(result, relax.Tuple):
             return list(result)
@@ -206,6 +210,13 @@ class Importer(ONNXGraphImporter):
                 self.bb.emit(relax.TupleGetItem(result, i)) for i in range(len(result.ty.fields))
             ]
         return [result]
+
+    def _refuse_ignored(
+        self, node: onnx.NodeProto, attributes: ReadAttributes, inputs: ReadInputs
+    ) -> None:
+        passed_over = ignored(node, self.opset, attributes, inputs)
+        if passed_over:
+            raise _refused(node, f"uses {', '.join(passed_over)}, which its converter ignores")
 
     def _as_tensor(self, value: Any) -> Any:
         """Turn a shape or an extent into the int64 tensor that ONNX has in its place."""
@@ -233,7 +244,7 @@ class Importer(ONNXGraphImporter):
         value = self.bb.normalize(value)
         if expected is None or not isinstance(value.ty, relax.TensorType):
             return value
-        dtype = str(value.ty.dtype.dtype) if value.ty.dtype is not None else expected.dtype
+        dtype = dtype_of(value) if value.ty.dtype is not None else expected.dtype
         shape: list[Any] | None = None
         if value.ty.shape is not None:
             shape = [static(extent) for extent in value.ty.shape]
@@ -242,7 +253,7 @@ class Importer(ONNXGraphImporter):
         if dtype == expected.dtype and _agree(shape, expected.shape):
             return value
         text = f"{dtype}{_extents(shape)} instead of {expected.dtype}{_extents(expected.shape)}"
-        raise _refused(node, f"comes out of TVM's importer as {text} (output {name})")
+        raise _refused(node, f"is converted to {text} (output {name})")
 
     def _end_blocks(self) -> None:
         """Close what a failed import left open; the builder would complain when it is destroyed."""
@@ -265,11 +276,17 @@ def _extents(shape: Sequence[int | None] | None) -> str:
     return f"[{', '.join('?' if extent is None else str(extent) for extent in shape)}]"
 
 
-def _refused(node: onnx.NodeProto, what: str) -> UserError:
-    name = f"{node.op_type} '{node.name}'" if node.name else node.op_type
-    return UserError(
-        f"operator {name} {what}", None, "express it through other operators, or leave that out"
-    )
+def _title(node: onnx.NodeProto) -> str:
+    name = qualified_name(node)
+    return f"{name} '{node.name}'" if node.name else name
+
+
+def _refused(
+    node: onnx.NodeProto,
+    what: str,
+    advice: str | None = "express it through other operators, or leave that out",
+) -> UserError:
+    return UserError(f"operator {_title(node)} {what}", None, advice)
 
 
 def _as_constant(shape: relax.ShapeExpr) -> Any:

@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from ...core.evaluate import numpy_dtype
 from ...errors import UserError
+from ..dtypes import dtype_of
 
 # Elements are read, but there are none; numpy and PyTorch refuse these, too.
 _READS = frozenset(
@@ -37,7 +38,7 @@ def fields(ty: Any) -> list[Any]:
     return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
-def result_over_nothing(call: relax.Call) -> Any:
+def result_of_empty(call: relax.Call) -> Any:
     """Return an expression for the result of an operator with an operand that has no elements.
 
     Parameters
@@ -69,7 +70,7 @@ def result_over_nothing(call: relax.Call) -> Any:
     number = _number(call, name)
     if number is None:
         return None
-    dtype = str(call.ty.dtype.dtype)
+    dtype = dtype_of(call)
     array = np.array(number, numpy_dtype(dtype))
     return relax.op.full(call.ty.shape, relax.const(array, dtype), dtype)
 

@@ -37,14 +37,16 @@ _ADVICE = {
     "StringNormalizer": _TEXT,
     "StringSplit": _TEXT,
     "TfIdfVectorizer": _TEXT,
-    "ReverseSequence": "write it as Gather with computed indices",
     "Col2Im": "write it as ScatterElements with reduction=add, or as ConvTranspose",
     "DeformConv": "write it as GridSample and Conv",
     "Det": "write the determinant out for the size at hand",
-    "LpNormalization": "write it as ReduceL1 or ReduceL2 and Div",
     "TensorScatter": "write it as ScatterND",
     "BitCast": "store the tensor in the type that is wanted",
 }
+_OTHER_DOMAIN = (
+    "register a converter (tvm_fusion.frontend.onnx_ops.register), "
+    "or give the model a local function of that name to inline"
+)
 _DOMAINS = {
     "com.microsoft": "export without ONNX Runtime's graph optimizations, which make such operators",
     "ai.onnx.ml": _TEXT,
@@ -67,9 +69,9 @@ def advice_for(name: str, opset: int) -> str:
     str
         An imperative that names the operator.
     """
-    domain, _, operator = name.rpartition(".")
+    domain, _, operator = name.rpartition("::")
     if domain:
-        advice = _DOMAINS.get(domain, "give the model a local function of that name to inline")
+        advice = _DOMAINS.get(domain, _OTHER_DOMAIN)
         return f"for {name}, {advice}"
     since = first_opset(operator)
     if since > opset:

@@ -1,7 +1,7 @@
-"""Which attributes and optional inputs of a node a converter of TVM's looks at.
+"""Which attributes and optional inputs of a node its converter looks at.
 
-TVM's importer passes over what its converters do not ask for, and the model comes out wrong. So its
-converters are given containers that record what they ask for; a node with an attribute that differs
+What a converter does not ask for, it ignores, and the model comes out wrong. So converters, TVM's
+and ours, are given containers that record what they ask for; a node with an attribute that differs
 from its default, or an optional input, that nothing asked for is refused.
 """
 
@@ -19,7 +19,7 @@ _REDUNDANT = {
     ("ConvTranspose", "kernel_shape"),
     ("Dropout", "seed"),  # without training_mode nothing is drawn
     ("Dropout", "ratio"),
-    ("LayerNormalization", "stash_type"),  # TVM's layer_norm computes in float32
+    ("LayerNormalization", "stash_type"),  # computed in float32 or wider
     ("BatchNormalization", "momentum"),  # of the running statistics, which only training updates
     ("MaxPool", "storage_order"),  # of the indices
     ("MaxPool", "count_include_pad"),
@@ -67,7 +67,8 @@ class ReadInputs(onnx_input):
 
     def __getitem__(self, item: Any) -> Any:
         """Return an input, or None past the last, and record that it was asked for."""
-        self.read.update(range(len(self)) if isinstance(item, slice) else [item])
+        if isinstance(item, int):  # a slice asks for each of its items
+            self.read.add(item)
         return super().__getitem__(item)
 
     def __iter__(self) -> Any:

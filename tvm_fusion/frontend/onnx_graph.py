@@ -1,0 +1,41 @@
+"""Traversal of ONNX models: nodes and tensors, those of branches and loop bodies included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Return a model's operator set versions by domain; ONNX's own is ``""``, 0 if not named."""
+    named = {o.domain: o.version for o in model.opset_import}
+    return {"": named.pop("ai.onnx", 0)} | named
+
+
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph and of the graphs inside them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                yield from nodes(inner)
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the stored tensors of a graph and of the graphs inside its nodes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in subgraphs(attribute):
+                yield from tensors(inner)
+
+
+def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that an attribute holds: branches and loop bodies."""
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs

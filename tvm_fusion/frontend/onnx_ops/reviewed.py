@@ -1,0 +1,38 @@
+"""TVM's own ONNX converters: which of them are used, and what is known of their interfaces."""
+
+from __future__ import annotations
+
+import onnx
+from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+from .registry import STANDARD, defined
+
+_BY_NAME = {*_get_convert_map(), "If"}
+# TVM's importer looks operators up by name alone. These names mean one thing in ONNX's own domain
+# and another in Microsoft's, and the importer knows the latter.
+_MICROSOFT_MEANING = {"Attention"}
+# Microsoft's operators whose converters in TVM compute what ONNX Runtime computes.
+_MICROSOFT = {"Attention", "EmbedLayerNormalization", "MatMulInteger16"}
+
+# Operators whose converters know shapes, and extents, that are no tensors.
+TAKE_SHAPES = {
+    *("Cast", "CastLike", "Concat", "ConstantOfShape", "Equal", "Expand", "Gather", "Identity"),
+    *("Reshape", "Resize", "Shape", "Slice", "Squeeze", "Where"),
+}
+TAKE_EXTENTS = {
+    *("Add", "Cast", "Div", "Identity", "Mul", "Neg", "Range", "Slice", "Sub", "Trilu"),
+    "Unsqueeze",
+}
+# Of one output, which is a sequence.
+RETURN_SEQUENCES = {
+    *("Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase"),
+    *("SequenceInsert", "ConcatFromSequence", "SplitToSequence"),
+}
+
+
+def is_reviewed(node: onnx.NodeProto, opset: int) -> bool:
+    """Tell whether a node may be left to TVM's converter."""
+    name = node.op_type
+    if node.domain in STANDARD:
+        return name in _BY_NAME and name not in _MICROSOFT_MEANING and defined(name, opset)
+    return node.domain == "com.microsoft" and name in _MICROSOFT
