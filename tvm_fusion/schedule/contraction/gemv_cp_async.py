@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
 from ...core.loops import ceildiv, constant, index, loop, sequence, simplified, unrolled, when
-from ..gpu.cp_async import commit, copy, pipeline_buffer, stage_of, wait
+from ..gpu.cp_async import StageRing, commit, wait
 from .gemv_config import GemvConfig
 from .gemv_mainloop import GemvMainloop
 
@@ -34,12 +33,12 @@ class CpAsyncPipeline:
     ----------
     cut : GemvConfig
         The product.
-    buffer : Var
-        ``[stages, parts, vectors, threads, vector_size]`` in shared memory.
+    ring : StageRing
+        ``[stages, parts, vectors, threads, vector_size]``.
     """
 
     cut: GemvConfig
-    buffer: ir.Var
+    ring: StageRing
 
     @classmethod
     def of(cls, cut: GemvConfig) -> CpAsyncPipeline | None:
@@ -50,7 +49,7 @@ class CpAsyncPipeline:
         while isinstance(b, tirx.Cast):
             b = b.value
         shape = (cut.cp_async_stages, cut.parts, tile.vectors, cut.threads, tile.vector_size)
-        return cls(cut, pipeline_buffer(shape, str(b.ty.dtype)))
+        return cls(cut, StageRing.declare(shape, str(b.ty.dtype)))
 
     def prologue(self, block: ir.Expr, thread: ir.Expr, mainloop: GemvMainloop) -> tirx.Stmt:
         """Issue the copies of the first ``stages - 1`` steps."""
@@ -68,7 +67,7 @@ class CpAsyncPipeline:
 
         def one(step: ir.Expr) -> tirx.Stmt:
             def source(part: ir.Expr, vector: int, lane: ir.Expr) -> ir.Expr:
-                return load(self.buffer, self._place(step, part, index(vector), thread, lane))
+                return self.ring.element(step, part, index(vector), thread, lane)
 
             k_tile, slot = step * cut.slices_k + k_slice, index(0)
             load_a, multiply = mainloop.load_a(slot, k_tile), mainloop.multiply(slot, k_tile)
@@ -92,8 +91,7 @@ class CpAsyncPipeline:
         k_slice, _ = self.cut.thread_coords(thread)
 
         def one(part: ir.Expr, vector: int, first: ir.TensorLoad) -> tirx.Stmt:
-            place = self._place(step, part, index(vector), thread, index(0))
-            return copy(load(self.buffer, place), first)
+            return self.ring.copy(step, [part, index(vector), thread], first)
 
         copies = mainloop.each_vector(step * self.cut.slices_k + k_slice, one)
         return sequence([self._guard(block, thread, step, copies), commit()])
@@ -103,8 +101,3 @@ class CpAsyncPipeline:
         k_slice, n_tile = self.cut.thread_coords(thread)
         is_inside = step * self.cut.slices_k + k_slice < self.cut.k_tiles
         return self.cut.guard_n(block, n_tile, when(is_inside, body))
-
-    def _place(
-        self, step: ir.Expr, part: ir.Expr, vector: ir.Expr, thread: ir.Expr, lane: ir.Expr
-    ) -> list[ir.Expr]:
-        return [stage_of(step, self.cut.cp_async_stages), part, vector, thread, lane]

@@ -89,7 +89,7 @@ def gemv_gpu(program: Program, cut: GemvConfig) -> tirx.PrimFunc:
             shared,
             *([folded] if in_two_steps else []),
             *(rows_a.buffers if rows_a else []),
-            *([pipeline.buffer] if pipeline else []),
+            *([pipeline.ring.buffer] if pipeline else []),
         ]
         return block("skinny_gemm", sequence(stmts), buffers)
 
