@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, tensor
+from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, shared_bytes, tensor
 from tvm import relax, s_tir, tirx
 
 from tvm_fusion.core.loops import find
@@ -151,11 +151,10 @@ def test_blocks_are_the_parallelism(columns, side):
     assert claim.parallelism == columns // side
 
 
-def shared_bytes(func):
-    owned = [b for owner in find(func.body, s_tir.SBlock) for b in owner.alloc_buffers]
-    shared = [b for b in owned if b.scope() == "shared"]
-    assert shared
-    return 4 * sum(np.prod([int(d) for d in b.ty.shape]) for b in shared)
+@pytest.mark.parametrize("example", (CASES | COPIED).values(), ids=CASES | COPIED)
+def test_claims_name_the_shared_memory(example):
+    claim, func = cut_of(example)
+    assert claim.shared_bytes == shared_bytes(func)
 
 
 @pytest.mark.parametrize("arch", ["cuda:sm_90a", "rocm:gfx90a"])
@@ -165,7 +164,7 @@ def test_blocks_fit_the_device(arch, columns, made):
     spec = parse(arch)
     params, body, _ = made(16 if made is case else 8, 4096, columns)
     _, func = kernel(TEMPLATE, group(params, body, spec), spec)
-    assert shared_bytes(func) <= 48 * 1024
+    assert 0 < shared_bytes(func) <= 48 * 1024
     extents = [
         int(x.extent)
         for x in find(func.body, tirx.For)

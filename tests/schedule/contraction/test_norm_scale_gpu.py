@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
+from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, shared_bytes, tensor
 from tvm import relax
 
 from tvm_fusion.core.template import Refusal
@@ -95,6 +95,12 @@ def test_computes_the_product(example):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
 def test_half_types(dtype, tolerance):
     check(TEMPLATE, given(3, 1000, 264, dtype), normed, plain_reference, CUDA, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("example", CASES.values(), ids=CASES)
+def test_claims_name_the_shared_memory(example):
+    claim, func = kernel(TEMPLATE, group(*example[:2], CUDA), CUDA)
+    assert claim.shared_bytes == shared_bytes(func)
 
 
 def refused(params, body):

@@ -10,6 +10,7 @@ from group_kernels import (
     group,
     kernel,
     run,
+    shared_bytes,
     tensor,
 )
 from quantised_products import along, inputs_of, int4, int8
@@ -98,8 +99,9 @@ def multiplies(func):
 def test_computes_the_product(name):
     params, body, reference = CASES[name]
     members = group(params, body, CUDA)
-    _, func = kernel(TEMPLATE, members, CUDA)
+    claim, func = kernel(TEMPLATE, members, CUDA)
     assert multiplies(func)
+    assert claim.shared_bytes == shared_bytes(func)
     assert check_gpu(func, CUDA.tvm_target()) is None
     inputs = inputs_of(params)
     wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]

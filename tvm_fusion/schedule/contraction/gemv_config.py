@@ -34,6 +34,8 @@ UNROLL_ACCUMULATORS = 64  # with more than half as many, fewer tiles are loaded 
 OTHER_REGISTERS = 40  # of a thread, beside accumulators
 REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
+TWO_STEPS = 32  # slices of K from which on their partial sums are reduced in two steps
+FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds up
 NORM_BYTES = 8 * 1024
 # Of the cp.async pipeline: with more stages or memory, fewer blocks fit a multiprocessor; grids of
 # more threads have enough bytes in flight without.
@@ -140,6 +142,34 @@ class GemvConfig:
         """Rows whose partial sums are reduced across slices at once, in shared memory."""
         size = DataType(self.contraction.dtype).itemsize * self.slices_k * self.partials(1)
         return max(1, SHARED_BYTES // size)
+
+    @property
+    def partials_shape(self) -> tuple[int, int]:
+        """Shared memory of partial sums, ``[slices, rows * parts * block_n]``.
+
+        Normalized rows of A lie in the same memory before.
+        """
+        width = self.partials(min(self.rows_per_pass, self.m))
+        return max(self.slices_k, -(-self.shared_a_size // width)), width
+
+    @property
+    def folded_slices(self) -> int:
+        """Slices after the first of two steps of the reduction; all of them for one step."""
+        is_folded = self.slices_k >= TWO_STEPS
+        return 1 << self.slices_k.bit_length() // 2 if is_folded else self.slices_k
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        slices, width = self.partials_shape
+        elements = slices * width
+        if self.folded_slices < self.slices_k:
+            elements += self.folded_slices * width
+        if self.norm_scale is not None:
+            elements += self.m * (self.threads + FOLDED_ROW_SUMS)
+        stage = self.threads * self.parts * self.tile.vectors * CP_ASYNC_BYTES
+        size = DataType(self.contraction.dtype).itemsize
+        return elements * size + self.cp_async_stages * stage
 
     def thread_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         """Tell a thread's slice of K and tile of N; adjacent threads read contiguous vectors."""

@@ -47,20 +47,16 @@ from .gemv_cp_async import CpAsyncPipeline
 from .gemv_mainloop import GemvMainloop
 from .norm_rows_gpu import NormalizedRows
 
-TWO_STEPS = 32  # slices from which on they are reduced in two steps
-
 
 def gemv_gpu(program: Program, cut: GemvConfig) -> tirx.PrimFunc:
     """Make the kernel of a skinny GEMM on CUDA cores."""
     m, dtype = cut.m, cut.contraction.dtype
     # Lowering drops the thread's number, the first index.
     acc = scratch([index(cut.threads), index(cut.accumulators)], dtype, "acc", scope="local")
-    width = cut.partials(min(cut.rows_per_pass, m))
-    slices = max(cut.slices_k, -(-cut.shared_a_size // width))
-    shared = scratch([index(slices), index(width)], dtype, "partials", scope="shared")
-    in_two_steps = cut.slices_k >= TWO_STEPS
-    left = 1 << cut.slices_k.bit_length() // 2 if in_two_steps else cut.slices_k
-    folded = scratch([index(left), shared.ty.shape[1]], dtype, "partials_folded", "shared")
+    slices, width = (index(size) for size in cut.partials_shape)
+    shared = scratch([slices, width], dtype, "partials", scope="shared")
+    folded = scratch([index(cut.folded_slices), width], dtype, "partials_folded", "shared")
+    in_two_steps = cut.folded_slices < cut.slices_k
 
     rows_a = NormalizedRows.of(cut, shared)
     main = cut if rows_a is None else replace(cut, a=rows_a.value)
@@ -200,7 +196,6 @@ def reduce_slices(
     """Add up the slices of each element of some rows and store its epilogue, coalesced."""
     dtype, parts, m = cut.contraction.dtype, range(cut.parts), len(rows)
     totals, row_total = local("totals", [cut.parts], dtype), local("row_total", [1], dtype)
-    slices = cut.slices_k if cut.slices_k < TWO_STEPS else partials.ty.shape[0]
 
     def element(step: ir.Expr) -> tirx.Stmt:
         flat = step * cut.threads + thread
@@ -215,7 +210,7 @@ def reduce_slices(
             return sequence([one(part) for part in parts])
 
         stmts = [tirx.BufferStore(totals, tirx.const(0, dtype), [part]) for part in parts]
-        stmts.append(loop("k_slice", slices, add))
+        stmts.append(loop("k_slice", cut.folded_slices, add))
         place = cut.output_index(number, rows.start + row, n_tile, lane)
         found = [load(totals, [index(part)]) for part in parts]
         if rows_a is not None:

@@ -34,11 +34,11 @@ from ...core.loops import (
 from ...program.stage import Axis
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.vector_loads import ElementLoads
+from .gemv_config import FOLDED_ROW_SUMS as FOLDED
 from .gemv_config import GemvConfig
 from .thread_tile import ThreadTile
 
 VECTOR_SIZES = (8, 4, 2, 1)  # of a row, the widest that divides it
-FOLDED = 32  # partial sums of a row that the epilogue adds up
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from ...core.loops import constant, index, product
 from ...device import Device
@@ -35,6 +35,7 @@ LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS = 128, 256
 WARPS, LEAST_WARPS = 16, 4
 MAX_BLOCKS_PER_SM, MAX_BLOCKS_PER_SM_QUANTIZED = 7, 4
 STAGES = 2  # of the register pipeline
+ROW_BYTES = 16 * 1024  # of A in shared memory; a thread's tiles of more would not fit its registers
 VECTORS, VECTORS_K_CONTIGUOUS = 8, 2  # in flight of a thread; of a tile of a half type along K
 # Rows from which on tensor cores are faster on an H200, by how B is contiguous.
 LEAST_ROWS, LEAST_ROWS_K_CONTIGUOUS = 2, 3
@@ -79,6 +80,17 @@ class SkinnyMmaConfig(GemvConfig):
     def accumulators(self) -> int:
         """Accumulators of a thread: of pairs of columns, and of two rows of each n8."""
         return self.n8 * self.parts * (self.tile_n // 2) * ACCUMULATORS
+
+    @property
+    def shared_row_bytes(self) -> int:
+        """Shared memory of A in fragment order: of one row alone, unless it is too long."""
+        size = int(self.k_tiles) * self.tile.k * DataType(self.half).itemsize
+        return size if self.m == 1 and size <= ROW_BYTES else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return super().shared_bytes + self.shared_row_bytes
 
     def lane_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell a thread's warp, groupID and threadID_in_group."""

@@ -31,7 +31,7 @@ from .skinny_mma_mainloop import SkinnyMmaMainloop
 
 def skinny_mma_gpu(program: Program, cut: SkinnyMmaConfig) -> tirx.PrimFunc:
     """Make the kernel of a skinny GEMM on tensor cores."""
-    shape = [index(cut.slices_k), index(cut.partials(min(cut.rows_per_pass, cut.m)))]
+    shape = [index(size) for size in cut.partials_shape]
     shared = scratch(shape, cut.contraction.dtype, "partials", scope="shared")
 
     def body(number: ir.Expr) -> tirx.Stmt:

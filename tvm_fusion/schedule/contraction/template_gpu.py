@@ -56,6 +56,7 @@ class GpuContraction(Contraction):
             bytes=traffic(group, stages),
             flops=work,
             parallelism=blocks,
+            shared_bytes=0 if skinny is None else skinny.shared_bytes,
             details={"config": GpuContractionConfig(program, contraction, device, skinny)},
         )
 
