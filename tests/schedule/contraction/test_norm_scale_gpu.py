@@ -1,4 +1,4 @@
-"""Norms of a few rows, computed by the product behind them."""
+"""RMS norm prologues of skinny GEMM on a GPU."""
 
 import numpy as np
 import pytest
@@ -130,7 +130,7 @@ def test_rows_that_are_needed_elsewhere_are_another_kernel():
     assert isinstance(refused(given(1, 256, 128), both), str)
 
 
-def test_a_mean_that_is_taken_away_is_another_kernel():
+def test_a_subtracted_mean_is_another_kernel():
     def centred(emit, x, g, w):
         mean = emit(op.mean(x, [-1], keepdims=True))
         return op.matmul(emit(op.multiply(emit(op.subtract(x, mean)), g)), w, "float32")

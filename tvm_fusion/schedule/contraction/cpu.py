@@ -1,4 +1,11 @@
-"""Contractions on a CPU: GEMM where there is one, tiled convolutions, else untiled sums."""
+"""Contractions on a CPU: GEMM where there is one, tiled convolutions, else untiled sums.
+
+tiled convolution (scheduled over SBlocks):
+  materialize padded and strided operands                              in parallel
+  tasks in parallel: tiles of results
+    acc[tile] = 0;  for k: acc += left * right                         registers, vectors of columns
+    epilogue of the tile
+"""
 
 from __future__ import annotations
 

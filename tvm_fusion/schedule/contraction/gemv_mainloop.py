@@ -27,7 +27,7 @@ Source = Callable[[ir.Expr, int, ir.Expr], ir.Expr]
 
 
 class GemvMainloop:
-    """What adds tiles to a thread's accumulators.
+    """The main loop of one thread.
 
     Parameters
     ----------

@@ -1,4 +1,12 @@
-"""Contractions on a GPU: skinny GEMM, DLight's schedules with fused epilogues, or untiled sums."""
+"""Contractions on a GPU: skinny GEMM, DLight's schedules with fused epilogues, or untiled sums.
+
+few rows:      skinny GEMM                                 (gemv_gpu, skinny_mma_gpu)
+otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one launch:
+                 block tile of A and B in shared memory, barrier, register tile of acc;
+                 its store of acc is replaced by the epilogue            (fuse_epilogue)
+symbolic M:    the same, with skinny GEMMs in front                       (dynamic_m_gpu)
+none fits, or a column split of many rows:  untiled sums                  (untiled_gpu)
+"""
 
 from __future__ import annotations
 

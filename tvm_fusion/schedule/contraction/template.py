@@ -30,7 +30,7 @@ WIDEST = 16  # elements of a vector
 
 
 class Contraction(Template):
-    """What the templates of CPUs and GPUs share."""
+    """The base of the templates of CPUs and of GPUs."""
 
     name = "contraction"
 
