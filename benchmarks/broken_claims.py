@@ -12,7 +12,7 @@ def broken_claims(decisions: Iterable[Any]) -> list[str]:
     Parameters
     ----------
     decisions : iterable of Decision or dict
-        As recorded (:func:`tvm_fusion.fusion.decisions.recording`), or an artifact's
+        As recorded (:func:`tvm_fusion.core.decisions.recording`), or an artifact's
         ``manifest["decisions"]``.
     """
     fields = [d if isinstance(d, dict) else vars(d) for d in decisions]

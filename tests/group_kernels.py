@@ -6,18 +6,17 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from tvm_fusion import transform
+from tvm_fusion.core.expressions import call_name, substitute, variables
+from tvm_fusion.core.template import Claim
+from tvm_fusion.deploy.count import count
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.ecg.intrinsic import call_name
-from tvm_fusion.fusion.expressions import substitute, variables
-from tvm_fusion.fusion.group import Group
-from tvm_fusion.report.count import count
-from tvm_fusion.schedule.attention.fragments_gpu import TURN
-from tvm_fusion.schedule.copies_gpu import BYTES, COPY
-from tvm_fusion.schedule.gpu import check_gpu
-from tvm_fusion.schedule.stream_gpu import READ
-from tvm_fusion.schedule.template import Claim
+from tvm_fusion.program.group import Group
+from tvm_fusion.schedule.gpu.cp_async import BYTES, COPY
+from tvm_fusion.schedule.gpu.dlight import check_gpu
+from tvm_fusion.schedule.gpu.movmatrix import MOVMATRIX
+from tvm_fusion.schedule.gpu.register_buffers import STREAMED
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
 SIZE = 5  # of every symbolic dimension
@@ -82,11 +81,11 @@ def serial(func):
             return call
         name, *args = call.value.args
         places = [x.args[0] for x in args if call_name(x) == "address_of"]
-        if name.value in (COPY, READ):
+        if name.value in (COPY, STREAMED):
             return _copied(*places)
         if not places:
             return tirx.Evaluate(0)
-        if name.value == TURN:
+        if name.value == MOVMATRIX:
             return _turned(*places)
         return _sums_of_columns(*places)
 

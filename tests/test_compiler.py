@@ -10,6 +10,7 @@ from tiny_models import dense, dense_data, dense_expected, dense_weights
 
 import tvm_fusion
 from tvm_fusion import DimRange, FusionConfig, UserError
+from tvm_fusion._tvm import versions
 from tvm_fusion.deploy import manifest
 from tvm_fusion.device.probe import machine
 
@@ -23,7 +24,7 @@ def test_the_manifest_tells_what_was_compiled(dense_folder):
     assert found["precision"] == "fp32"
     assert found["dims"] == {"batch": {"min": 1, "max": 8}}
     assert found["target"]["kind"] == "llvm"
-    assert found["versions"]["apache-tvm"] == tvm_fusion._tvm.TVM
+    assert found["versions"]["apache-tvm"] == versions.TVM
     weight = found["weights"]["weight"]
     packed = weight.pop("packed")
     assert weight == {"shape": [64, 32], "dtype": "float32", "offset": 0, "bytes": 8192}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tvm_fusion import DimRange, FusionConfig
 from tvm_fusion.config import parse_dim, parse_dims
+from tvm_fusion.core.flags import FLAGS
 from tvm_fusion.errors import UserError
-from tvm_fusion.rewrite.flags import FLAGS
 
 NAMES = st.text(min_size=1)
 

@@ -199,8 +199,8 @@ print(f"median of {len(milliseconds)} runs: {statistics.median(milliseconds):.1f
 import tvm
 from tvm.relax.frontend.onnx import from_onnx
 
+from tvm_fusion.deploy.count import count_stock
 from tvm_fusion.device import parse
-from tvm_fusion.report.count import count_stock
 
 target = parse("cpu").tvm_target()
 shapes = {name_in: [1, 3, 224, 224]}

@@ -219,7 +219,7 @@ assert claim.bytes < alone / 4
 # CPU a kernel is one loop nest over full tensors. On a GPU it is one launch; counting needs no GPU.
 
 # %%
-from tvm_fusion.report.count import count, count_stock
+from tvm_fusion.deploy.count import count, count_stock
 
 gpu = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"}, host="llvm")
 

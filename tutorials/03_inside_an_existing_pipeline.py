@@ -159,7 +159,7 @@ def ours(target):
 # does, and takes kernels at thread level in the same module as well.
 
 # %%
-from tvm_fusion.report.count import count
+from tvm_fusion.deploy.count import count
 
 
 def show(mod, pipelines, dims):

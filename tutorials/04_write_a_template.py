@@ -93,9 +93,9 @@ assert [c.template.name for c in plan.claims] == ["prefix_sum", "elementwise"]
 # rows; a row does not fit into the buffer; an operator behind it needs other sums than its own.
 
 # %%
+from tvm_fusion.core.loops import constant
+from tvm_fusion.core.template import Claim, Emission, Refusal, Template
 from tvm_fusion.ecg.mapping import MappingType
-from tvm_fusion.schedule.loops import constant
-from tvm_fusion.schedule.template import Claim, Emission, Refusal, Template
 
 LONGEST = 4096  # elements of a row: 16 KB of floats, half of a usual level-1 cache
 
@@ -132,7 +132,7 @@ def refusal(group, device):
 # the program of everything but the sum.
 
 # %%
-from tvm_fusion.fusion.group import Group
+from tvm_fusion.program.group import Group
 
 scan, *rest = plan.graph.operators
 epilogue = Group(rest)
@@ -148,7 +148,7 @@ assert str(epilogue.program.element(0, [i, j])) == "signals[i, j] - total[i, j] 
 # parameters are the inputs and then the outputs of the group.
 
 # %%
-from tvm_fusion.schedule.loops import (
+from tvm_fusion.core.loops import (
     block,
     coordinates,
     index,
@@ -240,7 +240,7 @@ class Scan(Template):
 # there is `register`, which does so for good.
 
 # %%
-from tvm_fusion.schedule.templates import registered
+from tvm_fusion.core.templates import registered
 
 with registered(Scan()):
     plan = plan_of(Drift)
@@ -254,7 +254,7 @@ assert claim.group.title == "cumsum + divide + subtract"
 # One kernel instead of two, and no bytes between kernels. The judge is numpy in 64-bit floats.
 
 # %%
-from tvm_fusion.report.count import count
+from tvm_fusion.deploy.count import count
 
 
 def run(mod, *inputs):
@@ -350,7 +350,7 @@ assert isinstance(answer(4096), Claim)
 # make their kernels. `recording` collects what the stages have to say meanwhile.
 
 # %%
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core.decisions import recording
 
 
 class Careless(Scan):
@@ -390,7 +390,7 @@ assert explanation.stock.kernels > 1
 # %% [markdown]
 # ## Where to go from here
 #
-# * `tvm_fusion/schedule/template.py` has the whole contract: several kernels with workspaces
+# * `tvm_fusion/core/template.py` has the whole contract: several kernels with workspaces
 #   between them, and functions that pack a constant operand at compile time.
 # * `tvm_fusion/schedule/elementwise` is the simplest of the package's own templates, `rows` the one
 #   that does most.

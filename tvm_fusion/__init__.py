@@ -14,7 +14,7 @@ from . import _interrupt
 if _interrupt.is_command_line():
     _interrupt.end_at_once()
 
-from . import _tvm
+from ._tvm import versions
 
 if TYPE_CHECKING:
     from . import pipeline, transform
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .report.explain import Explanation, explain
     from .signature import DimRange
 
-_tvm.check_versions()
+versions.check_versions()
 
 __version__ = "0.1.0"
 

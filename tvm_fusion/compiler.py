@@ -8,15 +8,15 @@ from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from typing import Any
 
-from ._tvm_errors import register_errors
-from ._tvm_fork import has_run_kernels
+from ._tvm.errors import register_errors
+from ._tvm.fork import has_run_kernels
 from .config import FusionConfig
+from .core.decisions import recording
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
 from .device import TargetSpec, parse
 from .device.probe import machine
 from .errors import UserError
-from .fusion.decisions import recording
 from .signature import Signature
 from .threads import choose_threads
 
@@ -58,12 +58,12 @@ def compile(  # the public name, as in tvm.compile
     with toolchain(spec), recording() as decisions:
         import tvm
 
+        from .core.weight_names import WeightNames, tracking
         from .deploy.build import build, export_library
         from .deploy.dump import Dump
         from .deploy.in_place import update_in_place
         from .deploy.static_inputs import mark_static_inputs
         from .frontend import import_model
-        from .frontend.weights import WeightNames, tracking
         from .pipeline import stages
 
         passes = stages(config)

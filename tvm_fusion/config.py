@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from .core.flags import FLAGS, SEARCHES, Search
 from .errors import UserError
-from .rewrite.flags import FLAGS, SEARCHES, Search
 from .signature import DimRange
 
 Precision = Literal["fp32", "fp16", "bf16"]
@@ -42,7 +42,7 @@ class FusionConfig:
         rule that saves most operations, or not at all.
     allow : collection of str
         Laws outside floating point's promise that may be used: names of
-        :data:`tvm_fusion.rewrite.flags.FLAGS`.
+        :data:`tvm_fusion.core.flags.FLAGS`.
     fast_math : bool
         Allow all of them.
     without : collection of str

@@ -7,6 +7,8 @@ relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")`` for a whole build.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
 from tvm import tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
@@ -14,25 +16,25 @@ from tvm.target import Target
 from tvm.tirx import compilation_pipeline
 
 from . import transform
-from ._tvm import PIPELINE, register_pipelines
-from ._tvm_alignment import NaturalAlignment
-from ._tvm_bool import BytesForBooleans
-from ._tvm_cse import without_cse
-from ._tvm_extents import DivideByNoZeroExtent
-from ._tvm_flatten import s_tir_pipeline
-from ._tvm_names import ValidNames
-from ._tvm_nan import KeepNaNTests, PassNaNOn
-from ._tvm_shuffle import NarrowLanes
-from ._tvm_stack import RegistersOnStack
+from ._tvm.versions import PIPELINE, register_pipelines
 from .config import FusionConfig
+from .core.untouched import has_blocks
 from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
 from .ecg.unlowered import RefuseUnlowered
-from .foreign import has_blocks
-from .schedule.bit_math import BitMath
+from .lower.alignment import NaturalAlignment
+from .lower.booleans import BytesForBooleans
+from .lower.cse import without_cse
+from .lower.flatten import s_tir_pipeline
+from .lower.names import ValidNames
+from .lower.nan import KeepNaNTests, PassNaNOn
+from .lower.narrow_lanes import NarrowLanes
+from .lower.stack import RegistersOnStack
+from .lower.zero_extents import DivideByNoZeroExtent
 from .schedule.half_math import HalfMath
+from .schedule.ptx_math import PtxMath
 
-STAGES: tuple[tuple[str, type], ...] = (
+STAGES: tuple[tuple[str, Callable[..., Pass]], ...] = (
     ("rewrite", transform.Rewrite),
     ("ecg", transform.Legalize),
     ("fusion", transform.FuseOperators),
@@ -109,7 +111,7 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), BitMath()])(
+        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), PtxMath()])(
             mod
         )
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}

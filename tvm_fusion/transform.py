@@ -1,5 +1,7 @@
 """Every stage as a TVM pass, to be used alone in somebody else's pipeline."""
 
+from tvm.ir.transform import Pass
+
 from .deploy.lower import LowerToVM
 from .ecg.legalize import Legalize
 from .frontend.normalize import NormalizeImport
@@ -13,7 +15,9 @@ from .rewrite.join_matmuls import JoinMatmuls
 from .rewrite.recompose.recompose import Recompose
 from .rewrite.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
-from .schedule.kernels import ScheduleKernels
+from .schedule import kernels, templates
+
+_ = templates  # their import makes them known to the planner
 
 __all__ = [
     "BatchMatmuls",
@@ -31,3 +35,11 @@ __all__ = [
     "SearchEquivalents",
     "ToHalfPrecision",
 ]
+
+
+def ScheduleKernels() -> Pass:
+    """Make kernels of all groups, planning again what a template cannot emit.
+
+    See :class:`tvm_fusion.schedule.kernels.ScheduleKernels`.
+    """
+    return kernels.ScheduleKernels(FuseOperators)

@@ -11,10 +11,10 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from tvm_fusion._tvm import PIPELINE
+from tvm_fusion._tvm.versions import PIPELINE
+from tvm_fusion.core.decisions import Decision, recording
+from tvm_fusion.deploy.count import Count, count
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import Decision, recording
-from tvm_fusion.report.count import Count, count
 
 #: Where kernels are counted: no device and no CUDA compiler is needed for either.
 TARGETS = ("cpu", "cuda:sm_90a")

@@ -9,12 +9,12 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from benchmarks import zoo
 from tvm_fusion import transform
-from tvm_fusion._tvm import PIPELINE
+from tvm_fusion._tvm.versions import PIPELINE
+from tvm_fusion.deploy.count import Count, count, count_stock
 from tvm_fusion.deploy.weights import MIN_BYTES, lift_constants
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.pipeline import stages
-from tvm_fusion.report.count import Count, count, count_stock
 
 from .case import Case, compile_case
 

@@ -24,7 +24,7 @@ _INTRODUCTION = f"""\
 
 Generated from `results/counts.json` by `python -m benchmarks.fusion`; edits are lost.
 
-Stock TVM and this project are counted by the same code (`tvm_fusion.report.count`). A kernel is one
+Stock TVM and this project are counted by the same code (`tvm_fusion.deploy.count`). A kernel is one
 launch on `{GPU}`, and on a CPU one loop nest over full tensors. Intermediates are tensors between
 kernels and buffers larger than a tile inside a PrimFunc; inputs, weights and outputs are not among
 them. Stock is DecomposeOpsForInference and then TVM's default pipeline for the target. Floors must

@@ -84,7 +84,7 @@ class Runner:
 
         self._tvm = tvm
         if self._on_gpu:
-            from tvm_fusion._tvm_cuda import load_cudart
+            from tvm_fusion._tvm.cuda import load_cudart
 
             load_cudart()
             library = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"

@@ -12,11 +12,11 @@ from tvm.target import Target
 from benchmarks import zoo
 from benchmarks.groups.cases import Case
 from tvm_fusion import transform
-from tvm_fusion._tvm import PIPELINE
+from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.config import FusionConfig
+from tvm_fusion.deploy.count import count as count_kernels
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
-from tvm_fusion.report.count import count as count_kernels
 from tvm_fusion.signature import DimRange
 
 from .drawing import given

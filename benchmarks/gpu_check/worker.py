@@ -44,7 +44,7 @@ def main(folder: str, library: str, text: str) -> None:
 def _compile(mods: dict[str, Any], target: Any) -> Any:
     import tvm
 
-    from tvm_fusion._tvm import PIPELINE
+    from tvm_fusion._tvm.versions import PIPELINE
 
     from .merge import merged
 

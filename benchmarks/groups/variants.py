@@ -9,10 +9,10 @@ from tvm import ir, relax, tirx
 from tvm.target import Target
 
 from tvm_fusion import pipeline, transform
-from tvm_fusion._tvm import PIPELINE
+from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.ecg.graph import Operator, Value
-from tvm_fusion.fusion.group import Group
-from tvm_fusion.fusion.primitive import call_group, call_tir
+from tvm_fusion.program.group import Group
+from tvm_fusion.program.primitive import call_group, call_tir
 
 from .cases import Case
 from .inline import inlined

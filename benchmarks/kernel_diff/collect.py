@@ -27,7 +27,7 @@ from tvm_fusion.pipeline import stages
 
 
 def graphs(models: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield each graph's name and what builds its module: cells, small graphs, timed functions, models."""
+    """Yield name and builder of each graph: cells, small graphs, functions, models."""
     for (first, second), cell in TABLE.items():
         if cell.relation is not Relation.BREAK:
             for number, pair in enumerate(cells.PAIRS[first.value, second.value]):

@@ -8,11 +8,11 @@ import numpy as np
 import tvm
 from tvm import ir, tirx
 
-from tvm_fusion._tvm_buffer import declare
+from tvm_fusion._tvm.buffer import declare
+from tvm_fusion.core.expressions import load
+from tvm_fusion.core.loops import block, index, local, loop
+from tvm_fusion.core.untouched import SCHEDULED
 from tvm_fusion.device import parse
-from tvm_fusion.foreign import SCHEDULED
-from tvm_fusion.fusion.expressions import load
-from tvm_fusion.schedule.loops import block, index, local, loop
 from tvm_fusion.schedule.register_tile import VectorUnit, in_vectors
 
 SUMS = 12  # independent vectors of sums: more than the latency of two units asks for

@@ -15,10 +15,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import Device
-from tvm_fusion.fusion.group import Group
-from tvm_fusion.schedule.contraction.row_template import RowContraction
-from tvm_fusion.schedule.template import Claim, Refusal
+from tvm_fusion.program.group import Group
+from tvm_fusion.schedule.contraction.norm_gemm_template import NormGemm
 
 from . import cases, machine
 
@@ -97,18 +97,18 @@ def rows(name: str) -> dict[str, Any]:
 def norm(rows: int) -> dict[str, Any]:
     """Measure norms before products, apart and together: microseconds of one of each."""
     x = relax.Var("x", relax.TensorType((rows, cases.WIDTH), "float32"))
-    claim = RowContraction.claim
+    claim = NormGemm.claim
 
-    def never(self: RowContraction, group: Group, device: Device) -> Refusal:
+    def never(self: NormGemm, group: Group, device: Device) -> Refusal:
         return Refusal("not_mine", "Kernels are to be apart.")
 
-    def always(self: RowContraction, group: Group, device: Device) -> Claim | Refusal:
+    def always(self: NormGemm, group: Group, device: Device) -> Claim | Refusal:
         found = claim(self, group, device)
         return replace(found, flops=0, bytes=0) if isinstance(found, Claim) else found
 
     runs = []
     for way in (never, always):
-        with patch.object(RowContraction, "claim", way):
+        with patch.object(NormGemm, "claim", way):
             runs.append(cases.compiled([x], lambda emit: cases.norms(emit, x)))
     given = np.random.default_rng(1).standard_normal((rows, cases.WIDTH)).astype("float32")
     tensor = tvm.runtime.tensor(given)

@@ -20,10 +20,10 @@ from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
 from tvm_fusion import transform
 from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.decisions import Decision, recording
+from tvm_fusion.core.untouched import on_rewritable
 from tvm_fusion.device import parse
-from tvm_fusion.foreign import on_ours
 from tvm_fusion.frontend import import_model
-from tvm_fusion.fusion.decisions import Decision, recording
 from tvm_fusion.fusion.estimate import Estimator
 
 from .expected import DECIDED, EXPECTED, OPERATORS
@@ -93,7 +93,7 @@ def measure(name: str, importer: str) -> dict[str, Any]:
 
 def _simplified() -> tvm.transform.Pass:
     """Return what of the rewriting stage comes before recomposition."""
-    return on_ours(
+    return on_rewritable(
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.EliminateCommonSubexpr(),

@@ -11,11 +11,11 @@ from tvm.ir.transform import Sequential
 
 from tvm_fusion import transform
 from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.flags import SEARCHES, Search
+from tvm_fusion.core.untouched import is_rewritable
 from tvm_fusion.device import parse
-from tvm_fusion.foreign import is_ours
 from tvm_fusion.fusion.fuse import plan_module
 from tvm_fusion.pipeline import stage
-from tvm_fusion.rewrite.flags import SEARCHES, Search
 
 WAYS: tuple[Search, ...] = tuple(sorted(SEARCHES, key=("none", "greedy", "search").index))
 
@@ -72,6 +72,6 @@ def operators(mod: tvm.IRModule) -> int:
         found += isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
 
     for func in mod.functions.values():
-        if is_ours(func):
+        if is_rewritable(func):
             relax.analysis.post_order_visit(func.body, visit)
     return found

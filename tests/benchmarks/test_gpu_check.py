@@ -354,7 +354,7 @@ def test_launches_are_counted_where_cuda_only_counts(tmp_path, monkeypatch):
         assert b"\x50\xed\x55\xba" in code  # a fat binary's first bytes
         assert b"__global__" not in code
 
-    monkeypatch.syspath_prepend(str(ROOT / "tests/report/count"))
+    monkeypatch.syspath_prepend(str(ROOT / "tests/deploy/count"))
     from fake_cuda.build import build
 
     fake = tmp_path / "fake"

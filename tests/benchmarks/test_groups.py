@@ -12,12 +12,13 @@ from benchmarks.groups import measure, survey, variants
 from benchmarks.groups.cases import cases
 from benchmarks.groups.table import summary
 from tvm_fusion import pipeline, transform
+from tvm_fusion.core.template import TEMPLATE
+from tvm_fusion.core.untouched import on_rewritable
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.foreign import on_ours
-from tvm_fusion.fusion.group import Group
-from tvm_fusion.fusion.primitive import TEMPLATE, primitive_function
 from tvm_fusion.fusion.records import Records
+from tvm_fusion.program.group import Group
+from tvm_fusion.program.primitive import primitive_function
 
 QUICK = measure.Settings(rounds=3, budget=1e-4)
 WEIGHT = np.random.default_rng(1).standard_normal((33, 7)).astype("float32")
@@ -36,7 +37,7 @@ class AloneByStock:
         for gvar, func in list(mod.functions.items()):
             if isinstance(func, relax.Function):
                 mod = by_hand(mod, gvar, lambda operators: [[op] for op in operators])
-        return on_ours(relax.transform.Normalize())(mod)
+        return on_rewritable(relax.transform.Normalize())(mod)
 
 
 @pytest.fixture(autouse=True)

@@ -108,7 +108,7 @@ def test_mistakes_of_bisect(cli, dense_file, options, words):
 
 
 def test_what_bisect_finds_is_printed(cli, dense_file, monkeypatch):
-    from tvm_fusion.fusion.decisions import Decision
+    from tvm_fusion.core.decisions import Decision
     from tvm_fusion.report import bisect
     from tvm_fusion.report.bisect import Bisection, Culprit, Outcome, Slowdown
     from tvm_fusion.report.bisect.result import FusedGroup

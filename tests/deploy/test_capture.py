@@ -9,13 +9,13 @@ from tvm import relax, te, tirx
 from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
 
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.deploy import capture
 from tvm_fusion.deploy.capture import CAPTURED, CaptureLaunches
 from tvm_fusion.deploy.copies import copies
+from tvm_fusion.deploy.count import count
 from tvm_fusion.deploy.lower import LowerToVM
 from tvm_fusion.deploy.static_inputs import STATIC_INPUTS
-from tvm_fusion.fusion.decisions import recording
-from tvm_fusion.report.count import count
 
 GRAPH = PassContext(config={"relax.backend.use_cuda_graph": True})
 ROWS, COLUMNS = 3, 127

@@ -7,9 +7,9 @@ from tvm import relax, tirx
 from tvm.ir.transform import Sequential
 
 from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.record import record_of
-from tvm_fusion.fusion.decisions import recording
 
 
 @pytest.fixture(scope="module")

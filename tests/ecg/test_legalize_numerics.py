@@ -233,7 +233,7 @@ LONG_SUMS = ("sum", "mean", "matmul", "softmax", "log_softmax", "conv2d", "avg_p
 IMPOSSIBLE = {("group_norm", "bfloat16")}
 
 
-def is_ours(name, dtype):
+def is_rewritable(name, dtype):
     """In float32 only normalisations and variances differ from stock."""
     written_here = ("norm", "variance", "std")
     return (name, dtype) not in IMPOSSIBLE and (
@@ -273,7 +273,7 @@ def build(mod, target):
 @pytest.fixture(scope="module", params=list(DTYPES))
 def ours(request, target):
     with target:
-        names = [name for name in CASES if is_ours(name, request.param)]
+        names = [name for name in CASES if is_rewritable(name, request.param)]
         legal = transform.Legalize()(module_of(names, request.param))
     return request.param, build(legal, target)
 
@@ -292,7 +292,7 @@ def error(vm, name, dtype):
 
 def test_rounds_once(ours):
     dtype, vm = ours
-    errors = {name: error(vm, name, dtype) for name in CASES if is_ours(name, dtype)}
+    errors = {name: error(vm, name, dtype) for name in CASES if is_rewritable(name, dtype)}
     limit = 1.01 if dtype != "float32" else 8
     assert {name: e for name, e in errors.items() if not e <= limit} == {}
 

@@ -9,9 +9,9 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
-from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.signature import DimRange, TensorSpec
 
 

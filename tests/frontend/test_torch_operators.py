@@ -7,9 +7,9 @@ import pytest
 from tvm import relax
 
 import tvm_fusion
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
-from tvm_fusion.fusion.decisions import recording
 
 torch = pytest.importorskip("torch")
 

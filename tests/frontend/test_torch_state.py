@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.frontend import import_model
-from tvm_fusion.fusion.decisions import recording
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tvm_fusion.core.template import Claim
 from tvm_fusion.device import GPUS, Device, host_cpu, parse
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.record_key import Key
-from tvm_fusion.schedule.template import Claim
 
 KIB, MIB = 1 << 10, 1 << 20
 CPU = Device("llvm", "some", "some", cores=2, vector_bits=256, l3_bytes=32 * MIB)

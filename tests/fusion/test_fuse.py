@@ -9,8 +9,8 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
 
 
 @pytest.fixture(scope="module")

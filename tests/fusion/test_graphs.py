@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.fusion.case import Case, Compiled, compile_case, errors
 from benchmarks.fusion.graphs import GRAPHS, SIZES
+from tvm_fusion.deploy.count import count_stock
 from tvm_fusion.device import parse
-from tvm_fusion.report.count import count_stock
 
 # Which kernels pay is the machine's: a named CPU makes counts the same everywhere.
 COUNTED = ("cpu:x86-64-v4", "cuda:sm_90a")

@@ -15,7 +15,7 @@ from benchmarks.fusion import cells
 from benchmarks.fusion.case import Case, Compiled, compile_case, errors, operators
 from benchmarks.fusion.cell_operators import OPERATORS
 from tvm_fusion import transform
-from tvm_fusion._tvm import PIPELINE
+from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
@@ -132,7 +132,7 @@ def test_matrix_products_stay_apart_without_a_proposal():
 
 def proposals(case: Case, target: str) -> list[frozenset[str]]:
     """Names of the operators that templates propose to compute together."""
-    from tvm_fusion.schedule.templates import templates
+    from tvm_fusion.core.templates import templates
 
     mod, spec = legalized(case, target), parse(target)
     main = relax.transform.ConvertToDataflow(min_size=1)(mod)["main"]

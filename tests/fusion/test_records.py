@@ -13,9 +13,9 @@ from tvm_fusion import transform
 from tvm_fusion.device import GPUS, Device, parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.errors import UserError
-from tvm_fusion.fusion.group import Group
 from tvm_fusion.fusion.record_key import Key
 from tvm_fusion.fusion.records import Records, default_records
+from tvm_fusion.program.group import Group
 
 CPU = Device("llvm", "some", "Some CPU", cores=2)
 KEY = Key("0123", '["float32"]', '[["8"]]', '["llvm"]', "{}")

@@ -77,7 +77,7 @@ class Check:
 
     def _check(self, graph: Graph, rewriting: bool = True) -> Failure | None:
         from tvm_fusion import pipeline, transform
-        from tvm_fusion.fusion.decisions import recording
+        from tvm_fusion.core.decisions import recording
 
         with self.times.of("relax"):
             try:

@@ -64,7 +64,7 @@ def test_what_wide_graphs_draw():
 
 @pytest.mark.slow
 def test_compilers_below_us():
-    """LLVM searched for ever (``_tvm_nan``), an extent divided by zero (``_tvm_extents``)."""
+    """LLVM searched for ever (``lower.nan``); an extent of 0 (``lower.zero_extents``)."""
     assert not failures([1300261, 1100431, 1301061], jobs=1)
 
 

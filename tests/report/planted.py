@@ -11,9 +11,10 @@ import tvm_ffi
 from onnx import TensorProto
 from tvm import s_tir, tirx
 
+from tvm_fusion.core import templates
+from tvm_fusion.core.template import Claim, Emission, Refusal, Template
 from tvm_fusion.ecg.mapping import MappingType
-from tvm_fusion.schedule import templates
-from tvm_fusion.schedule.template import Claim, Emission, Refusal, Template
+from tvm_fusion.program.primitive import merged
 
 SHAPE = (6, 8)
 
@@ -29,7 +30,7 @@ class Merged(Template):
         return Claim(self, group, 1, group.bytes, sum(op.flops for op in group.members), 64)
 
     def emit(self, claim, target):
-        return Emission.one(claim.group.prim_func, claim.group)
+        return Emission.one(merged(claim.group), claim.group)
 
 
 class Planted(Merged):
@@ -47,13 +48,17 @@ class Planted(Merged):
         return Claim(self, group, 1, 0, 0, 64)
 
     def emit(self, claim, target):
-        return Emission.one(self.fault(claim.group.prim_func), claim.group)
+        return Emission.one(self.fault(merged(claim.group)), claim.group)
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, fault=None) -> None:
     """Let these templates take the place of the package's."""
-    planted = [] if fault is None else [Planted(fault)]
-    monkeypatch.setattr(templates, "templates", lambda target: (*planted, Merged()))
+    use(monkeypatch, *([] if fault is None else [Planted(fault)]), Merged())
+
+
+def use(monkeypatch: pytest.MonkeyPatch, *alone: Template) -> None:
+    """Let these templates be the only ones."""
+    monkeypatch.setattr(templates, "_built_in", {"cpu": alone, "gpu": alone})
 
 
 def wrong(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -76,8 +76,8 @@ def test_two_faults_are_two_culprits(monkeypatch):
                 return planted.Refusal("not_mine", "It is no matmul with relu.")
             return planted.Claim(self, claim.group, 1, 0, 0, 64)
 
-    both = (Other(planted.raising), planted.Planted(planted.wrong), planted.Merged())
-    monkeypatch.setattr(planted.templates, "templates", lambda target: both)
+    both = (Other(planted.raising), planted.Planted(planted.wrong))
+    planted.use(monkeypatch, *both, planted.Merged())
     found = find_broken(plan_model(planted.model()), planted.inputs())
     titles = {culprit.groups[0].title for culprit in found.culprits}
     assert titles == {"matmul + exp + tanh", "matmul + relu"}
@@ -97,7 +97,7 @@ def test_a_fault_of_single_operators_is_no_merge(monkeypatch):
         def emit(self, claim, target):
             raise ValueError("nothing works")
 
-    monkeypatch.setattr(planted.templates, "templates", lambda target: (Useless(),))
+    planted.use(monkeypatch, Useless())
     found = find_broken(plan_model(planted.model()), planted.inputs())
     assert not found.passed
     assert "nothing works" in found.reference_crash

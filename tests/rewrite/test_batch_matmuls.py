@@ -7,7 +7,7 @@ from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
 from tvm_fusion import transform
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core.decisions import recording
 
 op = relax.op
 RNG = np.random.default_rng(0)

@@ -7,6 +7,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import UserError, transform
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite import rules
 from tvm_fusion.rewrite.changes import note, note_uses, noting
@@ -16,7 +17,6 @@ from tvm_fusion.rewrite.law import Law
 from tvm_fusion.rewrite.pattern import function, tensors
 from tvm_fusion.rewrite.regions import regions
 from tvm_fusion.rewrite.terms import Numbering, expression, subterms
-from tvm_fusion.schedule.template import Refusal
 
 a, b, c = tensors("a b c")
 exp = function("relax.exp")

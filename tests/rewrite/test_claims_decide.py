@@ -5,6 +5,7 @@ from suite.expression import module, whole
 from tvm import relax
 from tvm.relax import op
 
+from tvm_fusion.core import templates
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.emit import function_of
 from tvm_fusion.rewrite.greedy import flops
@@ -13,7 +14,6 @@ from tvm_fusion.rewrite.laws import allowed
 from tvm_fusion.rewrite.saturate import Limits
 from tvm_fusion.rewrite.search import Searcher
 from tvm_fusion.rewrite.terms import subterms
-from tvm_fusion.schedule import templates
 
 TARGET = parse("cpu:x86-64-v3").tvm_target()
 ALL = templates.templates(TARGET)
@@ -46,7 +46,7 @@ def sums_of_two_tensors():
 def search(case, without, monkeypatch):
     """Find the form of a case when one template is off; returns the search, too."""
     kept = tuple(t for t in ALL if t.name != without)
-    monkeypatch.setattr(templates, "templates", lambda target: kept)
+    monkeypatch.setitem(templates._built_in, "cpu", kept)
     params, expr = case()
     region = whole(module(params, [expr]))
     searcher = Searcher(allowed(tuple(FLAGS)), TARGET, Limits(seconds=600))

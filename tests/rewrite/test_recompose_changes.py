@@ -8,7 +8,7 @@ from tvm.script import relax as R
 from tvm_fusion import transform
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.changes import noting
-from tvm_fusion.rewrite.recompose.kinds import KINDS
+from tvm_fusion.rewrite.recompose.patterns import PATTERNS
 from tvm_fusion.rewrite.recompose.recompose import equation
 
 
@@ -30,7 +30,7 @@ def test_what_is_recomposed():
         transform.Rewrite()(Softmax)
     change = noted.changes[0]
     assert (change.function, change.variable, change.rules) == ("main", "y", ("softmax",))
-    assert (change.before, change.after) == equation(KINDS[1])
+    assert (change.before, change.after) == equation(PATTERNS[1])
     assert change.gain is not None
     assert noted.uses["softmax"].fired == noted.uses["softmax"].chosen == 1
 
@@ -59,6 +59,6 @@ def test_why_something_is_no_softmax():
     assert "softmax" in sentence
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_kind_has_an_equation(kind):
-    assert all(equation(kind))
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
+def test_every_pattern_has_an_equation(pattern):
+    assert all(equation(pattern))

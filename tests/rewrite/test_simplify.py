@@ -7,8 +7,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import UserError, transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
 
 SIZES = (64, 128)
 

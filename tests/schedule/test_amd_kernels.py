@@ -6,9 +6,9 @@ from group_kernels import group, kernel, tensor
 from tvm import relax, s_tir
 
 from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 
 op = relax.op
 
@@ -45,7 +45,7 @@ def sums_of_a_thread(target, rows, dtype):
     params = [tensor("x", rows, 512, dtype=dtype), tensor("w", 512, 768, dtype=dtype)]
     members = group(params, lambda emit, x, w: op.matmul(x, w, "float32"), spec)
     found = []
-    func = kernel(Contraction(True), members, spec)[1]
+    func = kernel(GpuContraction(), members, spec)[1]
     tvm_ffi.structural_walk(
         func.body, (s_tir.SBlock, lambda block: found.extend(block.alloc_buffers))
     )

@@ -7,8 +7,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax, tirx
 
 from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
 
 op = relax.op
 

@@ -7,9 +7,9 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_fusion import transform
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.core.templates import registered
 from tvm_fusion.schedule.emit import emit_groups, group_of, is_group
-from tvm_fusion.schedule.templates import registered
 
 
 @I.ir_module

@@ -5,8 +5,8 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
 
 OP = relax.op
 RANDOM = np.random.default_rng(7)

@@ -6,7 +6,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 
 @pytest.fixture(scope="module")

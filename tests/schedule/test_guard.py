@@ -6,9 +6,9 @@ from tvm import relax, s_tir, tirx
 from tvm.script import tirx as T
 
 from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.core.untouched import is_scheduled
 from tvm_fusion.device import parse
-from tvm_fusion.foreign import is_scheduled
-from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.schedule import kernels
 from tvm_fusion.schedule.guard import Rule, schedule_function
 

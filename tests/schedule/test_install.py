@@ -27,12 +27,12 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_fusion import transform
+from tvm_fusion.core.template import Emission
+from tvm_fusion.core.templates import registered
+from tvm_fusion.core.untouched import is_scheduled
 from tvm_fusion.device import parse
-from tvm_fusion.foreign import is_scheduled
 from tvm_fusion.schedule.emit import is_group
 from tvm_fusion.schedule.install import install
-from tvm_fusion.schedule.template import Emission
-from tvm_fusion.schedule.templates import registered
 
 
 @I.ir_module

@@ -6,11 +6,11 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import transform
+from tvm_fusion.core import templates as registry
+from tvm_fusion.core.template import Claim, Emission, Refusal, Template
+from tvm_fusion.core.templates import register, registered, templates
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
-from tvm_fusion.schedule import templates as registry
-from tvm_fusion.schedule.template import Claim, Emission, Refusal, Template
-from tvm_fusion.schedule.templates import register, registered, templates
 
 CPU, GPU = (parse(text).tvm_target() for text in ("cpu", "cuda:sm_90a"))
 

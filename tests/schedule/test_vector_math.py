@@ -7,8 +7,8 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tvm_fusion.core.loops import block, loop
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.loops import block, loop
 from tvm_fusion.schedule.vector_functions import LEAST, ZERO, decay
 
 

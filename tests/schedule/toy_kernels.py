@@ -9,10 +9,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import transform
+from tvm_fusion.core.loops import block, index, loop
+from tvm_fusion.core.template import Claim, Emission, Kernel, Refusal, Slot, Template
+from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.loops import block, index, loop
-from tvm_fusion.schedule.template import Claim, Emission, Kernel, Refusal, Slot, Template
-from tvm_fusion.schedule.templates import registered
 
 TARGET = parse("cpu").tvm_target()
 MATRIX = (6, 8)

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     import sys
 
-    from .._tvm_log import quiet_log
+    from .._tvm.log import quiet_log
     from ..device import parse
     from ..report.bisect import find_broken, find_slow
     from ..report.bisect.execute import check_runnable

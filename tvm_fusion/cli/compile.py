@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     import time
 
-    from .._tvm_log import quiet_log
+    from .._tvm.log import quiet_log
     from ..compiler import compile
     from ..deploy import manifest
     from ..deploy.artifact import check_destination

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         As :meth:`tvm_fusion.report.explain.Explanation.to_json` says.
     """
-    from .._tvm_log import quiet_log
+    from .._tvm.log import quiet_log
     from ..report.explain import explain
 
     with quiet_log():

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
-from ..rewrite.flags import FLAGS, SEARCHES
+from ..core.flags import FLAGS, SEARCHES
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.decisions import Decision, record
 from ..errors import UserError
-from ..fusion.decisions import Decision, record
 from .toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import tvm
 from tvm.ir import GenericConst
 
-from .._tvm import PIPELINE
+from .._tvm.versions import PIPELINE
+from ..core.weight_names import Packing, WeightNames
 from ..device import TargetSpec
 from ..errors import UserError
-from ..frontend.weights import Packing, WeightNames
-from ..report.count import count
 from ..signature import DimRange
 from .amd_code import check_amd_code
+from .count import count
 from .destinations import add_destinations, destinations
 from .lower import LowerToVM
 from .toolchain import toolchain

@@ -17,8 +17,8 @@ import tvm_ffi
 from tvm import DataType, ir, relax, tirx
 from tvm.ir.transform import PassContext
 
-from ..foreign import is_lowered, is_ours
-from ..fusion.decisions import Decision, record
+from ..core.decisions import Decision, record
+from ..core.untouched import is_lowered, is_rewritable
 from ..schedule.launches import launches
 from .copies import copies
 from .static_inputs import static_inputs
@@ -43,11 +43,11 @@ class CaptureLaunches:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to every Relax function that is ours and not lowered yet."""
+        """Apply to every Relax function that may be rewritten and is not lowered yet."""
         builder = relax.BlockBuilder(mod.clone())
         found: dict[ir.GlobalVar, relax.Function] = {}
         for gvar, func in mod.functions.items():
-            calls = _Calls.of(mod, func) if is_ours(func) and not is_lowered(func) else None
+            calls = _Calls.of(mod, func) if is_rewritable(func) and not is_lowered(func) else None
             count = 0 if calls is None else sum(calls.kernels.values())
             if calls is None or count <= MOST_LAUNCHES:
                 continue

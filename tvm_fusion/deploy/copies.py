@@ -7,10 +7,8 @@ from functools import partial
 
 from tvm import DataType, ir, relax, tirx
 
-from .._tvm_buffer import declare
-from ..foreign import SCHEDULED
-from ..schedule.gpu import VECTOR_BYTES, VECTOR_TYPES
-from ..schedule.loops import (
+from .._tvm.buffer import declare
+from ..core.loops import (
     Body,
     add,
     block,
@@ -22,6 +20,8 @@ from ..schedule.loops import (
     threads,
     when,
 )
+from ..core.untouched import SCHEDULED
+from ..schedule.gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 
 THREADS = 256
 

@@ -16,9 +16,9 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ..ecg.intrinsic import call_name
-from ..foreign import has_blocks, is_lowered, is_ours
-from ..schedule.loops import find
+from ..core.expressions import call_name
+from ..core.loops import find
+from ..core.untouched import has_blocks, is_lowered, is_rewritable
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM 0.27 spells it
@@ -27,7 +27,7 @@ LEAST_ARCH = 90
 
 @tvm.transform.module_pass(opt_level=0, name="LaunchEarly")
 class LaunchEarly:
-    """Launch all kernels of functions that are ours early, where all devices can."""
+    """Launch all kernels of rewritable functions early, where all devices can."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to the scheduled PrimFuncs that functions call which are not lowered yet."""
@@ -36,7 +36,7 @@ class LaunchEarly:
             return mod
         mod = mod.clone()
         for func in list(mod.functions.values()):
-            if not is_ours(func) or is_lowered(func):
+            if not is_rewritable(func) or is_lowered(func):
                 continue
             for gvar in relax.analysis.all_global_vars(func):
                 if isinstance(mod[gvar], tirx.PrimFunc):

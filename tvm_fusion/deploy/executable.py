@@ -8,7 +8,7 @@ from typing import Any
 
 import tvm_ffi
 
-from .._tvm_fork import has_run_kernels
+from .._tvm.fork import has_run_kernels
 from ..errors import UserError
 from . import manifest
 from .function import Function

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from .._tvm import TVM
-from .._tvm_cuda import load_cudart
+from .._tvm.cuda import load_cudart
+from .._tvm.versions import TVM
 from ..device import cuda_devices, host_cpu
 from ..device.probe import machine
 from ..errors import UserError

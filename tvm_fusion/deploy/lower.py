@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
-from ..foreign import LOWERED, is_ours, on_ours
+from ..core.untouched import LOWERED, is_rewritable, on_rewritable
 from .capture import CAPTURED, CaptureLaunches
 from .dependent_launch import LaunchEarly
 from .destinations import PassDestinations
@@ -25,22 +25,22 @@ class LowerToVM:
     """
 
     def transform_module(self, mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        """Apply to every Relax function that is ours and not lowered yet."""
+        """Apply to every Relax function that may be rewritten and is not lowered yet."""
         lower = relax.transform
         target = Target.current()
         on_cuda = target is not None and target.kind.name == "cuda"
         if on_cuda and ctx.config.get("relax.backend.use_cuda_graph", False):
             mod = Sequential([CaptureLaunches()])(mod)
         mod = Sequential([LaunchEarly()])(mod)
-        mod = on_ours(
+        mod = on_rewritable(
             lower.ToNonDataflow(),
             lower.RemovePurityChecking(),
             lower.CallTIRRewrite(),
             PassDestinations(),
             lower.StaticPlanBlockMemory(),
         )(mod)
-        mod = on_ours(with_static_inputs(lower.RewriteCUDAGraph()), only=CAPTURED)(mod)
-        mod = on_ours(
+        mod = on_rewritable(with_static_inputs(lower.RewriteCUDAGraph()), only=CAPTURED)(mod)
+        mod = on_rewritable(
             lower.LowerAllocTensor(),
             lower.KillAfterLastUse(),
             lower.LowerRuntimeBuiltin(),
@@ -49,6 +49,6 @@ class LowerToVM:
             lower.AttachGlobalSymbol(),
         )(mod)
         for gvar, func in list(mod.functions.items()):
-            if is_ours(func):
+            if is_rewritable(func):
                 mod.update_func(gvar, func.with_attr(LOWERED, True))
         return mod

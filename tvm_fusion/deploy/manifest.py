@@ -25,13 +25,13 @@ Schema 1
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;
     ``kernels``, ``host_launches``, ``calls`` and ``intermediate_bytes`` of one inference, as
-    :func:`tvm_fusion.report.count.count` counts them with symbolic dimensions at ``max``.
+    :func:`tvm_fusion.deploy.count.count` counts them with symbolic dimensions at ``max``.
 ``weights``
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
     64 bytes. Of a weight that is stored as kernels read it, ``shape`` is its own, and ``packed``
     ``{"function", "shape"}``: the library's function that packs, and the stored shape.
 ``decisions``
-    What did not go the usual way; the fields of :class:`tvm_fusion.fusion.decisions.Decision`.
+    What did not go the usual way; the fields of :class:`tvm_fusion.core.decisions.Decision`.
 ``files``
     By file name: ``{"bytes", "sha256"}``.
 ``sha256``

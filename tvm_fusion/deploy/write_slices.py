@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
-from .._tvm_buffer import declare
-from ..foreign import SCHEDULED
-from ..schedule.loops import Body, block, constant, coordinates, loop, product, sequence, when
+from .._tvm.buffer import declare
+from ..core.loops import Body, block, constant, coordinates, loop, product, sequence, when
+from ..core.untouched import SCHEDULED
 from .copies import in_blocks, side_by_side
 
 

@@ -10,7 +10,7 @@ from .model import Device, Kind
 
 # How wide LLVM makes vectors of loops; kernels written in vectors keep theirs. LLVM prefers
 # 512 bits on AMD's CPUs alone, and computes some strided loops wrongly then: see the test of
-# PREFER_256 in tests/schedule/contraction/test_guarded_rows.py.
+# PREFER_256 in tests/schedule/contraction/test_dynamic_m_gpu.py.
 PREFER_256 = "+prefer-256-bit"
 
 

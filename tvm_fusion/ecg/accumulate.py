@@ -13,8 +13,8 @@ from typing import Any
 from tvm import ir, relax
 from tvm.target import Target
 
-from ..foreign import has_blocks, is_scheduled
-from ..fusion.decisions import Decision, record
+from ..core.decisions import Decision, record
+from ..core.untouched import has_blocks, is_scheduled
 from .expand import Expansion, is_call_tir, stand_in
 from .narrow import HALF, WIDE, narrow
 

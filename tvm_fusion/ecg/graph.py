@@ -14,7 +14,7 @@ from functools import cached_property
 import tvm
 from tvm import ir, relax, tirx
 
-from ..foreign import has_blocks, is_scheduled
+from ..core.untouched import has_blocks, is_scheduled
 from .operator import Edge, Operator, Value
 
 #: Attribute of a Primitive function: positions of the parameters that stand for constants.

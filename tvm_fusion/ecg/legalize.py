@@ -10,8 +10,8 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
+from ..core.untouched import on_rewritable
 from ..errors import UserError, reason_of
-from ..foreign import on_ours
 from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
@@ -48,12 +48,12 @@ class Legalize:
         self._by_target: dict[str, dict[str, Legalization]] = {}
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to every Relax function that is ours."""
+        """Apply to every rewritable function."""
         target = str(Target.current(allow_none=True))
         known = self._by_target.setdefault(target, _legalizations())
         # What reads no more than a shape, as ones_like, leaves nobody that reads the operand.
         unread = relax.transform.DeadCodeElimination()
-        return on_ours(IntegerPower(), relax.transform.LegalizeOps(known), unread)(mod)
+        return on_rewritable(IntegerPower(), relax.transform.LegalizeOps(known), unread)(mod)
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from .._tvm_buffer import declare
+from .._tvm.buffer import declare
 
 HALF = ("float16", "bfloat16")
 WIDE = "float32"

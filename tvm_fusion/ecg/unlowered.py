@@ -8,9 +8,9 @@ import tvm
 from tvm import ir, relax
 from tvm.ir.transform import PassContext
 
+from ..core.decisions import Decision, record
+from ..core.untouched import is_lowered, is_rewritable
 from ..errors import UserError
-from ..foreign import is_lowered, is_ours
-from ..fusion.decisions import Decision, record
 from .legalize import DISPATCHED
 
 # TVM's virtual machine has these itself, whatever it is that they are given.
@@ -29,7 +29,7 @@ class RefuseUnlowered:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Check every Relax function that is ours; the module stays as it is."""
+        """Check every rewritable function; the module stays as it is."""
         found: dict[str, dict[str, None]] = {}
 
         def meet(expr: Any) -> None:
@@ -43,7 +43,7 @@ class RefuseUnlowered:
                 found.setdefault(_reason(expr), {})[name] = None
 
         for func in mod.functions.values():
-            if is_ours(func) and not is_lowered(func):
+            if is_rewritable(func) and not is_lowered(func):
                 relax.analysis.post_order_visit(func.body, meet)
         if found:
             raise UserError(

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-from .intrinsic import call_name
+from ..core.expressions import call_name
 
 #: A number, or an expression over symbolic dimensions.
 Count: TypeAlias = "int | ir.Expr"

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from ..config import FusionConfig
-from ..foreign import is_ours, on_ours
+from ..core.untouched import is_rewritable, on_rewritable
 from ..signature import DimRange
 from .normalize import NormalizeImport
 from .precision import ToHalfPrecision
@@ -31,7 +31,7 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
     tvm.IRModule
         Normalised, each of our functions with a dataflow block.
     """
-    passes = [on_ours(relax.transform.ConvertToDataflow(min_size=1)), NormalizeImport()]
+    passes = [on_rewritable(relax.transform.ConvertToDataflow(min_size=1)), NormalizeImport()]
     if config.precision != "fp32":
         passes.append(ToHalfPrecision(config.precision, config.half_io))
     mod = with_bounds(mod, ranges)  # for the passes, too
@@ -52,7 +52,7 @@ def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, DimRange]) -> tvm.IRModu
     }
     mod = mod.clone()
     for gvar, func in mod.functions.items():
-        if is_ours(func) and not ranges.keys().isdisjoint(
+        if is_rewritable(func) and not ranges.keys().isdisjoint(
             var.name for var in relax.analysis.defined_symbolic_vars(func)
         ):
             mod[gvar] = func.with_attrs(bounds)
@@ -63,6 +63,6 @@ def without_bounds(mod: tvm.IRModule) -> tvm.IRModule:
     """Drop the bounds that an importer wrote for variables that are about to be renamed."""
     mod = mod.clone()
     for gvar, func in mod.functions.items():
-        if is_ours(func):
+        if is_rewritable(func):
             mod[gvar] = func.without_attr("tir_var_upper_bound").without_attr("tir_var_lower_bound")
     return mod

@@ -14,10 +14,10 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
+from ..core.evaluate import numpy_dtype
+from ..core.weight_names import derived
 from .normalize.engine import op_name
-from .normalize.evaluate import numpy_dtype
 from .operator_precision import PREDICATES, REDUCTIONS, Precision, precision_of
-from .weights import derived
 
 FULL = "float32"
 

@@ -10,6 +10,7 @@ import onnx
 from tvm import tirx
 
 from ..config import FusionConfig
+from ..core.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
 from . import Imported, onnx_file, preflight
@@ -20,7 +21,6 @@ from .finish import finish
 from .onnx_ops import CONVERTERS, Importer
 from .onnx_rewrite import inline_functions, without_optionals
 from .onnx_types import infer_types
-from .weights import WeightNames, tracking
 
 
 def from_file(path: str | os.PathLike, config: FusionConfig) -> Imported:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tvm
 
-from ..foreign import is_ours
+from ..core.untouched import is_rewritable
 from .half_precision_rewriter import to_half_precision
 
 _STORAGE = {"fp16": "float16", "bf16": "bfloat16"}
@@ -40,10 +40,10 @@ class ToHalfPrecision:
         self.half_io = half_io
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
+        """Rewrite every rewritable function."""
         result = mod.clone()
         for gvar, func in mod.functions.items():
-            if not is_ours(func):
+            if not is_rewritable(func):
                 continue
             public = bool(func.attrs) and "global_symbol" in func.attrs
             result[gvar] = to_half_precision(mod, func, self.half, self.half_io and public)

@@ -10,9 +10,9 @@ import tvm
 from tvm import relax, tirx
 
 from ..config import FusionConfig
+from ..core.decisions import Decision, record
+from ..core.untouched import is_rewritable
 from ..errors import UserError
-from ..foreign import is_ours
-from ..fusion.decisions import Decision, record
 from ..signature import DimRange, Signature
 from . import Imported
 from .describe import signature_of
@@ -25,7 +25,7 @@ from .tuple_inputs import without_tuples
 def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     """Take a Relax module; see :func:`tvm_fusion.frontend.import_model`.
 
-    Functions that are not ours (PrimFuncs; Composite, Codegen or Primitive functions) pass
+    Untouched functions (PrimFuncs; Composite, Codegen or Primitive functions) pass
     untouched. A symbolic dimension without an option keeps the bounds that the module's own
     ``tir_var_upper_bound`` gives it.
     """
@@ -33,11 +33,11 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     public = [
         (gvar.name_hint, func)
         for gvar, func in mod.functions.items()
-        if is_ours(func) and func.attrs and "global_symbol" in func.attrs
+        if is_rewritable(func) and func.attrs and "global_symbol" in func.attrs
     ]
     if not public:
         raise UserError("an IRModule without a public Relax function", "at least one function")
-    ours = [func for func in mod.functions.values() if is_ours(func)]
+    ours = [func for func in mod.functions.values() if is_rewritable(func)]
     table = DimTable([(p.name, _extents(p.ty)) for func in ours for p in func.params])
     chosen, unbound = table.resolve(config.dims, own_bounds(mod))
     Findings(unbound=unbound).raise_if_any("the IRModule")
@@ -75,7 +75,7 @@ def bind(
             values[dim.label] = tirx.Var(dim.name, "int64")
     mod = mod.clone()
     for gvar, func in mod.functions.items():
-        if is_ours(func):
+        if is_rewritable(func):
             mine = {v.name for v in relax.analysis.defined_symbolic_vars(func)} & values.keys()
             if mine:
                 mod[gvar] = func.bind_symbolic_vars({name: values[name] for name in mine})
@@ -86,7 +86,7 @@ def own_bounds(mod: tvm.IRModule) -> dict[str, DimRange]:
     """Read the ranges that the functions' attributes state for their symbolic variables."""
     ranges = {}
     for func in mod.functions.values():
-        attrs = (func.attrs or {}) if is_ours(func) else {}
+        attrs = (func.attrs or {}) if is_rewritable(func) else {}
         lows = attrs.get("tir_var_lower_bound", {})
         for name, high in attrs.get("tir_var_upper_bound", {}).items():
             ranges[str(name)] = DimRange(max(1, int(lows.get(name, 1))), int(high))

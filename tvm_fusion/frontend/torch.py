@@ -11,8 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..config import FusionConfig
+from ..core.decisions import Decision, record
+from ..core.weight_names import WeightNames, constants, tracking, weight_key
 from ..errors import UserError
-from ..fusion.decisions import Decision, record
 from ..signature import DimRange
 from . import Imported
 from .describe import signature_of
@@ -33,7 +34,6 @@ from .torch_dims import (
 from .torch_ops import Importer, operator_name, reason_of, unsupported
 from .torch_ops.advice import advice
 from .torch_state import with_state
-from .weights import WeightNames, constants, tracking, weight_key
 
 SOURCE = "ExportedProgram"
 

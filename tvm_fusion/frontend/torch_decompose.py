@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..core.decisions import Decision, record
 from ..errors import UserError
-from ..fusion.decisions import Decision, record
 from .quiet import quiet_importer
 from .torch_ops import reason_of, unsupported
 

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..foreign import is_ours
+from ..core.untouched import is_rewritable
 
 
 def without_tuples(mod: tvm.IRModule) -> tvm.IRModule:
@@ -28,7 +28,7 @@ def without_tuples(mod: tvm.IRModule) -> tvm.IRModule:
     """
     result = mod
     for gvar, func in mod.functions.items():
-        is_public = is_ours(func) and func.attrs and "global_symbol" in func.attrs
+        is_public = is_rewritable(func) and func.attrs and "global_symbol" in func.attrs
         if not is_public or not any(isinstance(p.ty, relax.TupleType) for p in func.params):
             continue
         if _is_called(mod, gvar):

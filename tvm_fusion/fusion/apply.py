@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tvm import ir, relax
 
 from ..ecg.graph import Graph, Operator, Value, flatten
-from .group import Group
-from .primitive import call_group, call_tir, primitive_function
+from ..program.group import Group
+from ..program.primitive import call_group, call_tir, primitive_function
 
 Unit = Group | Operator  # what is emitted as one: a group, or an operator outside of all groups
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from ..core.template import Ban, Claim, Refusal, Template
 from ..device import Device
-from ..schedule.template import Claim, Refusal, Template
+from ..program.group import Group
 from .cost import CostModel
-from .group import Group
-
-Ban = tuple[str, Hashable]  # template name and group structure, after a broken claim
 
 
 class ClaimBook:

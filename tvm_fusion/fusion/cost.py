@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from ..device import Device
 
 if TYPE_CHECKING:
+    from ..core.template import Claim
     from ..ecg.graph import Operator
-    from ..schedule.template import Claim
     from .records import Records
 
 GB, TERA, MIB = 1e9, 1e12, 1 << 20

@@ -10,13 +10,14 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
+from ..core.decisions import recording
+from ..core.template import Claim
+from ..core.templates import templates
 from ..device import parse
 from ..ecg.graph import CONSTANTS, Graph
 from ..ecg.legalize import Legalize
-from ..schedule.template import Claim
 from .claims import ClaimBook
 from .cost import CostModel
-from .decisions import recording
 from .plan import plan
 from .records import default_records
 
@@ -54,8 +55,6 @@ class Estimator:
     """
 
     def __init__(self, target: Target) -> None:
-        from ..schedule.templates import templates
-
         self._target = target
         device = parse(target).device
         self._templates = templates(target)

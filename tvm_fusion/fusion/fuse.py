@@ -7,15 +7,16 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from ..core.template import TEMPLATE, Ban
+from ..core.templates import templates
+from ..core.untouched import on_rewritable
 from ..device import parse
 from ..ecg.graph import Graph
-from ..foreign import on_ours
+from ..program.group import Group
 from .apply import apply_groups
-from .claims import Ban, ClaimBook
+from .claims import ClaimBook
 from .cost import CostModel
-from .group import Group
 from .plan import Plan, plan
-from .primitive import TEMPLATE
 from .records import default_records
 
 
@@ -37,8 +38,10 @@ class FuseOperators:
         self._banned = banned
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to every Relax function that is ours."""
-        return on_ours(relax.transform.ConvertToDataflow(min_size=1), _Fuse(self._banned))(mod)
+        """Apply to every rewritable function."""
+        return on_rewritable(relax.transform.ConvertToDataflow(min_size=1), _Fuse(self._banned))(
+            mod
+        )
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanAndApply")
@@ -70,8 +73,6 @@ def plan_module(
     dict of DataflowBlock to Plan
         In the order of functions and blocks.
     """
-    from ..schedule.templates import templates
-
     device = parse(target).device
     asked = templates(target)
     book = ClaimBook(asked, device, CostModel(device, default_records()), banned)

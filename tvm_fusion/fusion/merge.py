@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..core.template import Claim, Refusal
 from ..device import Device
 from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
-from ..schedule.template import Claim, Refusal
+from ..program.group import Group
 from .claims import ClaimBook
-from .group import Group
 from .partition import Block, Partition
 
 MAX_MEMBERS = 96  # beyond it a kernel takes longer to compile than it can save

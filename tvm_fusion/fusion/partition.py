@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..core.template import Claim
 from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
-from ..schedule.template import Claim
 
 
 @dataclass(eq=False)

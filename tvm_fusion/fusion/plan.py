@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ..core.decisions import Decision, record
+from ..core.template import Claim, Refusal, Template
 from ..ecg.graph import Graph, Operator, Value
 from ..ecg.mapping import MappingType
-from ..schedule.template import Claim, Refusal, Template
+from ..program.group import Group
 from .claims import ClaimBook
-from .decisions import Decision, record
-from .group import Group
 from .merge import Merger
 from .partition import Block, Partition
 from .propose import accepted_proposals

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..core.template import Template
 from ..ecg.graph import Graph
 from ..ecg.mapping import MappingType
-from ..schedule.template import Template
 from .merge import Merger
 from .partition import Block, Partition
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from ..core.decisions import Decision
+from ..core.template import Refusal
 from ..ecg.operator import Edge, Operator
-from ..schedule.template import Refusal
-from .decisions import Decision
 from .merge import Merger
 from .partition import Block, Partition
 from .views import view_paths

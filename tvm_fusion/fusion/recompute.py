@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from ..core.template import Claim
 from ..ecg.graph import Operator, Value
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..ecg.work import is_cheap
-from ..schedule.template import Claim
+from ..program.group import Group
 from .claims import ClaimBook
-from .group import Group
 from .partition import Block, Partition
 
 MAX_READERS = 4

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ..device import Device
 
 if TYPE_CHECKING:
-    from .group import Group
+    from ..program.group import Group
 
 
 @dataclass(frozen=True)

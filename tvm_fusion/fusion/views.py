@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from .._tvm_reshape import is_reshape
+from .._tvm.reshape import is_reshape
+from ..core.template import Claim
 from ..ecg.graph import Graph, Operator, Value
 from ..ecg.mapping import MappingType
-from ..schedule.template import Claim
+from ..program.group import Group
 from .claims import ClaimBook
-from .group import Group
 
 
 @dataclass(frozen=True)

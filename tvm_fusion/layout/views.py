@@ -6,8 +6,8 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 
-from .._tvm_reshape import is_reshape
-from ..foreign import has_blocks, on_ours
+from .._tvm.reshape import is_reshape
+from ..core.untouched import has_blocks, on_rewritable
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanLayout")
@@ -19,8 +19,8 @@ class PlanLayout:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to every Relax function that is ours."""
-        return on_ours(
+        """Apply to every rewritable function."""
+        return on_rewritable(
             _AliasOutputs(),
             relax.transform.RewriteDataflowReshape(),
             relax.transform.DeadCodeElimination(),

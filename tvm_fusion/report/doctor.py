@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from .. import _tvm_cuda
+from .._tvm import cuda
 from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
 from ..device import GPUS, cuda_devices, host_cpu, rocm_devices
 from ..errors import UserError
@@ -128,7 +128,7 @@ def _compile_cuda() -> Finding:
 
 def _cudart() -> Finding:
     try:
-        _tvm_cuda.load_cudart()
+        cuda.load_cudart()
     except UserError as error:
         return Finding("cuda runtime", False, error.found, 'pip install "tvm_fusion[cuda]"')
     return Finding("cuda runtime", True, "libcudart.so.13")

@@ -10,15 +10,16 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
-from .._tvm_errors import register_errors
+from .._tvm.errors import register_errors
 from ..config import FusionConfig
+from ..core.untouched import on_rewritable
 from ..deploy.lower import LowerToVM
 from ..device import TargetSpec, parse
 from ..errors import UserError
-from ..foreign import on_ours
 from ..frontend import Imported, import_model
 from ..fusion.fuse import apply_plans, plan_module
 from ..fusion.plan import Plan
+from ..pipeline import STAGES, stage
 
 register_errors()
 
@@ -76,7 +77,7 @@ class PlannedModel:
             return apply_plans(mod, dict(plans))
 
         with self.spec.tvm_target(), self.context():
-            return Sequential([on_ours(apply), *_stages(self.config)[1]])(self.mod)
+            return Sequential([on_rewritable(apply), *_stages(self.config)[1]])(self.mod)
 
     def lowered(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Lower a scheduled module for the virtual machine."""
@@ -130,16 +131,14 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
         return mod
 
     with tvm_target:
-        to_dataflow = on_ours(relax.transform.ConvertToDataflow(min_size=1))
+        to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
         mod = Sequential([*passes, to_dataflow])(imported.mod)
-        Sequential([on_ours(only_plan)])(mod)
+        Sequential([on_rewritable(only_plan)])(mod)
     return PlannedModel(spec, config, imported, mod, plans, functions)
 
 
 def _stages(config: FusionConfig) -> tuple[list[Pass], list[Pass]]:
     """List the passes before and behind fusion."""
-    from ..pipeline import STAGES, stage
-
     names = [name for name, _ in STAGES]
     position = names.index("fusion")
     before, behind = names[:position], names[position + 1 :]

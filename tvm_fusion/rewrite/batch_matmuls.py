@@ -12,9 +12,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm_ffi import structural_equal
 
+from ..core.decisions import Decision, record
+from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name, rewrite
-from ..frontend.weights import derived
-from ..fusion.decisions import Decision, record
 from .changes import Change, note
 
 
@@ -58,7 +58,7 @@ class BatchMatmuls:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours; refusals are recorded."""
+        """Rewrite every rewritable function; refusals are recorded."""
         return rewrite(mod, _batched)
 
 

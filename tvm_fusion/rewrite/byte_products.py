@@ -11,9 +11,9 @@ import tvm_ffi
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
+from ..core.decisions import Decision, record
+from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name, rewrite
-from ..frontend.weights import derived
-from ..fusion.decisions import Decision, record
 from .changes import Change, note
 
 BYTES = ("int8", "uint8")
@@ -63,7 +63,7 @@ class ByteProducts:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite in every function that is ours."""
+        """Rewrite in every rewritable function."""
         return rewrite(mod, _product)
 
 

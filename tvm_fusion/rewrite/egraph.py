@@ -14,8 +14,8 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from ..core.evaluate import evaluate, numpy_dtype
 from ..ecg.properties import properties_of
-from ..frontend.normalize.evaluate import evaluate, numpy_dtype
 from .bounds import ANY, Bounds, bounds_of, bounds_of_value
 from .head import Head, Heads, type_key
 from .terms import Term, subterms

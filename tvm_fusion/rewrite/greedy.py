@@ -144,7 +144,7 @@ class GreedyEquivalents:
         self._laws = laws
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours; each changed region is recorded."""
+        """Rewrite every rewritable function; each changed region is recorded."""
         from .rules import laws
 
         chosen = laws() if self._laws is None else self._laws

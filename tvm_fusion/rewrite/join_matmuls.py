@@ -15,9 +15,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..foreign import is_ours
-from ..frontend.weights import derived
-from ..fusion.decisions import Decision, record
+from ..core.decisions import Decision, record
+from ..core.untouched import is_rewritable
+from ..core.weight_names import derived
 from .changes import Change, note
 
 
@@ -45,8 +45,8 @@ class JoinMatmuls:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Join in every function that is ours; each refusal is recorded."""
-        ours = [(gvar, func) for gvar, func in mod.functions.items() if is_ours(func)]
+        """Join in every rewritable function; each refusal is recorded."""
+        ours = [(gvar, func) for gvar, func in mod.functions.items() if is_rewritable(func)]
         found = {gvar: _siblings(func) for gvar, func in ours}
         shared = _read_elsewhere(mod, [s for groups in found.values() for s in groups])
         joined: dict[tuple[int, ...], GenericConst] = {}

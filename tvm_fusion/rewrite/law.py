@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
-from ..schedule.template import Refusal
+from ..core.flags import FLAGS as FLAGS
+from ..core.template import Refusal
 from .egraph import EGraph
-from .flags import FLAGS as FLAGS
 from .head import Head
 from .pattern import Apply, Bindings, Number, Pattern, matches, write
 

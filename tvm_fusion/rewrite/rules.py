@@ -9,7 +9,7 @@ from ..config import unknown_name
 from ..errors import UserError
 from .law import Law
 from .laws import LAWS, allowed
-from .recompose.kinds import KINDS
+from .recompose.patterns import PATTERNS
 
 #: Rules that are passes, and what they write.
 PASSES = {
@@ -45,7 +45,11 @@ def unused(allow: Collection[str] = (), without: Collection[str] = ()) -> dict[s
 
 def names() -> tuple[str, ...]:
     """List the names of all rules."""
-    found = [*(law.name for law in (*LAWS, *_registered)), *(kind.name for kind in KINDS), *PASSES]
+    found = [
+        *(law.name for law in (*LAWS, *_registered)),
+        *(pattern.name for pattern in PATTERNS),
+        *PASSES,
+    ]
     return tuple(dict.fromkeys(found))
 
 

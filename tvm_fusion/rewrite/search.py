@@ -11,8 +11,8 @@ from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from ..foreign import is_ours
-from ..fusion.decisions import Decision, record
+from ..core.decisions import Decision, record
+from ..core.untouched import is_rewritable
 from ..fusion.estimate import Estimator, RegionCost
 from .attribution import Account, Accountant, change_of, variable_of
 from .changes import Gain, is_noting, note, note_uses
@@ -170,7 +170,7 @@ class SearchEquivalents:
         self._limits = limits
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Search in every function that is ours; each changed region is recorded."""
+        """Search in every rewritable function; each changed region is recorded."""
         from .rules import laws
 
         chosen = laws() if self._laws is None else self._laws
@@ -179,10 +179,10 @@ class SearchEquivalents:
 
 
 def rewrite_regions(mod: tvm.IRModule, searcher: Searcher) -> tvm.IRModule:
-    """Replace regions of every function that is ours by what a searcher finds for them."""
+    """Replace regions of every rewritable function by what a searcher finds for them."""
     result = mod
     for gvar, func in mod.functions.items():
-        if not is_ours(func):
+        if not is_rewritable(func):
             continue
         found = {}
         for block in func.body.blocks:

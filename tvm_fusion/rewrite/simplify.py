@@ -10,13 +10,13 @@ from tvm.ir.transform import Pass, PassContext
 from tvm.target import Target
 
 from ..config import FusionConfig
-from ..foreign import on_ours
+from ..core.decisions import Decision, record
+from ..core.flags import Search
+from ..core.untouched import on_rewritable
 from ..frontend.normalize.fold_constants import FoldConstants
-from ..fusion.decisions import Decision, record
 from . import rules
 from .batch_matmuls import BatchMatmuls
 from .byte_products import ByteProducts
-from .flags import Search
 from .greedy import GreedyEquivalents
 from .join_matmuls import JoinMatmuls
 from .recompose.recompose import Recompose
@@ -38,7 +38,7 @@ class Rewrite:
         How equal forms are found; "none" leaves all algebra out.
     allow : collection of str
         Flags of laws outside floating point's promise:
-        :data:`tvm_fusion.rewrite.flags.FLAGS`.
+        :data:`tvm_fusion.core.flags.FLAGS`.
     without : collection of str
         Names of rules that may not be used.
 
@@ -59,23 +59,23 @@ class Rewrite:
         self._options = chosen
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to every Relax function that is ours."""
-        mod = on_ours(relax.transform.DecomposeOpsForInference(), *_tidy())(mod)
+        """Apply to every rewritable function."""
+        mod = on_rewritable(relax.transform.DecomposeOpsForInference(), *_tidy())(mod)
         if self._options.rewrite == "none":
             return mod
         without = self._options.without
         if "byte_products" not in without:
-            mod = on_ours(ByteProducts())(mod)
+            mod = on_rewritable(ByteProducts())(mod)
         if Target.current() is None:
             sentence = "There is no target, whose planner would say what a form costs."
             record(Decision("Rewrite", "", "refused", "no_target", sentence))
             found = mod
         else:
-            found = on_ours(Recompose(without), self._search())(mod)
+            found = on_rewritable(Recompose(without), self._search())(mod)
         if not _same(found, mod):
-            found = on_ours(FoldConstants(), *_tidy())(found)
+            found = on_rewritable(FoldConstants(), *_tidy())(found)
         joins = {"batch_matmuls": BatchMatmuls(), "join_matmuls": JoinMatmuls()}
-        return on_ours(*(rule for name, rule in joins.items() if name not in without))(found)
+        return on_rewritable(*(rule for name, rule in joins.items() if name not in without))(found)
 
     def _search(self) -> Pass:
         laws = rules.laws(self._options.flags, self._options.without)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ..ecg.intrinsic import call_name
-from ..fusion.expressions import variables
-from ..fusion.program import Axis
-from .loops import constant, find, index, substitute
+from ..core.expressions import call_name, variables
+from ..core.loops import constant, find, index, substitute
+from ..program.stage import Axis
 
 _VECTOR = 16  # elements of a vector, or a multiple of them
 

@@ -6,14 +6,12 @@ import tvm
 from tvm import ir, relax
 from tvm.target import Target
 
+from ..core.decisions import Decision, record
+from ..core.template import TEMPLATE, Ban, Emission, Refusal
+from ..core.templates import template
 from ..device import parse
 from ..ecg.graph import Graph
-from ..fusion.claims import Ban
-from ..fusion.decisions import Decision, record
-from ..fusion.group import Group
-from ..fusion.primitive import TEMPLATE
-from .template import Emission, Refusal
-from .templates import template
+from ..program.group import Group
 
 
 def is_group(func: ir.BaseFunc) -> bool:

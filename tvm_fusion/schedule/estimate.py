@@ -6,13 +6,14 @@ import math
 
 from tvm import DataType, ir
 
+from ..core.expressions import shared_subexpressions
+from ..core.loops import find
+from ..core.template import Refusal
 from ..ecg.work import at
 from ..ecg.work import operations as count
-from ..fusion.expressions import shared_subexpressions
-from ..fusion.group import Group
-from ..fusion.program import Program, Stage
-from .loops import find
-from .template import Refusal
+from ..program.group import Group
+from ..program.program import Program
+from ..program.stage import Stage
 
 MAX_PARAMETERS = 120  # of a kernel: CUDA passes 4 KB of arguments, strides and extents among them
 

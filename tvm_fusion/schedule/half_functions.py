@@ -1,15 +1,14 @@
-"""Functions of float32 whose results become half-type numbers, in CUDA's C: few instructions each.
+"""Fast CUDA functions of float32 whose results are rounded to a half type.
 
-A multiprocessor computes 16 exponentials or reciprocals a cycle and 128 multiply-adds, and a map
-over half types has time for some 28 instructions an element before memory is no longer what it
-waits for. Float32's own functions take 20 to 40, divisions 10.
+A multiprocessor computes 16 exponentials or reciprocals a cycle and 128 multiply-adds. An
+elementwise kernel over half types has time for some 28 instructions an element before it is no
+longer bound by memory. CUDA's float32 functions take 20 to 40, divisions 10.
 
-Relative errors are below 2**-14 (of `div`: 2**-22), an eighth of float16's last place at worst, on
-top of the half that rounding takes. GELU, with which nothing else is rounded, has a fifth of the
-last place of its type. Those of the instructions, as PTX's manual has them, are 2**-22
-(`ex2.approx`, `div.full`) and 2**-23 (`rcp.approx`). What `ftz` would flush to zero matters to
-bfloat16, whose range is float32's: exponentials are therefore squares of square roots, or taken
-many times too large.
+Relative errors are below 2**-14 (of `div`: 2**-22), an eighth of float16's ulp at worst, on top of
+the half ulp of rounding. GELU, with which nothing else is rounded, has a fifth of an ulp of its
+type. By PTX's manual, the instructions' own errors are 2**-22 (`ex2.approx`, `div.full`) and
+2**-23 (`rcp.approx`). What `ftz` flushes to zero matters to bfloat16, whose range is float32's:
+exponentials are therefore squares of square roots, or scaled up before.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 from tvm import ir
 from tvm.backend.cuda.op import cuda_func_call
 
-from ..ecg.intrinsic import call_name
+from ..core.expressions import call_name
 
 PREFIX = "tvm_fusion_half_"
 _SIGNATURE = f"__forceinline__ __device__ float {PREFIX}"

@@ -1,15 +1,15 @@
-"""Half-type results on NVIDIA GPUs: fewer instructions where the last place is all that may change.
+"""Fast math for half-type results on NVIDIA GPUs, within one ulp.
 
-A result of float16 or bfloat16 may be off by one unit in its last place. Two forms stay within it:
+A result of float16 or bfloat16 may be off by one unit in the last place. Two forms stay within it:
 
 * a function of half-type operands, `tanh(x)`, computed in float32 and rounded;
-* float32 arithmetic that is rounded to a half type. There a function may be off by a small factor
-  if all that is done to it keeps factors small: products, quotients, choices, extrema and sums of
-  terms that are not negative. Everything else, differences above all, is left as it is, and so are
-  the arguments of functions.
+* float32 arithmetic that is rounded to a half type. A function in it may have a small relative
+  error if what is done to it keeps relative errors small: products, quotients, choices, extrema and
+  sums of terms that are not negative. Everything else, differences above all, is left exact, and so
+  are the arguments of functions.
 
 Float32 results stay exact. CUDA's own functions of half types for the rest (roots, logarithms,
-quotients of half-type numbers) take few instructions already. On other devices nothing is changed.
+quotients of half-type numbers) take few instructions already. Other devices are unchanged.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..ecg.intrinsic import call_name
+from ..core.expressions import call_name
+from ..core.loops import NEAR, find
 from .half_functions import argument_of, call, widen
-from .loops import NEAR, find
 
 HALF_TYPES = frozenset({"float16", "bfloat16"})
-# Those that also have a form for float16's range.
+# Those with a form for float16's range.
 RANGED = frozenset({"exp", "sigmoid"})
 UNARY = frozenset({"exp", "sigmoid", "tanh", "erf"})
-# Those that also have a form with 1 added.
+# Those with a form with 1 added.
 CENTRED = frozenset({"tanh", "erf"})
-# Functions in one product: each may be off by an eighth of a last place at worst, the two with a
-# polynomial; the half that rounding takes leaves four.
+# Functions in one product: each is off by an eighth of an ulp at worst, and rounding takes a half.
 MOST = 3
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="HalfMath")
 class HalfMath:
-    """Lower functions whose results are of half types."""
+    """Lower functions whose results are rounded to half types."""
 
     def transform_function(
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
-        """Lower those of one function for an NVIDIA GPU; others pass."""
+        """Lower one function for an NVIDIA GPU; others are unchanged."""
         target = func.attrs.get("target") if func.attrs else None
         if target is None or target.kind.name != "cuda" or not _runs_on_threads(func):
             return func
@@ -53,9 +52,9 @@ class HalfMath:
 
 
 def _runs_on_threads(func: tirx.PrimFunc) -> bool:
-    """Whether statements are threads' and no vector among them needs what is lowered here.
+    """Whether a function is bound to threads, without vectors of what is lowered here.
 
-    TVM would make a scalar loop of such a vector.
+    TVM would scalarize such a vector.
     """
     loops = find(func.body, tirx.For)
     vectors = [x.body for x in loops if x.kind == tirx.ForKind.VECTORIZED]
@@ -77,9 +76,9 @@ def _function(node: ir.Call) -> ir.Expr:
 
 
 def _with_near_widened(body: tirx.Stmt) -> tirx.Stmt:
-    """Widen what was copied from nearby with one instruction.
+    """Widen bfloat16 that was staged in registers or shared memory by one instruction.
 
-    What comes from far is left to the compiler, which then asks for all of it before it widens any.
+    Loads of global memory are left to the compiler, which issues all of them before it widens any.
     """
     near = [
         store.buffer
@@ -98,10 +97,10 @@ def _with_near_widened(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _rounded(node: tirx.Cast) -> ir.Expr:
-    """Loosen float32 arithmetic that is rounded to a half type."""
+    """Approximate float32 arithmetic that is rounded to a half type."""
     if str(node.ty.dtype) not in HALF_TYPES or str(node.value.ty.dtype) != "float32":
         return node
-    dtype, value = str(node.ty.dtype), _loosened(node.value, [MOST])
+    dtype, value = str(node.ty.dtype), _relaxed(node.value, [MOST])
     return tirx.Cast(dtype, _gelu(value, dtype))
 
 
@@ -115,38 +114,40 @@ def _gelu(expr: ir.Expr, dtype: str) -> ir.Expr:
     return expr
 
 
-def _loosened(expr: ir.Expr, left: list[int]) -> ir.Expr:
-    """Loosen an expression of which only the ratio to the exact result matters.
+def _relaxed(expr: ir.Expr, left: list[int]) -> ir.Expr:
+    """Approximate an expression of which only the relative error matters.
 
     Parameters
     ----------
     expr : PrimExpr
         Of float32.
     left : list of int
-        How many functions may still be loosened: one number, counted down.
+        How many functions may still be approximated: one number, counted down.
     """
     if isinstance(expr, tirx.Mul | tirx.Max | tirx.Min):
-        return type(expr)(_loosened(expr.a, left), _loosened(expr.b, left))
+        return type(expr)(_relaxed(expr.a, left), _relaxed(expr.b, left))
     if isinstance(expr, tirx.Div):
-        above, below = _loosened(expr.a, left), _loosened(expr.b, left)
+        above, below = _relaxed(expr.a, left), _relaxed(expr.b, left)
         return call("div", above, below) if _take(left) else tirx.Div(above, below)
     if isinstance(expr, tirx.Select):
         return tirx.Select(
-            expr.condition, _loosened(expr.true_value, left), _loosened(expr.false_value, left)
+            expr.condition,
+            _relaxed(expr.true_value, left),
+            _relaxed(expr.false_value, left),
         )
     if isinstance(expr, tirx.Add):
         return _sum(expr, left)
     name = call_name(expr)
     if name == "if_then_else":
         condition, *branches = expr.args
-        return tirx.if_then_else(condition, *(_loosened(b, left) for b in branches))
+        return tirx.if_then_else(condition, *(_relaxed(b, left) for b in branches))
     if name in UNARY and _take(left):
         return call(name, expr.args[0])
     return expr
 
 
 def _sum(expr: tirx.Add, left: list[int]) -> ir.Expr:
-    """Loosen a sum: ``1 + tanh(x)``, ``c + c * erf(x)``, or one of terms that are not negative."""
+    """Approximate ``1 + tanh(x)``, ``c + c * erf(x)``, or a sum of non-negative terms."""
     for term, other in ((expr.a, expr.b), (expr.b, expr.a)):
         function = _scaled(other, term)
         if function is not None and _take(left):
@@ -155,7 +156,7 @@ def _sum(expr: tirx.Add, left: list[int]) -> ir.Expr:
                 return call("one_plus_tanh", argument) * term
             return _times(call("normal_cdf", _times(argument, math.sqrt(2))), 2 * term.value)
     if _is_positive(expr.a) and _is_positive(expr.b):
-        return _loosened(expr.a, left) + _loosened(expr.b, left)
+        return _relaxed(expr.a, left) + _relaxed(expr.b, left)
     return expr
 
 

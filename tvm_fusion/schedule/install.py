@@ -8,10 +8,10 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..foreign import SCHEDULED
+from ..core.template import Emission, Slot
+from ..core.untouched import SCHEDULED
 from .emit import is_group
 from .pack import Packer
-from .template import Emission, Slot
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _Names = Mapping[tirx.PrimFunc, ir.GlobalVar]

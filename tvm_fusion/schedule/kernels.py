@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
 from tvm import relax, tirx
-from tvm.ir.transform import PassContext, Sequential
+from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.target import Target
 
-from ..foreign import has_blocks, is_scheduled
-from ..fusion.claims import Ban
-from .dissolve import dissolve
+from ..core.template import Ban
+from ..core.untouched import has_blocks, is_scheduled
 from .emit import emit_groups
 from .guard import schedule_function
+from .inline_groups import inline_groups
 from .install import install
 from .primitives import merge_primitives
 from .single.rules import rules
@@ -24,12 +26,18 @@ class ScheduleKernels:
     A template that cannot emit what it claimed loses that claim: the decision ``claim_broken`` is
     recorded, and the region is planned again without it. PrimFuncs that are scheduled already stay
     as they are. Groups that TVM's own FuseOps has made are merged by FuseTIR.
+
+    Parameters
+    ----------
+    fuse : callable
+        Makes the pass that plans operators again, given the claims not to be made again.
     """
+
+    def __init__(self, fuse: Callable[[frozenset[Ban]], Pass]) -> None:
+        self._fuse = fuse
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every group and to every unscheduled PrimFunc over SBlocks."""
-        from ..fusion.fuse import FuseOperators
-
         target = Target.current(allow_none=False)
         banned: frozenset[Ban] = frozenset()
         while True:
@@ -41,8 +49,8 @@ class ScheduleKernels:
             if again:
                 raise RuntimeError(f"a banned claim was made again: {sorted(n for n, _ in again)}")
             banned |= frozenset(broken.values())
-            mod = dissolve(mod, broken)
-            mod = Sequential([FuseOperators(banned)])(mod)
+            mod = inline_groups(mod, broken)
+            mod = Sequential([self._fuse(banned)])(mod)
         mod = relax.transform.DeadCodeElimination()(merge_primitives(mod))
         kinds, check = rules(target)
         for gvar, func in list(mod.functions.items()):

@@ -13,9 +13,9 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
+from ..core.untouched import SCHEDULED
+from ..core.weight_names import Packing, tracked
 from ..device import parse
-from ..foreign import SCHEDULED
-from ..frontend.weights import Packing, tracked
 from .cpu import schedule_cpu
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ..foreign import PRIMITIVE, is_external
+from ..core.untouched import PRIMITIVE, is_external
 from .emit import is_group
 
 

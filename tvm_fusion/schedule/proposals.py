@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Iterable
 
 from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType
-from ..fusion.bind import parts_of
-from ..fusion.program import Stage, Unstructured
+from ..program.bind import parts_of
+from ..program.stage import Stage, Unstructured
 
 MOVES = (MappingType.REORGANIZE, MappingType.SHUFFLE)
 LIGHT = (MappingType.ONE_TO_ONE, MappingType.ONE_TO_MANY, *MOVES)

@@ -1,8 +1,8 @@
-"""The innermost loops of products on a CPU: a tile of sums that stays in vector registers.
+"""Micro-kernels of CPUs: register tiles of accumulators, ``acc[mr, nr] += A[mr, k] * B[k, nr]``.
 
 After Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 2008): in
-each step a few vectors of one operand meet one element for each row of the other, so that loads are
-few beside the multiplications, and independent sums hide the latency of each.
+each step a few vectors of B are multiplied by one broadcast element of A for each row, so that
+loads are few beside multiplications, and independent accumulators hide their latency.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ..fusion.expressions import load
-from .loops import loop, prefetch, sequence
+from ..core.expressions import load
+from ..core.loops import loop, prefetch, sequence
 
 WIDEST = 64  # elements of one vector expression
 
@@ -30,9 +30,9 @@ class VectorUnit:
     Attributes
     ----------
     lanes : int
-        float32 elements of one register.
+        float32 elements of a register.
     registers : int
-        How many there are.
+        Their number.
     """
 
     lanes: int
@@ -40,26 +40,26 @@ class VectorUnit:
 
     @classmethod
     def of(cls, target: Target) -> VectorUnit:
-        """Read LLVM's features of the target's CPU, never this machine's."""
+        """Read LLVM's features of the target's CPU, never of the host."""
         features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
         if "avx512f" in features:
             return cls(16, 32)
         if "avx" in features:
             return cls(8, 16)
-        # Without fused instructions a product takes a register before it is added.
+        # Without FMA a product takes a register before it is added.
         return cls(4, 32 if "neon" in features else 15)
 
     def of_bits(self, bits: int) -> VectorUnit:
-        """Fill the same registers with wider or narrower elements."""
+        """Give the same registers with elements of another width."""
         return VectorUnit(self.lanes * 32 // bits, self.registers)
 
     def rows(self, vectors: int) -> int:
-        """Tell the most rows of a tile: sums, the vectors of a step and one element fit."""
+        """Give the most rows of a tile: accumulators, the vectors of B and one element of A fit."""
         return (self.registers - vectors - 1) // vectors
 
 
 def clear(sums: ir.Var, initial: ir.Expr) -> tirx.Stmt:
-    """Set all sums of a tile, a buffer of rows by columns in registers."""
+    """Set all accumulators of a tile."""
     return each(sums, lambda i, lane: tirx.BufferStore(sums, initial, [i, lane]))
 
 
@@ -77,13 +77,13 @@ def accumulate(
     sums : Var
         A buffer of rows by columns in registers (scope ``local``), both constant.
     extent : PrimExpr
-        Terms.
+        Number of k.
     left : callable
-        One element for a row: read once, used for the whole row.
+        Gives an element of A: loaded once, broadcast to the row.
     right : callable
-        Neighbouring columns lie side by side in memory.
+        Gives an element of B; adjacent columns are contiguous in memory.
     ahead : callable, optional
-        What to read ahead in step ``k``: an element of what comes next, or ``None``.
+        Gives an element to prefetch in step ``k``, or ``None``.
     """
 
     def step(k: ir.Expr) -> tirx.Stmt:
@@ -93,13 +93,13 @@ def accumulate(
                 sums, load(sums, [i, lane]) + left(i, k) * right(k, lane), [i, lane]
             ),
         )
-        return asking(ahead(k), sum_)
+        return with_prefetch(ahead(k), sum_)
 
     return loop("k", extent, step)
 
 
-def asking(element: ir.Expr | None, stmt: tirx.Stmt) -> tirx.Stmt:
-    """Ask the level-2 cache for an element of what comes next, then go on."""
+def with_prefetch(element: ir.Expr | None, stmt: tirx.Stmt) -> tirx.Stmt:
+    """Prefetch an element into the level-2 cache before a statement."""
     return stmt if element is None else sequence([prefetch(element, level=2), stmt])
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from tvm import ir
 
-from ..ecg.intrinsic import call_name
-from ..fusion.expressions import loads, variables
-from ..fusion.program import Axis, Stage
+from ..core.expressions import call_name, loads, variables
+from ..core.loops import constant, find
+from ..program.stage import Axis, Stage
 from .address import known_step
 from .estimate import points, terms
-from .loops import constant, find
 
 # In operations of all vector units, which is how claims count: measured with transposes of 37,000
 # to 300,000 elements on two AVX-512 cores.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..ecg.intrinsic import call_name
+from ..core.expressions import call_name
+from ..core.loops import find
 from .expressions import contains, variables_of
-from .loops import find
 from .vector_functions import erf, exp, log, sigmoid, tanh
 from .vector_trigonometry import acos, asin, atan, cos, sin
 

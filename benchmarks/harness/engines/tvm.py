@@ -13,8 +13,8 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 import tvm_fusion
+from tvm_fusion.deploy.count import count_stock
 from tvm_fusion.device import parse
-from tvm_fusion.report.count import count_stock
 
 from . import Job, Prepared
 

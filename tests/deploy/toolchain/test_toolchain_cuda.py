@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from device_code import cuda_archs, fat_binary_kinds
 
-from tvm_fusion import _tvm_cuda
+from tvm_fusion._tvm import cuda as tvm_cuda
 from tvm_fusion.deploy.toolchain import cuda, nvcc, nvrtc, toolchain
 from tvm_fusion.deploy.toolchain.host import find_compiler
 from tvm_fusion.device import parse
@@ -166,10 +166,10 @@ def test_a_missing_runtime_library_is_named(monkeypatch):
     def missing(name, *_):
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(_tvm_cuda.ctypes, "CDLL", missing)
-    monkeypatch.setattr(_tvm_cuda, "find_cuda_file", lambda name: None)
+    monkeypatch.setattr(tvm_cuda.ctypes, "CDLL", missing)
+    monkeypatch.setattr(tvm_cuda, "find_cuda_file", lambda name: None)
     with pytest.raises(UserError, match=r"libcudart\.so\.13 was not found.*tvm_fusion\[cuda\]"):
-        _tvm_cuda.load_cudart()
+        tvm_cuda.load_cudart()
 
 
 def _undefined_driver_symbols():
@@ -182,7 +182,7 @@ def _undefined_driver_symbols():
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="nm was not found")
 def test_the_stand_in_has_every_symbol_that_tvm_takes_from_the_driver():
-    assert _undefined_driver_symbols() <= set(_tvm_cuda.DRIVER_SYMBOLS)
+    assert _undefined_driver_symbols() <= set(tvm_cuda.DRIVER_SYMBOLS)
 
 
 _ORDERS = {
@@ -192,17 +192,17 @@ _ORDERS = {
 
 
 @pytest.mark.skipif(
-    _tvm_cuda.find_cuda_file("lib/libcudart.so.13") is None, reason="libcudart.so.13 was not found"
+    tvm_cuda.find_cuda_file("lib/libcudart.so.13") is None, reason="libcudart.so.13 was not found"
 )
 @pytest.mark.parametrize("order", _ORDERS)
 def test_the_runtime_loads_without_a_driver_in_either_order(order):
     program = f"""
-from tvm_fusion._tvm_cuda import cuda_runtime_registered, load_cuda_runtime
+from tvm_fusion._tvm.cuda import cuda_runtime_registered, load_cuda_runtime
 from tvm_fusion.device import cuda_devices
 {_ORDERS[order]}
 devices = cuda_devices()
 if 'tvm' in globals() and not devices and cuda_runtime_registered():
-    raise SystemExit("TVM loads its CUDA runtime without a driver: _tvm_cuda is not needed")
+    raise SystemExit("TVM loads its CUDA runtime without a driver: cuda is not needed")
 load_cuda_runtime({find_compiler()!r})
 assert cuda_runtime_registered()
 assert cuda_devices() == devices, "the stand-in must not look like a device"

@@ -14,7 +14,7 @@ from tvm import relax
 from tvm_fusion.deploy.toolchain import rocm, toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.rows.template import Rows
 from tvm_fusion.schedule.single.template import Single
@@ -65,10 +65,10 @@ CASES = {
     "vectors": (Elementwise(True), [tensor("x", 512, 1024, **HALF)], gates, False),
     "tiles": (Elementwise(True), [tensor("x", 512, 1024, **HALF)], transposed, True),
     "shifted tiles": (Elementwise(True), [tensor("x", 1001, 513, **HALF)], transposed, True),
-    "product of a row": (Contraction(True), products(1, 1024, 2048), biased_product, True),
-    "product of few rows": (Contraction(True), products(7, 1001, 264), biased_product, True),
-    "product of most rows": (Contraction(True), products(16, 768, 768), biased_product, True),
-    "product in tiles": (Contraction(True), products(512, 256, 512), biased_product, True),
+    "product of a row": (GpuContraction(), products(1, 1024, 2048), biased_product, True),
+    "product of few rows": (GpuContraction(), products(7, 1001, 264), biased_product, True),
+    "product of most rows": (GpuContraction(), products(16, 768, 768), biased_product, True),
+    "product in tiles": (GpuContraction(), products(512, 256, 512), biased_product, True),
     "attention": (
         Attention(True), [tensor(n, 2, 4, 130, 64, **HALF) for n in "qkv"], attention, True,
     ),

@@ -8,8 +8,8 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+from tvm_fusion.core.evaluate import evaluate
 from tvm_fusion.frontend.normalize import FoldConstants
-from tvm_fusion.frontend.normalize.evaluate import evaluate
 
 F32 = "float32"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.fusion.case import compile_case
 from benchmarks.markdown import table
+from tvm_fusion.deploy.count import Count, count_stock
 from tvm_fusion.device import parse
-from tvm_fusion.report.count import Count, count_stock
 
 from .row import CPU, GPU, TARGETS, Example, N, Row
 from .rows import ROWS

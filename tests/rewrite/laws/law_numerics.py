@@ -17,7 +17,7 @@ from law_cases import parse
 from law_convolutions import convolve
 from tvm import relax, tirx
 
-from tvm_fusion.frontend.normalize.evaluate import evaluate_exactly, numpy_dtype
+from tvm_fusion.core.evaluate import evaluate_exactly, numpy_dtype
 from tvm_fusion.rewrite.head import Head, Heads, is_tensor
 from tvm_fusion.rewrite.terms import Term, subterms
 

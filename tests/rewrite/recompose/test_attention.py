@@ -9,8 +9,8 @@ import tvm
 from attention_variants import VARIANTS, Variant, build, inputs, reference
 from tvm import relax
 
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
 from tvm_fusion.fusion.estimate import RegionCost
 from tvm_fusion.rewrite.recompose.attention import Attention
 from tvm_fusion.rewrite.recompose.price import Pricer

@@ -9,13 +9,13 @@ from tvm.target import Target
 from written import Agreeable, cleaned, const, module, op, tensor
 
 from tvm_fusion import transform
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core import templates
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.fusion.estimate import RegionCost
 from tvm_fusion.rewrite.recompose import price as pricing
-from tvm_fusion.rewrite.recompose.kinds import KINDS, kinds
+from tvm_fusion.rewrite.recompose.patterns import PATTERNS, patterns
 from tvm_fusion.rewrite.recompose.price import Price
 from tvm_fusion.rewrite.recompose.recompose import recompose
-from tvm_fusion.schedule import templates
 
 CPU = Target("llvm")
 X, V = tensor(5, 37), tensor(37)
@@ -49,8 +49,8 @@ def test_the_planner_finds_the_operator_no_dearer():
 
 
 def test_without_a_template_that_claims_it_the_written_out_form_stays(monkeypatch):
-    without_rows = tuple(t for t in templates._CPU if t.name != "rows")
-    monkeypatch.setattr(templates, "_CPU", without_rows)
+    without_rows = tuple(t for t in templates._built_in["cpu"] if t.name != "rows")
+    monkeypatch.setitem(templates._built_in, "cpu", without_rows)
     mod = cleaned(module(rms_norm, X, V))
     after, (decision,) = run(mod)
     assert_structural_equal(after, mod)
@@ -80,13 +80,13 @@ def test_kernels_and_bytes_come_first(after, is_dearer):
 
 def test_a_dearer_operator_is_refused():
     class Expensive(Agreeable):
-        def price(self, kind, view, root, found):
+        def price(self, pattern, view, root, found):
             return Price(cost(), cost(us=9.0, kernels=3), True)
 
     mod = cleaned(module(silu, X))
-    (kind,) = (k for k in KINDS if k.name == "silu")
+    (pattern,) = (k for k in PATTERNS if k.name == "silu")
     with recording() as log:
-        assert recompose(mod, mod["main"], kind, Expensive()).same_as(mod["main"])
+        assert recompose(mod, mod["main"], pattern, Expensive()).same_as(mod["main"])
     assert [(d.verdict, d.code) for d in log] == [("refused", "dearer")]
     assert "9.0 us in 3 kernels instead of 1.0 us in 1" in log[0].sentence
 
@@ -110,19 +110,19 @@ def test_equal_operators_are_priced_once(monkeypatch):
 
 
 def test_names_are_unique_and_each_can_be_switched_off():
-    names = [kind.name for kind in KINDS]
+    names = [pattern.name for pattern in PATTERNS]
     assert len(set(names)) == len(names)
-    assert all(name not in {k.name for k in kinds([name])} for name in names)
+    assert all(name not in {k.name for k in patterns([name])} for name in names)
     mod = cleaned(module(silu, X))
     after, log = run(mod, without=["silu"])
     assert after.same_as(mod)
     assert not log
 
 
-def test_every_kind_has_its_equation():
-    for kind in KINDS:
-        assert kind.__doc__.startswith("``")
-        assert "=" in kind.__doc__.splitlines()[0]
+def test_every_pattern_has_its_equation():
+    for pattern in PATTERNS:
+        assert pattern.__doc__.startswith("``")
+        assert "=" in pattern.__doc__.splitlines()[0]
 
 
 def test_nothing_to_find_is_the_same_module():

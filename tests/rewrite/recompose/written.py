@@ -4,9 +4,9 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.fusion.estimate import RegionCost
-from tvm_fusion.rewrite.recompose.kinds import kinds
+from tvm_fusion.rewrite.recompose.patterns import patterns
 from tvm_fusion.rewrite.recompose.price import Price
 from tvm_fusion.rewrite.recompose.recompose import recompose
 
@@ -48,7 +48,7 @@ def cleaned(mod):
 class Agreeable:
     """A planner who takes everything, and at once."""
 
-    def price(self, kind, view, root, found):
+    def price(self, pattern, view, root, found):
         free = RegionCost(0.0, 0, 1, 0, 1)
         return Price(free, free, True)
 
@@ -58,8 +58,8 @@ def recomposed(mod, without=()):
     mod = cleaned(mod)
     func = mod["main"]
     with recording() as log:
-        for kind in kinds(without):
-            func = recompose(mod, func, kind, Agreeable())
+        for pattern in patterns(without):
+            func = recompose(mod, func, pattern, Agreeable())
     mod.update_func(mod.get_global_var("main"), func)
     relax.analysis.well_formed(mod)  # raises
     return mod, log

@@ -5,8 +5,8 @@ from attention_graphs import attention, number, scaled, tensors
 from group_kernels import CPU, CUDA, group, tensor
 from tvm import relax, tirx
 
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
 

@@ -8,8 +8,10 @@ from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, te
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax, tirx
 
-from tvm_fusion.fusion.decisions import recording
-from tvm_fusion.schedule.contraction.template import DEAR_PROLOGUE, Contraction
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.schedule.contraction.template import RECOMPUTE_FACTOR
+from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 
 op = relax.op
 n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
@@ -17,7 +19,7 @@ SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
 
 
 def template(spec):
-    return Contraction(spec is CUDA)
+    return GpuContraction() if spec is CUDA else CpuContraction()
 
 
 def convolve(x, w, stride=1, pad=0, dilation=1, groups=1):
@@ -227,8 +229,8 @@ KEYS = [tensor("q", 3, 37, 16), tensor("k", 3, 19, 16)]
 def test_reading_across_is_dear_on_a_cpu():
     members = group(KEYS, transposed_keys)
     plain = sum(op.flops for op in members.members)
-    assert Contraction(False).claim(members, CPU.device).flops >= DEAR_PROLOGUE * plain
-    assert Contraction(True).claim(members, CUDA.device).flops == plain
+    assert CpuContraction().claim(members, CPU.device).flops >= RECOMPUTE_FACTOR * plain
+    assert GpuContraction().claim(members, CUDA.device).flops == plain
 
 
 @SPECS
@@ -245,7 +247,7 @@ def test_a_dear_prologue_counts(spec):
         return op.matmul(emit(op.nn.gelu(x)), w)
 
     claim = template(spec).claim(group(params, body, spec), spec.device)
-    assert claim.flops >= DEAR_PROLOGUE * 2 * 33 * 64 * 96
+    assert claim.flops >= RECOMPUTE_FACTOR * 2 * 33 * 64 * 96
     gelu = np.vectorize(lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2))))
     check(template(spec), params, body, lambda x, w: [gelu(x) @ w], spec)
 
@@ -255,7 +257,7 @@ def test_result_read_elsewhere_is_refused():
         [tensor("x", 32, 32), tensor("w", 32, 32)],
         lambda emit, x, w: (lambda p: op.add(p, emit(op.permute_dims(p))))(emit(op.matmul(x, w))),
     )
-    assert Contraction(False).claim(members, CPU.device).code == "epilogue_elsewhere"
+    assert CpuContraction().claim(members, CPU.device).code == "epilogue_elsewhere"
 
 
 def test_unrelated_result_is_refused():
@@ -263,7 +265,7 @@ def test_unrelated_result_is_refused():
         [tensor("x", 32, 32), tensor("w", 32, 32)],
         lambda emit, x, w: [op.matmul(x, w), op.exp(x)],
     )
-    assert Contraction(False).claim(members, CPU.device).code == "unrelated_output"
+    assert CpuContraction().claim(members, CPU.device).code == "unrelated_output"
 
 
 def test_two_reductions_are_refused():
@@ -271,18 +273,18 @@ def test_two_reductions_are_refused():
         [tensor("x", 32, 32), tensor("w", 32, 32)],
         lambda emit, x, w: op.sum(emit(op.matmul(x, w)), 1),
     )
-    assert Contraction(False).claim(members, CPU.device).code == "not_mine"
+    assert CpuContraction().claim(members, CPU.device).code == "not_mine"
 
 
 @pytest.mark.parametrize("function", [lambda x: op.sum(x, 1), lambda x: op.max(x, 1)])
 def test_other_reductions_are_not_contractions(function):
     members = group([tensor("x", 8, 16)], lambda emit, x: function(x))
-    assert Contraction(True).claim(members, CUDA.device).code == "not_mine"
+    assert GpuContraction().claim(members, CUDA.device).code == "not_mine"
 
 
 def test_cpu_tiles_fill_the_registers():
     members = group([tensor("x", 64, 64), tensor("w", 64, 64)], lambda emit, x, w: op.matmul(x, w))
-    text = kernel(Contraction(False), members, CPU)[1].script()
+    text = kernel(CpuContraction(), members, CPU)[1].script()
     assert "T.parallel" in text
     assert "T.vectorized" in text
     assert 'scope="local"' in text
@@ -292,14 +294,14 @@ def test_gpu_tiles_share_operands():
     """A plain product takes a tiled schedule, and says nothing; a depthwise one plain sums."""
     with recording() as decisions:
         params, body, _ = CASES["three results of one product"]
-        text = kernel(Contraction(True), group(params, body, CUDA), CUDA)[1].script()
+        text = kernel(GpuContraction(), group(params, body, CUDA), CUDA)[1].script()
     assert 'scope="shared"' in text
     assert decisions == []
     params, body, _ = CASES["depthwise"]
-    text = kernel(Contraction(True), group(params, body, CUDA), CUDA)[1].script()
+    text = kernel(GpuContraction(), group(params, body, CUDA), CUDA)[1].script()
     assert 'scope="shared"' not in text
 
 
 @pytest.mark.cuda_toolchain
 def test_cuda_compiles():
-    assert compiles_for_cuda(Contraction(True), CASES)
+    assert compiles_for_cuda(GpuContraction(), CASES)

@@ -11,7 +11,7 @@ from group_kernels import CPU, check, group, kernel, tensor
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 
 op = relax.op
 m, n, k = (tirx.Var(name, "int64") for name in "mnk")
@@ -88,7 +88,7 @@ SHAPES = {
 def test_shapes(case):
     x, w = SHAPES[case]
     params = [tensor("x", *x, dtype="int8"), tensor("w", *w, dtype="int8")]
-    claim, _ = check(Contraction(False), params, matmul, lambda x, w: [exact(x, w)], CPU, 0)
+    claim, _ = check(CpuContraction(), params, matmul, lambda x, w: [exact(x, w)], CPU, 0)
     assert claim.launches == 1
 
 
@@ -108,9 +108,9 @@ def test_casts_before_and_scales_after():
     def reference(x, w, scale):
         return [np.maximum(exact(x, w) * scale, 0)]
 
-    check(Contraction(False), params, body, reference, CPU)
+    check(CpuContraction(), params, body, reference, CPU)
     members = group(params, body, VNNI)
-    assert "vpdpbusd" in assembly(kernel(Contraction(False), members, VNNI)[1], VNNI)
+    assert "vpdpbusd" in assembly(kernel(CpuContraction(), members, VNNI)[1], VNNI)
 
 
 def test_a_cast_that_changes_values_stays():
@@ -124,7 +124,7 @@ def test_a_cast_that_changes_values_stays():
     def reference(x, w):
         return [exact(x.astype("uint8"), w)]
 
-    check(Contraction(False), params, body, reference, CPU, 0)
+    check(CpuContraction(), params, body, reference, CPU, 0)
 
 
 VNNI = parse("cpu:cascadelake")
@@ -148,7 +148,7 @@ def test_instructions(name):
     """The innermost loop stores nothing; targets without the instruction do without."""
     spec = parse(name)
     params = [tensor("x", 60, 64, dtype="uint8"), tensor("w", 64, 192, dtype="int8")]
-    text = assembly(kernel(Contraction(False), group(params, matmul, spec), spec)[1], spec)
+    text = assembly(kernel(CpuContraction(), group(params, matmul, spec), spec)[1], spec)
     if INSTRUCTIONS[name] is None:
         assert "vpdpbusd" not in text
         return
@@ -183,7 +183,7 @@ def test_pairs_of_bfloat16(terms, is_constant):
 def pairs(name):
     spec = parse(name)
     params = [tensor("x", 60, 64, dtype="bfloat16"), tensor("w", 64, 192, dtype="bfloat16")]
-    func = kernel(Contraction(False), group(params, halves, spec), spec)[1]
+    func = kernel(CpuContraction(), group(params, halves, spec), spec)[1]
     return func.with_attr("global_symbol", "main"), spec
 
 

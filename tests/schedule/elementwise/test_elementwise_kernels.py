@@ -22,11 +22,11 @@ from group_kernels import (
 )
 from tvm import ir, relax, tirx
 
+from tvm_fusion.core.loops import find, index, simplified, substitute
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.deploy.toolchain import rocm, toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.elementwise.template import Elementwise
-from tvm_fusion.schedule.loops import find, index, simplified, substitute
-from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
 n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")

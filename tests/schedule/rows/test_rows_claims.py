@@ -7,8 +7,8 @@ from tvm.ir.transform import Sequential
 
 from benchmarks.broken_claims import broken_claims
 from tvm_fusion import pipeline, transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.fusion.decisions import recording
 
 op = relax.op
 GPUS = ("cuda:sm_90", "rocm:gfx942")

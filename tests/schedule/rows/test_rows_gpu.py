@@ -12,10 +12,10 @@ from row_checks import check, gpu_target, serial
 from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
 from tvm import relax, s_tir, tirx
 
+from tvm_fusion.deploy.count import count
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import STAGES
-from tvm_fusion.report.count import count
-from tvm_fusion.schedule.gpu import check_gpu
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.rows import estimate_rows_gpu, schedule_rows_gpu
 
 

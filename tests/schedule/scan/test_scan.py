@@ -6,9 +6,9 @@ from group_kernels import CPU, CUDA, arrays, check, group, kernel, run, serial, 
 from tvm import relax, tirx
 
 import tvm_fusion
-from tvm_fusion.schedule.loops import find
+from tvm_fusion.core.loops import find
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.scan.template import PrefixSum
-from tvm_fusion.schedule.template import Refusal
 
 op = relax.op
 specs = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])

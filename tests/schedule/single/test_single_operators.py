@@ -5,9 +5,9 @@ import pytest
 from group_kernels import CPU, CUDA, arrays, close, group, kernel, run, tensor
 from tvm import relax
 
-from tvm_fusion.fusion.decisions import recording
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.single.template import Single
-from tvm_fusion.schedule.template import Claim
 
 op = relax.op
 SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..._tvm_cuda import load_cuda_runtime
+from ..._tvm.cuda import load_cuda_runtime
 from ...errors import UserError
 from .host import require_compiler
 from .nvcc import compile_with_nvcc, find_nvcc, nvcc_architectures

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..._tvm_cuda import find_cuda_file
+from ..._tvm.cuda import find_cuda_file
 
 
 def find_nvcc() -> str | None:

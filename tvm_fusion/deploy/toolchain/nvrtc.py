@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from ..._tvm_cuda import find_cuda_file
+from ..._tvm.cuda import find_cuda_file
 
 _NVRTC = "lib/libnvrtc.so.13"
 _NVFATBIN = "lib/libnvfatbin.so.13"

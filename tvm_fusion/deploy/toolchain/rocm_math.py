@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..._tvm_errors import register_errors
+from ..._tvm.errors import register_errors
 from ...errors import UserError
 
 INSTALL_OCML = "apt-get install -y rocm-device-libs"

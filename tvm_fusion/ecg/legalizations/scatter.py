@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from tvm import ir, relax, te, tirx
 from tvm.target import Target
 
-from ..._tvm_buffer import declare
+from ..._tvm.buffer import declare
 
 NAME = "relax.scatter_nd"
 WIDTHS = (256, 128, 64)  # columns of a task; narrower ones are not worth a task

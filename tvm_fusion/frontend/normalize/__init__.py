@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from ...foreign import on_ours
+from ...core.untouched import on_rewritable
 from .apply_ranges import ApplyRanges
 from .boolean_arithmetic import BooleanArithmetic
 from .clamp_take import ClampTake
@@ -76,7 +76,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             ExpandPower(),
             BooleanArithmetic(),
             # An output that became an alias of the binding before it takes that binding's place.
-            on_ours(relax.transform.CanonicalizeBindings()),
+            on_rewritable(relax.transform.CanonicalizeBindings()),
         ],
         name="NormalizeImport",
     )

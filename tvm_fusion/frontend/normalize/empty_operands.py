@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from ...core.evaluate import numpy_dtype
 from ...errors import UserError
 from ..dtypes import dtype_of
-from .evaluate import numpy_dtype
 
 # Elements are read, but there are none; numpy and PyTorch refuse these, too.
 _READS = frozenset(

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ...foreign import is_ours
+from ...core.untouched import is_rewritable
 
 #: A rule takes a value whose operands are rewritten already, and returns its replacement or None.
 Rule = Callable[[Any, "Scope"], Any]
@@ -122,7 +122,7 @@ def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
     """
     result = mod
     for gvar, func in mod.functions.items():
-        if not is_ours(func):
+        if not is_rewritable(func):
             continue
         rewriter = _Rewriter(mod, func, rule)
         new = rewriter.visit_expr(func)

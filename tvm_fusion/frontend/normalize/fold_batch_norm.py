@@ -9,8 +9,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...core.weight_names import derived
 from ..dtypes import dtype_of
-from ..weights import derived
 from .engine import Scope, rewrite
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
@@ -31,7 +31,7 @@ class FoldBatchNorm:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Fold in every function that is ours."""
+        """Fold in every rewritable function."""
         return rewrite(mod, _fold)
 
 
@@ -134,7 +134,7 @@ def _by_operators(norm: relax.Call, axis: int, scope: Scope) -> Any:
 
 
 def _const(array: np.ndarray, dtype: str, source: Any) -> GenericConst:
-    from .evaluate import numpy_dtype
+    from ...core.evaluate import numpy_dtype
 
     const = relax.const(np.ascontiguousarray(array.astype(numpy_dtype(dtype))), dtype)
     return const if source is None else derived(const, "batch_norm", [source])

@@ -11,11 +11,11 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...foreign import is_ours
+from ...core.evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
+from ...core.untouched import is_rewritable
+from ...core.weight_names import derived
 from ..dtypes import dtype_of
-from ..weights import derived
 from .engine import Scope, op_name, rewrite
-from .evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
 
 #: A result may be that many bytes larger than the constants that it replaces.
 GROWTH_LIMIT = 1 << 20
@@ -31,7 +31,7 @@ class FoldConstants:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Fold in every function that is ours."""
+        """Fold in every rewritable function."""
         readers = _readers(mod)
         folded: dict[tuple, GenericConst] = {}
 
@@ -71,7 +71,7 @@ def _readers(mod: tvm.IRModule) -> dict[int, set[tuple]]:
                 readers[hash(const)].add(_key(expr))
 
     for func in mod.functions.values():
-        if is_ours(func):
+        if is_rewritable(func):
             relax.analysis.post_order_visit(func, visit)
     return readers
 

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-from ...foreign import is_lowered, is_ours, is_scheduled
+from ...core.untouched import is_lowered, is_rewritable, is_scheduled
 from .empty_operands import fields, has_zero, result_of_empty
 from .engine import Scope, op_name, rewrite
 
@@ -39,8 +39,8 @@ class FoldZeroExtents:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
-        functions = [func for func in mod.functions.values() if is_ours(func)]
+        """Rewrite every rewritable function."""
+        functions = [func for func in mod.functions.values() if is_rewritable(func)]
         return rewrite(mod, partial(_fold, mod)) if any(map(_meets_zero, functions)) else mod
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ...core.untouched import is_rewritable
 from ...errors import UserError
-from ...foreign import is_ours
 
 
 @tvm.transform.module_pass(opt_level=0, name="LiftFunctions")
@@ -17,7 +17,7 @@ class LiftFunctions:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Lift the functions inside our functions; one that captures variables is refused."""
-        has_local = any(is_ours(func) and _has_local(func) for func in mod.functions.values())
+        has_local = any(is_rewritable(func) and _has_local(func) for func in mod.functions.values())
         return relax.transform.LambdaLift()(mod) if has_local else mod
 
 

@@ -27,7 +27,7 @@ class RecoverClip:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours; drop PrimFuncs that are no longer called."""
+        """Rewrite every rewritable function; drop PrimFuncs that are no longer called."""
         limits = {
             gvar.name_hint: limit
             for gvar, func in mod.functions.items()

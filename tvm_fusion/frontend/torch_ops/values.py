@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax
 
-from ...fusion.decisions import Decision, record
+from ...core.decisions import Decision, record
 from ..registry import Unsupported
 from .call import Call
 from .registry import register

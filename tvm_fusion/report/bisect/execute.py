@@ -10,13 +10,13 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..._tvm import PIPELINE
+from ..._tvm.versions import PIPELINE
+from ...core.decisions import recording
 from ...deploy import arguments
 from ...deploy.tensors import to_numpy, to_tensor
 from ...deploy.toolchain import toolchain
 from ...device import TargetSpec
 from ...errors import UserError
-from ...fusion.decisions import recording
 from ..planned import PlannedModel, Plans
 
 _DEVICES = {"llvm": "cpu", "cuda": "cuda", "rocm": "rocm"}

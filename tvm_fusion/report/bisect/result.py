@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ...fusion.decisions import Decision
+from ...core.decisions import Decision
 from ..explain import Member
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...schedule.template import Claim
+from ...core.template import Claim
 from ..explain import Member
 from ..explain.run import member_of
 from ..planned import PlannedModel

@@ -11,13 +11,13 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
+from ...core.template import Claim, Refusal
 from ...deploy.tensors import to_tensor
 from ...ecg.graph import Graph
 from ...ecg.work import at
-from ...fusion.group import Group
 from ...fusion.plan import Plan
-from ...fusion.primitive import primitive_function
-from ...schedule.template import Claim, Refusal
+from ...program.group import Group
+from ...program.primitive import primitive_function
 from ..planned import PlannedModel
 from .delta import smallest_failing
 from .execute import build, check_inputs, check_runnable, device_of, median_us, tensors

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from ...core.template import Claim, Refusal
 from ...ecg.operator import Operator
 from ...fusion.claims import ClaimBook
 from ...fusion.cost import CostModel
-from ...fusion.group import Group
 from ...fusion.plan import Plan
 from ...fusion.views import is_view
-from ...schedule.template import Claim, Refusal
+from ...program.group import Group
 from ..explain.run import member_of
 from ..planned import PlannedModel, Plans
 from .result import FusedGroup
@@ -31,7 +31,7 @@ class Variants:
     """
 
     def __init__(self, planned: PlannedModel) -> None:
-        from ...schedule.templates import templates
+        from ...core.templates import templates
 
         device = planned.spec.device
         asked = templates(planned.spec.tvm_target())

@@ -1,6 +1,7 @@
 """Why a model's kernels are what they are: groups, edges not fused, counts against stock TVM."""
 
-from .result import Edge, Explanation, Group, Member
+from .parts import Edge, Group, Member
+from .result import Explanation
 from .rewriting import Rewriting
 from .run import explain
 

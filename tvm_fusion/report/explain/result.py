@@ -10,138 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
+from ...core.decisions import Decision
 from ...errors import UserError
-from ...fusion.decisions import Decision
+from .parts import Counts, Edge, Group, Member, edge_from_json, edge_to_json, group_from_json
 from .rewriting import Rewriting
+from .text import show
 
 _WIDTH = 100  # of str(), which knows no terminal
 _LISTED = 40  # names in a sentence
-
-
-@dataclass(frozen=True)
-class Member:
-    """One operator.
-
-    Attributes
-    ----------
-    variable : str
-        What it is bound to in the module.
-    operator : str
-        Relax name, such as ``relax.nn.softmax``; of custom TensorIR the PrimFunc's name.
-    title : str
-        The same, short.
-    type : str
-        Its class, such as ``One-to-One``.
-    """
-
-    variable: str
-    operator: str
-    title: str
-    type: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What a user may call it."""
-        return self.variable, self.operator, self.title
-
-
-@dataclass(frozen=True)
-class Group:
-    """Operators that share kernels, and what these are expected to cost.
-
-    Attributes
-    ----------
-    function : str
-        The Relax function that they are in.
-    members : tuple of Member
-        In order.
-    type : str
-        The most complex of their classes.
-    template : str
-        Which one makes the kernels.
-    launches : int
-        Kernels that it promises.
-    bytes, hidden_bytes : int
-        Memory traffic; results that no longer reach memory.
-    flops : int
-        Arithmetic operations, recomputation included.
-    us : float
-        Expected microseconds.
-    source : str
-        ``measured`` or ``roofline``.
-    """
-
-    function: str
-    members: tuple[Member, ...]
-    type: str
-    template: str
-    launches: int
-    bytes: int
-    hidden_bytes: int
-    flops: int
-    us: float
-    source: str
-
-    @property
-    def title(self) -> str:
-        """Members' titles, such as ``matmul + add + gelu``."""
-        return " + ".join(member.title for member in self.members)
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A tensor that goes through memory between two kernels.
-
-    Attributes
-    ----------
-    function : str
-        The Relax function that it is in.
-    producer, consumer : Member
-        The operators.
-    bytes : int
-        Size of what goes from the one to the other.
-    code, sentence : str
-        Why they share no kernel: for a machine, for a reader.
-    classes : tuple of str
-        Classes of the two groups, which the mapping table combines; each is the class of its
-        fused operators together, which may be more complex than that of the operator at the edge.
-    through : tuple of Member
-        Views between the two, which need no kernel; empty as a rule.
-    """
-
-    function: str
-    producer: Member
-    consumer: Member
-    bytes: int
-    code: str
-    sentence: str
-    classes: tuple[str, ...]
-    through: tuple[Member, ...] = ()
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """Its ends and the views between them, in order."""
-        return self.producer, *self.through, self.consumer
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What one inference launches, counted in the lowered module.
-
-    Attributes
-    ----------
-    kernels, calls : int
-        Device launches (on a CPU: loop nests over full tensors); PrimFunc calls.
-    intermediate_bytes : int
-        Tensors between kernels and buffers inside PrimFuncs.
-    caveats : tuple of str
-        What the figures leave out.
-    """
-
-    kernels: int
-    calls: int
-    intermediate_bytes: int
-    caveats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -275,7 +151,7 @@ class Explanation:
             "stock_from": self.stock_from,
             "assumed_dim": self.assumed_dim,
             "groups": [{"title": g.title, **asdict(g)} for g in self.groups],
-            "refused": [_edge_to_json(e) for e in self.refused],
+            "refused": [edge_to_json(e) for e in self.refused],
             "views": [asdict(v) for v in self.views],
             "opaque": [asdict(o) for o in self.opaque],
             "fallbacks": [asdict(d) for d in self.fallbacks],
@@ -294,8 +170,8 @@ class Explanation:
             source=data["model"],
             target=data["target"],
             assumed_dim=data["assumed_dim"],
-            groups=tuple(_group_from_json(group) for group in data["groups"]),
-            refused=tuple(_edge_from_json(edge) for edge in data["refused"]),
+            groups=tuple(group_from_json(group) for group in data["groups"]),
+            refused=tuple(edge_from_json(edge) for edge in data["refused"]),
             views=tuple(Member(**view) for view in data["views"]),
             opaque=tuple(Member(**node) for node in data["opaque"]),
             fallbacks=tuple(Decision(**decision) for decision in data["fallbacks"]),
@@ -309,8 +185,6 @@ class Explanation:
 
     def show(self, console: Console | None = None) -> None:
         """Print it as tables; equal groups and equal refusals are one row each."""
-        from .text import show
-
         show(self, console or Console())
 
     def __str__(self) -> str:
@@ -331,41 +205,3 @@ def _is_named(member: Member, name: str) -> bool:
 
 def _is_called(group: Group, name: str) -> bool:
     return name == group.template or any(_is_named(member, name) for member in group.members)
-
-
-def _edge_to_json(edge: Edge) -> dict[str, Any]:
-    ends = (edge.producer, edge.consumer)
-    return {
-        "function": edge.function,
-        "producer": edge.producer.variable,
-        "consumer": edge.consumer.variable,
-        "operators": [end.operator for end in ends],
-        "titles": [end.title for end in ends],
-        "types": [end.type for end in ends],
-        "classes": list(edge.classes),
-        "through": [asdict(view) for view in edge.through],
-        "bytes": edge.bytes,
-        "code": edge.code,
-        "sentence": edge.sentence,
-    }
-
-
-def _edge_from_json(data: dict[str, Any]) -> Edge:
-    variables = (data["producer"], data["consumer"])
-    columns = zip(variables, data["operators"], data["titles"], data["types"], strict=True)
-    producer, consumer = (Member(*column) for column in columns)
-    return Edge(
-        data["function"],
-        producer,
-        consumer,
-        data["bytes"],
-        data["code"],
-        data["sentence"],
-        tuple(data["classes"]),
-        tuple(Member(**view) for view in data["through"]),
-    )
-
-
-def _group_from_json(data: dict[str, Any]) -> Group:
-    fields = {key: value for key, value in data.items() if key != "title"}
-    return Group(**{**fields, "members": tuple(Member(**m) for m in data["members"])})

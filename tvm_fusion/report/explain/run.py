@@ -8,22 +8,23 @@ from contextlib import nullcontext
 from typing import Any
 
 from ...config import FusionConfig
+from ...core.decisions import Decision, record, recording
+from ...core.template import Claim
+from ...deploy.count import Count, count, count_stock
 from ...ecg.mapping import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
 from ...errors import reason_of
 from ...fusion.cost import CostModel
-from ...fusion.decisions import Decision, record, recording
 from ...fusion.plan import Plan
 from ...fusion.records import default_records
 from ...fusion.views import ViewPath, view_paths
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
-from ...rewrite.recompose.kinds import KINDS
-from ...schedule.template import Claim
-from ..count import Count, count, count_stock
+from ...rewrite.recompose.patterns import PATTERNS
 from ..planned import PlannedModel, plan_model
-from .result import Counts, Edge, Explanation, Group, Member
+from .parts import Counts, Edge, Group, Member
+from .result import Explanation
 from .rewriting import Rewriting
 
 
@@ -104,7 +105,11 @@ def explain(
 def _recomposed(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
     """List operators that were found in the model, with the Relax operators they are known by."""
     found = {d.consumer for d in decisions if d.code in ("recomposed", "recognised")}
-    return {kind.name: tuple(sorted(kind.anchors)) for kind in KINDS if kind.name in found}
+    return {
+        pattern.name: tuple(sorted(pattern.anchors))
+        for pattern in PATTERNS
+        if pattern.name in found
+    }
 
 
 def _rewriting(noted: Rewrites, config: FusionConfig) -> Rewriting:
@@ -182,7 +187,7 @@ def _refused(function: str, plan: Plan) -> list[Edge]:
 
 
 def _count(planned: PlannedModel, scheduled: Any) -> Counts:
-    from ..._tvm import PIPELINE
+    from ..._tvm.versions import PIPELINE
     from ...deploy.weights import MIN_BYTES, lift_constants
 
     lowered = planned.lowered(lift_constants(scheduled, MIN_BYTES).mod)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,8 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...words import counted
-from .result import Edge, Explanation, Group, Member
+from .parts import Edge, Group, Member
 from .rewriting_text import show_rewriting
+
+if TYPE_CHECKING:
+    from .result import Explanation
 
 _SHOWN = 3  # variables of equal groups, views and the like that are named one by one
 _LONG = 6  # members of a group from which on its title names a few and counts the rest

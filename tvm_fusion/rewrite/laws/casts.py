@@ -5,8 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from ...frontend.normalize.evaluate import numpy_dtype
-from ...schedule.template import Refusal
+from ...core.evaluate import numpy_dtype
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import function, tensors
 

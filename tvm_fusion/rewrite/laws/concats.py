@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tvm import relax
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..egraph import EGraph
 from ..head import Head
 from ..law import Law, Match

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ...frontend.normalize.evaluate import numpy_dtype
-from ...schedule.template import Refusal
+from ...core.evaluate import numpy_dtype
+from ...core.template import Refusal
 from ..extents import is_float
 from ..law import Law, Match
 

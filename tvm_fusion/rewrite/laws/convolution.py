@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..extents import Extent, aligned, all_same, extents, is_one, reshaped, spreads
 from ..head import Head
 from ..law import Law, Match

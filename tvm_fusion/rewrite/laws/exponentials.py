@@ -10,8 +10,8 @@ import math
 import ml_dtypes
 import numpy as np
 
-from ...frontend.normalize.evaluate import numpy_dtype
-from ...schedule.template import Refusal
+from ...core.evaluate import numpy_dtype
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, tensors
 from .conditions import OnFloats, all_of, floating, nonnegative

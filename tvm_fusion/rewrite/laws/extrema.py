@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..axes import ORDERS, renamed
 from ..extents import is_float, is_integer
 from ..law import Law, Match

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import Pattern, constants, function, tensors
 from .conditions import without_nan

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...frontend.normalize.evaluate import numpy_dtype
-from ...schedule.template import Refusal
+from ...core.evaluate import numpy_dtype
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, number, one_of, tensors
 from .conditions import without_nan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm import relax
 
+from ...core.template import Refusal
 from ...frontend.normalize.fold_constants import GROWTH_LIMIT
-from ...schedule.template import Refusal
 from ..axes import keeps_axes, permutation, reduce, reduced_axes
 from ..extents import (
     all_same,

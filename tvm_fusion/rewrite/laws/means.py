@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...frontend.normalize.evaluate import numpy_dtype
-from ...schedule.template import Refusal
+from ...core.evaluate import numpy_dtype
+from ...core.template import Refusal
 from ..axes import reduced_axes, renamed
 from ..extents import count, is_float, normal
 from ..law import Law, Match

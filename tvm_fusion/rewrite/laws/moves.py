@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..axes import permutation
 from ..extents import all_same, extents, reshaped
 from ..law import Law, Match

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..axes import LINEAR, ORDERS, keeps_axes, permutation, reduce, reduced_axes
 from ..extents import aligned, count, extents, is_integer, is_one, normal, reshaped, without_axes
 from ..law import Law, Match

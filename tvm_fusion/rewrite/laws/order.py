@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm import relax, tirx
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, one_of, tensors
 from .conditions import OnFloats, all_of, floating, nonnegative, without_nan

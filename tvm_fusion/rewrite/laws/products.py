@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, number, tensors
 from .conditions import all_of, floating, representable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..axes import LINEAR, inside, invariant, outside, reduced_axes
 from ..extents import all_same, count, extents, is_float, is_integer, magnitudes, normal
 from ..law import Law, Match

@@ -6,7 +6,7 @@ check; the other direction does.
 
 from __future__ import annotations
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import function, tensors
 from .conditions import OnFloats, all_of, floating, nonnegative

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
 from ..law import Law, Match
 from ..pattern import function, tensors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, one_of, tensors
 from .conditions import without_nan

@@ -5,7 +5,7 @@ Taking a sign away, or putting it elsewhere, is exact; but the smallest integer 
 
 from __future__ import annotations
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import function, one_of, tensors
 from .conditions import OnFloats, floating, nonnegative

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tvm import relax, tirx
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..egraph import EGraph
 from ..head import Head
 from ..law import Law, Match

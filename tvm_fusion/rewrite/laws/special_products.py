@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...schedule.template import Refusal
+from ...core.template import Refusal
 from ..axes import reduce
 from ..extents import extents, is_one
 from ..law import Law, Match

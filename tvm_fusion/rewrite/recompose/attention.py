@@ -11,13 +11,13 @@ from typing import Any
 from tvm import relax
 
 from .indices import Axis, Indices, Reading, move, place, read
-from .kind import Found, Kind, Miss, Writer
 from .mask import Mask, read_mask, simplified
+from .pattern import Match, Mismatch, Pattern, Writer
 from .scores import Step, Weights, read_scores, read_weights
 from .view import View, dtype_of, extent, known_shape
 
 
-class Attention(Kind):
+class Attention(Pattern):
     """``softmax(scale * q @ k' + mask) @ v = attention(q, k, v)``.
 
     Relax has an operator for it, which knows neither guards nor masks by position and becomes the
@@ -32,7 +32,7 @@ class Attention(Kind):
     anchors = frozenset({"nn.softmax"})
     template = "attention"
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find softmax behind one operand of a product, and a product behind softmax."""
         call = view.value(root)
         for side in (0, 1):
@@ -46,8 +46,8 @@ class Attention(Kind):
             reader = _Reader(view, root, side, weights, product, steps)
             found = reader.read()
             if isinstance(found, str):
-                return Miss(root, found)
-            return None if found is None else Found(found.leaves, found.build, str(found))
+                return Mismatch(root, found)
+            return None if found is None else Match(found.leaves, found.build, str(found))
         return None
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import relax
 
-from .kind import Found, Kind, Miss, Writer
 from .match import X, anchored, atom, candidates, is_same, over, terms, tolerance
+from .pattern import Match, Mismatch, Pattern, Writer
 from .view import View
 
 _F = atom("f")
@@ -16,19 +16,19 @@ _S = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
 
 
-class Gelu(Kind):
+class Gelu(Pattern):
     """``x / 2 * (1 + erf(x / sqrt(2))) = gelu(x)``."""
 
     name = "gelu"
     roots = frozenset({"multiply", "divide", "add"})
     anchors = frozenset({"erf"})
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find a product with the error function of one of its factors."""
         return curve(view, root, "erf", terms((math.sqrt(0.5), {X: 1})), _HALVES, relax.op.nn.gelu)
 
 
-class GeluTanh(Kind):
+class GeluTanh(Pattern):
     """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) = gelu_tanh(x)``.
 
     ``x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x^3))`` is the same.
@@ -38,7 +38,7 @@ class GeluTanh(Kind):
     roots = frozenset({"multiply", "divide", "add"})
     anchors = frozenset({"tanh", "sigmoid"})
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find a product with the hyperbolic tangent of a cubic of one of its factors."""
         cubic = terms((_S, {X: 1}), (_S * _CUBE, {X: 3}))
         found = curve(view, root, "tanh", cubic, _HALVES, relax.op.nn.gelu_tanh)
@@ -46,7 +46,7 @@ class GeluTanh(Kind):
             return found
         cubic = terms((2 * _S, {X: 1}), (2 * _S * _CUBE, {X: 3}))
         found = curve(view, root, "sigmoid", cubic, _PRODUCT, relax.op.nn.gelu_tanh)
-        return found if isinstance(found, Found) else None  # sigmoid has other uses
+        return found if isinstance(found, Match) else None  # sigmoid has other uses
 
 
 _HALVES = terms((0.5, {X: 1}), (0.5, {X: 1, _F: 1}))
@@ -55,7 +55,7 @@ _PRODUCT = terms((1.0, {X: 1, _F: 1}))
 
 def curve(
     view: View, root: relax.Var, function: str, argument: Any, result: Any, operator: Any
-) -> Found | Miss | None:
+) -> Match | Mismatch | None:
     """Find an activation that is a polynomial of ``x`` and of a function of a polynomial of ``x``.
 
     Parameters
@@ -78,10 +78,10 @@ def curve(
                 continue
             near = f
             if is_same(over(view, root, x, {"f": (f, None)}), result, tolerance(root)):
-                return Found((x,), _apply(operator, root))
+                return Match((x,), _apply(operator, root))
         if near is None:
-            return Miss(f, f"the argument of {function} is another one")
-    return Miss(near, f"{function} is combined in another way") if near is not None else None
+            return Mismatch(f, f"the argument of {function} is another one")
+    return Mismatch(near, f"{function} is combined in another way") if near is not None else None
 
 
 def _apply(operator: Any, root: relax.Var) -> Any:

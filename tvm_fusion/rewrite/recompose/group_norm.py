@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm import relax
 
-from .kind import Found, Kind, Miss, Writer
 from .layer_norm import NORM_ANCHORS, NORM_ROOTS, compose
 from .match import X, anchored, over
+from .pattern import Match, Mismatch, Pattern, Writer
 from .polynomial import Polynomial, monomial
 from .standardize import Standardized, Vector, standardized, vector
 from .view import View, dtype_of, extent, known_shape, same_extent, same_shape
@@ -18,7 +18,7 @@ from .view import View, dtype_of, extent, known_shape, same_extent, same_shape
 _CHANNEL = 1
 
 
-class GroupNorm(Kind):
+class GroupNorm(Pattern):
     """``reshape(standardize(reshape(x, [N, G, C/G * ...])), [N, C, ...]) * g + b = group_norm(x)``.
 
     ``g`` and ``b`` change with the channel, if they are there; they may be applied before the
@@ -29,7 +29,7 @@ class GroupNorm(Kind):
     roots = NORM_ROOTS | {"reshape"}
     anchors = NORM_ANCHORS
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find groups of channels that are standardized."""
         found = _grouped(view, root)
         if not isinstance(found, _Grouped):
@@ -39,7 +39,7 @@ class GroupNorm(Kind):
         return found.compose(root, relax.op.nn.group_norm, num_groups=found.groups)
 
 
-class InstanceNorm(Kind):
+class InstanceNorm(Pattern):
     """``(x - mean(x)) / sqrt(variance(x) + eps) * g + b = instance_norm(x, g, b)``, by channel.
 
     Means are over all positions of a channel, and ``g`` and ``b`` change with it; likewise through
@@ -50,14 +50,14 @@ class InstanceNorm(Kind):
     roots = NORM_ROOTS | {"reshape"}
     anchors = NORM_ANCHORS
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find channels that are standardized."""
         grouped = _grouped(view, root)
         if isinstance(grouped, _Grouped) and grouped.groups == grouped.channels:
             return grouped.compose(root, relax.op.nn.instance_norm)
         found = standardized(view, root, is_centred=True)
         if not isinstance(found, Standardized):
-            return grouped if isinstance(grouped, Miss) else None  # layer norm tells
+            return grouped if isinstance(grouped, Mismatch) else None  # layer norm tells
         own = {a for v in (found.scale, found.shift) if v for a in v.where if a is not None}
         if len(own) != 1 or own & set(found.axes):
             return None
@@ -101,7 +101,7 @@ class _Grouped:
     axes: tuple[int, ...]
     extents: list[Any]
 
-    def compose(self, root: relax.Var, operator: Any, **attributes: int) -> Found:
+    def compose(self, root: relax.Var, operator: Any, **attributes: int) -> Match:
         """Write the operator."""
         vectors = (self.scale or Vector(1.0), self.shift or Vector(0.0))
         leaves = (self.x, *(v.expr for v in vectors if v.expr is not None))
@@ -130,10 +130,10 @@ class _Grouped:
             )  # fmt: skip
             return write.like(write.emit(call), root)
 
-        return Found(leaves, build)
+        return Match(leaves, build)
 
 
-def _grouped(view: View, root: relax.Var) -> _Grouped | Miss | None:
+def _grouped(view: View, root: relax.Var) -> _Grouped | Mismatch | None:
     shape = known_shape(root) or []
     channels = extent(shape[_CHANNEL]) if len(shape) > 2 else None
     if channels is None:
@@ -149,22 +149,22 @@ def _grouped(view: View, root: relax.Var) -> _Grouped | Miss | None:
         x = _before_parting(view, inner.spread.x, shape)
         groups = _groups(known_shape(view.value(back).args[0]) or [], inner.axes, shape)
         if x is None or not groups or channels % groups:
-            return Miss(at, "its rows are no groups of channels")
+            return Mismatch(at, "its rows are no groups of channels")
         outer = _affine(view, over(view, root, back))
         if outer is None:
-            return Miss(at, "groups are combined in another way")
+            return Mismatch(at, "groups are combined in another way")
         if outer == (None, None) and (inner.scale, inner.shift) != (None, None):
             parted = known_shape(view.value(back).args[0]) or []
             axes, extents, outer = (1, 2), parted[1:3], (inner.scale, inner.shift)
             fits = len(parted) > 3 and extent(parted[1]) == groups
             if not fits or extent(parted[2]) != channels // groups:
-                return Miss(at, "scale or shift change within the channels")
+                return Mismatch(at, "scale or shift change within the channels")
         else:
             axes, extents = (_CHANNEL,), [shape[_CHANNEL]]
             if (inner.scale, inner.shift) != (None, None):
-                return Miss(at, "scale or shift are applied twice")
+                return Mismatch(at, "scale or shift are applied twice")
         if not all(v is None or v.lies_in(axes) for v in outer):
-            return Miss(at, "scale or shift change along other axes than the channel")
+            return Mismatch(at, "scale or shift change along other axes than the channel")
         return _Grouped(x, inner, groups, channels, *outer, axes, extents)
     return None
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from .kind import Found, Kind, Writer
 from .match import X, anchored, atom, candidates, is_close, over, terms, tolerance
+from .pattern import Match, Pattern, Writer
 from .polynomial import ONE
 from .view import View, dtype_of, op_name
 
@@ -16,7 +16,7 @@ _LINE = next(iter(terms((1, {X: 1}))))
 _PRODUCT = next(iter(terms((1, {X: 1, _C: 1}))))
 
 
-class HardSwish(Kind):
+class HardSwish(Pattern):
     """``x * clip(x / 6 + 1 / 2, 0, 1) = x * (clip(x + 3, 0, 6) * (1 / 6))``.
 
     Relax has no operator for it. Every way of writing it becomes the right side: the sum keeps the
@@ -27,7 +27,7 @@ class HardSwish(Kind):
     roots = frozenset({"multiply", "divide"})
     anchors = frozenset({"clip", "minimum", "maximum", "nn.relu6"})
 
-    def match(self, view: View, root: relax.Var) -> Found | None:
+    def match(self, view: View, root: relax.Var) -> Match | None:
         """Find a product with a clipped line; misses say nothing, as products have other uses."""
         for clipped in anchored(view, root, *self.anchors):
             read = _clip(view, clipped)
@@ -46,7 +46,7 @@ class HardSwish(Kind):
                 if low == 0 and all(
                     is_close(f, e, within) for f, e in zip(found, expected, strict=True)
                 ):
-                    return Found((x,), _builder(root))
+                    return Match((x,), _builder(root))
         return None
 
 

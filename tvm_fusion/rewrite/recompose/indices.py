@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from tvm import relax, sym, tirx
 
-from .kind import Writer
+from .pattern import Writer
 from .view import View, extent, known_shape, op_name, same_extent
 
 #: Indices that run along one axis, the slowest first; none along an axis of extent 1.

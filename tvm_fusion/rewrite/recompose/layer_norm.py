@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax
 
-from .kind import Found, Kind, Miss, Writer
+from .pattern import Match, Mismatch, Pattern, Writer
 from .standardize import Standardized, Vector, standardized
 from .view import View, dtype_of, known_shape
 
@@ -14,7 +14,7 @@ NORM_ROOTS = frozenset({"add", "subtract", "multiply", "divide"})
 NORM_ANCHORS = frozenset({"sqrt", "rsqrt", "power"})
 
 
-class LayerNorm(Kind):
+class LayerNorm(Pattern):
     """``(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * g + b = layer_norm(x, g, b, eps)``.
 
     With or without ``g`` and ``b``. So is the form with ``mean(x^2) - mean(x)^2`` as variance: the
@@ -25,14 +25,14 @@ class LayerNorm(Kind):
     roots = NORM_ROOTS
     anchors = NORM_ANCHORS
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find rows that are centred and divided by their deviation."""
         found = standardized(view, root, is_centred=True)
         if not isinstance(found, Standardized):
             return found
         axes = found.axes
         if not all(v is None or v.lies_in(axes) for v in (found.scale, found.shift)):
-            return Miss(found.spread.var, "scale or shift change along other axes")
+            return Mismatch(found.spread.var, "scale or shift change along other axes")
 
         def apply(x: Any, gamma: Any, beta: Any) -> relax.Call:
             return relax.op.nn.layer_norm(
@@ -43,23 +43,23 @@ class LayerNorm(Kind):
         return compose(found, root, axes, apply)
 
 
-class RMSNorm(Kind):
+class RMSNorm(Pattern):
     """``x / sqrt(mean(x^2) + eps) * g = rms_norm(x, g, eps)``, with or without ``g``."""
 
     name = "rms_norm"
     roots = NORM_ROOTS
     anchors = NORM_ANCHORS
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find rows that are divided by the root of their mean square."""
         found = standardized(view, root, is_centred=False)
         if not isinstance(found, Standardized):
             return found
         axes = found.axes
         if found.shift is not None:
-            return Miss(found.spread.var, "something is added")
+            return Mismatch(found.spread.var, "something is added")
         if found.scale is not None and not found.scale.lies_in(axes):
-            return Miss(found.spread.var, "the scale changes along other axes")
+            return Mismatch(found.spread.var, "the scale changes along other axes")
 
         def apply(x: Any, weight: Any, _: Any) -> relax.Call:
             return relax.op.nn.rms_norm(x, weight, list(axes), found.spread.epsilon)
@@ -67,7 +67,7 @@ class RMSNorm(Kind):
         return compose(found, root, axes, apply)
 
 
-def compose(found: Standardized, root: relax.Var, axes: tuple[int, ...], apply: Any) -> Found:
+def compose(found: Standardized, root: relax.Var, axes: tuple[int, ...], apply: Any) -> Match:
     """Write a norm whose scale and shift have some axes of the root.
 
     Parameters
@@ -96,4 +96,4 @@ def compose(found: Standardized, root: relax.Var, axes: tuple[int, ...], apply: 
         x = write.reshape(write.cast(x, dtype), whole)
         return write.like(write.emit(apply(x, gamma, beta)), root)
 
-    return Found(tuple(leaves), build)
+    return Match(tuple(leaves), build)

@@ -6,15 +6,15 @@ from typing import Any
 
 from tvm import relax
 
-from .kind import Found, Kind, Miss, Writer
 from .match import Axes, anchored, atom, is_same, kept, over, reduced, terms, tolerance
+from .pattern import Match, Mismatch, Pattern, Writer
 from .softmax import exponentials, shifted
 from .view import View, dtype_of
 
 _L = atom("log")
 
 
-class LogSoftmax(Kind):
+class LogSoftmax(Pattern):
     """``x - max(x) - log(sum(exp(x - max(x)), axis)) = log_softmax(x, axis)``.
 
     So are ``u - log(sum(exp(u), axis))`` of any ``u``, and ``log(softmax(x, axis))``, whose
@@ -25,7 +25,7 @@ class LogSoftmax(Kind):
     roots = frozenset({"subtract", "add", "log"})
     anchors = frozenset({"log"})
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find a logarithm of a sum of exponentials, or of softmax."""
         if view.call(root, "log") is not None:
             found = self._of_quotient(view, view.value(root).args[0])
@@ -39,9 +39,11 @@ class LogSoftmax(Kind):
             x = write.scale(write.cast(x, dtype), factor)
             return write.like(write.emit(relax.op.nn.log_softmax(x, axis)), root)
 
-        return Found((source,), build)
+        return Match((source,), build)
 
-    def _of_quotient(self, view: View, quotient: Any) -> tuple[Any, int, float, str] | Miss | None:
+    def _of_quotient(
+        self, view: View, quotient: Any
+    ) -> tuple[Any, int, float, str] | Mismatch | None:
         quotient = _uncast(view, quotient)
         softmax = view.call(quotient, "nn.softmax")
         if softmax is not None:
@@ -53,14 +55,16 @@ class LogSoftmax(Kind):
         source, factor = shifted(view, *found)
         return source, found[1], factor, dtype_of(found[0])
 
-    def _of_difference(self, view: View, root: Any) -> tuple[Any, int, float, str] | Miss | None:
+    def _of_difference(
+        self, view: View, root: Any
+    ) -> tuple[Any, int, float, str] | Mismatch | None:
         for logarithm in anchored(view, root, "log"):
             reduction = view.reduction(_uncast(view, view.value(logarithm).args[0]))
             e = None if reduction is None else _uncast(view, reduction.source)
             if reduction is None or reduction.kind != "sum" or view.call(e, "exp") is None:
                 continue
             if len(reduction.axes) != 1:
-                return Miss(logarithm, "the sum is over several axes")
+                return Mismatch(logarithm, "the sum is over several axes")
             (axis,) = reduction.axes
             argument = view.value(e).args[0]
             source, factor = shifted(view, e, axis)
@@ -71,7 +75,7 @@ class LogSoftmax(Kind):
             if expected is None or not is_same(
                 found, {**expected, **terms((-1, {_L: 1}))}, tolerance(root)
             ):
-                return Miss(
+                return Mismatch(
                     logarithm, "the logarithm of the sum is not subtracted from what was summed"
                 )
             return source, axis, factor, dtype_of(e)

@@ -10,10 +10,10 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
+from .causal_mask import CausalMask, causal_mask_of
 from .indices import Axis, Indices, place, read
-from .kind import Writer
+from .pattern import Writer
 from .scores import Step
-from .triangle import Triangle, triangle_of
 from .view import View, dtype_of, known_shape
 
 _LARGEST = 1 << 24  # elements of a constant that is looked through
@@ -29,7 +29,7 @@ class Mask:
         A tensor; None where positions say all, or nothing happens at all.
     own : tuple of Axis
         Indices along its axes.
-    triangle : Triangle or None
+    causal : CausalMask or None
         Positions that it lets through.
     rows, keys : Axis
         Indices of the positions.
@@ -37,25 +37,25 @@ class Mask:
 
     source: Any
     own: tuple[Axis, ...]
-    triangle: Triangle | None = None
+    causal: CausalMask | None = None
     rows: Axis = ()
     keys: Axis = ()
 
     @property
     def is_causal(self) -> bool:
         """Whether no query sees a later key."""
-        return self.triangle is not None
+        return self.causal is not None
 
     @property
     def is_nothing(self) -> bool:
         """Whether the step leaves all scores as they are."""
-        return self.source is None and self.triangle is None
+        return self.source is None and self.causal is None
 
     def describe(self, step: Step) -> str:
         """Name the kind of mask for a record."""
         if self.is_nothing:
             return "nothing"
-        if self.triangle is not None:
+        if self.causal is not None:
             return "by position"
         kind = {"add": "added", "where": "boolean"}.get(step.kind, step.kind)
         name = getattr(self.source, "name", "constant")
@@ -73,20 +73,18 @@ class Mask:
         """Write the step on scores, over whose axes run the indices of ``layout``."""
         if self.is_nothing:
             return scores
-        if self.triangle is None:
+        if self.causal is None:
             other = place(write, other, self.own, layout, indices)
             if step.kind == "where":
                 return self._choose(write, scores, other, step.number, step.keeps)
             return write.emit(getattr(relax.op, step.kind)(scores, other))
         seen = self._seen(write, layout, indices)
-        triangle = self.triangle
+        causal = self.causal
         if step.kind == "where":
-            return self._choose(
-                write, scores, seen, step.number, bool(triangle.inside) == step.keeps
-            )
-        if np.isneginf(triangle.outside):
-            return self._choose(write, scores, seen, triangle.outside, True)
-        pair = (relax.const(x, dtype_of(scores)) for x in (triangle.inside, triangle.outside))
+            return self._choose(write, scores, seen, step.number, bool(causal.inside) == step.keeps)
+        if np.isneginf(causal.outside):
+            return self._choose(write, scores, seen, causal.outside, True)
+        pair = (relax.const(x, dtype_of(scores)) for x in (causal.inside, causal.outside))
         added = write.emit(relax.op.where(seen, *pair))
         return write.emit(relax.op.add(scores, added))
 
@@ -99,7 +97,7 @@ class Mask:
 
     def _seen(self, write: Writer, layout: Sequence[Axis], indices: Indices) -> Any:
         """Compare the positions of keys with those of queries."""
-        offset = self.triangle.offset if self.triangle is not None else 0
+        offset = self.causal.offset if self.causal is not None else 0
         positions = []
         for axis in (self.keys, self.rows):
             size = indices.size(axis)
@@ -134,7 +132,7 @@ def simplified(
         return mask
     order = [next((a for a, x in enumerate(mask.own) if indices.resolve(x) == i), -1)
              for i in (rows, keys)]  # fmt: skip
-    found = triangle_of(view, mask.source, order[0], order[1]) if min(order) >= 0 else None
+    found = causal_mask_of(view, mask.source, order[0], order[1]) if min(order) >= 0 else None
     if found is None or found.inside != (neutral if step.kind != "where" else found.inside):
         return mask
     if step.kind == "where" and {found.inside, found.outside} != {0.0, 1.0}:

@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax
 
-from .kind import Found, Kind, Writer
 from .match import X, anchored, atom, candidates, is_itself, is_same, over, terms, tolerance
+from .pattern import Match, Pattern, Writer
 from .view import View, dtype_of, op_name
 
 _T, _E = atom("tanh"), atom("exp")
@@ -17,7 +17,7 @@ _CAP = {"float16": 5.5}
 _WIDE_CAP = 20.0
 
 
-class Mish(Kind):
+class Mish(Pattern):
     """``x * tanh(log(1 + exp(x))) = x * n / (n + 2)``, where ``n = w * (w + 2)``, ``w = exp(x)``.
 
     Relax has no operator for it. The right side takes one exponential and one division instead of
@@ -29,7 +29,7 @@ class Mish(Kind):
     roots = frozenset({"multiply"})
     anchors = frozenset({"tanh"})
 
-    def match(self, view: View, root: relax.Var) -> Found | None:
+    def match(self, view: View, root: relax.Var) -> Match | None:
         """Find a product with tanh of softplus; misses say nothing, as tanh has other uses."""
         for t in anchored(view, root, "tanh"):
             for x in candidates(view, root):
@@ -37,7 +37,7 @@ class Mish(Kind):
                 if is_same(
                     over(view, root, x, {"tanh": (t, None)}), product, tolerance(root)
                 ) and _is_softplus(view, view.value(t).args[0], x):
-                    return Found((x,), _builder(root))
+                    return Match((x,), _builder(root))
         return None
 
 

@@ -10,13 +10,13 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
+from ...core.template import Template
 from ...fusion.estimate import Estimator, RegionCost
-from ...schedule.template import Template
 from ..emit import Emitter, build_function, function_of, parameters
 from ..head import Head, Heads, is_tensor, operands
 from ..regions import Region
 from ..terms import Numbering, Term, structure
-from .kind import Found, Kind, Writer
+from .pattern import Match, Pattern, Writer
 from .view import View, dtype_of, known_shape
 
 _MORE_BYTES = 0.01  # for a scale of ones that the operator asks for
@@ -34,7 +34,7 @@ class Price:
     before, after : RegionCost
         Written out; as one operator.
     is_claimed : bool
-        Whether templates take the operator, not only the fallback; the kind's own one if it has
+        Whether templates take the operator, not only the fallback; the pattern's own one if it has
         one.
     is_same : bool
         Whether both forms are one.
@@ -82,7 +82,7 @@ class Pricer:
         self._structures = Numbering(structure)
         self._known: dict[Hashable, Price] = {}
 
-    def price(self, kind: Kind, view: View, root: relax.Var, found: Found) -> Price | None:
+    def price(self, pattern: Pattern, view: View, root: relax.Var, found: Match) -> Price | None:
         """Compare an operator with its written-out form; None where that is no tensor function."""
         region = _region(view, root, found)
         if region is None:
@@ -91,13 +91,13 @@ class Pricer:
         composed, fixed = self._composed(region, terms, root, found)
         own = self._structures.of(terms)
         other = self._key(composed, region)
-        key = kind.name, own, other
+        key = pattern.name, own, other
         if key not in self._known:
             before, _ = self.ask(*function_of(terms, region, self._heads))
             after, used = self.ask(composed, fixed)
             is_claimed = not any(template.is_fallback for template in used)
-            if kind.template:
-                is_claimed &= kind.template in (template.name for template in used)
+            if pattern.template:
+                is_claimed &= pattern.template in (template.name for template in used)
             self._known[key] = Price(before, after, is_claimed, own == other)
         return self._known[key]
 
@@ -137,7 +137,7 @@ class Pricer:
         return self._structures.of(term(r) for r in results)
 
     def _composed(
-        self, region: Region, terms: tuple[Any, ...], root: relax.Var, found: Found
+        self, region: Region, terms: tuple[Any, ...], root: relax.Var, found: Match
     ) -> tuple[relax.Function, list[int]]:
         """Write the region with the operator in the root's place."""
         params, fixed = parameters(region, self._heads)
@@ -161,7 +161,7 @@ def _is_given(operand: relax.Var) -> bool:
     return is_tensor(operand) or isinstance(operand.ty, ir.PrimType)
 
 
-def _region(view: View, root: relax.Var, found: Found) -> _Written | None:
+def _region(view: View, root: relax.Var, found: Match) -> _Written | None:
     bindings = view.between(root, found.leaves)
     inside = {hash(b.var) for b in bindings}
     outputs: list[relax.Var] = []

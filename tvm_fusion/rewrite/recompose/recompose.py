@@ -10,12 +10,12 @@ from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from ...foreign import is_lowered, is_ours
-from ...fusion.decisions import Decision, record
+from ...core.decisions import Decision, record
+from ...core.untouched import is_lowered, is_rewritable
 from ..changes import Change, Gain, note, note_uses
 from ..saturate import Use
-from .kind import Found, Kind, Miss, Writer
-from .kinds import kinds
+from .pattern import Match, Mismatch, Pattern, Writer
+from .patterns import patterns
 from .price import Price, Pricer
 from .view import View, op_name
 
@@ -24,29 +24,29 @@ from .view import View, op_name
 class Recompose:
     """Replace written-out softmax, norms, activations and attention by what they are.
 
-    ``exp(x - max(x)) / sum(exp(x - max(x))) = softmax(x)``, and so on: see each kind's equation. An
-    operator is taken where templates of the target claim it and the planner does not find it dearer
-    than its written-out form; otherwise that stays. Either is recorded.
+    ``exp(x - max(x)) / sum(exp(x - max(x))) = softmax(x)``, and so on: see each
+    pattern's equation. An operator is taken where templates of the target claim it and the planner
+    does not find it dearer than its written-out form; otherwise that stays. Either is recorded.
 
     Parameters
     ----------
     without : collection of str
-        Names of kinds that are switched off.
+        Names of patterns that are switched off.
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
-        self._kinds = kinds(without)
+        self._patterns = patterns(without)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Rewrite every function that is ours."""
+        """Rewrite every rewritable function."""
         pricer = Pricer(Target.current(allow_none=False))
         result = mod
         for gvar, func in mod.functions.items():
-            if not is_ours(func) or is_lowered(func):
+            if not is_rewritable(func) or is_lowered(func):
                 continue
             new = func
-            for kind in self._kinds:
-                new = recompose(mod, new, kind, pricer)
+            for pattern in self._patterns:
+                new = recompose(mod, new, pattern, pricer)
             if new is not func:
                 result = mod.clone() if result is mod else result
                 result.update_func(gvar, new)
@@ -54,9 +54,9 @@ class Recompose:
 
 
 def recompose(
-    mod: tvm.IRModule, func: relax.Function, kind: Kind, pricer: Pricer
+    mod: tvm.IRModule, func: relax.Function, pattern: Pattern, pricer: Pricer
 ) -> relax.Function:
-    """Replace what is written out of one kind.
+    """Replace what is written out of one pattern.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def recompose(
         The function's module.
     func : relax.Function
         To rewrite.
-    kind : Kind
+    pattern : Pattern
         What to look for.
     pricer : Pricer
         Asked about everything that is found.
@@ -76,26 +76,26 @@ def recompose(
     """
     view = View(func)
     names = {op_name(binding.value) for binding in view.bindings}
-    if not names & kind.anchors or not names & kind.roots:
+    if not names & pattern.anchors or not names & pattern.roots:
         return func
-    taken: dict[int, Found] = {}
+    taken: dict[int, Match] = {}
     use = Use()
     dead: set[int] = set()
-    misses: dict[int, Miss] = {}
+    mismatches: dict[int, Mismatch] = {}
     for binding in view.backwards():
         root = binding.var
-        if op_name(binding.value) not in kind.roots or hash(root) in dead:
+        if op_name(binding.value) not in pattern.roots or hash(root) in dead:
             continue
-        found = kind.match(view, root)
-        if isinstance(found, Miss):
-            misses.setdefault(hash(found.at), found)
+        found = pattern.match(view, root)
+        if isinstance(found, Mismatch):
+            mismatches.setdefault(hash(found.at), found)
             use.tried += 1
-        if not isinstance(found, Found):
+        if not isinstance(found, Match):
             continue
         use.tried += 1
-        price = pricer.price(kind, view, root, found)
+        price = pricer.price(pattern, view, root, found)
         if price is None or not price.is_claimed or price.is_dearer:
-            refused = _refused(kind, root, price)
+            refused = _refused(pattern, root, price)
             record(refused)
             use.refused[refused.sentence] += 1
             if price is not None and not price.is_claimed:
@@ -104,22 +104,24 @@ def recompose(
         if not price.is_same:
             taken[hash(root)] = found
             use.fired += 1
-            note(_change(func, kind, root, price))
+            note(_change(func, pattern, root, price))
         _bury(view, root, found, dead)
-        record(_accepted(kind, root, price, found))
-    for at, miss in misses.items():
+        record(_accepted(pattern, root, price, found))
+    for at, mismatch in mismatches.items():
         if at not in dead:
-            sentence = f"This is no {kind.name}: {miss.reason}."
+            sentence = f"This is no {pattern.name}: {mismatch.reason}."
             use.refused[sentence] += 1
-            record(Decision(miss.at.name, kind.name, "refused", "no_such_operator", sentence))
+            record(
+                Decision(mismatch.at.name, pattern.name, "refused", "no_such_operator", sentence)
+            )
     if use.tried:
-        note_uses({kind.name: use})
+        note_uses({pattern.name: use})
     if not taken:
         return func
     return relax.analysis.remove_all_unused(_Rewriter(mod, taken).visit_expr(func))
 
 
-def _bury(view: View, root: relax.Var, found: Found, dead: set[int]) -> None:
+def _bury(view: View, root: relax.Var, found: Match, dead: set[int]) -> None:
     """Note what is read by nothing but the root and what is dead already: it is no root itself."""
     for binding in reversed(view.between(root, found.leaves)):
         readers = view.readers(binding.var)
@@ -127,36 +129,36 @@ def _bury(view: View, root: relax.Var, found: Found, dead: set[int]) -> None:
             dead.add(hash(binding.var))
 
 
-def _change(func: relax.Function, kind: Kind, root: relax.Var, price: Price) -> Change:
+def _change(func: relax.Function, pattern: Pattern, root: relax.Var, price: Price) -> Change:
     before, after = price.before, price.after
     gain = Gain.between(before, after)
     name = str(func.attrs.get("global_symbol", "")) if func.attrs else ""
-    return Change(name, root.name, (kind.name,), *equation(kind), gain)
+    return Change(name, root.name, (pattern.name,), *equation(pattern), gain)
 
 
-def equation(kind: Kind) -> tuple[str, str]:
-    """Give both sides of a kind's equation, which is the first thing of its docstring."""
-    text = " ".join((kind.__doc__ or "").split("``")[1].split())
+def equation(pattern: Pattern) -> tuple[str, str]:
+    """Give both sides of a pattern's equation, which is the first thing of its docstring."""
+    text = " ".join((pattern.__doc__ or "").split("``")[1].split())
     before, _, after = text.rpartition(" = ")
     return before, after
 
 
-def _accepted(kind: Kind, root: relax.Var, price: Price, found: Found) -> Decision:
+def _accepted(pattern: Pattern, root: relax.Var, price: Price, found: Match) -> Decision:
     before, after = price.before, price.after
     what = f" ({found.what})" if found.what else ""
     code = "recognised" if price.is_same else "recomposed"
     return Decision(
         root.name,
-        kind.name,
+        pattern.name,
         "accepted",
         code,
-        f"{before.operators} operators are one {kind.name}{what}:"
+        f"{before.operators} operators are one {pattern.name}{what}:"
         f" {before.us:.1f} to {after.us:.1f} us.",
         bytes_saved=before.bytes - after.bytes,
     )
 
 
-def _refused(kind: Kind, root: relax.Var, price: Price | None) -> Decision:
+def _refused(pattern: Pattern, root: relax.Var, price: Price | None) -> Decision:
     if price is None:
         code, sentence = "not_planned", "a shape that is computed is read in between"
     elif not price.is_claimed:
@@ -168,15 +170,15 @@ def _refused(kind: Kind, root: relax.Var, price: Price | None) -> Decision:
             f"{after.us:.1f} us in {after.kernels} kernels instead of"
             f" {before.us:.1f} us in {before.kernels}"
         )
-    sentence = f"The operators stay, though they are one {kind.name}: {sentence}."
-    return Decision(root.name, kind.name, "refused", code, sentence)
+    sentence = f"The operators stay, though they are one {pattern.name}: {sentence}."
+    return Decision(root.name, pattern.name, "refused", code, sentence)
 
 
 @mutator
 class _Rewriter(PyExprMutator):
     """Writes operators where their roots are bound."""
 
-    def __init__(self, mod: tvm.IRModule, taken: dict[int, Found]) -> None:
+    def __init__(self, mod: tvm.IRModule, taken: dict[int, Match]) -> None:
         super().__init__(mod)
         self._taken = taken
 

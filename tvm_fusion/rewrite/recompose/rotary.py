@@ -10,15 +10,15 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from .kind import Found, Kind, Miss, Writer
 from .pairs import Half, Order, half_of, halves, joined
+from .pattern import Match, Mismatch, Pattern, Writer
 from .view import View, dtype_of, known_shape, op_name
 
 _LARGEST = 1 << 24  # elements of a table that is looked through
 _TABLE = ("strided_slice", "concat", "take", "multiply", "permute_dims", "index_tensor")
 
 
-class Rotary(Kind):
+class Rotary(Pattern):
     """``concat(a * cos - b * sin, b * cos + a * sin) = rotary(concat(a, b), cos, sin)``.
 
     ``a`` and ``b`` are the halves of the last axis, or every other element: then both are
@@ -31,20 +31,20 @@ class Rotary(Kind):
     roots = frozenset({"add", "subtract", "concat", "reshape", "flatten"})
     anchors = frozenset({"concat", "stack"})
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find a turned tensor, in parts or whole."""
         if op_name(view.value(root)) in ("add", "subtract"):
             found = _whole(view, root)
         else:
             found = _parts(view, root)
         if isinstance(found, str):
-            return Miss(root, found)
+            return Mismatch(root, found)
         if found is None:
             return None
         reason = found.mistake(view)
         if reason:
-            return Miss(root, reason)
-        return Found((found.source, found.cos, found.sin), found.writer(root), str(found))
+            return Mismatch(root, reason)
+        return Match((found.source, found.cos, found.sin), found.writer(root), str(found))
 
 
 @dataclass(frozen=True)

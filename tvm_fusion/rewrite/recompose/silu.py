@@ -7,21 +7,21 @@ from typing import Any
 from tvm import relax
 
 from .gelu import curve
-from .kind import Found, Kind, Writer
 from .match import X, anchored, atom, candidates, is_same, over, terms, tolerance
+from .pattern import Match, Pattern, Writer
 from .view import View
 
 _E, _D = atom("e"), atom("d")
 
 
-class Silu(Kind):
+class Silu(Pattern):
     """``x * sigmoid(x) = x / (1 + exp(-x)) = x / 2 * (1 + tanh(x / 2)) = silu(x)``."""
 
     name = "silu"
     roots = frozenset({"multiply", "divide", "add"})
     anchors = frozenset({"sigmoid", "exp", "tanh"})
 
-    def match(self, view: View, root: relax.Var) -> Found | None:
+    def match(self, view: View, root: relax.Var) -> Match | None:
         """Find a product with the sigmoid of one of its factors."""
         product = terms((1.0, {X: 1, atom("f"): 1}))
         halves = terms((0.5, {X: 1}), (0.5, {X: 1, atom("f"): 1}))
@@ -31,11 +31,11 @@ class Silu(Kind):
             ("tanh", terms((0.5, {X: 1})), halves),
         ):
             found = curve(view, root, function, argument, result, relax.op.nn.silu)
-            if isinstance(found, Found):
+            if isinstance(found, Match):
                 return found
         return self._written_out(view, root)
 
-    def _written_out(self, view: View, root: relax.Var) -> Found | None:
+    def _written_out(self, view: View, root: relax.Var) -> Match | None:
         for e in anchored(view, root, "exp"):
             for x in candidates(view, view.value(e).args[0]):
                 if not is_same(over(view, view.value(e).args[0], x), terms((-1.0, {X: 1})), 1e-5):
@@ -48,7 +48,7 @@ class Silu(Kind):
                         terms((1, {X: 1, _D: -1})),
                         tolerance(root),
                     ):
-                        return Found((x,), _build(root))
+                        return Match((x,), _build(root))
         return None
 
 

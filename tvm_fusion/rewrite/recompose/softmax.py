@@ -6,7 +6,6 @@ from typing import Any
 
 from tvm import relax
 
-from .kind import Found, Kind, Miss, Writer
 from .match import (
     X,
     anchored,
@@ -20,12 +19,13 @@ from .match import (
     terms,
     tolerance,
 )
+from .pattern import Match, Mismatch, Pattern, Writer
 from .view import View, dtype_of, known_shape, same_shape
 
 _S, _M = atom("sum"), atom("max")
 
 
-class Softmax(Kind):
+class Softmax(Pattern):
     """``exp(x - max(x)) / sum(exp(x - max(x)), axis) = softmax(x, axis)``.
 
     So is ``exp(u) / sum(exp(u), axis)`` of any ``u``. What is done about rows without a finite
@@ -36,7 +36,7 @@ class Softmax(Kind):
     roots = frozenset({"divide", "multiply"})
     anchors = frozenset({"exp"})
 
-    def match(self, view: View, root: relax.Var) -> Found | Miss | None:
+    def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
         """Find ``exp(u)`` over its own sum."""
         found = exponentials(view, root)
         if not isinstance(found, tuple):
@@ -48,20 +48,20 @@ class Softmax(Kind):
             x = write.scale(write.cast(x, dtype_of(e)), factor)
             return write.like(write.emit(relax.op.nn.softmax(x, axis)), root)
 
-        return Found((source,), build)
+        return Match((source,), build)
 
 
-def exponentials(view: View, root: Any) -> tuple[Any, int] | Miss | None:
+def exponentials(view: View, root: Any) -> tuple[Any, int] | Mismatch | None:
     """Find ``e`` and the axis in ``e / sum(e, axis)``, where ``e`` is an exponential."""
     for e in anchored(view, root, "exp"):
         for total, reduction in reductions(view, root, "sum"):
             if not is_itself(view, reduction.source, e):
-                return Miss(e, "what is divided by is the sum of something else")
+                return Mismatch(e, "what is divided by is the sum of something else")
             if len(reduction.axes) != 1:
-                return Miss(e, "the sum is over several axes")
+                return Mismatch(e, "the sum is over several axes")
             found = over(view, root, e, {"sum": (total, kept(reduction))})
             if not is_same(found, terms((1, {X: 1, _S: -1})), tolerance(root)):
-                return Miss(e, "the exponential is not divided by its sum along the same axis")
+                return Mismatch(e, "the exponential is not divided by its sum along the same axis")
             return e, reduction.axes[0]
     return None
 

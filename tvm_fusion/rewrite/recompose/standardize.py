@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from .kind import Miss, Writer
 from .match import X, is_close, tolerance
+from .pattern import Mismatch, Writer
 from .polynomial import ONE, Atom, Monomial, Polynomial, Where, monomial
 from .statistics import M, Spread, V, spreads
 from .view import View, extent, known_shape
@@ -69,9 +69,9 @@ class Standardized:
     shift: Vector | None
 
 
-def standardized(view: View, root: Any, is_centred: bool) -> Standardized | Miss | None:
-    """Find rows that are divided by their spread; a miss where some nearly are."""
-    miss: Miss | None = None
+def standardized(view: View, root: Any, is_centred: bool) -> Standardized | Mismatch | None:
+    """Find rows that are divided by their spread; a mismatch where some nearly are."""
+    mismatch: Mismatch | None = None
     for spread in spreads(view, root):
         if isinstance(spread, str) or spread.is_centred is not is_centred:
             continue
@@ -84,8 +84,8 @@ def standardized(view: View, root: Any, is_centred: bool) -> Standardized | Miss
             if not isinstance(affine, str):
                 return Standardized(spread, axes, *affine)
             reason = affine
-        miss = miss or Miss(spread.var, reason)
-    return miss
+        mismatch = mismatch or Mismatch(spread.var, reason)
+    return mismatch
 
 
 def _affine(

@@ -1,1 +1,1 @@
-"""Attention: two products with softmax between them, as one kernel."""
+"""Attention: two GEMMs with softmax between them, as one kernel (FlashAttention)."""

@@ -1,4 +1,4 @@
-"""Reads a program as attention: by what its stages compute, never by names of operators."""
+"""Match a program as attention: by what its stages compute, never by names of operators."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Axis, Program, Stage
-from ..contraction.operands import SumOfProducts, analyse, is_contraction
+from ...core.expressions import loads, variables
+from ...core.loops import constant, substitute
+from ...core.template import Refusal
+from ...program.contractions import is_contraction
+from ...program.program import Program
+from ...program.stage import Axis, Stage
+from ..contraction.operands import SumOfProducts, analyse
 from ..inline import inlined, inlined_size
-from ..loops import constant, substitute
-from ..template import Refusal
 from .pattern import FLOAT, Pattern, widened
 from .weights import Weights, read_weights
 
@@ -20,7 +22,7 @@ FLOATS = ("float32", "float16")
 
 
 def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusal:
-    """Read a program as attention, or say what is different.
+    """Match a program as attention, or give the difference.
 
     Parameters
     ----------
@@ -32,7 +34,7 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
     Returns
     -------
     Pattern or Refusal
-        ``not_mine`` for what does not come near.
+        ``not_mine`` for a program that is no attention at all.
     """
     reductions = [s for s in program.stages if not s.is_map]
     if len(reductions) != 4 or not is_contraction(reductions[0]):
@@ -67,7 +69,7 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
 
 
 class _Reader:
-    """Expresses all stages over the axes of the scores."""
+    """Express all stages over the axes of the scores."""
 
     def __init__(
         self,
@@ -85,11 +87,11 @@ class _Reader:
         dtype = str(scores.targets[0].ty.dtype)
         self._raw = tirx.Var("raw", FLOAT)
         self._product_of_row = self._raw if dtype == FLOAT else tirx.Cast(dtype, self._raw)
-        self._top = tirx.Var("top", str(maximum.targets[0].ty.dtype))
-        self._sum = tirx.Var("sum", str(total.targets[0].ty.dtype))
+        self._row_max = tirx.Var("row_max", str(maximum.targets[0].ty.dtype))
+        self._row_sum = tirx.Var("sum", str(total.targets[0].ty.dtype))
 
     def pattern(self) -> Pattern | Refusal:
-        """Read the stages one after the other."""
+        """Match the stages one after the other."""
         first = self._contraction(self._scores, [self._scores])
         second = self._contraction(
             self._product, [self._product, *(s for s in self._stages if s.is_map)]
@@ -98,7 +100,7 @@ class _Reader:
             return first
         if isinstance(second, Refusal):
             return second
-        if second.pieces is not None:
+        if second.column_split is not None:
             return Refusal("epilogue_elsewhere", "A result needs several columns of the product.")
         key = self._key()
         if isinstance(key, Refusal):
@@ -106,7 +108,7 @@ class _Reader:
         score = self._over_scores(self._maximum, _added(self._maximum))
         if score is None:
             return _elsewhere(self._maximum)
-        exponent = tirx.exp(score - self._top)
+        exponent = tirx.exp(score - self._row_max)
         added = self._over_scores(self._total, _added(self._total))
         if added is None or not tvm_ffi.structural_equal(added, exponent, map_free_vars=False):
             return Refusal(
@@ -114,15 +116,15 @@ class _Reader:
                 f"{self._total.name} does not sum the exponentials of what "
                 f"{self._maximum.name} is the maximum of, over the same axis.",
             )
-        weighed = [f for f in (second.left, second.right) if self._reads_softmax(f)]
-        if len(weighed) != 1:
+        weighted = [f for f in (second.left, second.right) if self._reads_softmax(f)]
+        if len(weighted) != 1:
             return Refusal("second_product", f"{self._product.name} weighs no values by softmax.")
         own = self._axes_of(self._product)
         if own is None or not _is(own.get(self._product.reduce[0].var), key.var):
             return Refusal(
                 "second_product", f"{self._product.name} does not sum over the axis of softmax."
             )
-        return self._finish(first, second, key, score, exponent, weighed[0], own)
+        return self._finish(first, second, key, score, exponent, weighted[0], own)
 
     def _finish(
         self,
@@ -131,17 +133,17 @@ class _Reader:
         key: Axis,
         score: ir.Expr,
         exponent: ir.Expr,
-        weighed: ir.Expr,
+        weighted: ir.Expr,
         own: Mapping[ir.Var, ir.Var],
     ) -> Pattern | Refusal:
-        normal = self._over_scores(self._product, weighed)
-        weights = None if normal is None else read_weights(normal, exponent, self._sum)
+        normal = self._over_scores(self._product, weighted)
+        weights = None if normal is None else read_weights(normal, exponent, self._row_sum)
         if not isinstance(weights, Weights):
             return weights or _elsewhere(self._product)
         columns = [a for a in self._product.axes if a.var not in own]
         if len(columns) != 1:
             return Refusal("second_product", f"{self._product.name} has no single axis of columns.")
-        value = second.right if weighed.same_as(second.left) else second.left
+        value = second.right if weighted.same_as(second.left) else second.left
         k, q = first.left, first.right
         if key.var not in variables(k):
             k, q = q, k
@@ -152,14 +154,14 @@ class _Reader:
         used = variables(k) | variables(value)
         rows = [a for a in others if a.var not in used]
         query = max(rows, key=_extent, default=None)
-        exprs = (q, k, value, score, weights.value, weights.instead)
+        exprs = (q, k, value, score, weights.value, weights.masked_weight)
         try:
             wide = [None if e is None else widened(e) for e in exprs]
         except ValueError as reason:
             return Refusal("not_mine", f"{reason}.")
         if any(e is not None and str(e.ty.dtype) != FLOAT for e in wide):
             return Refusal("not_mine", "Operands are not floating point of at most 32 bits.")
-        q, k, value, score, weight, instead = wide
+        q, k, value, score, weight, masked_weight = wide
         return Pattern(
             tuple(a for a in others if a is not query),
             query,
@@ -173,20 +175,20 @@ class _Reader:
             score,
             weights.exponential,
             weight,
-            instead,
+            masked_weight,
             second,
             {**own, columns[0].var: columns[0].var},
         )
 
     def _contraction(self, stage: Stage, stages: Sequence[Stage]) -> SumOfProducts | Refusal:
-        """Read one product as if what comes before were given."""
+        """Match one product, its operands taken as inputs."""
         program = self._program
         outputs = program.outputs if stage is self._product else (stage.targets[0],)
         alone = Program(program.inputs, outputs, program.scalars, tuple(stages), 0)
         return analyse(alone, stages)
 
     def _key(self) -> Axis | Refusal:
-        """Axis of the scores that softmax runs over."""
+        """Give the axis of the scores that softmax reduces."""
         own = self._axes_of(self._maximum)
         along = (own or {}).get(self._maximum.reduce[0].var)
         axis = next((a for a in self._scores.axes if _is(along, a.var)), None)
@@ -195,7 +197,7 @@ class _Reader:
         return axis
 
     def _axes_of(self, stage: Stage) -> dict[ir.Var, ir.Var] | None:
-        """Scores' axes by the axes of a stage, which must read scores at its own position."""
+        """Map a stage's axes to the scores' axes; it must read scores at its own position."""
         target = self._scores.targets[0]
         reads = [x for v in stage.values for x in loads(v) if x.source.same_as(target)]
         if not reads:
@@ -217,31 +219,31 @@ class _Reader:
         return own if same else None
 
     def _over_scores(self, stage: Stage, value: ir.Expr | None) -> ir.Expr | None:
-        """Express what a stage adds over the axes of the scores; ``None`` if it reads others."""
+        """Express a term over the axes of the scores; ``None`` if it reads other rows."""
         own = self._axes_of(stage)
         if value is None or own is None:
             return None
-        stand_ins = (
+        placeholders = (
             (self._scores, self._product_of_row),
-            (self._maximum, self._top),
-            (self._total, self._sum),
+            (self._maximum, self._row_max),
+            (self._total, self._row_sum),
         )
-        strange = False
+        foreign_row = False
 
         def swap(load: ir.TensorLoad) -> ir.Expr:
-            nonlocal strange
-            for part, stand_in in stand_ins:
+            nonlocal foreign_row
+            for part, placeholder in placeholders:
                 if load.source.same_as(part.targets[0]):
-                    strange |= not self._is_own_row(part, load)
-                    return stand_in
+                    foreign_row |= not self._is_own_row(part, load)
+                    return placeholder
             return load
 
         # Indices are over the scores' axes when loads are looked at.
         found = substitute(substitute(value, own), {}, swap)
-        return None if strange else found
+        return None if foreign_row else found
 
     def _is_own_row(self, part: Stage, load: ir.TensorLoad) -> bool:
-        """Whether a load that is over the scores' axes is of their own row."""
+        """Whether a load over the scores' axes is of their own row."""
         if part is self._scores:
             return True  # _axes_of saw to it
         own = self._axes_of(part) or {}
@@ -255,7 +257,7 @@ class _Reader:
 
 
 def _added(stage: Stage) -> ir.Expr | None:
-    """Tell what a reduction takes in beside its own value."""
+    """Return the term that a reduction adds to its own value."""
     update, target = stage.values[0], stage.targets[0]
     for own, other in ((update.a, update.b), (update.b, update.a)):
         if isinstance(own, ir.TensorLoad) and own.source.same_as(target):

@@ -1,4 +1,4 @@
-"""What attention is made of: three operands, a map of the scores, weights and results."""
+"""The attention pattern: operands q, k, v, a map of the scores, weights, and an epilogue."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.expressions import choice
-from ...fusion.program import Axis
+from ...core.expressions import choice
+from ...program.stage import Axis
 from ..contraction.operands import SumOfProducts
 
 FLOAT = "float32"  # type of everything between operands and results
@@ -28,31 +28,31 @@ class Pattern:
     Attributes
     ----------
     batch : tuple of Axis
-        Axes of the scores but for the following two: batches, heads.
+        Axes of the scores other than the following two: batch, heads.
     query : Axis or None
-        Runs along the rows that share keys and values; ``None`` where there is a single row.
+        Runs along the queries of a head; ``None`` where there is a single one.
     key : Axis
         Runs along the keys and values.
     depth : Axis
-        What the first product sums over.
+        Reduction axis of the first product: the head dimension.
     column : Axis
-        Runs along the values' elements.
+        Runs along the values' elements: the head dimension of v.
     q, k, v : PrimExpr
         Elements of the operands, in float32: of ``(batch, query, depth)``, ``(batch, key, depth)``
         and ``(batch, key, column)``.
     raw : Var
-        Stands for the sum of products in ``score``.
+        Placeholder of ``q . k`` in ``score``.
     score : PrimExpr
-        What softmax is taken of, in float32.
+        Input of softmax (scale, mask and bias applied), in float32.
     exponential : Var
-        Stands for ``exp(score - row's maximum)`` in ``weight``.
+        Placeholder of ``exp(score - row's maximum)`` in ``weight``.
     weight : PrimExpr
-        What meets the values, but for the division by the row's sum; linear in ``exponential``.
-    instead : PrimExpr or None
-        The weight in rows whose softmax is no number, such as those that are masked completely, if
-        a guard replaces these.
+        Factor of the values, without the division by the row's sum; linear in ``exponential``.
+    masked_weight : PrimExpr or None
+        The weight in rows whose softmax is NaN, such as those that are masked completely, if a
+        guard replaces these.
     product : SumOfProducts
-        The second product with its results, over its own axes.
+        The second product with its epilogue, over its own axes.
     own : Mapping of Var to Var
         The axes here by the axes of ``product``.
     """
@@ -69,17 +69,17 @@ class Pattern:
     score: ir.Expr
     exponential: ir.Var
     weight: ir.Expr
-    instead: ir.Expr | None
+    masked_weight: ir.Expr | None
     product: SumOfProducts
     own: Mapping[ir.Var, ir.Var]
 
     def place(self, at: Mapping[ir.Var, ir.Expr]) -> list[ir.Expr]:
-        """Order the values of axes here as the second product has them."""
+        """Order the positions along the axes as the second product has them."""
         return [at[self.own[axis.var]] for axis in self.product.stage.axes]
 
 
 def widened(expr: ir.Expr) -> ir.Expr:
-    """Compute in float32 what is computed in a shorter float type; elements are read as they are.
+    """Compute in float32 what is computed in a half type; elements are loaded as they are.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What attention proposes: everything from the first product to the second, and what is around."""
+"""Proposals of attention: from the first product to the second, with movement around them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tvm import DataType, tirx
 
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
-from ...fusion.bind import parts_of
-from ...fusion.program import Stage, Unstructured
-from ..contraction.operands import is_contraction
+from ...program.bind import parts_of
+from ...program.contractions import is_contraction
+from ...program.stage import Stage, Unstructured
 from ..proposals import LIGHT, MOVES, in_order, reached, reductions
 
 MAX_BETWEEN = 48  # operators followed from one product on
@@ -29,8 +29,8 @@ def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
     Yields
     ------
     tuple of Operator
-        What lies between the products; with the movement of the result; with the movement of the
-        operands; with all that is light and that only this attention reads.
+        The products and what lies between them; with the movement of the result; with the movement
+        of the operands; with all light producers that only this attention reads.
     """
     stages = {op: reductions(op) for op in graph.operators}
     products = [op for op, found in stages.items() if len(found) == 1 and is_contraction(found[0])]
@@ -52,7 +52,7 @@ def _nested(graph: Graph, core: set[Operator], last: Operator) -> Iterator[tuple
 
 
 def _is_softmax(found: list[Stage]) -> bool:
-    """Whether there are a maximum and a sum, and no more."""
+    """Whether the reductions are a maximum and a sum, and no others."""
     kinds = [type(s.values[0]) for s in found if len(s.values) == 1]
     return len(found) == 2 and set(kinds) == {tirx.Max, tirx.Add}
 
@@ -60,7 +60,7 @@ def _is_softmax(found: list[Stage]) -> bool:
 def _below(
     graph: Graph, first: Operator, products: set[Operator], stages: dict[Operator, list[Stage]]
 ) -> dict[Operator, None]:
-    """Follow results through what is light and through rows' reductions, up to products."""
+    """Follow results through light operators and row reductions, up to products."""
     below: dict[Operator, None] = {}
     frontier = [first]
     while frontier and len(below) < MAX_BETWEEN:
@@ -74,7 +74,7 @@ def _below(
 
 
 def _after(graph: Graph, last: Operator) -> Iterator[Operator]:
-    """Follow the result as long as it only moves."""
+    """Follow the result through operators that only move it."""
     op = last
     while True:
         readers = graph.successors(op)
@@ -87,7 +87,7 @@ def _after(graph: Graph, last: Operator) -> Iterator[Operator]:
 def _before(
     graph: Graph, inside: Iterable[Operator], types: tuple[MappingType, ...]
 ) -> dict[Operator, None]:
-    """Find producers that nothing else reads, but for the epilogue of another product."""
+    """Find producers that nothing else reads, other than the epilogue of another product."""
     inside = dict.fromkeys(inside)
     found: dict[Operator, None] = {}
     changed = True
@@ -106,10 +106,10 @@ def _before(
 
 
 def _is_epilogue(graph: Graph, op: Operator) -> bool:
-    """Whether arithmetic stands behind a product or a norm, which can take it in.
+    """Whether arithmetic follows a product or a norm, and can be fused into it.
 
-    Arithmetic between them, such as that of the halves of a rotation, goes into it, too; what is
-    spread over several elements does not, nor what would be written wider than the product is.
+    Arithmetic between them, such as that of a rotary embedding's halves, goes into it, too; what is
+    broadcast does not, nor what would be written in a wider type than the product.
     """
     if _only_moves(op):
         return False
@@ -129,7 +129,7 @@ def _is_epilogue(graph: Graph, op: Operator) -> bool:
 
 
 def _only_moves(op: Operator) -> bool:
-    """Whether an operator takes pieces of tensors, or repeats them."""
+    """Whether an operator only slices, concatenates or repeats tensors."""
     try:
         return all(part.is_movement for part in parts_of(op))
     except Unstructured:

@@ -1,4 +1,4 @@
-"""The template for attention: two products with softmax between them, in one or two launches."""
+"""The template for attention: FlashAttention in one launch, flash-decoding in two."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Iterable
 
 from tvm.target import Target
 
+from ...core.loops import constant
+from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
-from ...fusion.group import Group
-from ...fusion.program import Unstructured
+from ...program.group import Group
+from ...program.stage import Unstructured
 from ..estimate import operations, points, too_many_parameters, traffic
 from ..inline import inlined
-from ..loops import constant
-from ..template import Claim, Emission, Refusal, Template
+from .config_gpu import GpuConfig
 from .cpu import attention_cpu
-from .decode import Decode, decode
-from .decode_emit import decode_gpu
+from .flash_decode import FlashDecodeConfig, flash_decode_config
+from .flash_decode_emit import flash_decode
 from .gpu import attention_gpu
 from .match import FLOATS, read
 from .pattern import Pattern
 from .propose import attention_proposals
-from .tiles_gpu import Tiles
 
-TASK = 64  # queries of one task, roughly
-EXPONENTIAL = 20  # operations of one
-LARGEST = 512  # elements of a key or a value: a row of them stays in registers and shared memory
+QUERIES_PER_TASK = 64  # on a CPU, roughly
+EXP_OPERATIONS = 20  # of one exponential
+MAX_HEAD_DIM = 512  # a row of a key or a value stays in registers and shared memory
 
 
 class Attention(Template):
-    """Softmax of scores, which are products of queries and keys, weighs values.
+    """``softmax(score(q @ k)) @ v``, with maps around it.
 
     Scores are mapped at their own position (scale, mask, bias), weights may be guarded and masked,
-    results are any maps at their own position.
+    the epilogue is any maps at their own position.
     """
 
     name = "attention"
@@ -45,7 +45,7 @@ class Attention(Template):
         self._floats = (*FLOATS, "bfloat16") if is_gpu else FLOATS
 
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
-        """Claim a program that reads as attention."""
+        """Claim a program that matches attention."""
         if len(group) < 3:
             return Refusal("not_mine", "Attention is at least three operators.")
         try:
@@ -60,31 +60,32 @@ class Attention(Template):
             return refusal
         rows = math.prod(at(a.extent) for a in pattern.batch)
         queries = 1 if pattern.query is None else at(pattern.query.extent)
-        cut = decode(pattern, device) if self._is_gpu else None
-        if cut is not None:
-            return _decoding(self, group, pattern, cut)
-        tiles = Tiles.of(pattern) if self._is_gpu else None
+        decode = flash_decode_config(pattern, device) if self._is_gpu else None
+        if decode is not None:
+            return _claim_flash_decode(self, group, pattern, decode)
+        config = GpuConfig.of(pattern) if self._is_gpu else None
+        block_m = config.rows if config else QUERIES_PER_TASK
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, inlined(program)),
             flops=_flops(pattern, rows, queries),
-            parallelism=rows * math.ceil(queries / (tiles.rows if tiles else TASK)),
-            shared_bytes=tiles.shared_bytes if tiles else 0,
+            parallelism=rows * math.ceil(queries / block_m),
+            shared_bytes=config.shared_bytes if config else 0,
+            details={"config": config},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Write the kernel."""
-        program = claim.group.program
+        """Write the kernels of the claimed configuration."""
+        config, program = claim.details["config"], claim.group.program
         pattern = read(program, self._floats)
         if isinstance(pattern, Refusal):
             raise RuntimeError(pattern.sentence)
-        cut = decode(pattern, target) if self._is_gpu else None
-        if cut is not None:
-            return decode_gpu(claim.group, cut)
-        if self._is_gpu:
-            func = attention_gpu(program, pattern)
+        if isinstance(config, FlashDecodeConfig):
+            return flash_decode(claim.group, config.of(pattern))
+        if config is not None:
+            func = attention_gpu(program, pattern, config)
         else:
             func = attention_cpu(program, pattern, target)
         return Emission.one(func, claim.group)
@@ -94,18 +95,21 @@ class Attention(Template):
         return attention_proposals(graph)
 
 
-def _decoding(template: Attention, group: Group, pattern: Pattern, cut: Decode) -> Claim:
-    """Estimate attention of few rows: keys and values are read once, splits are combined."""
-    rows = at(cut.pairs) * cut.sharing.count
-    combined = rows * cut.splits * (cut.columns + 2)
+def _claim_flash_decode(
+    template: Attention, group: Group, pattern: Pattern, config: FlashDecodeConfig
+) -> Claim:
+    """Estimate flash-decoding: keys and values are read once, partial results written and read."""
+    rows = at(config.kv_batch) * config.query_group.size
+    partials = rows * config.splits * (config.head_dim_v + 2)
     return Claim(
         template,
         group,
         launches=2,
-        bytes=traffic(group, inlined(group.program)) + 2 * 4 * combined,
-        flops=_flops(pattern, rows, 1) + 2 * combined,
-        parallelism=at(cut.blocks),
-        shared_bytes=cut.shared_bytes,
+        bytes=traffic(group, inlined(group.program)) + 2 * 4 * partials,
+        flops=_flops(pattern, rows, 1) + 2 * partials,
+        parallelism=at(config.blocks),
+        shared_bytes=config.shared_bytes,
+        details={"config": config},
     )
 
 
@@ -113,8 +117,8 @@ def _too_large(pattern: Pattern) -> Refusal | None:
     sizes = [constant(axis.extent) for axis in (pattern.depth, pattern.column)]
     if any(size is None for size in sizes):
         return Refusal("symbolic_head", "The head dimension is symbolic.")
-    if max(size or 0 for size in sizes) > LARGEST:
-        return Refusal("head_too_large", f"A key or a value has more than {LARGEST} elements.")
+    if max(size or 0 for size in sizes) > MAX_HEAD_DIM:
+        return Refusal("head_too_large", f"A key or a value has more than {MAX_HEAD_DIM} elements.")
     return None
 
 
@@ -122,9 +126,9 @@ def _flops(pattern: Pattern, rows: int, queries: int) -> int:
     keys = at(pattern.key.extent)
     depth, columns = at(pattern.depth.extent), at(pattern.column.extent)
     products = 2 * rows * queries * keys * (depth + columns)
-    softmax = rows * queries * keys * (operations(pattern.score, pattern.weight) + EXPONENTIAL)
+    softmax = rows * queries * keys * (operations(pattern.score, pattern.weight) + EXP_OPERATIONS)
     packing = operations(pattern.k) * depth + operations(pattern.v) * columns
-    blocks = math.ceil(queries / TASK)
+    blocks = math.ceil(queries / QUERIES_PER_TASK)
     return (
         products
         + softmax

@@ -1,4 +1,4 @@
-"""What is done with softmax before it meets the values: a guard, factors, masks."""
+"""Maps of the softmax before the second product: a NaN guard, factors, masks."""
 
 from __future__ import annotations
 
@@ -7,42 +7,41 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import choice, substitute, variables
-from ..template import Refusal
+from ...core.expressions import call_name, choice, substitute, variables
+from ...core.template import Refusal
 from .pattern import FLOAT
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights over the exponential of their score.
+    """The weights of the values, as a function of the exponential of their score.
 
     Attributes
     ----------
     exponential : Var
-        Stands for ``exp(score - row's maximum)``.
+        Placeholder of ``exp(score - row's maximum)``.
     value : PrimExpr
-        The weight but for the division by the row's sum; linear in ``exponential``.
-    instead : PrimExpr or None
-        The weight where softmax is no number, which a guard asked for; ``None`` without a guard.
+        The weight without the division by the row's sum; linear in ``exponential``.
+    masked_weight : PrimExpr or None
+        The weight that a guard puts where softmax is NaN; ``None`` without a guard.
     """
 
     exponential: ir.Var
     value: ir.Expr
-    instead: ir.Expr | None
+    masked_weight: ir.Expr | None
 
 
 def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights | Refusal:
-    """Take the division by the row's sum out of an expression of softmax.
+    """Take the division by the row's sum out of an expression over the softmax.
 
     Parameters
     ----------
     normal : PrimExpr
-        What meets the values.
+        Factor of the values.
     exponent : PrimExpr
-        What a row's sum is over.
+        The exponential that a row's sum adds up.
     total : Var
-        Stands for the row's sum.
+        Placeholder of the row's sum.
     """
     dtype = str(exponent.ty.dtype)
     numerator, softmax = tirx.Var("numerator", dtype), tirx.Var("softmax", dtype)
@@ -65,8 +64,10 @@ def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights |
         return Refusal("weights_changed", "Operators behind the softmax depend on its values.")
     exponential = tirx.Var("exponential", FLOAT)
     stands = exponential if dtype == FLOAT else tirx.Cast(dtype, exponential)
-    instead = None if linear.instead is None else substitute(value, {softmax: linear.instead})
-    return Weights(exponential, substitute(value, {softmax: stands}), instead)
+    masked_weight = (
+        None if linear.masked_weight is None else substitute(value, {softmax: linear.masked_weight})
+    )
+    return Weights(exponential, substitute(value, {softmax: stands}), masked_weight)
 
 
 def _is_quotient(node: ir.Expr, numerator: ir.Var, total: ir.Var) -> bool:
@@ -80,11 +81,11 @@ def _is_quotient(node: ir.Expr, numerator: ir.Var, total: ir.Var) -> bool:
 
 
 class _Linear:
-    """Reads an expression that is linear in a variable, without guards."""
+    """Match an expression that is linear in a variable, and take guards out of it."""
 
     def __init__(self, variable: ir.Var) -> None:
         self._variable = variable
-        self.instead: ir.Expr | None = None
+        self.masked_weight: ir.Expr | None = None
 
     def read(self, expr: ir.Expr) -> ir.Expr | None:
         if expr.same_as(self._variable):
@@ -109,7 +110,7 @@ class _Linear:
         self, expr: ir.Expr, condition: ir.Expr, then: ir.Expr, otherwise: ir.Expr
     ) -> ir.Expr | None:
         if self._is_guard(condition) and not self._depends(then) and self._is_plain(otherwise):
-            self.instead = then
+            self.masked_weight = then
             return otherwise
         if self._depends(condition):
             return None
@@ -122,7 +123,7 @@ class _Linear:
         return None
 
     def _is_guard(self, condition: ir.Expr) -> bool:
-        """Whether a condition is ``isnan(softmax)``, in any spelling of truth."""
+        """Whether a condition is ``isnan(softmax)``, as a bool or as a number."""
         if isinstance(condition, tirx.Cast):
             return self._is_guard(condition.value)
         for kind, zero, truth in ((tirx.LT, "a", "b"), (tirx.GT, "b", "a"), (tirx.NE, "b", "a")):

@@ -1,4 +1,4 @@
-"""Contractions on a CPU: register tiles where elements serve several results, else plain sums."""
+"""Contractions on a CPU: GEMM where there is one, tiled convolutions, else untiled sums."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from dataclasses import replace
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Program
+from ...core.expressions import loads, variables
+from ...program.program import Program
 from ..address import known_step
 from ..block_info import block_info
 from ..cpu import Registers, plain_nest, tile_contraction
-from ..loops import constant
 from ..vector_math import vector_math
-from .canonical import Apart, canonical, over
-from .graft import graft
-from .operands import SumOfProducts
-from .packed import packable
-from .padding import padded
-from .roles import roles
-from .sums_cpu import sums_cpu
-from .symbols import Symbols
-from .tiles_cpu import tiles_cpu
+from .fuse_epilogue import fuse_epilogue
+from .gemm_cpu import gemm_cpu
+from .gemm_view import gemm_view
+from .operands import SumOfProducts, reuses_operands
+from .packed_weights_cpu import packable
+from .padding import materialize_padded
+from .prim_func import MaterializedOperand, contraction_prim_func, materialize
+from .symbolic_extents import SymbolicExtents
+from .untiled_cpu import untiled_cpu
 
 
 def contraction_cpu(
@@ -31,27 +30,24 @@ def contraction_cpu(
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and functions that pack constant inputs, by position.
 
-    Operands with conditions or in an awkward order are copied before, unless each task copies
-    panels of its own.
+    Padded and strided operands are materialized first, unless each task packs panels of its own.
     """
-    matrices = roles(contraction)
-    if matrices is not None and (
-        matrices.rows or packable(contraction, matrices, constants) is not None
-    ):
-        return tiles_cpu(program, contraction, matrices, constants, target)
-    apart = copies(contraction)
+    view = gemm_view(contraction)
+    if view is not None and (view.m_axes or packable(contraction, view, constants) is not None):
+        return gemm_cpu(program, contraction, view, constants, target)
+    operands = materialized_operands(contraction)
     results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
     contraction = replace(contraction, results=tuple(results))
-    if not is_tiled(contraction):
-        return sums_cpu(program, contraction, apart, target), {}
+    if not reuses_operands(contraction):
+        return untiled_cpu(program, contraction, operands, target), {}
     registers = Registers.of(target)
-    symbols = Symbols()
-    func, result = canonical(
-        program, symbols.contraction(contraction), [symbols.apart(a) for a in apart]
+    symbols = SymbolicExtents()
+    func, result = contraction_prim_func(
+        program, symbols.contraction(contraction), [symbols.operand(a) for a in operands]
     )
     sch = s_tir.Schedule(func)
     for name, schedule in [
-        *((a.buffer.name, plain_nest) for a in apart),
+        *((a.buffer.name, plain_nest) for a in operands),
         ("sum", tile_contraction),
     ]:
         block = sch.get_sblock(name)
@@ -59,46 +55,30 @@ def contraction_cpu(
         if info is None:
             raise RuntimeError(f"block {name} is not one store in its own loops")
         schedule(sch, block, info, registers)
-    return graft(symbols.expand(sch.mod["main"]), result, program, contraction), {}
+    return fuse_epilogue(symbols.expand(sch.mod["main"]), result, program, contraction), {}
 
 
-def copies(contraction: SumOfProducts) -> list[Apart]:
-    """List the operands that are written out first: padded ones, and strided ones used again."""
+def materialized_operands(contraction: SumOfProducts) -> list[MaterializedOperand]:
+    """List the operands to materialize: padded ones, and strided ones that are reused."""
     found = []
-    for name, factor in (("left", contraction.left), ("right", contraction.right)):
-        one = padded(contraction, name, factor)
-        if one is None and strided(contraction, factor) and is_tiled(contraction):
+    for name, operand in (("left", contraction.left), ("right", contraction.right)):
+        one = materialize_padded(contraction, name, operand)
+        if one is None and is_strided(contraction, operand) and reuses_operands(contraction):
             column = contraction.stage.axes[-1]
             rest = [a for a in (*contraction.stage.axes, *contraction.stage.reduce)]
             order = [a for a in rest if a is not column] + [column]
-            one = over(contraction, name, factor, order)
+            one = materialize(contraction, name, operand, order)
         if one is not None:
             found.append(one)
     return found
 
 
-def is_tiled(contraction: SumOfProducts) -> bool:
-    """Whether the elements of both operands serve several results, so that tiles pay.
-
-    Vectors of a tile run along an operand in memory: columns that only a condition tells apart,
-    as in a one-hot operand, are no such.
-    """
+def is_strided(contraction: SumOfProducts, operand: ir.Expr) -> bool:
+    """Whether adjacent columns are not contiguous in an operand that depends on them."""
     stage = contraction.stage
-    wide = {a.var for a in stage.axes if constant(a.extent) != 1}
-    factors = (contraction.left, contraction.right)
-    return (
-        bool(stage.axes)
-        and all(wide - variables(f) for f in factors)
-        and any(stage.axes[-1].var in variables(x) for f in factors for x in loads(f))
-    )
-
-
-def strided(contraction: SumOfProducts, factor: ir.Expr) -> bool:
-    """Whether neighbouring columns lie apart in an operand that runs along the columns."""
-    stage = contraction.stage
-    if not stage.axes or stage.axes[-1].var not in variables(factor):
+    if not stage.axes or stage.axes[-1].var not in variables(operand):
         return False
     axes = [a.var for a in (*stage.axes, *stage.reduce)]
     column = stage.axes[-1].var
-    steps = (known_step(x.source, x.indices, column, axes) for x in loads(factor))
+    steps = (known_step(x.source, x.indices, column, axes) for x in loads(operand))
     return all(step not in (0, 1) for step in steps)

@@ -1,9 +1,8 @@
-"""Products of narrow elements: instructions that add several neighbouring terms of a lane at once.
+"""Dot-product instructions of CPUs: each lane adds several products of adjacent k.
 
 AVX512-VNNI multiplies four bytes of each lane of one vector by four of the other and adds them to
-an int32; AVX512-BF16 does so with two bfloat16 and a float32. To a tile, such a group of terms is
-one term of 32 bits, which is broadcast from the left factor and packed or copied from the right one
-like any other element.
+an int32; AVX512-BF16 does so with two bfloat16 and a float32. To a register tile, such a group of k
+is one element of 32 bits, which is broadcast from A and packed or copied from B.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ..._tvm_bf16 import dot_bf16, with_dot_bf16
-from ..._tvm_buffer import declare
-from ...fusion.expressions import load
-from ...fusion.program import Axis
-from ..loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
-from ..register_tile import Element, VectorUnit, asking
+from ..._tvm.bf16 import dot_bf16, with_dot_bf16
+from ..._tvm.buffer import declare
+from ...core.expressions import load
+from ...core.loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
+from ...program.stage import Axis
+from ..register_tile import Element, VectorUnit, with_prefetch
+from .gemm_view import GemmView
 from .operands import SumOfProducts
-from .roles import Roles
 
-WORD = 32  # bits of a group of terms, and of a lane of sums
+WORD = 32  # bits of a group of k, and of an accumulator
 BYTES = ("int8", "uint8")
 SIGNS = -0x7F7F7F80  # the sign bits of a word's bytes: 0x80808080
 _VNNI = {16: "avx512vnni", 8: "avxvnni"}  # by lanes of a vector
@@ -33,55 +32,52 @@ _VNNI = {16: "avx512vnni", 8: "avxvnni"}  # by lanes of a vector
 
 @dataclass(frozen=True)
 class DotProduct(ABC):
-    """How to add groups of terms.
+    """An instruction, for a GEMM.
 
     Attributes
     ----------
     lanes : int
-        Of a vector of sums.
-    left, right : str
-        Types of the factors' elements.
+        Of a vector of accumulators.
+    a_dtype, b_dtype : str
+        Types of the operands' elements.
     axis : Axis
-        The reduction axis that is cut into groups.
-    factor : PrimExpr
-        The left factor, a term at a time, in the type of the sum.
+        The axis of K that is split into groups.
+    a : PrimExpr
+        A, cast to the accumulators' type.
     """
 
     lanes: int
-    left: str
-    right: str
+    a_dtype: str
+    b_dtype: str
     axis: Axis
-    factor: ir.Expr
+    a: ir.Expr
 
     @property
-    def terms(self) -> int:
-        """Terms of a group."""
-        return WORD // tirx.const(0, self.left).ty.dtype.bits
+    def group(self) -> int:
+        """Number of k in a group."""
+        return WORD // tirx.const(0, self.a_dtype).ty.dtype.bits
 
     @property
     def offset(self) -> int:
-        """What to add for every element of a row of the left factor."""
+        """The compensation for every element of a row of A."""
         return 0
 
     @abstractmethod
     def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
-        """Add a word of the left factor times a vector of words of the right one to sums."""
+        """Add a word of A times a vector of words of B to accumulators."""
 
     def around(self, body: tirx.Stmt) -> tirx.Stmt:
-        """Put around a kernel's body what the instruction needs there."""
+        """Wrap a kernel's body in the declarations that the instruction needs."""
         return body
 
-    def groups(self, roles: Roles) -> Roles:
-        """Count groups instead of terms; a group of either factor is a word.
-
-        Terms beyond the last one are zeros of the left factor.
-        """
-        axis = Axis(tirx.Var("group", "int64"), ceildiv(self.axis.extent, self.terms))
-        left = self._word(bare(roles.left), axis.var)
-        right = self._word(bare(roles.right), axis.var)
+    def groups(self, view: GemmView) -> GemmView:
+        """View K in groups; a group of A or of B is one word, padded with zeros."""
+        axis = Axis(tirx.Var("group", "int64"), ceildiv(self.axis.extent, self.group))
+        a = self._word(uncast(view.a), axis.var)
+        b = self._word(uncast(view.b), axis.var)
         if self.offset:
-            right = tirx.bitwise_xor(right, tirx.const(SIGNS, "int32"))
-        return replace(roles, reduce=(*roles.reduce[:-1], axis), left=left, right=right)
+            b = tirx.bitwise_xor(b, tirx.const(SIGNS, "int32"))
+        return replace(view, k_axes=(*view.k_axes[:-1], axis), a=a, b=b)
 
     def accumulate(
         self,
@@ -91,7 +87,7 @@ class DotProduct(ABC):
         right: Element,
         ahead: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
     ) -> tirx.Stmt:
-        """Add all groups below an extent to a tile; like :func:`register_tile.accumulate`."""
+        """Add all groups below an extent to a tile, like :func:`register_tile.accumulate`."""
         rows, columns = (int(d) for d in sums.ty.shape)
 
         def add(i: ir.Expr, k: ir.Expr, start: int) -> tirx.Stmt:
@@ -104,61 +100,61 @@ class DotProduct(ABC):
 
         def step(k: ir.Expr) -> tirx.Stmt:
             rows_ = unrolled("i", rows, lambda i: row(i, k))
-            return asking(ahead(k), rows_)
+            return with_prefetch(ahead(k), rows_)
 
         return loop("k", extent, step)
 
     def _word(self, factor: ir.Expr, group: ir.Var) -> ir.Expr:
-        """Join the terms of a group, the first in the lowest bits."""
+        """Join a group, its first k in the lowest bits."""
         extent = index(self.axis.extent)
 
         def join(count: int, inside: Callable[[ir.Expr], ir.Expr] | None = None) -> ir.Expr:
             word: ir.Expr | None = None
             for j in range(count):
-                term = group * self.terms + j
+                term = group * self.group + j
                 part: ir.Expr = substitute(factor, {self.axis.var: term})
-                part = tirx.Cast("int32", tirx.reinterpret(f"uint{WORD // self.terms}", part))
+                part = tirx.Cast("int32", tirx.reinterpret(f"uint{WORD // self.group}", part))
                 if j:
-                    part = tirx.shift_left(part, tirx.const(j * WORD // self.terms, "int32"))
+                    part = tirx.shift_left(part, tirx.const(j * WORD // self.group, "int32"))
                 if inside is not None:
                     part = tirx.if_then_else(inside(term), part, tirx.const(0, "int32"))
                 word = part if word is None else tirx.bitwise_or(word, part)
             return tirx.const(0, "int32") if word is None else word
 
         size = constant(extent)
-        whole = join(self.terms)
-        if size is not None and size % self.terms == 0:
+        whole = join(self.group)
+        if size is not None and size % self.group == 0:
             return whole
         if size is not None:
-            rest = join(size % self.terms)
+            rest = join(size % self.group)
         else:
-            rest = join(self.terms, lambda term: term < extent)
-        full = tirx.floordiv(extent, index(self.terms))
+            rest = join(self.group, lambda term: term < extent)
+        full = tirx.floordiv(extent, index(self.group))
         return tirx.if_then_else(group < full, whole, rest)
 
 
-class BytesByFour(DotProduct):
+class VnniDot(DotProduct):
     """Bytes, added to int32: vpdpbusd.
 
-    It takes unsigned bytes of one factor and signed ones of the other. Where both are of a kind,
-    the right one's sign bits are flipped when it is packed or copied: its bytes become 128 larger,
-    or smaller, and each row of sums starts from as much less, or more, than zero times the sum of
-    the left factor's row. All of that is exact, as int32 wraps around.
+    It multiplies unsigned by signed bytes. Where A and B are both signed or both unsigned, B's sign
+    bits are flipped when it is packed or copied, which adds or subtracts 128. The accumulators of a
+    row start from the compensation: -128 or 128 times the sum of A's row. int32 wraps around, so
+    that this is exact.
     """
 
     @property
     def offset(self) -> int:
-        """Undo the flip."""
-        if self.left != self.right:
+        """The compensation of flipped sign bits."""
+        if self.a_dtype != self.b_dtype:
             return 0
-        return -128 if self.left == "int8" else 128
+        return -128 if self.a_dtype == "int8" else 128
 
     def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         """Call the instruction; the unsigned operand comes first."""
         operands = [tirx.Broadcast(left, self.lanes), right]
-        if self.left == "int8":
+        if self.a_dtype == "int8":
             operands.reverse()
-        count = self.lanes * self.terms
+        count = self.lanes * self.group
         unsigned, signed = (f"{dtype}x{count}" for dtype in ("uint8", "int8"))
         return tirx.call_llvm_pure_intrin(
             f"int32x{self.lanes}",
@@ -169,7 +165,7 @@ class BytesByFour(DotProduct):
         )
 
 
-class HalvesByTwo(DotProduct):
+class Bf16Dot(DotProduct):
     """Pairs of bfloat16, added to float32: vdpbf16ps."""
 
     def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
@@ -181,8 +177,8 @@ class HalvesByTwo(DotProduct):
         return with_dot_bf16(body, self.lanes)
 
 
-class HalvesOneByOne(DotProduct):
-    """Pairs of bfloat16 without an instruction for them: each half is half of a float32."""
+class EmulatedBf16Dot(DotProduct):
+    """Pairs of bfloat16 without an instruction: each is the upper half of a float32."""
 
     def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         """Multiply and add twice."""
@@ -206,29 +202,29 @@ def _like(word: ir.Expr, value: int) -> ir.Expr:
     return number if lanes == 1 else tirx.Broadcast(number, lanes)
 
 
-class RowSums:
-    """Where sums start: from a multiple of the sums of the left factor's rows, kept by a task.
+class Compensation:
+    """The compensation of flipped sign bits: a multiple of the sums of A's rows, by task.
 
     Parameters
     ----------
     dot : DotProduct
         With an offset.
-    roles : Roles
-        Of the contraction.
+    view : GemmView
+        The GEMM.
     rows : int
         Rows of a task.
     """
 
-    def __init__(self, dot: DotProduct, roles: Roles, rows: int) -> None:
-        self._dot, self._reduce, self._rows = dot, (*roles.reduce[:-1], dot.axis), rows
+    def __init__(self, dot: DotProduct, view: GemmView, rows: int) -> None:
+        self._dot, self._reduce, self._rows = dot, (*view.k_axes[:-1], dot.axis), rows
         self.buffer = declare([index(max(rows, 2))], "int32", "row_sums", "local")
 
     def fill(self, place: Callable[[ir.Expr], dict[ir.Var, ir.Expr]]) -> tirx.Stmt:
-        """Sum up the rows; ``place`` tells the axes of a row that exists."""
-        buffer, factor = self.buffer, self._dot.factor
+        """Sum up the rows; ``place`` gives the axes of M at a row."""
+        buffer, a = self.buffer, self._dot.a
 
         def add(i: ir.Expr, reduced: dict[ir.Var, ir.Expr]) -> tirx.Stmt:
-            value = substitute(factor, {**place(i), **reduced}) * self._dot.offset
+            value = substitute(a, {**place(i), **reduced}) * self._dot.offset
             return tirx.BufferStore(buffer, load(buffer, [i]) + value, [i])
 
         def axes(i: ir.Expr, depth: int, reduced: dict[ir.Var, ir.Expr]) -> tirx.Stmt:
@@ -249,7 +245,7 @@ class RowSums:
 
 
 def dot_product(
-    contraction: SumOfProducts, roles: Roles, is_packed: bool, target: Target
+    contraction: SumOfProducts, view: GemmView, is_packed: bool, target: Target
 ) -> DotProduct | None:
     """Choose the target's instruction for a product; ``None`` where it has none.
 
@@ -257,39 +253,39 @@ def dot_product(
     ----------
     contraction : SumOfProducts
         The product.
-    roles : Roles
-        Of its axes.
+    view : GemmView
+        The product as GEMMs.
     is_packed : bool
-        Whether the right factor is a constant. Panels that a task copies cannot be as long as all
-        terms of several axes; and without an instruction for bfloat16 they had better be copied as
-        float32 (measured: 5 to 12 % faster), while a packed constant of half the size pays.
+        Whether B is a packed constant. Panels that a task copies cannot hold K of several axes;
+        and without an instruction for bfloat16 copying them as float32 is 5 to 12 % faster
+        (measured), while a packed constant of half the size pays.
     target : Target
-        What to make it for.
+        A CPU.
     """
-    if len(roles.reduce) > 1 and not is_packed:
+    if len(view.k_axes) > 1 and not is_packed:
         return None
     features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
-    left, right = (str(bare(f).ty.dtype) for f in (roles.left, roles.right))
-    what = left, right, roles.reduce[-1], roles.left
-    if contraction.dtype == "int32" and left in BYTES and right in BYTES:
+    a, b = (str(uncast(x).ty.dtype) for x in (view.a, view.b))
+    given = a, b, view.k_axes[-1], view.a
+    if contraction.dtype == "int32" and a in BYTES and b in BYTES:
         lanes = next((n for n, feature in _VNNI.items() if feature in features), None)
-        found: DotProduct | None = None if lanes is None else BytesByFour(lanes, *what)
-    elif contraction.dtype == "float32" and left == right == "bfloat16":
+        found: DotProduct | None = None if lanes is None else VnniDot(lanes, *given)
+    elif contraction.dtype == "float32" and a == b == "bfloat16":
         lanes = VectorUnit.of(target).lanes
-        found = HalvesOneByOne(lanes, *what) if is_packed else None
+        found = EmulatedBf16Dot(lanes, *given) if is_packed else None
         if "avx512bf16" in features:
-            found = HalvesByTwo(lanes, *what)
+            found = Bf16Dot(lanes, *given)
     else:
         return None
-    terms = constant(roles.reduce[-1].extent)
-    return None if found is None or (terms is not None and terms < found.terms) else found
+    k = constant(view.k_axes[-1].extent)
+    return None if found is None or (k is not None and k < found.group) else found
 
 
-def bare(factor: ir.Expr) -> ir.Expr:
-    """Take off casts of bytes and of bfloat16 that keep every value."""
-    core = factor
+def uncast(operand: ir.Expr) -> ir.Expr:
+    """Take lossless casts of bytes and of bfloat16 off an operand."""
+    core = operand
     while isinstance(core, tirx.Cast) and str(core.ty.dtype) in ("int16", "int32", "float32"):
         core = core.value
-    dtype, narrow = str(factor.ty.dtype), str(core.ty.dtype)
+    dtype, narrow = str(operand.ty.dtype), str(core.ty.dtype)
     keeps = narrow in BYTES if dtype == "int32" else narrow == "bfloat16"
-    return core if keeps else factor
+    return core if keeps else operand

@@ -1,4 +1,4 @@
-"""Contractions on a GPU: DLight's schedules with our epilogues, or plain sums in one launch."""
+"""Contractions on a GPU: skinny GEMM, DLight's schedules with fused epilogues, or untiled sums."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.target import Target
 
+from ...core.decisions import Decision, record
 from ...errors import reason_of
-from ...fusion.decisions import Decision, record
-from ...fusion.program import Program
-from ..gpu import check_gpu, rule
+from ...program.program import Program
+from ..gpu.dlight import check_gpu, rule
 from ..launches import launches
-from .canonical import canonical, gathered
-from .graft import CannotGraft, graft
-from .guarded_rows import few_rows_gpu, guarded_rows
+from .dynamic_m_gpu import dispatch_on_m, skinny_gemm_gpu
+from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue
+from .gemv_config import gemv_config
+from .norm_scale_gpu import NormScale
 from .operands import SumOfProducts
-from .row_sums import RowSum
-from .slim import slim
-from .sums_gpu import sums_gpu
+from .prim_func import contraction_prim_func, materialize_computed
+from .untiled_gpu import untiled_gpu
 
 RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
 
@@ -27,31 +27,33 @@ def contraction_gpu(
     contraction: SumOfProducts,
     name: str,
     target: Target,
-    row_sum: RowSum | None = None,
+    norm_scale: NormScale | None = None,
 ) -> tirx.PrimFunc:
-    """Make the kernel, or the kernels of which one is launched: by how many rows there are.
+    """Make the kernel, or the kernels of which the host launches one by the number of rows.
 
-    Products with a sum over the rows are of few rows.
+    A norm prologue is fused into skinny GEMM only.
     """
-    cut = slim(contraction, target, row_sum)
+    cut = gemv_config(contraction, target, norm_scale)
     if cut is not None:
-        return few_rows_gpu(program, cut, target)
-    general = _of_any_rows(program, contraction, name, target)
-    return guarded_rows(program, contraction, general, target)
+        return skinny_gemm_gpu(program, cut, target)
+    general = _tiled_gpu(program, contraction, name, target)
+    return dispatch_on_m(program, contraction, general, target)
 
 
-def _of_any_rows(
+def _tiled_gpu(
     program: Program, contraction: SumOfProducts, name: str, target: Target
 ) -> tirx.PrimFunc:
     """Make the kernel: the first schedule that is one launch and fits the device.
 
-    Schedules finish one sum at a time, so those of several pieces are plain sums.
+    Schedules finish one sum at a time: epilogues over a column split take untiled sums.
     """
-    if contraction.pieces is not None:
-        return sums_gpu(program, contraction)
-    factors = (("left", contraction.left), ("right", contraction.right))
-    apart = [a for n, f in factors if (a := gathered(contraction, n, f)) is not None]
-    func, result = canonical(program, contraction, apart)
+    if contraction.column_split is not None:
+        return untiled_gpu(program, contraction)
+    operands = (("left", contraction.left), ("right", contraction.right))
+    computed = [
+        a for n, f in operands if (a := materialize_computed(contraction, n, f)) is not None
+    ]
+    func, result = contraction_prim_func(program, contraction, computed)
     for kind in RULES:
         one = rule(kind())
         complaint: str | None
@@ -63,11 +65,11 @@ def _of_any_rows(
             if (count := launches(made)) != 1:
                 complaint = f"it makes {count} launches."
             else:
-                kernel = graft(made, result, program, contraction)
+                kernel = fuse_epilogue(made, result, program, contraction)
                 complaint = check_gpu(kernel, target)
                 if complaint is None:
                     return kernel
-        except CannotGraft as reason:
+        except CannotFuseEpilogue as reason:
             complaint = f"{reason}."
         # guard: recorded; schedule primitives raise anything
         except Exception as error:
@@ -75,4 +77,4 @@ def _of_any_rows(
         record(
             Decision(name, "", "fallback", "schedule_rejected", f"{one.name} gave up: {complaint}")
         )
-    return sums_gpu(program, contraction)
+    return untiled_gpu(program, contraction)

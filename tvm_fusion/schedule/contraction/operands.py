@@ -1,20 +1,20 @@
-"""What a contraction is made of: two operands, a sum, and what is done with the result."""
+"""Contractions: a sum of products of two operands, and its epilogues."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from ...fusion.expressions import loads, variables
-from ...fusion.program import Program, Stage
-from ..template import Refusal
-from .results import Result, result_of
-from .together import Pieces, with_pieces
-
-__all__ = ["Result", "SumOfProducts", "analyse", "is_contraction"]
+from ...core.expressions import is_load_of, loads, variables
+from ...core.loops import constant
+from ...core.template import Refusal
+from ...program.contractions import operands_of
+from ...program.program import Program
+from ...program.stage import Stage
+from .column_split import ColumnSplit, with_column_split
+from .epilogue import Result, result_of
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class SumOfProducts:
     stage : Stage
         The reduction as the program has it.
     left, right : PrimExpr
-        The factors, over axes and reduction axes.
+        The operands, over axes and reduction axes.
     dtype : str
         Type of the sum.
     total : Var
-        Stands for the sum in the results.
+        Stands for the accumulated sum in the results.
     results : tuple of Result
-        What is written, in order.
-    pieces : Pieces or None
-        How the columns are split if results need several sums each. The results are over the axes
-        without ``pieces.piece`` then, and ``pieces.totals`` stand for the sums.
+        The epilogues, in order.
+    column_split : ColumnSplit or None
+        For results that need several sums each: they are over the axes without
+        ``column_split.part`` then, and ``column_split.totals`` stand for the sums.
     """
 
     stage: Stage
@@ -44,28 +44,28 @@ class SumOfProducts:
     dtype: str
     total: ir.Var
     results: tuple[Result, ...]
-    pieces: Pieces | None = None
+    column_split: ColumnSplit | None = None
 
     @property
     def totals(self) -> tuple[ir.Var, ...]:
-        """What stands for sums in the results: one, or one for each piece."""
-        return (self.total,) if self.pieces is None else self.pieces.totals
+        """The variables of the sums in results: one, or one for each part of a column split."""
+        return (self.total,) if self.column_split is None else self.column_split.totals
 
     @property
     def initial(self) -> ir.Expr:
-        """What the sum starts from."""
+        """The initial value of the sum."""
         return self.stage.init[0] if self.stage.init else tirx.const(0, self.dtype)
 
     def term(self) -> ir.Expr:
         """One summand, in the type of the sum."""
         target = self.stage.targets[0]
         update = self.stage.values[0]
-        own = update.a if _is_load_of(update.a, target) else update.b
+        own = update.a if is_load_of(update.a, target) else update.b
         return update.b if own.same_as(update.a) else update.a
 
 
 def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusal:
-    """Read a program as one contraction and maps of its result.
+    """Read a program as one contraction with epilogues.
 
     Parameters
     ----------
@@ -77,19 +77,19 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
     Returns
     -------
     SumOfProducts or Refusal
-        The refusal says what is different.
+        The refusal tells the difference.
     """
     reductions = [s for s in program.stages if not s.is_map]
     if len(reductions) != 1:
         return Refusal("not_mine", f"There are {len(reductions)} reductions, not one.")
     stage = reductions[0]
-    factors = factors_of(stage)
-    if factors is None:
+    operands = operands_of(stage)
+    if operands is None:
         return Refusal("not_mine", f"{stage.name} is no sum over products of two operands.")
     for part in program.stages:
         if part is stage:
             break
-        if part.targets[0] in {x.source for f in factors for x in loads(f)}:
+        if part.targets[0] in {x.source for f in operands for x in loads(f)}:
             return Refusal(
                 "prologue_recomputed",
                 f"{stage.name} would compute {part.name} again for every element it adds to.",
@@ -101,61 +101,40 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
         if part.is_map:
             result = result_of(part, stage, total)
             if isinstance(result, Refusal):
-                return _with_pieces(program, stages, stage, total) or result
+                return _with_split(program, stages, stage, total) or result
             results.append(result)
     if target in program.outputs:
         results.append(Result(target, stage.indices[0], total, None))
-    return SumOfProducts(stage, *factors, str(target.ty.dtype), total, tuple(results))
+    return SumOfProducts(stage, *operands, str(target.ty.dtype), total, tuple(results))
 
 
-def _with_pieces(
+def _with_split(
     program: Program, stages: Sequence[Stage], stage: Stage, total: ir.Var
 ) -> SumOfProducts | None:
-    """Read maps that need several sums each; ``None`` where they are not so many columns apart."""
-    found = with_pieces(program, [s for s in stages if s.is_map], stage)
+    """Read epilogues that need several sums each; ``None`` if no column split serves them."""
+    found = with_column_split(program, [s for s in stages if s.is_map], stage)
     if found is None:
         return None
-    pieces, results = found
-    split = pieces.apply(stage)
-    factors = factors_of(split)
-    if factors is None:
+    split, results = found
+    stage = split.apply(stage)
+    operands = operands_of(stage)
+    if operands is None:
         return None
     dtype = str(stage.targets[0].ty.dtype)
-    return SumOfProducts(split, *factors, dtype, total, results, pieces)
+    return SumOfProducts(stage, *operands, dtype, total, results, split)
 
 
-def is_contraction(stage: Stage) -> bool:
-    """Whether a stage sums products of two operands that differ."""
-    factors = None if stage.is_map else factors_of(stage)
-    return factors is not None and not tvm_ffi.structural_equal(*factors)
+def reuses_operands(contraction: SumOfProducts) -> bool:
+    """Whether the elements of both operands are reused, so that register tiles pay.
 
-
-def factors_of(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
-    """Split ``T[..] + a * b`` into a and b, one of which must miss an axis that the other has."""
-    update = stage.values[0]
-    if len(stage.targets) != 1 or not isinstance(update, tirx.Add):
-        return None
-    first = stage.init[0] if stage.init else None
-    if not isinstance(first, (tirx.IntImm, tirx.FloatImm)) or float(first.value) != 0:
-        return None
-    target = stage.targets[0]
-    if _is_load_of(update.a, target):
-        term = update.b
-    elif _is_load_of(update.b, target):
-        term = update.a
-    else:
-        return None
-    while isinstance(term, tirx.Cast):
-        term = term.value
-    if not isinstance(term, tirx.Mul):
-        return None
-    left, right = term.a, term.b
-    if not loads(left) or not loads(right):
-        return None
-    axes = {a.var for a in stage.axes}
-    alone = [axes - variables(left), axes - variables(right)]
-    return (left, right) if alone[0] or alone[1] else None
-
-
-def _is_load_of(expr: ir.Expr, buffer: ir.Var) -> bool:
-    return isinstance(expr, ir.TensorLoad) and expr.source.same_as(buffer)
+    Vectors of a tile lie along an operand in memory: columns that only a condition reads, as in a
+    one-hot operand, do not count.
+    """
+    stage = contraction.stage
+    wide = {a.var for a in stage.axes if constant(a.extent) != 1}
+    operands = (contraction.left, contraction.right)
+    return (
+        bool(stage.axes)
+        and all(wide - variables(f) for f in operands)
+        and any(stage.axes[-1].var in variables(x) for f in operands for x in loads(f))
+    )

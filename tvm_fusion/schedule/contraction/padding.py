@@ -1,4 +1,4 @@
-"""A padded or dilated operand, written out: the copy that convolutions on a CPU read."""
+"""Padded and dilated operands, materialized before a convolution on a CPU reads them."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ import math
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ..._tvm_buffer import declare
-from ...fusion.expressions import variables
-from ...fusion.program import Axis
+from ..._tvm.buffer import declare
+from ...core.expressions import variables
+from ...core.loops import ceildiv, constant, index, substitute
+from ...program.stage import Axis
 from ..address import conditional_loads
-from ..loops import ceildiv, constant, index, substitute
-from .canonical import Apart
 from .operands import SumOfProducts
+from .prim_func import MaterializedOperand
 
 _Atoms = dict[ir.Var, int]
 
 
-def padded(contraction: SumOfProducts, name: str, factor: ir.Expr) -> Apart | None:
-    """Set a factor with conditions apart, over the positions that it reads.
+def materialize_padded(
+    contraction: SumOfProducts, name: str, operand: ir.Expr
+) -> MaterializedOperand | None:
+    """Materialize an operand with conditions over the positions that it reads.
 
     ``where(1 <= h + r <= H, x[c, h + r - 1], 0)`` depends on ``h + r`` alone, so it is an array
-    over ``c`` and ``h + r``: the padded input. Every sum of axes in the factor becomes one axis.
+    over ``c`` and ``h + r``: the padded input. Every sum of axes in the operand becomes one axis.
 
     Returns
     -------
     Apart or None
-        None where the factor has no conditions, or depends on axes otherwise than through sums.
+        None without conditions, or where axes appear outside of sums, too.
     """
-    if not conditional_loads(factor):
+    if not conditional_loads(operand):
         return None
     stage = contraction.stage
     extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce)}
-    sums: dict[frozenset, tuple[ir.Var, ir.Expr, ir.Expr]] = {}  # new axis, its sum, its least
+    sums: dict[frozenset, tuple[ir.Var, ir.Expr, ir.Expr]] = {}  # new axis, its sum, its minimum
 
     def merge(node: ir.Expr) -> ir.Expr:
         found = _linear(node, extents)
@@ -57,7 +59,7 @@ def padded(contraction: SumOfProducts, name: str, factor: ir.Expr) -> Apart | No
         return (axis + least) * by + rest
 
     kinds = (tirx.Add, tirx.Sub)
-    value = tvm_ffi.structural_map(factor, (kinds, merge), order="post")
+    value = tvm_ffi.structural_map(operand, (kinds, merge), order="post")
     summed = {v for _, total, _ in sums.values() for v in variables(total)}
     used = [v for v in extents if v in variables(value)]
     if not sums or summed & set(used):
@@ -73,9 +75,9 @@ def padded(contraction: SumOfProducts, name: str, factor: ir.Expr) -> Apart | No
     analyzer = sym.Analyzer()
     for axis in (*stage.axes, *stage.reduce, *axes):
         analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(axis.extent)))
-    buffer = declare([index(a.extent) for a in axes], str(factor.ty.dtype), name)
-    return Apart(
-        factor,
+    buffer = declare([index(a.extent) for a in axes], str(operand.ty.dtype), name)
+    return MaterializedOperand(
+        operand,
         buffer,
         tuple(axes),
         analyzer.simplify(value),
@@ -87,7 +89,7 @@ def padded(contraction: SumOfProducts, name: str, factor: ir.Expr) -> Apart | No
 def _interleaved(
     contraction: SumOfProducts, axes: list[Axis], place: list[ir.Expr], value: ir.Expr
 ) -> tuple[list[Axis], list[ir.Expr], ir.Expr]:
-    """Sort a last axis that columns stride over by remainders, so that they are contiguous."""
+    """Split a last axis that columns stride over by the stride, so that they are contiguous."""
     column = contraction.stage.axes[-1].var if contraction.stage.axes else None
     found = _linear(place[-1], {column: 0}) if column is not None else None
     by = found[0].get(column, 0) if found is not None else 0
@@ -108,7 +110,7 @@ def _interleaved(
 
 
 def _linear(expr: ir.Expr, axes) -> tuple[_Atoms, ir.Expr] | None:
-    """Split a sum into multiples of axes and a rest without axes; ``None`` for anything else."""
+    """Split a linear expression into axes' coefficients and a rest; ``None`` for anything else."""
     if not set(variables(expr)) & set(axes):
         return {}, expr
     if isinstance(expr, ir.Var):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ...fusion.expressions import load
-from ...fusion.program import Axis
+from ...core.expressions import load
+from ...core.loops import constant, find, index, local, product, substitute
+from ...program.stage import Axis
 from ..address import offset, stride
-from ..gpu import VECTOR_BYTES
-from ..loops import constant, find, index, local, product, substitute
+from ..gpu.launch import VECTOR_BYTES
 from .domain import Domain
 from .reads import Read, bytes_of
 

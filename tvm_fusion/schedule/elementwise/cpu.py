@@ -9,10 +9,7 @@ from functools import partial
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...fusion.program import Program, Stage
-from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
-from ..inline import inlined
-from ..loops import (
+from ...core.loops import (
     Body,
     add,
     block,
@@ -27,6 +24,10 @@ from ..loops import (
     product,
     sequence,
 )
+from ...program.program import Program
+from ...program.stage import Stage
+from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
+from ..inline import inlined
 from ..vector_math import vector_math
 from .domain import Domain, Store, domains, in_registers
 

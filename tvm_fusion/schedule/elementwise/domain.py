@@ -9,10 +9,11 @@ from types import MappingProxyType
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...fusion.expressions import load, loads
-from ...fusion.program import Axis, Program, Stage
+from ...core.expressions import load, loads
+from ...core.loops import block, constant, coordinates, index, local, product, sequence, substitute
+from ...program.program import Program
+from ...program.stage import Axis, Stage
 from ..address import conditional_loads, offset, stride, without_loads
-from ..loops import block, constant, coordinates, index, local, product, sequence, substitute
 
 TILED_STRIDE = 16  # elements: reads further apart than a cache line waste most of it
 _NOTHING: Mapping[ir.Var, ir.Var] = MappingProxyType({})

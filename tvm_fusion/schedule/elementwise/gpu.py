@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...fusion.program import Program
-from ..gpu import STATIC_SHARED_BYTES
-from ..inline import inlined
-from ..loops import (
+from ...core.loops import (
     add,
     block,
     ceildiv,
@@ -23,6 +20,9 @@ from ..loops import (
     threads,
     when,
 )
+from ...program.program import Program
+from ..gpu.launch import STATIC_SHARED_BYTES
+from ..inline import inlined
 from .domain import Domain, domains, in_registers
 from .tile_reads_gpu import read_tiles
 from .tile_results_gpu import write_tiles

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ...ecg.intrinsic import call_name
-from ...fusion.expressions import loads, variables
+from ...core.expressions import call_name, loads, variables
+from ...core.loops import find
 from ..address import same
-from ..gpu import VECTOR_TYPES
-from ..loops import find
+from ..gpu.launch import VECTOR_TYPES
 from .domain import Domain
 
 _CHOSEN = "chosen"  # what a choice among loads is called where it is looked past

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tvm.target import Target
 
+from ...core.loops import constant
+from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
-from ...fusion.group import Group
-from ...fusion.program import Stage, Unstructured
+from ...program.group import Group
+from ...program.stage import Stage, Unstructured
 from ..estimate import flops, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
-from ..loops import constant
 from ..strides import apart
-from ..template import Claim, Emission, Refusal, Template
 from .cpu import elementwise_cpu
 from .domain import in_registers
 from .gpu import THREADS, elementwise_gpu

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
-from ..address import offset
-from ..loops import (
+from ...core.expressions import load
+from ...core.loops import (
     block,
     constant,
     coordinates,
@@ -20,6 +19,7 @@ from ..loops import (
     unrolled,
     when,
 )
+from ..address import offset
 from .alignment import WORD, Aligned, aligned_width
 from .reads import bytes_of
 from .tiles_gpu import THREADS, Spot, Tiles

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...fusion.expressions import load
+from ...core.expressions import load
+from ...core.loops import block, coordinates, index, local, loop, sequence, substitute, unrolled
 from ..address import offset, same
-from ..loops import block, coordinates, index, local, loop, sequence, substitute, unrolled
 from .alignment import WORD, Aligned
 from .domain import Store
 from .reads import bytes_of

@@ -28,19 +28,11 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ...fusion.program import Axis
+from ..._tvm.buffer import scratch
+from ...core.loops import ceildiv, constant, coordinates, index, product, substitute, when
+from ...program.stage import Axis
 from ..address import offset, stride
-from ..gpu import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
-from ..loops import (
-    ceildiv,
-    constant,
-    coordinates,
-    index,
-    product,
-    substitute,
-    when,
-)
+from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
 from .alignment import WORD, aligned_width, begins_alike, overlap_of, shift_of, step_of
 from .domain import TILED_STRIDE, Domain
 from .reads import Read, bytes_of, reads

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ..._tvm_flatten import contiguous
-from ...fusion.expressions import load
-from ..address import offset, same, stride
-from ..gpu import VECTOR_BYTES
-from ..loops import (
+from ...core.expressions import load
+from ...core.loops import (
     block,
     constant,
     coordinates,
@@ -24,6 +21,9 @@ from ..loops import (
     unrolled,
     when,
 )
+from ...lower.flatten import contiguous
+from ..address import offset, same, stride
+from ..gpu.launch import VECTOR_BYTES
 from .domain import Domain, Store
 from .reads import Read, bytes_of, is_plain, reads
 

@@ -9,7 +9,7 @@ from dataclasses import replace as replace_fields
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ..._tvm_buffer import scratch
+from ..._tvm.buffer import scratch
 from ..expressions import contains, index_of
 from .emit import Pairs, bind, element, integer, replace, sequence, unflatten, volume
 from .geometry import Geometry

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
+from ...core.loops import NEAR, find
 from ...device import Device, parse
-from ..gpu import STATIC_SHARED_BYTES, resident
-from ..loops import NEAR, find
+from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
 from .block import Block
 from .emit import integer, opaque, sequence, threads_of, volume
 from .geometry import Geometry, choose_geometry
@@ -127,7 +127,7 @@ def _resident(body: tirx.Stmt, block: Block, geometry: Geometry) -> tirx.Stmt:
     """
     each = block.row_registers + WORKING_REGISTERS
     count = BLOCK_REGISTERS // (each * geometry.threads * geometry.rows)
-    return body if count < 1 else resident(body, count)
+    return body if count < 1 else min_blocks_per_sm(body, count)
 
 
 def _place(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
+from ..._tvm.buffer import scratch
 from ..expressions import contains, index_of, substitute, variables_of
 from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math

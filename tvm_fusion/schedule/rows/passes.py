@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...ecg.intrinsic import call_name
+from ...core.expressions import call_name
 from ..expressions import contains, index_of, row_major_offset, variables_of
 from .stages import Axis, RowStages, Stage, stride
 

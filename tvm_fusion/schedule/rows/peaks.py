@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
+from ...core.loops import find
 from ..expressions import contains, loads_of, plain_maximum
-from ..loops import find
 from .combiner import Combiner
 from .softmax import decaying, sums_decaying
 from .stages import RowStages, Stage

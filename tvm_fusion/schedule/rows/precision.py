@@ -7,7 +7,7 @@ import math
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...ecg.intrinsic import call_name
+from ...core.expressions import call_name
 from ..expressions import loads_of
 from ..half_math import HALF_TYPES
 from .stages import RowStages, Stage

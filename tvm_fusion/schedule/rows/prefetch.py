@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from ...core.loops import find, prefetch
 from ..expressions import contains, row_major_offset, substitute, variables_of
-from ..loops import find, prefetch
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .passes import Pass, equal_domains
 from .stages import RowStages, Stage, stride

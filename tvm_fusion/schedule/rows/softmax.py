@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..._tvm_buffer import declare
-from ...ecg.intrinsic import call_name
+from ..._tvm.buffer import declare
+from ...core.expressions import call_name
+from ...core.loops import find
 from ..expressions import contains, is_maximum, substitute
-from ..loops import find
 from .passes import equal_axes
 from .stages import Axis, RowStages, Stage
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ..._tvm_buffer import declare
-from ...ecg.intrinsic import call_name
+from ..._tvm.buffer import declare
+from ...core.expressions import call_name
 from ..expressions import contains, loads_of, substitute, variables_of
 from .emit import replace
 from .geometry import Geometry

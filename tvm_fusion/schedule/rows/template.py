@@ -7,17 +7,18 @@ from collections.abc import Iterable
 
 from tvm.target import Target
 
+from ...core.expressions import loads, variables
+from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
-from ...fusion.expressions import loads, variables
-from ...fusion.group import Group
-from ...fusion.program import Program, Stage, Unstructured
+from ...program.contractions import is_contraction
+from ...program.group import Group
+from ...program.program import Program
+from ...program.stage import Stage, Unstructured
 from ..address import known_step
-from ..contraction.operands import is_contraction
 from ..estimate import flops, too_many_parameters, traffic
 from ..strides import apart
-from ..template import Claim, Emission, Refusal, Template
 from .cpu import schedule_rows_cpu
 from .gpu import estimate_rows_gpu, schedule_rows_gpu
 from .propose import row_proposals

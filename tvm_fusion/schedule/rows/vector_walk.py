@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
+from ...core.loops import NEAR
 from ..expressions import contains
-from ..loops import NEAR
 from .block import Block, Spot
 from .emit import (
     Pairs,

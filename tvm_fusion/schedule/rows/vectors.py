@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...ecg.intrinsic import call_name
+from ...core.expressions import call_name
 from ..expressions import contains, loads_of, row_major_offset, substitute, variables_of
-from ..gpu import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from .covering import Access, Origin, cover
 from .emit import static_volume
 from .passes import equal_axes, vector_axes

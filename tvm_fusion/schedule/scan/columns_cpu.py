@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.loops import (
     block,
     ceildiv,
     choose,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
-from ..._tvm_buffer import scratch
-from ..loops import block, coordinates, index, loop, product, sequence, tasks
+from ..._tvm.buffer import scratch
+from ...core.loops import block, coordinates, index, loop, product, sequence, tasks
 
 if TYPE_CHECKING:
     from .template import Sums

@@ -15,9 +15,8 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm.tirx.op import tvm_warp_shuffle
 
-from ..._tvm_buffer import scratch
-from ..gpu import ALL, VECTOR_BYTES, VECTOR_TYPES
-from ..loops import (
+from ..._tvm.buffer import scratch
+from ...core.loops import (
     block,
     ceildiv,
     constant,
@@ -31,6 +30,8 @@ from ..loops import (
     unrolled,
     when,
 )
+from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.warp import FULL_MASK
 
 if TYPE_CHECKING:
     from .template import Sums
@@ -165,7 +166,7 @@ class _Block:
         other = tirx.max(lane - tirx.const(distance, "int32"), tirx.const(0, "int32"))
         mine = tirx.BufferLoad(buffer, [*at, index(0)])
         sizes = (tirx.const(self.lanes, "int32"), tirx.const(self.lanes, "int32"))
-        its = tvm_warp_shuffle(tirx.const(ALL, "uint32"), mine, other, *sizes)
+        its = tvm_warp_shuffle(tirx.const(FULL_MASK, "uint32"), mine, other, *sizes)
         ask = tirx.BufferStore(self.theirs, its, [*at, index(0)])
         found = tirx.BufferLoad(self.theirs, [*at, index(0)])
         return ask, tirx.Select(at[-1] >= distance, found, tirx.const(0, self.scan.dtype))

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ..._tvm_buffer import declare
+from ..._tvm.buffer import declare
+from ...core.loops import block, product
+from ...core.template import Claim, Emission, Refusal, Template
+from ...core.untouched import SCHEDULED, is_scheduled
 from ...device import Device
 from ...ecg.legalizations.scan import NAME, is_last
 from ...ecg.work import at
-from ...foreign import SCHEDULED, is_scheduled
-from ...fusion.group import Group
+from ...program.group import Group
 from ..half_math import HALF_TYPES
-from ..loops import block, product
-from ..template import Claim, Emission, Refusal, Template
 from .columns_cpu import scan_columns
 from .cpu import scan_cpu
 from .gpu import scan_gpu

@@ -13,7 +13,7 @@ from ..guard import Check, Rule
 def rules(target: Target) -> tuple[Sequence[Rule], Check]:
     """List the rules to try, in order, and the check that their results must pass."""
     if "gpu" in target.keys:
-        from ..gpu import check_gpu, gpu_rules
+        from ..gpu.dlight import check_gpu, gpu_rules
 
         return gpu_rules(), check_gpu
     from ..cpu import schedule_cpu

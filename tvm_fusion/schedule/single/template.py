@@ -8,11 +8,12 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.work import at, bytes_of
-from ...fusion.group import Group
+from ...program.group import Group
+from ...program.primitive import merged
 from ..guard import schedule_function
-from ..template import Claim, Emission, Refusal, Template
 from .rules import rules
 
 
@@ -63,7 +64,7 @@ def _plain(group: Group) -> tirx.PrimFunc:
     has_its_parameters = own == (*group.inputs, *group.scalars, *group.outputs)
     if op.func is not None and is_symbolic and has_its_parameters:
         return op.func
-    return group.prim_func
+    return merged(group)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,44 @@
+"""Parameter names of kernels that C code generators can print."""
+
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from tvm_fusion.lower.names import ValidNames
+
+
+@pytest.fixture(scope="module")
+def module():
+    """A kernel whose parameter is named as in many a model file."""
+    x = relax.Var("gpu_0/data 0", relax.TensorType((4, 5), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(relax.op.nn.softmax(x))
+        builder.emit_func_output(y)
+    return relax.transform.LegalizeOps()(builder.get())
+
+
+def kernel(mod):
+    return next(f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+
+
+def c_source(func):
+    return tvm.tirx.build(func.with_attr("global_symbol", "softmax"), "c").inspect_source()
+
+
+def test_names_become_identifiers(module):
+    renamed = kernel(ValidNames()(module))
+    assert [param.name.isidentifier() for param in renamed.params] == [True, True]
+    assert "gpu_0/data" not in c_source(renamed)
+    tvm.ir.assert_structural_equal(renamed, kernel(module))
+
+
+def test_valid_names_stay(module):
+    once = ValidNames()(module)
+    assert kernel(ValidNames()(once)).same_as(kernel(once))
+
+
+def test_tvm_still_prints_names_as_they_are(module):
+    """Fails when TVM prints identifiers itself: then ValidNames can go."""
+    assert "gpu_0/data" in c_source(kernel(module))

@@ -1,0 +1,102 @@
+"""Products of a symbolic number of rows on a GPU: one function, a kernel for each range of it."""
+
+import group_kernels
+import numpy as np
+import pytest
+import tvm
+from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
+from tvm import relax, tirx
+
+from tvm_fusion.core.loops import find
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+
+op = relax.op
+n = tirx.Var("n", "int64")
+TEMPLATE = GpuContraction()
+ROWS = (1, 2, 7, 16, 17, 40)
+
+
+def gated(emit, x, w, b):
+    return op.multiply(emit(op.sigmoid(emit(op.add(emit(op.matmul(x, w)), b)))), b)
+
+
+def gated_reference(x, w, b):
+    return [b / (1 + np.exp(-(x @ w + b)))]
+
+
+def along(emit, x, w, b):
+    return gated(emit, x, emit(op.permute_dims(w)), b)
+
+
+def case(shape, terms, columns, dtype="float32"):
+    given = [tensor("x", *shape, terms, dtype=dtype), tensor("w", terms, columns, dtype=dtype)]
+    return [*given, tensor("b", columns, dtype=dtype)], gated, gated_reference
+
+
+def case_along(shape, terms, columns, dtype):
+    given = [tensor("x", *shape, terms, dtype=dtype), tensor("w", columns, terms, dtype=dtype)]
+    transposed = [*given, tensor("b", columns, dtype=dtype)]
+    return transposed, along, lambda x, w, b: gated_reference(x, w.T, b)
+
+
+CASES = {
+    "words": case((n,), 129, 264),
+    "words_of_a_batch_of_one": case((1, n), 300, 64),
+    "halves": case((n,), 512, 264, "float16"),
+    "halves_along": case_along((n,), 512, 72, "bfloat16"),
+}
+TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("example", CASES.values(), ids=CASES)
+def test_computes_the_product(example, rows, monkeypatch):
+    monkeypatch.setattr(group_kernels, "SIZE", rows)
+    check(TEMPLATE, *example, CUDA, tolerance=TOLERANCE[example[0][0].ty.dtype.dtype])
+
+
+@pytest.mark.skipif("avx512f" not in CPU.device.features, reason="needs vectors of 512 bits")
+def test_llvm_gets_strided_loops_of_512_bits_wrong(monkeypatch):
+    """When this fails, ``PREFER_256`` of ``tvm_fusion.device.target`` can go."""
+
+    class Preferring512:
+        device = CPU.device
+
+        def tvm_target(self):
+            return tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "vector-width": 512})
+
+    monkeypatch.setattr(group_kernels, "SIZE", 16)
+    monkeypatch.setattr(group_kernels, "CPU", Preferring512())
+    with pytest.raises(AssertionError):
+        check(TEMPLATE, *CASES["words"], CUDA)
+
+
+def kernels(func):
+    blocks = [x for x in find(func.body, tirx.For) if x.thread_binding is not None]
+    return sum(x.thread_binding.thread_tag == "blockIdx.x" for x in blocks)
+
+
+def made(example):
+    params, body, _ = example
+    return kernel(TEMPLATE, group(params, body, CUDA), CUDA)
+
+
+def test_one_of_three_is_launched():
+    claim, func = made(CASES["halves"])
+    assert kernels(func) == 3
+    assert claim.launches == 1
+
+
+@pytest.mark.parametrize(
+    "example",
+    [case((n,), 64, 63), case((n, n), 64, 64), case((n,), n, 64), case((40,), 64, 64)],
+    ids=["odd_columns", "two_extents", "symbolic_terms", "static"],
+)
+def test_others_have_one_kernel(example):
+    _, func = made(example)
+    assert kernels(func) == 1
+
+
+@pytest.mark.cuda_toolchain
+def test_compiles_for_cuda():
+    assert compiles_for_cuda(TEMPLATE, CASES)

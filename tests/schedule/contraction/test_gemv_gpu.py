@@ -1,0 +1,179 @@
+"""Products of a few rows on a GPU: right, with the large factor in vectors, once."""
+
+import numpy as np
+import pytest
+from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, tensor
+from tvm import relax, s_tir, tirx
+
+from tvm_fusion.core.loops import find
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.gpu.cp_async import COPY
+
+op = relax.op
+n = tirx.Var("n", "int64")
+TEMPLATE = GpuContraction()
+
+
+def gated(emit, x, w, b):
+    return op.multiply(emit(op.sigmoid(emit(op.add(emit(op.matmul(x, w)), b)))), b)
+
+
+def gated_reference(x, w, b):
+    total = x.astype("float64") @ w.astype("float64") + b.astype("float64")
+    return [b / (1 + np.exp(-total))]
+
+
+def two_sides(emit, x, w):
+    """A gate and what it lets through are columns of one product."""
+    sides = emit(op.split(emit(op.matmul(x, w)), 2, axis=-1))
+    gate, up = (emit(relax.TupleGetItem(sides, i)) for i in range(2))
+    return op.multiply(emit(op.nn.silu(gate)), up)
+
+
+def two_sides_reference(x, w):
+    gate, up = np.split(x.astype("float64") @ w.astype("float64"), 2, axis=-1)
+    return [gate / (1 + np.exp(-gate)) * up]
+
+
+def both(rows, terms, columns):
+    given = [tensor("x", rows, terms), tensor("w", terms, 2 * columns)]
+    return given, two_sides, two_sides_reference
+
+
+def case(rows, terms, columns, dtype="float32"):
+    given = [tensor("x", rows, terms, dtype=dtype), tensor("w", terms, columns, dtype=dtype)]
+    return [*given, tensor("b", columns, dtype=dtype)], gated, gated_reference
+
+
+CASES = {
+    "row": case(1, 300, 512),
+    "all_slices_whole": case(1, 1024, 64),
+    "few_terms": case(2, 3, 128),
+    "narrow_vectors": case(3, 129, 1004),
+    "rows_in_turns": case(16, 127, 264),
+    "odd_blocks": case(5, 1000, 24),
+    "symbolic_terms": case(4, n, 64),
+    "two_sums_each": both(1, 300, 512),
+    "two_sums_each_of_rows": both(7, 129, 264),
+}
+COPIED = {
+    "whole": case(1, 1536, 512, "float16"),
+    "odd_terms": case(1, 1537, 512, "float16"),
+    "odd_blocks": case(1, 3000, 1032, "float16"),
+    "words": case(1, 3000, 516),
+}
+HALF = {
+    "float16": case(1, 513, 1000, "float16"),
+    "bfloat16": case(7, 1000, 72, "bfloat16"),
+}
+
+
+def cut_of(example):
+    params, body, _ = example
+    members = group(params, body, CUDA)
+    claim, func = kernel(TEMPLATE, members, CUDA)
+    return claim, func
+
+
+@pytest.mark.parametrize("example", CASES.values(), ids=CASES)
+def test_computes_the_product(example):
+    check(TEMPLATE, *example, CUDA)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_half_types(dtype, tolerance):
+    check(TEMPLATE, *HALF[dtype], CUDA, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("example", COPIED.values(), ids=COPIED)
+def test_tiles_that_are_copied_ahead(example):
+    tolerance = 2e-3 if str(example[0][0].ty.dtype) == "float16" else 1e-4
+    _, func = check(TEMPLATE, *example, CUDA, tolerance=tolerance)
+    assert has_copies(func)
+
+
+def has_copies(func):
+    return COPY in func.script()
+
+
+@pytest.mark.parametrize("arch", ["cuda:sm_75", "rocm:gfx942"])
+def test_devices_without_copies_read_tiles(arch):
+    spec = parse(arch)
+    params, body, _ = COPIED["whole"]
+    _, func = kernel(TEMPLATE, group(params, body, spec), spec)
+    assert not has_copies(func)
+
+
+def test_sums_that_a_result_needs_share_a_walk():
+    _, func = cut_of(both(1, 300, 512))
+    assert vectors(func) == {4}
+
+
+def vectors(func):
+    loops = [x for x in find(func.body, tirx.For) if x.kind == tirx.ForKind.VECTORIZED]
+    return {int(x.extent) for x in loops}
+
+
+@pytest.mark.parametrize(
+    ("example", "width"),
+    [(case(1, 512, 512, "float16"), 8), (case(1, 512, 512), 4), (case(1, 512, 1004, "float16"), 4)],
+)
+def test_reads_are_as_wide_as_their_places_allow(example, width):
+    _, func = cut_of(example)
+    assert vectors(func) == {width}
+
+
+def test_the_large_factor_is_read_once():
+    _, func = cut_of(case(3, 512, 512))
+    reads = [x for x in find(func.body, tirx.BufferStore) if "w_vector" in x.buffer.name]
+    assert reads
+    direct = [x for x in find(func.body, type(reads[0].value)) if x.source.name == "w"]
+    assert len(direct) == len(reads)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [case(17, 64, 64), case(1, 64, 63), case(2, 64, n)],
+    ids=["many_rows", "odd_columns", "symbolic_columns"],
+)
+def test_others_are_not_taken(example):
+    params, body, _ = example
+    _, func = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
+    owners = find(func.body, s_tir.SBlock)
+    assert "slices" not in {b.name for owner in owners for b in owner.alloc_buffers}
+
+
+@pytest.mark.parametrize(("columns", "side"), [(8192, 64), (6144, 32), (3072, 32), (2048, 16)])
+def test_blocks_are_the_parallelism(columns, side):
+    """Of whole cache lines; of halves where these would be few; of quarters where those would."""
+    claim, _ = cut_of(case(1, 4096, columns, "float16"))
+    assert claim.parallelism == columns // side
+
+
+def shared_bytes(func):
+    owned = [b for owner in find(func.body, s_tir.SBlock) for b in owner.alloc_buffers]
+    shared = [b for b in owned if b.scope() == "shared"]
+    assert shared
+    return 4 * sum(np.prod([int(d) for d in b.ty.shape]) for b in shared)
+
+
+@pytest.mark.parametrize("arch", ["cuda:sm_90a", "rocm:gfx90a"])
+@pytest.mark.parametrize("columns", [512, 8192])
+@pytest.mark.parametrize("made", [case, both])
+def test_blocks_fit_the_device(arch, columns, made):
+    spec = parse(arch)
+    params, body, _ = made(16 if made is case else 8, 4096, columns)
+    _, func = kernel(TEMPLATE, group(params, body, spec), spec)
+    assert shared_bytes(func) <= 48 * 1024
+    extents = [
+        int(x.extent)
+        for x in find(func.body, tirx.For)
+        if x.thread_binding is not None and x.thread_binding.thread_tag == "threadIdx.x"
+    ]
+    assert max(extents) <= int(spec.tvm_target().attrs["max_num_threads"])
+
+
+@pytest.mark.cuda_toolchain
+def test_compiles_for_cuda():
+    assert compiles_for_cuda(TEMPLATE, CASES | HALF | COPIED)

@@ -1,0 +1,152 @@
+"""Products of few rows on tensor cores: right, on whole warps, and only where they are there."""
+
+import numpy as np
+import pytest
+from group_kernels import (
+    CPU,
+    CUDA,
+    close,
+    compiles_for_cuda,
+    cuda_source,
+    group,
+    kernel,
+    run,
+    serial,
+    tensor,
+)
+from quantised_products import along, inputs_of, int4, int8
+from tvm import relax, tirx
+
+from tvm_fusion.core.expressions import call_name
+from tvm_fusion.core.loops import find
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.gpu.dlight import check_gpu
+
+op = relax.op
+TEMPLATE = GpuContraction()
+
+
+def across(rows, terms, columns, dtype="float16"):
+    """Weights of half types that lie along the columns."""
+    given = [tensor("x", rows, terms, dtype=dtype), tensor("w", terms, columns, dtype=dtype)]
+    return given, lambda emit, x, w: op.matmul(x, w, "float32"), lambda x, w: [x @ w]
+
+
+def batched(rows, terms, columns):
+    """One matrix for each of three groups of rows."""
+    given = [tensor("x", 3, rows, terms, dtype="float16")]
+    given.append(tensor("w", 3, terms, columns, dtype="float16"))
+    return given, lambda emit, x, w: op.matmul(x, w, "float32"), lambda x, w: [x @ w]
+
+
+def gated(rows, terms, columns):
+    """Two sums for each result."""
+    params = [tensor("x", rows, terms, dtype="float16")]
+    params.append(tensor("w", terms, 2 * columns, dtype="float16"))
+
+    def body(emit, x, w):
+        sides = emit(op.split(emit(op.matmul(x, w, "float32")), 2, axis=-1))
+        gate, up = (emit(relax.TupleGetItem(sides, i)) for i in range(2))
+        return op.multiply(emit(op.nn.silu(gate)), up)
+
+    def reference(x, w):
+        gate, up = np.split(x @ w, 2, axis=-1)
+        return [gate / (1 + np.exp(-gate)) * up]
+
+    return params, body, reference
+
+
+CASES = {
+    "three_rows": along(3, 1024, 64),
+    "eight_rows": along(8, 512, 129 * 4),
+    "sixteen_rows": along(16, 4096, 36),
+    "bfloat16": along(5, 2048, 128, "bfloat16"),
+    "steps_for_some_warps": along(9, 96 * 5, 256),
+    "one_step": along(4, 32, 1024),
+    "across_two_rows": across(2, 1024, 512),
+    "across_sixteen_rows": across(16, 1040, 1000),
+    "across_bfloat16": across(11, 256, 264, "bfloat16"),
+    "batch": batched(5, 128, 72),
+    "two_sums_each": gated(7, 128, 528),
+    "int4": int4(1, 1024, 128, 1, True, size=128),
+    "int4_long_row": int4(1, 16384, 64, 1, True, size=128),
+    "int4_rows": int4(13, 512, 36, 1, True, size=64),
+    "int4_bfloat16": int4(3, 1024, 64, 1, True, "bfloat16", size=32),
+    "int4_across": int4(2, 1024, 128, 0, False, size=128),
+    "int4_across_pairs": int4(1, 1024, 256, 1, False, size=64),
+    "int8": int8(1, 320, 144, False),
+    "int8_along": int8(7, 512, 34, True),
+}
+OTHERS = {
+    "one_row": along(1, 1024, 128),
+    "two_rows_along": along(2, 1024, 128),
+    "odd_terms": along(8, 1000, 128),
+    "odd_columns": along(8, 1024, 129),
+    "float32": along(8, 1024, 128, "float32"),
+    "groups_in_a_tile": int4(1, 1024, 128, 1, True),
+    "a_zero_between_numbers": int4(1, 1024, 128, 1, True, zero=7.5, size=128),
+    "bytes_in_bfloat16": int8(1, 512, 32, True, "bfloat16"),
+}
+
+
+def multiplies(func):
+    """Whether a kernel uses tensor cores."""
+    calls = [x.value for x in find(func.body, tirx.Evaluate)]
+    return any(getattr(c, "op", None) is not None and call_name(c) == "func_call" for c in calls)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_computes_the_product(name):
+    params, body, reference = CASES[name]
+    members = group(params, body, CUDA)
+    _, func = kernel(TEMPLATE, members, CUDA)
+    assert multiplies(func)
+    assert check_gpu(func, CUDA.tvm_target()) is None
+    inputs = inputs_of(params)
+    wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
+    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_multiplied_by_threads(name):
+    params, body, _ = OTHERS[name]
+    assert not multiplies(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
+
+
+@pytest.mark.parametrize("arch", ["cuda:sm_75", "rocm:gfx90a"])
+def test_devices_without_such_cores(arch):
+    spec, (params, body, _) = parse(arch), CASES["eight_rows"]
+    assert not multiplies(kernel(TEMPLATE, group(params, body, spec), spec)[1])
+
+
+@pytest.mark.parametrize(("name", "pair"), [("int4", "half2"), ("int4_bfloat16", "nv_bfloat162")])
+def test_numbers_are_written_in_pairs(name, pair):
+    """Without arithmetic of their own: what they are too large by is subtracted from sums."""
+    params, body, _ = CASES[name]
+    text = cuda_source(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
+    body = text[text.rindex("__global__") :]
+    assert f"*({pair}*)(numbers_ptr + 0)" in body
+    assert not [x for x in ("fma", "__hsub", "__hmul") if x in body]
+
+
+def test_equal_terms_cancel():
+    """Sums of integers as they are stored are large where those of the weights are none."""
+    params, body, reference = int4(1, 4096, 64, 1, True, size=128)
+    members = group(params, body, CUDA)
+    x, q, s = inputs_of(params).values()
+    inputs = {"x": np.full_like(x, 3.0), "q": np.where(q > 127, 0x97, 0x79).astype(q.dtype), "s": s}
+    _, func = kernel(TEMPLATE, members, CUDA)
+    wide = [v if v.dtype.kind in "iu" else v.astype("float64") for v in inputs.values()]
+    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+
+
+@pytest.mark.parametrize("zero", [-1.0, 16.0])
+def test_a_zero_that_no_integer_is(zero):
+    params, body, _ = int4(1, 1024, 128, 1, True, zero=zero, size=128)
+    assert not multiplies(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
+
+
+@pytest.mark.cuda_toolchain
+def test_compiles_for_cuda():
+    assert compiles_for_cuda(TEMPLATE, CASES)

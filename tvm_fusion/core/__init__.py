@@ -1,0 +1,1 @@
+"""What all stages share: decisions, the templates' contract, expressions, constants."""

@@ -1,0 +1,238 @@
+"""Loops, threads and substitution: what kernels written as plain statements are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+
+from .._tvm.buffer import scratch
+from .untouched import SCHEDULED
+
+if TYPE_CHECKING:
+    from ..program.program import Program
+    from ..program.stage import Axis
+
+Body = Callable[[ir.Expr], tirx.Stmt]
+
+
+def index(value: ir.Expr | int) -> ir.Expr:
+    """Express a number or an extent as an int64 expression, the type of every loop."""
+    if isinstance(value, (int, tirx.IntImm)):
+        return tirx.IntImm("int64", int(value))
+    return value if str(value.ty.dtype) == "int64" else tirx.Cast("int64", value)
+
+
+def constant(value: ir.Expr | int) -> int | None:
+    """Return a number known at compile time; ``None`` for a symbolic one."""
+    return int(value) if isinstance(value, (int, tirx.IntImm)) else None
+
+
+def simplified(expr: ir.Expr) -> ir.Expr:
+    """Simplify an index; TVM's own constructors leave some quotients of constants."""
+    return sym.Analyzer().simplify(expr)
+
+
+def product(extents: Sequence[ir.Expr | int]) -> ir.Expr:
+    """Multiply extents; constants fold."""
+    total = index(1)
+    for extent in extents:
+        total = total * index(extent)
+    return simplified(total)
+
+
+def add(counts: Iterable[ir.Expr | int]) -> ir.Expr:
+    """Sum counts; constants fold."""
+    total = index(0)
+    for count in counts:
+        total = total + index(count)
+    return simplified(total)
+
+
+def ceildiv(extent: ir.Expr | int, step: int) -> ir.Expr:
+    """Divide, rounding up."""
+    return simplified(tirx.floordiv(index(extent) + (step - 1), index(step)))
+
+
+def loop(name: str, extent: ir.Expr | int, body: Body, kind: int = tirx.ForKind.SERIAL):
+    """Write ``for name in range(extent)``; one trip leaves the body alone, none leaves nothing."""
+    trips = constant(extent)
+    if trips == 1:
+        return body(index(0))
+    if trips == 0:
+        return sequence([])
+    var = tirx.Var(name, "int64")
+    return tirx.For(var, index(0), index(extent), kind, body(var))
+
+
+def unrolled(name: str, extent: ir.Expr | int, body: Body) -> tirx.Stmt:
+    """Write a loop whose trips are to be written out."""
+    return loop(name, extent, body, tirx.ForKind.UNROLLED)
+
+
+#: Annotation of a loop over a kernel's tasks.
+TASKS = "tvm_fusion.tasks"
+#: Annotation of a loop of a GPU that copies into registers what other blocks read as well.
+NEAR = "tvm_fusion.near"
+
+
+def tasks(extent: ir.Expr | int, body: Body, is_parallel: bool = True) -> tirx.For:
+    """Write a kernel's loop over tasks, which stays a loop, and one kernel, even for one task."""
+    kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
+    var = tirx.Var("task", "int64")
+    return tirx.For(var, index(0), index(extent), kind, body(var), annotations={TASKS: True})
+
+
+#: Annotation of a host's loops of which one has a trip, the others none.
+ONE_OF = "tvm_fusion.one_of"
+
+
+def one_of(choices: Sequence[tuple[ir.Expr, tirx.Stmt]]) -> tirx.Stmt:
+    """Do the one thing whose condition holds, of several that hold barriers.
+
+    A branch would not do: TVM places barriers before it parts the host's code from the device's,
+    and refuses those under conditions.
+    """
+
+    def once(condition: ir.Expr, body: tirx.Stmt) -> tirx.For:
+        trips = tirx.Cast("int64", condition)
+        var, kind = tirx.Var("once", "int64"), tirx.ForKind.SERIAL
+        return tirx.For(var, index(0), trips, kind, body, annotations={ONE_OF: True})
+
+    return sequence([once(condition, body) for condition, body in choices])
+
+
+UNROLLED_TRIPS = 32  # of a small window: its offsets become constants
+
+
+def over(axes: Sequence[Axis], body: Callable[[list[ir.Expr]], tirx.Stmt]) -> tirx.Stmt:
+    """Run through axes one inside the other; small inner windows are unrolled."""
+    trips = 1
+    unrolled = len(axes)
+    for axis in reversed(axes):
+        trips *= constant(axis.extent) or UNROLLED_TRIPS + 1
+        if trips > UNROLLED_TRIPS:
+            break
+        unrolled -= 1
+
+    def level(depth: int, done: list[ir.Expr]) -> tirx.Stmt:
+        if depth == len(axes):
+            return body(done)
+        axis = axes[depth]
+        kind = tirx.ForKind.UNROLLED if depth >= unrolled else tirx.ForKind.SERIAL
+        return loop(axis.var.name, axis.extent, lambda i: level(depth + 1, [*done, i]), kind)
+
+    return level(0, [])
+
+
+def threads(tag: str, extent: ir.Expr | int, body: Body) -> tirx.For:
+    """Bind a loop to blocks or threads of a GPU, such as ``threadIdx.x``."""
+    var = tirx.Var(tag.replace(".", "_"), "int64")
+    thread = tirx.IterVar(None, tirx.Var(tag, "int64"), tirx.IterVar.ThreadIndex, tag)
+    return tirx.For(
+        var, index(0), index(extent), tirx.ForKind.THREAD_BINDING, body(var), thread_binding=thread
+    )
+
+
+def sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """One statement after the other; of none, one that does nothing."""
+    if not stmts:
+        return tirx.Evaluate(index(0))
+    return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
+
+
+def when(condition: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+    """Guard a statement; a guard that always holds vanishes."""
+    if sym.Analyzer().can_prove(condition):
+        return body
+    return tirx.IfThenElse(condition, body, None)
+
+
+def coordinates(flat: ir.Expr, extents: Sequence[ir.Expr | int]) -> list[ir.Expr]:
+    """Row-major coordinates of a flat position."""
+    found: list[ir.Expr] = []
+    for extent in reversed(extents[1:]):
+        if constant(extent) == 1:
+            found.append(index(0))
+            continue
+        found.append(tirx.floormod(flat, index(extent)))
+        flat = tirx.floordiv(flat, index(extent))
+    return [*([flat] if extents else []), *reversed(found)]
+
+
+def choose(task: ir.Expr, pieces: Sequence[tuple[ir.Expr, Body]]) -> tirx.Stmt:
+    """Give each piece its own range of task numbers, one after the other."""
+    (count, body), *rest = pieces
+    if not rest:
+        return body(task)
+    return tirx.IfThenElse(task < count, body(task), choose(task - count, rest))
+
+
+DATA = 1  # rather than instructions
+
+
+def prefetch(element: ir.Expr, level: int, is_write: bool = False) -> tirx.Stmt:
+    """Ask memory for the cache line of an element, which need not exist.
+
+    Parameters
+    ----------
+    element : TensorLoad
+        Where.
+    level : int
+        The nearest cache that is to hold it: 1 or 2.
+    is_write : bool
+        Whether it will be written.
+    """
+    hints = [tirx.const(hint, "int32") for hint in (int(is_write), 4 - level, DATA)]
+    address = tirx.address_of(element)
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *hints))
+
+
+def substitute(
+    expr: ir.Expr,
+    values: Mapping[ir.Var, ir.Expr],
+    load: Callable[[ir.TensorLoad], ir.Expr] | None = None,
+) -> ir.Expr:
+    """Replace variables, all at once, and optionally loads, whose indices are replaced before."""
+
+    def swap(var: ir.Var) -> ir.Expr:
+        value = values.get(var)
+        if value is None or str(value.ty.dtype) == str(var.ty.dtype):
+            return var if value is None else value
+        return tirx.Cast(str(var.ty.dtype), value)
+
+    callbacks = [(ir.Var, swap)] if load is None else [(ir.TensorLoad, load), (ir.Var, swap)]
+    return tvm_ffi.structural_map(expr, *([callbacks] if load else callbacks), order="post")
+
+
+def find(expr: ir.Expr, kind: type) -> list:
+    """List the nodes of a kind in an expression or statement."""
+    found: list = []
+    tvm_ffi.structural_walk(expr, (kind, found.append))
+    return found
+
+
+def local(name: str, shape: Sequence[int], dtype: str) -> ir.Var:
+    """Declare a buffer in registers."""
+    return scratch([index(d) for d in shape], dtype, name, scope="local")
+
+
+def block(name: str, body: tirx.Stmt, buffers: Sequence[ir.Var] = ()) -> tirx.Stmt:
+    """Wrap a statement into a block without iterators that owns some buffers."""
+    owner = s_tir.SBlock([], [], [], name, body, alloc_buffers=list(buffers))
+    return s_tir.SBlockRealize([], True, owner)
+
+
+def kernel(
+    program: Program,
+    body: tirx.Stmt,
+    prologue: Sequence[tirx.Stmt] = (),
+    buffers: Sequence[ir.Var] = (),
+) -> tirx.PrimFunc:
+    """Make a finished kernel of a program: parameters are inputs, scalars, outputs."""
+    params = [*program.inputs, *program.scalars, *program.outputs]
+    attrs = {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
+    whole = block("root", sequence([*prologue, body]), buffers)
+    return tirx.PrimFunc(params, whole).with_attrs(attrs)

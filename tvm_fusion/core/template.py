@@ -1,0 +1,164 @@
+"""The contract between the planner and the kernels: claim, propose, emit.
+
+A group of operators is legal if, and only if, a template claims it; so planner and kernels cannot
+disagree. A claim is a promise: the planner never asks twice, and what was claimed is emitted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from tvm import relax, tirx
+from tvm.target import Target
+
+if TYPE_CHECKING:
+    from ..device import Device
+    from ..ecg.graph import Graph, Operator
+    from ..program.group import Group
+
+
+TEMPLATE = "tvm_fusion.template"  # attribute of a group's function: which template claimed it
+Ban = tuple[str, Hashable]  # template name and group structure, after a broken claim
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a template does not take a group.
+
+    Attributes
+    ----------
+    code : str
+        Stable, machine-readable reason, such as ``too_much_shared_memory``.
+    sentence : str
+        The reason for a reader.
+    """
+
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A template's promise to make a group's kernels, with what they will cost.
+
+    Attributes
+    ----------
+    template : Template
+        Who promises.
+    group : Group
+        What is promised.
+    launches : int
+        Kernels, exactly.
+    bytes : int
+        Memory traffic: what is read and written, workspaces twice; symbolic dimensions count as
+        :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
+    flops : int
+        Arithmetic, recomputation included.
+    parallelism : int
+        Independent pieces of work: blocks on a GPU, tasks on a CPU.
+    shared_bytes, registers : int
+        On-chip memory of one block, registers of one thread; 0 where the template cannot say.
+    details : Mapping
+        What :meth:`Template.emit` wants to remember, such as tile sizes.
+    """
+
+    template: Template
+    group: Group
+    launches: int
+    bytes: int
+    flops: int
+    parallelism: int = 1
+    shared_bytes: int = 0
+    registers: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a kernel's parameter is bound to: one of the group's tensors, or a workspace."""
+
+    kind: Literal["input", "scalar", "output", "workspace"]
+    index: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One scheduled PrimFunc and what its parameters are bound to.
+
+    Its host part may branch over symbolic dimensions between bodies that are launched differently
+    (few rows, many rows); each way is one launch.
+
+    Attributes
+    ----------
+    func : tirx.PrimFunc
+        Its parameters are what it reads, then what it writes.
+    reads, writes : tuple of Slot
+        In the order of the parameters. A workspace is written before it is read.
+    """
+
+    func: tirx.PrimFunc
+    reads: tuple[Slot, ...]
+    writes: tuple[Slot, ...]
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What a template makes of a group.
+
+    Attributes
+    ----------
+    kernels : tuple of Kernel
+        Launched in order.
+    workspaces : tuple of relax.TensorType
+        Buffers between the kernels, over the group's symbolic variables, placed by the memory
+        planner.
+    packing : Mapping of int to PrimFunc
+        Per input, a function from the input to the form that the kernels read instead: two
+        parameters, unscheduled, over blocks. Of a constant it is evaluated at compile time; of
+        another input it is scheduled like an operator of its own and launched before the kernels.
+    """
+
+    kernels: tuple[Kernel, ...]
+    workspaces: tuple[relax.TensorType, ...] = ()
+    packing: Mapping[int, tirx.PrimFunc] = field(default_factory=dict)
+
+    @classmethod
+    def one(cls, func: tirx.PrimFunc, group: Group) -> Emission:
+        """Wrap one kernel whose parameters are the group's inputs, scalars and outputs."""
+        reads = [Slot("input", i) for i in range(len(group.inputs))]
+        reads += [Slot("scalar", i) for i in range(len(group.scalars))]
+        writes = [Slot("output", i) for i in range(len(group.outputs))]
+        return cls((Kernel(func, tuple(reads), tuple(writes)),))
+
+
+class Template(ABC):
+    """One way of making kernels.
+
+    Attributes
+    ----------
+    name : str
+        Stands in decisions and in the IR.
+    is_fallback : bool
+        Whether it is taken only where no other template claims.
+    """
+
+    name: str
+    is_fallback = False
+
+    @abstractmethod
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Promise to make a group's kernels, or say why not.
+
+        Pure, and quick: it builds no schedule. It is asked once per structure of a group.
+        """
+
+    @abstractmethod
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Make the kernels of a claimed group, scheduled for the target."""
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name sets of operators that growth one by one would not find; they are claimed next."""
+        return ()

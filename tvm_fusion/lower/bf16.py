@@ -1,0 +1,261 @@
+"""Bfloat16 on a CPU: stored as 16 bits, computed in float32, rounded to the nearest even.
+
+TVM 0.27's BF16ComputeLegalize does this before loops become vectors. It writes what it rounds
+twice, bindings included ("Let cannot bind the same var to two different values"), does not look
+into what is bound, gives allocated buffers another type although bits of them are read ("Invalid
+bitcast"), and rounds NaN of some payloads to zero. Here functions for a CPU are lowered once
+vectors are there; what is rounded is the argument of a function in LLVM's own language, which LLVM
+puts in the place of each call. Functions for other devices take TVM's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir.transform import PassContext
+
+from .._tvm.target import target_kind
+from ..core.expressions import call_name
+from ..core.loops import find
+
+BF16, FLOAT, BITS = "bfloat16", "float32", "uint16"
+_NAME = "tvm_fusion_round_bf16_{lanes}"
+# NaN stays NaN, made quiet: adding to its bits could carry into the sign.
+_SOURCE = """
+define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
+  %bits = bitcast {float} %x to {word}
+  %high = lshr {word} %bits, {sixteen}
+  %odd = and {word} %high, {one}
+  %bias = add {word} %odd, {below}
+  %sum = add {word} %bits, %bias
+  %rounded = lshr {word} %sum, {sixteen}
+  %quiet = or {word} %high, {quiet}
+  %nan = fcmp uno {float} %x, {zero}
+  %chosen = select {truth} %nan, {word} %quiet, {word} %rounded
+  %half = trunc {word} %chosen to {half}
+  ret {half} %half
+}}
+"""
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="BF16ComputeLegalize")
+class ComputeLegalizeElsewhere:
+    """TVM's BF16ComputeLegalize, of functions that do not run on a CPU."""
+
+    def transform_function(
+        self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
+    ) -> tirx.PrimFunc:
+        """Apply to one function."""
+        if target_kind(func) == "llvm":
+            return func
+        return tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="LowerBF16")
+class LowerBF16:
+    """Compute bfloat16 in float32, in functions for a CPU whose loops are vectors already."""
+
+    def transform_function(
+        self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
+    ) -> tirx.PrimFunc:
+        """Lower one function; only loads and stores are of bfloat16 then."""
+        if target_kind(func) != "llvm":
+            return func
+        calls = find(func.body, ir.Call)
+        lowering = _Lowering([c.args[0] for c in calls if call_name(c) == "address_of"])
+        kinds = [
+            (tirx.BufferStore, lowering.store),
+            (ir.TensorLoad, lowering.load),
+            (tirx.FloatImm, lowering.number),
+            (tirx.Cast, lowering.cast),
+            (tirx.Select, lowering.select),
+            (tirx.Broadcast, lowering.broadcast),
+            (tirx.Shuffle, lowering.shuffle),
+            (ir.Call, lowering.call),
+            *((kind, lowering.arithmetic) for kind in _ARITHMETIC),
+            *((kind, lowering.comparison) for kind in _COMPARISONS),
+        ]
+        body = tvm_ffi.structural_map(func.body, kinds, order="post")
+        for lanes in sorted(lowering.lanes):
+            source = ir.StringImm(_source(lanes))
+            body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", source, body)
+        return func.with_body(body)
+
+
+class _Lowering:
+    """Rewrites expressions from the leaves up.
+
+    What was of bfloat16 is one of two afterwards: bits, ``reinterpret(bfloat16, uint16 ...)``, or a
+    number that is not rounded, ``cast(bfloat16, float32 ...)``.
+
+    Parameters
+    ----------
+    addressed : list of Expr
+        Loads that only name an address, such as one to prefetch.
+
+    Attributes
+    ----------
+    lanes : set of int
+        Of vectors that are rounded; 1 is a scalar.
+    """
+
+    def __init__(self, addressed: list[ir.Expr]) -> None:
+        self.lanes: set[int] = set()
+        self._addressed = addressed
+
+    def store(self, found: tirx.BufferStore) -> tirx.Stmt:
+        if not _is_bf16(found.value):
+            return found
+        value = _from_bits(self._bits(found.value))
+        return tirx.BufferStore(found.buffer, value, list(found.indices))
+
+    def load(self, found: ir.TensorLoad) -> ir.Expr:
+        if not _is_bf16(found) or any(found.same_as(other) for other in self._addressed):
+            return found
+        return _from_bits(tirx.reinterpret(_type(BITS, found), found))
+
+    def number(self, found: tirx.FloatImm) -> ir.Expr:
+        return _unrounded(tirx.const(found.value, FLOAT)) if _is_bf16(found) else found
+
+    def cast(self, found: tirx.Cast) -> ir.Expr:
+        value = found.value
+        if _is_bf16(value):
+            if _is_bf16(found):
+                return value
+            wide = _wide(value)
+            is_float = str(found.ty.dtype) == _type(FLOAT, found)
+            return wide if is_float else tirx.Cast(str(found.ty.dtype), wide)
+        if not _is_bf16(found):
+            return found
+        if str(value.ty.dtype) != _type(FLOAT, value):
+            value = tirx.Cast(_type(FLOAT, value), value)
+        return _from_bits(self._bits(_unrounded(value)))
+
+    def select(self, found: tirx.Select) -> ir.Expr:
+        return (
+            self._moved(
+                [found.true_value, found.false_value],
+                lambda a, b: tirx.Select(found.condition, a, b),
+            )
+            if _is_bf16(found)
+            else found
+        )
+
+    def broadcast(self, found: tirx.Broadcast) -> ir.Expr:
+        if not _is_bf16(found):
+            return found
+        return self._moved([found.value], lambda value: tirx.Broadcast(value, found.lanes))
+
+    def shuffle(self, found: tirx.Shuffle) -> ir.Expr:
+        if not _is_bf16(found):
+            return found
+        vectors, indices = list(found.vectors), list(found.indices)
+        return self._moved(vectors, lambda *values: tirx.Shuffle(list(values), indices))
+
+    def call(self, found: ir.Call) -> ir.Expr:
+        name, arguments = call_name(found), list(found.args)
+        halves = [isinstance(a, ir.Expr) and _is_bf16(a) for a in arguments]
+        # A DLTensor keeps its element type: the extern function that is given it reads 16 bits.
+        if name in ("address_of", "tvm_stack_make_array") or (
+            not _is_bf16(found) and not any(halves)
+        ):
+            return found
+        if name == "if_then_else":
+            condition, *branches = arguments
+            return self._moved(branches, lambda a, b: tirx.if_then_else(condition, a, b))
+        if name == "reinterpret":
+            (value,) = arguments
+            value = self._bits(value) if halves[0] else value
+            if not _is_bf16(found):
+                return tirx.reinterpret(str(found.ty.dtype), value)
+            return _from_bits(tirx.reinterpret(_type(BITS, found), value))
+        values = [_wide(a) if half else a for a, half in zip(arguments, halves, strict=True)]
+        if not _is_bf16(found):
+            return _called(found, values, found.ty)
+        return _unrounded(_called(found, values, _type(FLOAT, found)))
+
+    def arithmetic(self, found: tirx.Add) -> ir.Expr:
+        if not _is_bf16(found.a):
+            return found
+        return _unrounded(type(found)(_wide(found.a), _wide(found.b)))
+
+    def comparison(self, found: tirx.LT) -> ir.Expr:
+        return type(found)(_wide(found.a), _wide(found.b)) if _is_bf16(found.a) else found
+
+    def _moved(self, values: list[ir.Expr], make: Callable[..., ir.Expr]) -> ir.Expr:
+        """Move numbers about as what they are: bits, unless one is not rounded."""
+        if all(_has_bits(value) for value in values):
+            return _from_bits(make(*map(self._bits, values)))
+        return _unrounded(make(*map(_wide, values)))
+
+    def _bits(self, value: ir.Expr) -> ir.Expr:
+        if isinstance(value, ir.Call):
+            return value.args[0]
+        number = value.value
+        if isinstance(number, tirx.FloatImm):
+            array = np.array(number.value, ml_dtypes.bfloat16)
+            return tirx.const(int(array.view(np.uint16)), BITS)
+        lanes = number.ty.dtype.lanes
+        self.lanes.add(lanes)
+        return tirx.call_pure_extern(_type(BITS, number), _NAME.format(lanes=lanes), number)
+
+
+def _called(call: ir.Call, arguments: list[ir.Expr], ty: ir.Type | str) -> ir.Call:
+    return ir.Call(call.op, arguments, call.attrs, None, None, ret_ty=ty)
+
+
+def _from_bits(bits: ir.Expr) -> ir.Expr:
+    return tirx.reinterpret(_type(BF16, bits), bits)
+
+
+def _unrounded(number: ir.Expr) -> ir.Expr:
+    return tirx.Cast(_type(BF16, number), number)
+
+
+def _has_bits(value: ir.Expr) -> bool:
+    return isinstance(value, ir.Call) or isinstance(value.value, tirx.FloatImm)
+
+
+def _wide(value: ir.Expr) -> ir.Expr:
+    if isinstance(value, tirx.Cast):
+        return value.value
+    dtype, bits = _type("uint32", value), value.args[0]
+    sixteen = tirx.const(16, dtype)
+    return tirx.reinterpret(_type(FLOAT, value), tirx.Cast(dtype, bits) << sixteen)
+
+
+def _type(dtype: str, like: ir.Expr) -> str:
+    """Give a type the lanes of an expression."""
+    lanes = like.ty.dtype.lanes
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
+def _is_bf16(expr: ir.Expr) -> bool:
+    ty = getattr(expr, "ty", None)
+    return isinstance(ty, ir.PrimType) and str(ty.dtype).startswith(BF16)
+
+
+def _source(lanes: int) -> str:
+    def kind(name: str) -> str:
+        return name if lanes == 1 else f"<{lanes} x {name}>"
+
+    def number(value: int) -> str:
+        return str(value) if lanes == 1 else f"<{', '.join(f'i32 {value}' for _ in range(lanes))}>"
+
+    words = {n: number(v) for n, v in (("sixteen", 16), ("one", 1), ("below", 0x7FFF))}
+    kinds = {"float": "float", "word": "i32", "half": "i16", "truth": "i1"}
+    zero = "0.0" if lanes == 1 else "zeroinitializer"
+    return _SOURCE.format(
+        name=_NAME.format(lanes=lanes),
+        quiet=number(0x40),
+        zero=zero,
+        **words,
+        **{n: kind(t) for n, t in kinds.items()},
+    )

@@ -1,0 +1,175 @@
+"""Stages of a graph's operators: those of their PrimFuncs, over the graph's values and symbols."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tvm import ir, tirx
+from tvm.tirx import Buffer
+
+from .._tvm.buffer import declare
+from ..core.expressions import (
+    has_division,
+    int64,
+    is_expensive,
+    is_movement,
+    loads,
+    size,
+    substitute,
+    variables,
+)
+from ..ecg.graph import Operator, Value
+from .domain import Domain
+from .parse import parse, without_unit_axes
+from .stage import Axis, Stage, Unstructured
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A stage of an operator, with what the decision to inline it rests on."""
+
+    stage: Stage
+
+    @cached_property
+    def size(self) -> int:
+        """Nodes of its values."""
+        return sum(size(value) for value in self.stage.values)
+
+    @cached_property
+    def is_movement(self) -> bool:
+        """Whether it only moves elements."""
+        return self.stage.is_map and all(is_movement(v) for v in self.stage.values)
+
+    @cached_property
+    def is_costly(self) -> bool:
+        """Whether computing an element twice costs more than reading one would."""
+        everywhere = {
+            x.source for x in self.stage.loads if {a.var for a in self.stage.axes} <= _mentioned(x)
+        }
+        return len(everywhere) > 1 or any(is_expensive(v) for v in self.stage.values)
+
+
+def _mentioned(load: ir.TensorLoad) -> set[ir.Var]:
+    return {v for index in load.indices for v in variables(index)}
+
+
+_buffers: weakref.WeakKeyDictionary[Value, Buffer] = weakref.WeakKeyDictionary()
+# With the operands that they were made for: planning replaces those by copies.
+_parts: weakref.WeakKeyDictionary[Operator, tuple[tuple, tuple[Part, ...]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def buffer_of(value: Value, name: str = "") -> Buffer:
+    """Return the buffer that stands for a value in every program."""
+    buffer = _buffers.get(value)
+    if buffer is None:
+        shape = [int64(extent) for extent in value.shape]
+        buffer = declare(shape, value.dtype, name=name or "value")
+        _buffers[value] = buffer
+    return buffer
+
+
+def parts_of(operator: Operator) -> tuple[Part, ...]:
+    """Return an operator's stages over the buffers of its operands and results.
+
+    Raises
+    ------
+    Unstructured
+        If its PrimFunc cannot be read as stages, or does not fit its operands.
+    """
+    operands, parts = _parts.get(operator, (None, ()))
+    if operands is not operator.operands:
+        parts = tuple(Part(s) for s in _stages_of(operator))
+        _parts[operator] = operator.operands, parts
+    return parts
+
+
+def _stages_of(operator: Operator) -> list[Stage]:
+    if operator.func is None:
+        raise Unstructured("A member is not a PrimFunc over blocks.")
+    parsed = parse(operator.func)
+    bound = (*operator.operands, *operator.results)
+    if len(bound) != len(parsed.params):
+        raise Unstructured("A member is called with another number of arguments than it has.")
+    values: dict[ir.Var, ir.Expr] = {}
+    for param, given in zip(parsed.params, bound, strict=True):
+        if isinstance(param.ty, tirx.BufferType):
+            if not isinstance(given, Value):
+                raise Unstructured(f"Parameter {param.name} of a member is no tensor.")
+            values[param] = buffer_of(given, param.name)
+        elif isinstance(given, Value):
+            raise Unstructured(f"Parameter {param.name} of a member is no scalar.")
+        else:
+            values[param] = _as_type(given, param)
+    symbols = _unify(parsed.params, values)
+    values.update(symbols)
+    return [_bind(stage, values, bool(symbols)) for stage in parsed.stages]
+
+
+def _unify(params: tuple[ir.Var, ...], given: Mapping[ir.Var, ir.Expr]) -> dict[ir.Var, ir.Expr]:
+    """Solve the PrimFunc's symbolic extents for those of the buffers it is given."""
+    solved: dict[ir.Var, ir.Expr] = {}
+    for param in params:
+        if not isinstance(param.ty, tirx.BufferType):
+            continue
+        outer = given[param]
+        if len(param.shape) != len(outer.shape):
+            raise Unstructured(f"Parameter {param.name} of a member has another rank.")
+        for extent, outside in zip(param.shape, outer.shape, strict=True):
+            if isinstance(extent, ir.Var) and extent not in given and extent not in solved:
+                solved[extent] = _as_type(outside, extent)
+    return solved
+
+
+def _bind(stage: Stage, values: dict[ir.Var, ir.Expr], is_symbolic: bool) -> Stage:
+    """Rename a stage's variables and buffers; its internal buffers get their own."""
+
+    def extent_of(axis: Axis) -> ir.Expr:
+        return int64(substitute(axis.extent, values))
+
+    for target in stage.targets:
+        if target not in values:
+            shape = [int64(substitute(int64(d), values)) for d in target.shape]
+            values[target] = declare(shape, target.dtype, name=target.name)
+    axes = (*stage.axes, *stage.reduce)
+    renamed = {a.var: Axis(ir.Var(a.var.name, a.var.ty), extent_of(a)) for a in axes}
+    mapping = {**values, **{var: axis.var for var, axis in renamed.items()}}
+    bound = Stage(
+        stage.name,
+        tuple(renamed[a.var] for a in stage.axes),
+        tuple(renamed[a.var] for a in stage.reduce),
+        tuple(values[t] for t in stage.targets),
+        tuple(tuple(substitute(i, mapping) for i in write) for write in stage.indices),
+        tuple(substitute(v, mapping) for v in stage.values),
+        stage.init and tuple(substitute(v, mapping) for v in stage.init),
+    )
+    if unknown := _free(stage, values):
+        raise Unstructured(f"Nothing tells the size {next(iter(unknown)).name} of a member.")
+    if not is_symbolic:
+        return bound
+    # Known extents may be 1, and known sizes make indices simpler.
+    bound = without_unit_axes(bound)
+    if any(has_division(i) for value in bound.values for x in loads(value) for i in x.indices):
+        domain = Domain((*bound.axes, *bound.reduce))
+        bound = replace(bound, values=tuple(domain.simplify(v) for v in bound.values))
+    return bound
+
+
+def _free(stage: Stage, values: Mapping[ir.Var, ir.Expr]) -> set[ir.Var]:
+    """Variables of the PrimFunc that neither an axis nor an argument defines."""
+    axes = {a.var for a in (*stage.axes, *stage.reduce)}
+    used = {v for value in stage.values for v in variables(value)}
+    used |= {v for a in (*stage.axes, *stage.reduce) for v in variables(a.extent)}
+    return {v for v in used if v not in axes and v not in values}
+
+
+def _as_type(value: ir.Expr, var: ir.Var) -> ir.Expr:
+    if str(value.ty.dtype) == str(var.ty.dtype):
+        return value
+    if isinstance(value, tirx.IntImm):
+        return tirx.IntImm(var.ty.dtype, value.value)
+    return tirx.Cast(var.ty.dtype, value)

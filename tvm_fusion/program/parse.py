@@ -1,0 +1,250 @@
+"""PrimFuncs of blocks as stages over their own buffers, and as stages of a graph's operators."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.tirx import Buffer
+
+from ..core.expressions import int64, load, loads, map_loads, substitute, variables
+from .domain import Domain
+from .reindex import reindex
+from .stage import Axis, Stage, Unstructured
+from .stores import stores_of
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A PrimFunc's stages; each writes ``target[axes...]``, with 0 in place of unit axes."""
+
+    params: tuple[ir.Var, ...]
+    stages: tuple[Stage, ...]
+
+
+def parse(func: tirx.PrimFunc) -> Parsed:
+    """Read the blocks of an unscheduled PrimFunc; the result is remembered.
+
+    Raises
+    ------
+    Unstructured
+        If a block is no map and no reduction, or its accesses cannot be told.
+    """
+    parsed = _parse(func)
+    if isinstance(parsed, str):
+        raise Unstructured(parsed)
+    return parsed
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse(func: tirx.PrimFunc) -> Parsed | str:
+    try:
+        root = func.body
+        if not isinstance(root, s_tir.SBlockRealize) or root.block.iter_vars:
+            raise Unstructured("A member is not a PrimFunc over blocks.")
+        stages = [_stage(loops, leaf) for loops, leaf in _leaves(root.block.body, ())]
+        written = [t for stage in stages for t in stage.targets]
+        if len(set(written)) < len(written):
+            raise Unstructured("A buffer is written by several blocks.")
+        seen: set[Buffer] = set()
+        for stage in stages:
+            for found in (x for value in stage.values for x in loads(value)):
+                if found.source in written and found.source not in (seen | set(stage.targets)):
+                    raise Unstructured(f"Block {stage.name} reads what is written after it.")
+            seen.update(stage.targets)
+        return Parsed(tuple(func.params), tuple(stages))
+    except Unstructured as reason:
+        return str(reason)
+
+
+def _leaves(
+    stmt: tirx.Stmt, loops: tuple[tirx.For, ...]
+) -> Iterator[tuple[tuple[tirx.For, ...], s_tir.SBlockRealize]]:
+    if isinstance(stmt, tirx.SeqStmt):
+        for part in stmt.seq:
+            yield from _leaves(part, loops)
+    elif isinstance(stmt, tirx.For):
+        if stmt.kind != tirx.ForKind.SERIAL or not _is(stmt.min, 0):
+            raise Unstructured(f"Loop {stmt.loop_var.name} is scheduled or does not start at 0.")
+        yield from _leaves(stmt.body, (*loops, stmt))
+    elif isinstance(stmt, s_tir.SBlockRealize):
+        yield loops, stmt
+    else:
+        raise Unstructured(f"A statement outside of blocks is a {type(stmt).__name__}.")
+
+
+def _stage(loops: Sequence[tirx.For], realize: s_tir.SBlockRealize) -> Stage:
+    block = realize.block
+    name = block.name_hint
+    _check_bindings(loops, realize)
+    if block.match_buffers or block.alloc_buffers:
+        raise Unstructured(f"Block {name} has buffers of its own.")
+    start: dict[ir.Var, ir.Expr] = {}
+    spatial, reduce = [], []
+    for iterator in block.iter_vars:
+        var = ir.Var(iterator.var.name.removeprefix("v_"), ir.PrimType("int64"))
+        axis = Axis(var, int64(iterator.dom.extent))
+        value = var if _is(iterator.dom.min, 0) else var + int64(iterator.dom.min)
+        start[iterator.var] = _as_type(value, iterator.var)
+        if iterator.iter_type == tirx.IterVar.DataPar:
+            spatial.append(axis)
+        elif iterator.iter_type == tirx.IterVar.CommReduce:
+            reduce.append(axis)
+        else:
+            raise Unstructured(f"Block {name} has an iterator that must run in order.")
+    stores = stores_of(name, block.body, start)
+    init = None
+    if block.init is not None:
+        initial = {s.target: s for s in stores_of(name, block.init, start)}
+        where = {s.target: list(s.indices) for s in stores}
+        if set(initial) != set(where) or not all(
+            tvm_ffi.structural_equal(list(s.indices), where[t]) for t, s in initial.items()
+        ):
+            raise Unstructured(f"Block {name} does not initialise what it writes.")
+        init = tuple(initial[s.target].value for s in stores)
+    stage = Stage(
+        name,
+        tuple(spatial),
+        tuple(reduce),
+        tuple(s.target for s in stores),
+        tuple(s.indices for s in stores),
+        tuple(s.value for s in stores),
+        init,
+    )
+    _check_updates(stage)
+    return _by_target(without_unit_axes(stage))
+
+
+def _check_bindings(loops: Sequence[tirx.For], realize: s_tir.SBlockRealize) -> None:
+    """Blocks run once for each value of their iterators: loops may only enumerate these."""
+    name = realize.block.name_hint
+    if not _is(realize.predicate, 1):
+        raise Unstructured(f"Block {name} runs under a condition.")
+    bound = [
+        (value, iterator)
+        for value, iterator in zip(realize.iter_values, realize.block.iter_vars, strict=True)
+        if not _is(iterator.dom.extent, 1)
+    ]
+    running = {loop.loop_var: loop.extent for loop in loops if not _is(loop.extent, 1)}
+    values = [value for value, _ in bound]
+    if len(set(values)) == len(values) == len(running) and all(
+        isinstance(v, ir.Var)
+        and v in running
+        and _same(running[v], i.dom.extent)
+        and _is(i.dom.min, 0)
+        for v, i in bound
+    ):
+        return
+    axes, wide = [], {}
+    for var, extent in running.items():
+        axes.append(Axis(ir.Var(var.name, ir.PrimType("int64")), int64(extent)))
+        wide[var] = _as_type(axes[-1].var, var)
+    domain = Domain(axes)
+    rows = [
+        domain.simplify(int64(substitute(value, wide)) - int64(iterator.dom.min))
+        for value, iterator in bound
+    ]
+    extents = [int64(iterator.dom.extent) for _, iterator in bound]
+    if reindex(axes, rows, extents, complete=True) is None:
+        raise Unstructured(f"The loops around block {name} do not enumerate its iterators.")
+
+
+def _check_updates(stage: Stage) -> None:
+    """Reject scans, updates in place and reductions that nothing initialises."""
+    own = dict(zip(stage.targets, stage.indices, strict=True))
+    updates = False
+    for found in (x for value in stage.values for x in loads(value)):
+        if found.source in own:
+            updates = True
+            if not tvm_ffi.structural_equal(list(found.indices), list(own[found.source])):
+                raise Unstructured(f"Block {stage.name} reads other elements of what it writes.")
+    if (updates or stage.reduce) and stage.init is None:
+        raise Unstructured(f"Block {stage.name} updates what it does not initialise.")
+    if stage.reduce and not updates:
+        raise Unstructured(f"Block {stage.name} overwrites its result.")
+    reduced = {axis.var for axis in stage.reduce}
+    if any(variables(i) & reduced for write in stage.indices for i in write):
+        raise Unstructured(f"Block {stage.name} writes along an axis that it reduces.")
+    if any(loads(value) for value in stage.init or ()):
+        raise Unstructured(f"Block {stage.name} starts from values that are no constants.")
+
+
+def without_unit_axes(stage: Stage) -> Stage:
+    """Put 0 for axes of extent 1; a reduction over such alone becomes a map."""
+    zero = tirx.IntImm("int64", 0)
+    unit = {a.var: zero for a in (*stage.axes, *stage.reduce) if _is(a.extent, 1)}
+    if unit:
+        stage = replace(
+            stage,
+            axes=tuple(a for a in stage.axes if a.var not in unit),
+            reduce=tuple(a for a in stage.reduce if a.var not in unit),
+            indices=tuple(tuple(substitute(i, unit) for i in w) for w in stage.indices),
+            values=tuple(substitute(v, unit) for v in stage.values),
+            init=stage.init and tuple(substitute(v, unit) for v in stage.init),
+        )
+    if stage.init is not None and not stage.reduce:
+        first = dict(zip(stage.targets, stage.init, strict=True))
+        values = tuple(
+            map_loads(v, lambda found: first.get(found.source, found)) for v in stage.values
+        )
+        stage = replace(stage, values=values, init=None)
+    return stage
+
+
+def without_idle_updates(stage: Stage) -> Stage:
+    """Make a reduction whose updates change nothing, as over padding alone, a map of its start."""
+    if stage.init is None or not all(
+        isinstance(value, ir.TensorLoad) and value.source.same_as(target)
+        for value, target in zip(stage.values, stage.targets, strict=True)
+    ):
+        return stage
+    return replace(stage, reduce=(), values=stage.init, init=None)
+
+
+def _by_target(stage: Stage) -> Stage:
+    """Iterate in the order of the target's dimensions; every element must be written once."""
+    shape = [int64(d) for d in stage.targets[0].shape]
+    write = stage.indices[0]
+    for target, indices in zip(stage.targets[1:], stage.indices[1:], strict=True):
+        same_shape = len(target.shape) == len(shape) and all(map(_same, target.shape, shape))
+        if not same_shape or not tvm_ffi.structural_equal(list(indices), list(write)):
+            raise Unstructured(f"Block {stage.name} writes its buffers at different indices.")
+    kept = [d for d, extent in enumerate(shape) if not _is(extent, 1)]
+    found = reindex(stage.axes, [write[d] for d in kept], [shape[d] for d in kept], complete=True)
+    if found is None:
+        raise Unstructured(f"Block {stage.name} does not write each element exactly once.")
+    where = dict(zip(kept, found.axes, strict=True))
+    zero = tirx.IntImm("int64", 0)
+    element = tuple(where[d].var if d in where else zero for d in range(len(shape)))
+    targets = set(stage.targets)
+    domain = Domain((*found.axes, *stage.reduce))
+
+    def rewrite(value: ir.Expr) -> ir.Expr:
+        value = domain.simplify(substitute(value, found.inverse))
+        return map_loads(value, lambda x: load(x.source, element) if x.source in targets else x)
+
+    laid_out = replace(
+        stage,
+        axes=found.axes,
+        indices=(element,) * len(stage.targets),
+        values=tuple(rewrite(v) for v in stage.values),
+        init=stage.init and tuple(substitute(v, found.inverse) for v in stage.init),
+    )
+    return without_idle_updates(laid_out)
+
+
+def _as_type(value: ir.Expr, var: ir.Var) -> ir.Expr:
+    return value if var.ty.dtype == "int64" else tirx.Cast(var.ty.dtype, value)
+
+
+def _is(expr: ir.Expr, value: int) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr.value) == value
+
+
+def _same(a: ir.Expr, b: ir.Expr) -> bool:
+    if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm):
+        return int(a.value) == int(b.value)
+    return Domain(()).equal(int64(a), int64(b))

@@ -1,0 +1,173 @@
+"""What an explanation is made of: operators, groups, edges and counts, as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Member:
+    """One operator.
+
+    Attributes
+    ----------
+    variable : str
+        What it is bound to in the module.
+    operator : str
+        Relax name, such as ``relax.nn.softmax``; of custom TensorIR the PrimFunc's name.
+    title : str
+        The same, short.
+    type : str
+        Its class, such as ``One-to-One``.
+    """
+
+    variable: str
+    operator: str
+    title: str
+    type: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a user may call it."""
+        return self.variable, self.operator, self.title
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operators that share kernels, and what these are expected to cost.
+
+    Attributes
+    ----------
+    function : str
+        The Relax function that they are in.
+    members : tuple of Member
+        In order.
+    type : str
+        The most complex of their classes.
+    template : str
+        Which one makes the kernels.
+    launches : int
+        Kernels that it promises.
+    bytes, hidden_bytes : int
+        Memory traffic; results that no longer reach memory.
+    flops : int
+        Arithmetic operations, recomputation included.
+    us : float
+        Expected microseconds.
+    source : str
+        ``measured`` or ``roofline``.
+    """
+
+    function: str
+    members: tuple[Member, ...]
+    type: str
+    template: str
+    launches: int
+    bytes: int
+    hidden_bytes: int
+    flops: int
+    us: float
+    source: str
+
+    @property
+    def title(self) -> str:
+        """Members' titles, such as ``matmul + add + gelu``."""
+        return " + ".join(member.title for member in self.members)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A tensor that goes through memory between two kernels.
+
+    Attributes
+    ----------
+    function : str
+        The Relax function that it is in.
+    producer, consumer : Member
+        The operators.
+    bytes : int
+        Size of what goes from the one to the other.
+    code, sentence : str
+        Why they share no kernel: for a machine, for a reader.
+    classes : tuple of str
+        Classes of the two groups, which the mapping table combines; each is the class of its
+        fused operators together, which may be more complex than that of the operator at the edge.
+    through : tuple of Member
+        Views between the two, which need no kernel; empty as a rule.
+    """
+
+    function: str
+    producer: Member
+    consumer: Member
+    bytes: int
+    code: str
+    sentence: str
+    classes: tuple[str, ...]
+    through: tuple[Member, ...] = ()
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Its ends and the views between them, in order."""
+        return self.producer, *self.through, self.consumer
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one inference launches, counted in the lowered module.
+
+    Attributes
+    ----------
+    kernels, calls : int
+        Device launches (on a CPU: loop nests over full tensors); PrimFunc calls.
+    intermediate_bytes : int
+        Tensors between kernels and buffers inside PrimFuncs.
+    caveats : tuple of str
+        What the figures leave out.
+    """
+
+    kernels: int
+    calls: int
+    intermediate_bytes: int
+    caveats: tuple[str, ...] = ()
+
+
+def edge_to_json(edge: Edge) -> dict[str, Any]:
+    """Give an edge as plain values."""
+    ends = (edge.producer, edge.consumer)
+    return {
+        "function": edge.function,
+        "producer": edge.producer.variable,
+        "consumer": edge.consumer.variable,
+        "operators": [end.operator for end in ends],
+        "titles": [end.title for end in ends],
+        "types": [end.type for end in ends],
+        "classes": list(edge.classes),
+        "through": [asdict(view) for view in edge.through],
+        "bytes": edge.bytes,
+        "code": edge.code,
+        "sentence": edge.sentence,
+    }
+
+
+def edge_from_json(data: dict[str, Any]) -> Edge:
+    """Read what :func:`edge_to_json` gave."""
+    variables = (data["producer"], data["consumer"])
+    columns = zip(variables, data["operators"], data["titles"], data["types"], strict=True)
+    producer, consumer = (Member(*column) for column in columns)
+    return Edge(
+        data["function"],
+        producer,
+        consumer,
+        data["bytes"],
+        data["code"],
+        data["sentence"],
+        tuple(data["classes"]),
+        tuple(Member(**view) for view in data["through"]),
+    )
+
+
+def group_from_json(data: dict[str, Any]) -> Group:
+    """Read a group given as plain values, its title left out."""
+    fields = {key: value for key, value in data.items() if key != "title"}
+    return Group(**{**fields, "members": tuple(Member(**m) for m in data["members"])})

@@ -1,0 +1,45 @@
+"""A square tile transposed in vector registers, by shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import ir, tirx
+
+from ...core.expressions import load
+from ...core.loops import index, sequence
+from .pattern import FLOAT
+
+
+def transposed(square: ir.Var, lanes: int, store: Callable[[int, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+    """Run ``store(column, elements)`` for every column of a square, as a vector of its rows.
+
+    log2(lanes) rounds of shuffles interleave the rows of the upper half with those of the lower
+    half; each halves the distance in rows between neighbouring elements.
+
+    Parameters
+    ----------
+    square : Var
+        A buffer of lanes by lanes.
+    lanes : int
+        A power of two.
+    store : callable
+        Stores a vector.
+    """
+    ramp = tirx.Ramp(index(0), index(1), lanes)
+    rows: list[ir.Expr] = [load(square, [index(i), ramp]) for i in range(lanes)]
+    low = [n // 2 + n % 2 * lanes for n in range(lanes)]
+    high = [n + lanes // 2 for n in low]
+    stmts: list[tirx.Stmt] = []
+
+    def named(value: ir.Expr) -> ir.Expr:
+        var = tirx.Var("row", f"{FLOAT}x{lanes}")
+        stmts.append(tirx.Bind(var, value))
+        return var
+
+    rows = [named(row) for row in rows]
+    for _ in range(lanes.bit_length() - 1):
+        pairs = list(zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True))
+        rows = [named(tirx.Shuffle(list(pair), order)) for pair in pairs for order in (low, high)]
+    stmts.extend(store(d, row) for d, row in enumerate(rows))
+    return sequence(stmts)

@@ -1,0 +1,103 @@
+"""GEMM with symbolic M on a GPU: the host launches a skinny GEMM where rows are few.
+
+    if M <= 1:                     skinny GEMM of one row
+    elif M <= MAX_ACCUMULATORS:    skinny GEMM of as many rows, the rest masked
+    else:                          tiled GEMM
+
+All are one PrimFunc, of which each way is one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ...core.expressions import variables
+from ...core.loops import block, constant, index, one_of, substitute
+from ...program.program import Program
+from ...program.stage import Axis
+from .gemv_config import MAX_ACCUMULATORS, GemvConfig, gemv_config
+from .gemv_gpu import gemv_gpu
+from .operands import Result, SumOfProducts
+from .skinny_mma_config import skinny_mma_config
+from .skinny_mma_gpu import skinny_mma_gpu
+
+
+def dispatch_on_m(
+    program: Program, contraction: SumOfProducts, general: tirx.PrimFunc, target: Target
+) -> tirx.PrimFunc:
+    """Put skinny GEMMs in front of a kernel for any number of rows.
+
+    Parameters
+    ----------
+    program : Program
+        What all compute.
+    contraction : SumOfProducts
+        The same, as one product.
+    general : PrimFunc
+        A kernel of the program.
+    target : Target
+        A GPU.
+    """
+    choices: list[tuple[ir.Expr, tirx.Stmt]] = []
+    rest = tirx.const(True)
+    for condition, static in _static_m(contraction):
+        cut = gemv_config(static, target)
+        if cut is not None:
+            made = skinny_gemm_gpu(program, cut, target)
+            choices.append((tirx.And(rest, condition), made.body))
+            rest = tirx.Not(condition)
+    if not choices:
+        return general
+    return general.with_body(block("root", one_of([*choices, (rest, general.body)])))
+
+
+def skinny_gemm_gpu(program: Program, cut: GemvConfig, target: Target) -> tirx.PrimFunc:
+    """Make the kernel of a skinny GEMM: on tensor cores where they are configured."""
+    config = skinny_mma_config(cut, target)
+    if config is not None:
+        return skinny_mma_gpu(program, config)
+    return gemv_gpu(program, cut, target)
+
+
+def _static_m(contraction: SumOfProducts) -> Iterator[tuple[ir.Expr, SumOfProducts]]:
+    """List, by condition, a product of symbolic M with one row, and with the most of a skinny GEMM.
+
+    Rows beyond M are read like the last one, and not stored.
+    """
+    axis = _symbolic_m(contraction)
+    if axis is None:
+        return
+    for count in (1, MAX_ACCUMULATORS // len(contraction.totals)):
+        last = axis.extent - 1
+        nearest = {axis.var: tirx.min(axis.var, last)}
+        axes = tuple(Axis(a.var, index(count)) if a is axis else a for a in contraction.stage.axes)
+        results = contraction.results
+        if count > 1:
+            results = tuple(_where(r, axis.var <= last) for r in results)
+        static = replace(
+            contraction,
+            stage=replace(contraction.stage, axes=axes),
+            left=substitute(contraction.left, nearest),
+            right=substitute(contraction.right, nearest),
+            results=results,
+        )
+        yield axis.extent <= count, static
+
+
+def _where(result: Result, condition: ir.Expr) -> Result:
+    both = condition if result.condition is None else tirx.And(condition, result.condition)
+    return replace(result, condition=both)
+
+
+def _symbolic_m(contraction: SumOfProducts) -> Axis | None:
+    """Find the only axis of symbolic extent, if it is one of M; the last one is of N."""
+    stage = contraction.stage
+    symbolic = [a for a in (*stage.axes, *stage.reduce) if constant(a.extent) is None]
+    if len(symbolic) != 1 or symbolic[0] not in stage.axes[:-1]:
+        return None
+    used = [symbolic[0].var in variables(f) for f in (contraction.left, contraction.right)]
+    return symbolic[0] if sum(used) == 1 else None

@@ -1,0 +1,159 @@
+"""The epilogue of a register tile on a CPU: results are stored as vectors where possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import declare
+from ...core.expressions import is_expensive, load, variables
+from ...core.loops import constant, index, loop, sequence, substitute, when
+from ..estimate import operations
+from ..register_tile import each, in_vectors
+from ..vector_math import vector_math
+from .fuse_epilogue import is_vector_code, store_results
+from .gemm_view import GemmView
+from .operand_b_cpu import Panel
+from .operands import Result, SumOfProducts
+
+MOST_INLINE = 8  # operations of a result that are unrolled for every row of a tile
+
+Place = Callable[[ir.Expr], dict[ir.Var, ir.Expr]]
+
+
+class TileEpilogue:
+    """The epilogue of a GEMM's tiles.
+
+    A tile is spilled to a small buffer first where its results are long (a loop over rows shares
+    their code then), not vectorizable, or fewer than the tile's columns.
+    """
+
+    def __init__(self, contraction: SumOfProducts, view: GemmView, width: int) -> None:
+        self._view, self._column = view, view.n_axes[-1].var
+        self._parts = len(contraction.totals)
+        self._width = width // self._parts  # positions of a tile, each with all parts of a split
+        if contraction.column_split is not None:
+            self._column = contraction.column_split.position.var
+        self._is_short = all(
+            operations(r.value) <= MOST_INLINE and not is_expensive(r.value)
+            for r in contraction.results
+        )
+        results = (replace(r, value=vector_math(r.value)) for r in contraction.results)
+        self._contraction = replace(contraction, results=tuple(results))
+        self._spills: dict[ir.Var, ir.Var] = {}
+
+    def buffers(self, sums: ir.Var) -> list[ir.Var]:
+        """List the buffers of a tile's epilogue."""
+        return [self._spills[sums]] if sums in self._spills else []
+
+    def tile(
+        self,
+        sums: ir.Var,
+        panel: Panel,
+        rows: int,
+        place: Place,
+        inside: Callable[[ir.Expr], ir.Expr] | None,
+    ) -> tirx.Stmt:
+        """Store the results of a tile.
+
+        Parameters
+        ----------
+        sums : Var
+            The tile's accumulators.
+        panel : Panel
+            Its columns.
+        rows : int
+            Rows of the tile.
+        place : callable
+            Gives the axes of M at a row of the tile.
+        inside : callable or None
+            Whether a row is below M, for a tile that may exceed it.
+        """
+        is_whole = panel.columns == int(sums.ty.shape[1])
+        vectors = [self._is_vector(r) for r in self._contraction.results]
+        if is_whole and all(vectors) and self._is_short and inside is None:
+            return loop(
+                "i",
+                rows,
+                lambda i: self._row(sums, panel, i, place(i), self._width_of(sums)),
+                tirx.ForKind.UNROLLED,
+            )
+        spill = declare([index(d) for d in sums.ty.shape], self._contraction.dtype, "tile", "local")
+        self._spills[sums] = spill
+        copy = each(sums, lambda i, lane: tirx.BufferStore(spill, load(sums, [i, lane]), [i, lane]))
+
+        def row(i: ir.Expr) -> tirx.Stmt:
+            stmt = self._row(spill, panel, i, place(i), panel.columns)
+            return stmt if inside is None else when(inside(i), stmt)
+
+        return sequence([copy, loop("i", rows, row)])
+
+    def _width_of(self, sums: ir.Var) -> int:
+        return int(sums.ty.shape[1])
+
+    def _row(
+        self,
+        tile: ir.Var,
+        panel: Panel,
+        i: ir.Expr,
+        rows: dict[ir.Var, ir.Expr],
+        columns: int | None,
+    ) -> tirx.Stmt:
+        stmts = []
+        columns = columns if columns is None else columns // self._parts
+        first = panel.number * self._width
+        for result in self._contraction.results:
+            condition = result.condition
+            if self._is_vector(result):
+                result = replace(result, condition=None)
+            one = replace(self._contraction, results=(result,))
+
+            def store(lane: ir.Expr, one: SumOfProducts = one) -> tirx.Stmt:
+                where = self._place(panel, rows, first + lane)
+                slots = [lane + part * self._width for part in range(self._parts)]
+                return store_results(one, where, *(load(tile, [i, slot]) for slot in slots))
+
+            if columns is None:
+                count = index(self._view.n_axes[-1].extent) - first
+                stmt = loop("lane", count, store)
+            elif self._is_vector(result):
+                stmt = in_vectors(columns, store)
+            else:
+                stmt = loop("lane", columns, store)
+            if condition is not None and result.condition is None:
+                place = dict(zip(self._axes, self._place(panel, rows, first), strict=True))
+                stmt = when(substitute(condition, place), stmt)
+            stmts.append(stmt)
+        return sequence(stmts)
+
+    @property
+    def _axes(self) -> list[ir.Var]:
+        return [a.var for a in self._contraction.stage.axes]
+
+    def _place(self, panel: Panel, rows: dict[ir.Var, ir.Expr], column: ir.Expr) -> list[ir.Expr]:
+        known = {**panel.place, **rows, self._column: column}
+        return [known.get(axis, index(0)) for axis in self._axes]
+
+    def _is_vector(self, result: Result) -> bool:
+        """Whether a vector of a result needs no branches between its lanes."""
+        free = replace(result, condition=None)
+        return all(is_vector_code(free, t) for t in self._contraction.totals) and self._is_uniform(
+            result.condition
+        )
+
+    def _is_uniform(self, condition: ir.Expr | None) -> bool:
+        """Whether a condition holds for all columns of a panel or for none."""
+        if condition is None:
+            return True
+        if isinstance(condition, tirx.And):
+            return self._is_uniform(condition.a) and self._is_uniform(condition.b)
+        if self._column not in variables(condition):
+            return True
+        bound: int | None = None
+        if isinstance(condition, tirx.LE) and condition.b.same_as(self._column):
+            bound = constant(condition.a)
+        if isinstance(condition, tirx.LT) and condition.a.same_as(self._column):
+            bound = constant(condition.b)
+        return bound is not None and bound % self._width == 0

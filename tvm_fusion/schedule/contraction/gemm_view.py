@@ -1,0 +1,101 @@
+"""A contraction viewed as a batch of GEMMs: which of its axes are M, N and K."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+
+from ...core.expressions import variables
+from ...core.loops import constant, index, substitute
+from ...program.stage import Axis
+from ..address import conditional_loads
+from .column_split import ColumnSplit
+from .operands import SumOfProducts
+
+LEAST_N = 4  # with fewer columns a vector would be mostly empty
+
+
+@dataclass(frozen=True)
+class GemmView:
+    """A contraction as a batch of GEMMs, ``C[m, n] = sum over k of A[m, k] * B[k, n]``.
+
+    Attributes
+    ----------
+    batch : tuple of Axis
+        Axes of A, B and C.
+    m_axes : tuple of Axis
+        Axes of A and C; single elements of A are broadcast.
+    n_axes : tuple of Axis
+        Axes of B and C; vectors lie along the last of them.
+    k_axes : tuple of Axis
+        The reduction axes. Like the others, without axes of extent 1.
+    a, b : PrimExpr
+        The operands.
+    """
+
+    batch: tuple[Axis, ...]
+    m_axes: tuple[Axis, ...]
+    n_axes: tuple[Axis, ...]
+    k_axes: tuple[Axis, ...]
+    a: ir.Expr
+    b: ir.Expr
+
+
+def gemm_view(contraction: SumOfProducts) -> GemmView | None:
+    """View a contraction as GEMMs; ``None`` where the last axis is not one of exactly one operand.
+
+    Operands with conditions, such as padded images, are refused as well.
+    """
+    stage = contraction.stage
+    wide = [a for a in stage.axes if constant(a.extent) != 1]
+    reduce = tuple(a for a in stage.reduce if constant(a.extent) != 1)
+    if not wide or not reduce or not isinstance(contraction.term(), tirx.Mul):
+        return None
+    if any(conditional_loads(f) for f in (contraction.left, contraction.right)):
+        return None
+    narrow = {a.var: index(0) for a in (*stage.axes, *stage.reduce) if constant(a.extent) == 1}
+    column = wide[-1]
+    if (constant(column.extent) or LEAST_N) < LEAST_N:
+        return None
+    if constant(column.extent) is None and len(reduce) > 1:
+        return None
+    operands = [substitute(f, narrow) for f in (contraction.left, contraction.right)]
+    having = [f for f in operands if column.var in variables(f)]
+    if len(having) != 1:
+        return None
+    b = having[0]
+    a = operands[0] if b is operands[1] else operands[1]
+    used = variables(a), variables(b)
+    if any(not any(x.var in u for u in used) for x in wide):
+        return None
+
+    def pick(in_a: bool, in_b: bool) -> tuple[Axis, ...]:
+        wanted = (in_a, in_b)
+        return tuple(x for x in wide if (x.var in used[0], x.var in used[1]) == wanted)
+
+    return GemmView(pick(True, True), pick(True, False), pick(False, True), reduce, a, b)
+
+
+def interleave_parts(view: GemmView, split: ColumnSplit, width: int) -> GemmView:
+    """Interleave the parts of a column split: ``width`` columns of each make up a panel.
+
+    Parameters
+    ----------
+    view : GemmView
+        Of a contraction with a column split.
+    split : ColumnSplit
+        The last axes of N are its axes.
+    width : int
+        Columns of a part in a panel; a divisor of the part's width.
+    """
+    panel = split.count * width
+    column = tirx.Var("column", "int64")
+    axis = Axis(column, index(split.count * split.width))
+    place = {
+        split.part.var: tirx.floordiv(tirx.floormod(column, index(panel)), index(width)),
+        split.position.var: tirx.floordiv(column, index(panel)) * width
+        + tirx.floormod(column, index(width)),
+    }
+    outer = [a for a in view.n_axes if a not in (split.part, split.position)]
+    return replace(view, n_axes=(*outer, axis), b=substitute(view.b, place))

@@ -1,0 +1,297 @@
+"""Configuration of a skinny GEMM on a GPU: few rows of A, each vector of B is read once.
+
+C[m, n] = sum over k of A[m, k] * B[k, n]        M * parts <= MAX_ACCUMULATORS
+grid    batch * ceil(N / block_n)
+block   threads_n tiles of tile_n columns times slices_k slices of K
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import DataType, ir, tirx
+from tvm.target import Target
+
+from ...core.expressions import loads, variables
+from ...core.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
+from ...device import Device
+from ...ecg.work import at
+from ...program.stage import Axis
+from ..address import conditional_loads
+from .norm_scale_gpu import NormScale
+from .operands import SumOfProducts
+from .thread_tile import ThreadTile, thread_tile
+
+MAX_ACCUMULATORS = 16  # of a thread for each of its columns
+# Where B is contiguous along N: tiles of a block, so that a warp reads cache lines of 128 bytes or
+# half of one, and the least number of blocks that makes wide ones the faster (measured on an H200).
+BLOCKS_OF_THREADS_N, LEAST_THREADS_N = {8: 128, 4: 96}, 2
+THREADS_IN_FLIGHT = 1 << 18  # as many as a large device holds at once
+LEAST_THREADS = 256
+WARP = 32
+UNROLL_ACCUMULATORS = 64  # with more than half as many, fewer tiles are loaded at once
+OTHER_REGISTERS = 40  # of a thread, beside accumulators
+REGISTER_FILE = 1 << 16  # registers of a multiprocessor
+SHARED_BYTES = 32 * 1024
+NORM_BYTES = 8 * 1024
+
+
+@dataclass(frozen=True)
+class GemvConfig:
+    """Configuration of a skinny GEMM.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        The product.
+    batch, m_axes, n_axes, k_axes : tuple of Axis
+        Axes of A and B, of A alone, of B alone (without that of a column split), of the reduction.
+    a, b : Expr
+        Activations and weights, over these axes.
+    tile : ThreadTile
+        The elements of B that a thread loads at a time.
+    threads_n : int
+        Tiles of a block along N.
+    slices_k : int
+        Threads that share the K of a column (slice-K).
+    stages : int
+        Tiles that a thread loads before it uses the first.
+    norm_scale : NormScale or None
+        The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
+    """
+
+    contraction: SumOfProducts
+    batch: tuple[Axis, ...]
+    m_axes: tuple[Axis, ...]
+    n_axes: tuple[Axis, ...]
+    k_axes: tuple[Axis, ...]
+    a: ir.Expr
+    b: ir.Expr
+    tile: ThreadTile
+    threads_n: int
+    slices_k: int
+    stages: int
+    norm_scale: NormScale | None = None
+
+    @property
+    def tile_n(self) -> int:
+        """Columns of a tile."""
+        return self.tile.n
+
+    @property
+    def k_tiles(self) -> ir.Expr:
+        """Tiles of a column."""
+        return ceildiv(product([a.extent for a in self.k_axes]), self.tile.k)
+
+    @property
+    def m(self) -> int:
+        """Number of rows."""
+        return _static(self.m_axes)
+
+    @property
+    def parts(self) -> int:
+        """Sums at one position: one for each part of a column split."""
+        return len(self.contraction.totals)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.threads_n * self.slices_k
+
+    def phase(self, body: Body) -> tirx.Stmt:
+        """Run a phase in every thread of a block; a barrier follows where it is needed."""
+        return threads("threadIdx.x", self.threads, body)
+
+    @property
+    def block_n(self) -> int:
+        """Columns of a block."""
+        return self.threads_n * self.tile_n
+
+    @property
+    def blocks(self) -> ir.Expr:
+        """Blocks of the grid."""
+        columns = ceildiv(_static(self.n_axes), self.block_n)
+        return product([*(a.extent for a in self.batch), columns])
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators of a thread, in the order ``[m, parts, tile_n]``."""
+        return self.m * self.parts * self.tile_n
+
+    def partials(self, rows: int) -> int:
+        """Count the partial sums of a slice of K of some rows, ``[rows, parts, block_n]``."""
+        return rows * self.parts * self.block_n
+
+    @property
+    def shared_a_size(self) -> int:
+        """Elements of A in shared memory: all of it behind a norm prologue, otherwise none."""
+        k = constant(product([a.extent for a in self.k_axes]))
+        return 0 if self.norm_scale is None or k is None else self.m * k
+
+    @property
+    def rows_per_pass(self) -> int:
+        """Rows whose partial sums are reduced across slices at once, in shared memory."""
+        size = DataType(self.contraction.dtype).itemsize * self.slices_k * self.partials(1)
+        return max(1, SHARED_BYTES // size)
+
+    def thread_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        """Tell a thread's slice of K and tile of N; adjacent threads read contiguous vectors."""
+        if self.tile.is_k_contiguous:
+            slices = index(self.slices_k)
+            return tirx.floormod(thread, slices), tirx.floordiv(thread, slices)
+        tiles = index(self.threads_n)
+        return tirx.floordiv(thread, tiles), tirx.floormod(thread, tiles)
+
+    def axes_at(
+        self, block: ir.Expr, row: ir.Expr | int, part: ir.Expr | int, n_tile: ir.Expr
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the value of each axis at a tile of a block; the last of N counts in tiles."""
+        blocks = ceildiv(_static(self.n_axes), self.block_n)
+        batch = coordinates(tirx.floordiv(block, blocks), [a.extent for a in self.batch])
+        extents = [a.extent for a in self.n_axes]
+        extents[-1] = index(int(extents[-1]) // self.tile_n)
+        n = coordinates(tirx.floormod(block, blocks) * self.threads_n + n_tile, extents)
+        m = coordinates(index(row), [a.extent for a in self.m_axes])
+        axes = (*self.batch, *self.m_axes, *self.n_axes)
+        found = {a.var: index(0) for a in self.contraction.stage.axes}
+        found |= {a.var: p for a, p in zip(axes, (*batch, *m, *n), strict=True)}
+        if self.contraction.column_split is not None:
+            found[self.contraction.column_split.part.var] = index(part)
+        return found | {self.tile.n_tile: n[-1]}
+
+    def output_index(
+        self, block: ir.Expr, row: ir.Expr | int, n_tile: ir.Expr, lane: ir.Expr
+    ) -> list[ir.Expr]:
+        """Give the place of an element of C over the stage's axes; of several parts the first."""
+        place = self.axes_at(block, row, 0, n_tile)
+        last = self.n_axes[-1].var
+        place[last] = place[last] * self.tile_n + lane
+        return [place[a.var] for a in self.contraction.stage.axes]
+
+    @property
+    def divides_n(self) -> bool:
+        """Whether N is a multiple of ``block_n``."""
+        return _static(self.n_axes) % self.block_n == 0
+
+    def guard_n(self, block: ir.Expr, n_tile: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+        """Mask the tiles of the last block that lie beyond N."""
+        if self.divides_n:
+            return body
+        tiles = _static(self.n_axes) // self.tile_n
+        blocks = -(-tiles // self.threads_n)
+        return when(tirx.floormod(block, index(blocks)) * self.threads_n + n_tile < tiles, body)
+
+
+def gemv_config(
+    contraction: SumOfProducts, target: Target | Device, norm_scale: NormScale | None = None
+) -> GemvConfig | None:
+    """Configure a skinny GEMM; ``None`` where rows are many, or B is not read in vectors.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    target : Target or Device
+        A GPU.
+    norm_scale : NormScale, optional
+        See :attr:`GemvConfig.norm_scale`.
+    """
+    stage = contraction.stage
+    split = contraction.column_split
+    part = None if split is None else split.part
+    axes = [a for a in stage.axes if constant(a.extent) != 1 and a is not part]
+    k_axes = tuple(a for a in stage.reduce if constant(a.extent) != 1)
+    if not axes or not k_axes:
+        return None
+    weights = [f for f in (contraction.left, contraction.right) if axes[-1].var in variables(f)]
+    if len(weights) != 1:
+        return None
+    b = weights[0]
+    a = contraction.left if b is contraction.right else contraction.right
+    in_a, in_b = variables(a), variables(b)
+
+    def pick(is_of_a: bool, is_of_b: bool) -> tuple[Axis, ...]:
+        wanted = (is_of_a, is_of_b)
+        return tuple(x for x in axes if (x.var in in_a, x.var in in_b) == wanted)
+
+    batch, m_axes, n_axes = pick(True, True), pick(True, False), pick(False, True)
+    if len(batch) + len(m_axes) + len(n_axes) != len(axes):
+        return None
+    if any(constant(x.extent) is None for x in (*m_axes, *n_axes)):
+        return None
+    m, parts = _static(m_axes), len(contraction.totals)
+    if m * parts > MAX_ACCUMULATORS or (part is not None and part.var in in_a):
+        return None
+    if conditional_loads(a) or any(loads(i) for x in loads(a) for i in x.indices):
+        return None
+    if not _is_widened(contraction.dtype, (a, b)):
+        return None
+    kind = target.kind if isinstance(target, Device) else target.kind.name
+    tile = thread_tile(b, n_axes, k_axes, (*stage.axes, *stage.reduce), m, parts, kind)
+    if tile is None:
+        return None
+    accumulators = m * parts * tile.n
+    most = min(_max_threads(target), _shared_limit(contraction, tile), _file_limit(accumulators))
+    k_tiles = max(1, at(product([x.extent for x in k_axes])) // tile.k)
+    n_tiles = _static(n_axes) // tile.n
+    choose = _k_contiguous_threads if tile.is_k_contiguous else _n_contiguous_threads
+    threads_n, slices_k = choose(n_tiles, k_tiles, most)
+    vectors = 8 if accumulators <= UNROLL_ACCUMULATORS // 2 else 4
+    stages = min(max(1, vectors // tile.vectors), -(-k_tiles // slices_k))
+    axes_of = (batch, m_axes, n_axes, k_axes)
+    cut = GemvConfig(contraction, *axes_of, a, b, tile, threads_n, slices_k, stages, norm_scale)
+    return cut if _fits_shared(cut) else None
+
+
+def _fits_shared(cut: GemvConfig) -> bool:
+    """Whether normalized rows and the partial sums over them fit shared memory."""
+    size = DataType(cut.contraction.dtype).itemsize
+    partials = 0 if cut.norm_scale is None else cut.m * cut.threads
+    return cut.shared_a_size * size <= SHARED_BYTES and partials * size <= NORM_BYTES
+
+
+def _n_contiguous_threads(n_tiles: int, k_tiles: int, most: int) -> tuple[int, int]:
+    """Choose threads_n and slices_k where a cache line has several columns."""
+    wide = (n for n, blocks in BLOCKS_OF_THREADS_N.items() if n_tiles // n >= blocks)
+    threads_n = next(wide, LEAST_THREADS_N)
+    wanted = min(max(THREADS_IN_FLIGHT // max(1, n_tiles // threads_n), LEAST_THREADS), most)
+    return threads_n, 1 << min(wanted // threads_n, k_tiles).bit_length() - 1
+
+
+def _k_contiguous_threads(n_tiles: int, k_tiles: int, most: int) -> tuple[int, int]:
+    """Choose threads_n and slices_k where a cache line is of one column."""
+    wanted = min(max(THREADS_IN_FLIGHT // n_tiles, LEAST_THREADS), most)
+    slices = -(-k_tiles // -(-k_tiles // wanted))
+    whole_warps = -(-slices // WARP) * WARP
+    slices = whole_warps if slices > WARP and whole_warps <= most else slices
+    threads_n = 1
+    while threads_n * slices * 2 <= min(LEAST_THREADS, most) and threads_n * 2 <= n_tiles:
+        threads_n *= 2
+    return threads_n, slices
+
+
+def _is_widened(dtype: str, operands: Sequence[ir.Expr]) -> bool:
+    """Whether operands keep their values when they are cast to the accumulators' type."""
+    return all(DataType(str(x.ty.dtype)).bits <= DataType(dtype).bits for x in operands)
+
+
+def _shared_limit(contraction: SumOfProducts, tile: ThreadTile) -> int:
+    """Count the threads whose partial sums of one row fit shared memory."""
+    size = DataType(contraction.dtype).itemsize * tile.n * len(contraction.totals)
+    return SHARED_BYTES // size
+
+
+def _file_limit(accumulators: int) -> int:
+    """Count the threads of a block that the register file holds without spilling."""
+    return 1 << (REGISTER_FILE // (accumulators + OTHER_REGISTERS)).bit_length() - 1
+
+
+def _max_threads(target: Target | Device) -> int:
+    if isinstance(target, Device):
+        return target.max_threads_per_block or 1024
+    return int(target.attrs.get("max_num_threads", 1024))
+
+
+def _static(axes: Sequence[Axis]) -> int:
+    return int(product([a.extent for a in axes]))

@@ -1,0 +1,141 @@
+"""Group-wise dequantization on tensor cores: sums of a group of integers, scaled afterwards.
+
+Weights are f16x2 with a bias, w = bias + q / scale (see dequantize_f16x2). Per group of k:
+bias_sums = mma(-bias, A)              once for all columns with the same bias
+group     = bias_sums + mma(w, A)      = sum of A * q / scale
+acc      += scale * group scale * group                                     float32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from tvm import ir, tirx
+
+from ...core.expressions import load
+from ...core.loops import index, local, sequence, unrolled
+from ..gpu.mma import ACCUMULATORS, K_PER_THREAD, mma_m16n8k16
+from .dequantize_f16x2 import Encoding
+from .skinny_mma_config import SkinnyMmaConfig
+
+
+class GroupAccumulators:
+    """A thread's accumulators of one quantization group.
+
+    Parameters
+    ----------
+    cut : SkinnyMmaConfig
+        The product.
+    encodings : sequence of sequence of Encoding
+        Of each column the encoding of the k of each instruction.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        Their buffers.
+    """
+
+    def __init__(self, cut: SkinnyMmaConfig, encodings: Sequence[Sequence[Encoding]]) -> None:
+        self._cut = cut
+        by_chunk = [*zip(*encodings, strict=True)]
+        # Instructions whose columns are encoded alike add to the same accumulators.
+        self._runs = [
+            (columns, [chunk for chunk, _ in some])
+            for columns, some in groupby(enumerate(by_chunk), key=lambda pair: pair[1])
+        ]
+        biases = dict.fromkeys(code.bias for columns, _ in self._runs for code in columns)
+        self._bias_places = {bias: n * K_PER_THREAD for n, bias in enumerate(biases)}
+        starts = dict.fromkeys(self._biases_of(run, pair) for run, pair in self._pairs())
+        size = cut.n8 * ACCUMULATORS
+        self._starts = {start: n * size for n, start in enumerate(starts)}
+        threads, per_run = cut.threads, cut.accumulators // cut.parts
+        self._biases = local("noughts", [threads, len(biases) * K_PER_THREAD], cut.half)
+        self._bias_sums = local("zeros", [threads, len(starts) * size], "float32")
+        self._group = local("group", [threads, len(self._runs) * per_run], "float32")
+        self.buffers = [self._biases, self._bias_sums, self._group]
+
+    def begin(self, thread: ir.Expr) -> tirx.Stmt:
+        """Write the fragments of negative biases."""
+        return sequence(
+            [
+                tirx.BufferStore(self._biases, tirx.const(-bias, self._cut.half), [thread, n])
+                for bias, first in self._bias_places.items()
+                for n in map(index, range(first, first + K_PER_THREAD))
+            ]
+        )
+
+    def multiply(
+        self,
+        thread: ir.Expr,
+        b_frag: Callable[[int, int], ir.TensorLoad],
+        a_frag: Callable[[ir.Expr, int], ir.TensorLoad],
+    ) -> tirx.Stmt:
+        """Sum up one group.
+
+        Parameters
+        ----------
+        thread : Expr
+            The thread.
+        b_frag, a_frag : callable
+            Give the first element of a column's, or of an n8's, fragment of an instruction.
+        """
+        half = self._cut.half
+
+        def fragment(n8: ir.Expr) -> tirx.Stmt:
+            stmts = []
+            for (run, *pair_biases), first in self._starts.items():
+                place = first + n8 * ACCUMULATORS
+                acc = load(self._bias_sums, [thread, place])
+                stmts.append(self._clear(thread, place))
+                biases = [
+                    load(self._biases, [thread, index(self._bias_places[b])]) for b in pair_biases
+                ]
+                chunks = self._runs[run][1]
+                stmts += [mma_m16n8k16(half, acc, biases, a_frag(n8, chunk)) for chunk in chunks]
+            for run, pair in self._pairs():
+                place = self._place(run, n8, pair)
+                start = self._starts[self._biases_of(run, pair)] + n8 * ACCUMULATORS
+                stmts.append(self._copy(thread, place, start))
+                acc = load(self._group, [thread, place])
+                for chunk in self._runs[run][1]:
+                    columns = [b_frag(2 * pair + side, chunk) for side in range(2)]
+                    stmts.append(mma_m16n8k16(half, acc, columns, a_frag(n8, chunk)))
+            return sequence(stmts)
+
+        return unrolled("eight", self._cut.n8, fragment)
+
+    def value(self, thread: ir.Expr, number: int, column: int) -> ir.Expr:
+        """Give an accumulator of a column, in units of the group's scale."""
+        size = self._cut.accumulators // self._cut.parts
+        found = tirx.const(0.0)
+        for run, (columns, _) in enumerate(self._runs):
+            own = load(self._group, [thread, index(run * size + number)])
+            found = found + own * tirx.const(columns[column].scale, "float32")
+        return found
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        for run in range(len(self._runs)):
+            for pair in range(self._cut.tile_n // 2):
+                yield run, pair
+
+    def _biases_of(self, run: int, pair: int) -> tuple[int, float, float]:
+        """Give the biases of a pair of columns, which their bias sums are known by."""
+        low, high = self._runs[run][0][2 * pair : 2 * pair + 2]
+        return run, low.bias, high.bias
+
+    def _place(self, run: int, n8: ir.Expr, pair: int) -> ir.Expr:
+        return ((run * self._cut.n8 + n8) * (self._cut.tile_n // 2) + pair) * ACCUMULATORS
+
+    def _clear(self, thread: ir.Expr, first: ir.Expr) -> tirx.Stmt:
+        def one(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._bias_sums, tirx.const(0.0), [thread, first + i])
+
+        return unrolled("sum", ACCUMULATORS, one)
+
+    def _copy(self, thread: ir.Expr, first: ir.Expr, start: ir.Expr) -> tirx.Stmt:
+        def one(i: ir.Expr) -> tirx.Stmt:
+            value = load(self._bias_sums, [thread, start + i])
+            return tirx.BufferStore(self._group, value, [thread, first + i])
+
+        return unrolled("sum", ACCUMULATORS, one)

@@ -1,0 +1,139 @@
+"""The template of norms that are fused into the GEMM behind them, on CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ...core.template import Claim, Emission, Refusal, Template
+from ...device import Device
+from ...ecg.graph import Graph, Operator
+from ...program.group import Group
+from ...program.stage import Stage, Unstructured
+from ..estimate import flops, points, terms, too_many_parameters, traffic
+from ..inline import inlined, inlined_size
+from ..register_tile import VectorUnit
+from ..rows.cpu import lanes_are_rows
+from ..rows.stages import read_stages
+from .blocking import norm_blocking
+from .gemm_cpu import gemm_cpu
+from .gemm_view import GemmView, gemm_view
+from .norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
+from .operands import SumOfProducts, analyse
+from .packed_weights_cpu import packable
+from .template import constants_of, refuse_unpacked_split
+
+FAR = 6  # operations that take as long as an element of B from a far cache
+
+
+class NormGemm(Template):
+    """A GEMM with a norm prologue.
+
+    Every task normalizes the rows of its block itself: tasks that split N repeat that, and tasks
+    that split M read all of B again. For a few rows that is cheaper than a kernel of their own.
+    """
+
+    name = "row_contraction"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim reductions over rows, then one GEMM with epilogues."""
+        if device.kind != "llvm":
+            return Refusal("not_mine", "This template fuses a norm prologue on CPUs only.")
+        read = _analysed(group)
+        if isinstance(read, Refusal):
+            return read
+        before, after = read.prologue.rows.stages, read.stages
+        product = read.contraction.stage
+        rows = points(before[-1]) // read.prologue.k
+        columns = points(product) // rows
+        unit = VectorUnit((device.vector_bits or 128) // 32, 32)
+        blocks, chunks = norm_blocking(rows, columns, read.prologue.k, 1, unit, device.cores)
+        again = (blocks - 1) * columns * terms(product)
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, (*before, *after)),
+            flops=flops(after) + chunks * flops(before) + FAR * again,
+            parallelism=blocks * chunks,
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Schedule the kernel."""
+        group = claim.group
+        read = _analysed(group)
+        if isinstance(read, Refusal):
+            raise RuntimeError(read.sentence)
+        func, packing = gemm_cpu(
+            group.program,
+            read.contraction,
+            read.view,
+            _packable_constants(group, read.prologue),
+            target,
+            read.prologue,
+        )
+        return replace(Emission.one(func, group), packing=packing)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name GEMMs with the reductions of their norm prologues."""
+        return norm_gemm_proposals(graph) if device.kind == "llvm" else ()
+
+
+@dataclass(frozen=True)
+class _Analysed:
+    prologue: NormPrologue
+    contraction: SumOfProducts
+    view: GemmView
+    stages: tuple[Stage, ...]
+
+
+def _analysed(group: Group) -> _Analysed | Refusal:
+    try:
+        program = group.program
+    except Unstructured as reason:
+        return Refusal("unstructured", str(reason))
+    reductions = sum(not stage.is_map for stage in program.stages)
+    if reductions < 2:
+        return Refusal("not_mine", f"There are {reductions} reductions, not several.")
+    prologue = norm_prologue(program)
+    if isinstance(prologue, Refusal):
+        return prologue
+    refusal = too_many_parameters(program) or inlined_size(prologue.product)
+    if refusal is not None:
+        return refusal
+    stages = inlined(prologue.product)
+    contraction = analyse(prologue.product, stages)
+    if isinstance(contraction, Refusal):
+        return contraction
+    view = gemm_view(contraction)
+    name = contraction.stage.name
+    if view is None or not _is_prologue_a(view, prologue):
+        return Refusal("not_mine", f"{name} is no matrix product of the rows.")
+    refusal = refuse_unpacked_split(group, contraction)
+    if refusal is not None:
+        return refusal
+    constants = _packable_constants(group, prologue)
+    if not view.m_axes and packable(contraction, view, constants) is None:
+        return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
+    if lanes_are_rows(read_stages(prologue.rows.prim_func(), prologue.rows.rows)):
+        return Refusal("rows_across", "Rows are not contiguous in memory.")
+    return _Analysed(prologue, contraction, view, stages)
+
+
+def _packable_constants(group: Group, prologue: NormPrologue) -> frozenset[ir.Var]:
+    """Return the constants that the rows do not read: packed, they have no other form."""
+    return constants_of(group) - set(prologue.rows.inputs)
+
+
+def _is_prologue_a(view: GemmView, prologue: NormPrologue) -> bool:
+    """Whether a GEMM's A is nothing but the rows of the prologue."""
+    if not isinstance(view.a, ir.TensorLoad):
+        return False
+    if not view.a.source.same_as(prologue.operand):
+        return False
+    given = [i for i in view.a.indices if not isinstance(i, tirx.IntImm)]
+    axes = [a.var for a in (*view.m_axes, *view.k_axes)]
+    return len(given) == len(axes) and all(i.same_as(a) for i, a in zip(given, axes, strict=True))

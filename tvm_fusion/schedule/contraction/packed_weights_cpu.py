@@ -1,0 +1,109 @@
+"""Packed weights of a GEMM on a CPU, and the choice how B is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import declare
+from ...core.expressions import load, loads, variables
+from ...core.loops import block, constant, index, substitute
+from ...program.stage import Axis
+from .blocking import BUFFER
+from .gemm_view import GemmView
+from .operand_b_cpu import CopiedB, DirectB, OperandB, Panel
+from .operands import SumOfProducts
+from .prim_func import nest
+
+
+class PackedB(OperandB):
+    """Panels of a constant B, packed at compile time."""
+
+    def __init__(self, view: GemmView, width: int, source: ir.Var) -> None:
+        super().__init__(view, width)
+        self.source = source
+        self._core = view.b
+        self._casts: list[str] = []
+        while isinstance(self._core, tirx.Cast):
+            self._casts.append(str(self._core.ty.dtype))
+            self._core = self._core.value
+        self._around = (*view.batch, *view.n_axes[:-1])
+        panels = math.ceil((constant(view.n_axes[-1].extent) or 1) / width)
+        shape = [index(a.extent) for a in self._around] + [index(panels)]
+        shape += [index(a.extent) for a in view.k_axes] + [index(width)]
+        self.buffer = declare(shape, str(self._core.ty.dtype), f"{source.name}_packed")
+
+    def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
+        """Read the packed constant."""
+        around = [panel.place[a.var] for a in self._around]
+        *outer, last = reduced
+        where = [*around, panel.number, *outer, panel.first_k + last, lane]
+        value: ir.Expr = load(self.buffer, where)
+        for dtype in reversed(self._casts):
+            value = tirx.Cast(dtype, value)
+        return value
+
+    def prefetch(self, panel: Panel, step: ir.Expr, tiles: int) -> ir.Expr | None:
+        """Prefetch the next panel, a part of it in each tile, while tiles leave memory idle."""
+        if tiles < 2:
+            return None
+        around = [panel.place[a.var] for a in self._around]
+        outer = [index(0) for _ in self.view.k_axes[:-1]]
+        offset = step * math.ceil(self.width / tiles)
+        return load(self.buffer, [*around, panel.number + 1, *outer, panel.first_k, offset])
+
+    def packing(self) -> tirx.PrimFunc:
+        """Make the function that packs; the last panel is padded with zeros."""
+        view = self.view
+        column = view.n_axes[-1]
+        number, lane = tirx.Var("panel", "int64"), tirx.Var("lane", "int64")
+        panels = self.buffer.ty.shape[len(self._around)]
+        axes = [*self._around, Axis(number, panels), *view.k_axes, Axis(lane, index(self.width))]
+        position = number * self.width + lane
+        value = substitute(self._core, {column.var: position})
+        if (constant(column.extent) or 0) % self.width:
+            zero = tirx.const(0, str(value.ty.dtype))
+            value = tirx.if_then_else(position < index(column.extent), value, zero)
+        body = nest("packed", axes, [], self.buffer, value)
+        return tirx.PrimFunc([self.source, self.buffer], block("root", body)).with_attrs(
+            {"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"}
+        )
+
+
+def packable(
+    contraction: SumOfProducts, view: GemmView, constants: Collection[ir.Var]
+) -> ir.Var | None:
+    """Return the constant that B is made of, if it reads nothing else."""
+    sources = {x.source for x in loads(view.b)}
+    axes = (*view.batch, *view.n_axes, *view.k_axes)
+    static = all(constant(a.extent) is not None for a in axes)
+    everywhere = {a.var for a in view.k_axes} <= variables(view.b)
+    if len(sources) != 1 or not static or not everywhere:
+        return None
+    (source,) = sources
+    others = [view.a, *(r.value for r in contraction.results)]
+    is_shared = any(x.source.same_as(source) for e in others for x in loads(e))
+    return source if source in constants and not is_shared else None
+
+
+def operand_b(
+    contraction: SumOfProducts,
+    view: GemmView,
+    width: int,
+    kc: int,
+    panels: int,
+    is_single_tile: bool,
+    constants: Collection[ir.Var],
+) -> OperandB:
+    """Choose how B is read: packed at compile time, in place, or copied by the task."""
+    source = packable(contraction, view, constants)
+    if source is not None:
+        return PackedB(view, width, source)
+    columns = constant(view.n_axes[-1].extent)
+    outer = [constant(a.extent) for a in view.k_axes[:-1]]
+    fits = None not in outer and math.prod(d or 1 for d in outer) * kc * width <= BUFFER
+    if columns is not None and (is_single_tile or not fits):
+        return DirectB(view, width)
+    return CopiedB(view, width, kc, panels)

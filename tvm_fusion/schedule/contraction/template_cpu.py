@@ -1,0 +1,111 @@
+"""Contractions on CPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm import DataType, ir
+from tvm.target import Target
+
+from ...core.expressions import call_name, is_expensive
+from ...core.loops import find
+from ...core.template import Claim, Emission, Refusal
+from ...device import Device
+from ...ecg.graph import Operator
+from ...ecg.work import at
+from ...program.group import Group
+from ...program.program import Program
+from ...program.stage import Stage
+from ..address import lies_along
+from ..estimate import flops, operations, points, traffic
+from ..inline import inlined
+from ..strides import SCATTER, apart
+from .cpu import contraction_cpu, is_strided, materialized_operands
+from .gemm_view import gemm_view
+from .operands import SumOfProducts, analyse, reuses_operands
+from .prim_func import MaterializedOperand
+from .template import (
+    RECOMPUTE_FACTOR,
+    Contraction,
+    analysed,
+    constants_of,
+    has_prologue,
+    refuse_unpacked_split,
+)
+
+PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
+TILE = 256  # accumulators of one tile, roughly
+
+
+class CpuContraction(Contraction):
+    """Contractions on a CPU; padded and strided operands of convolutions are materialized first."""
+
+    def _claim(
+        self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
+    ) -> Claim | Refusal:
+        contraction = analyse(program, stages)
+        if isinstance(contraction, Refusal):
+            return contraction
+        refusal = refuse_unpacked_split(group, contraction)
+        if refusal is not None:
+            return refusal
+        is_gemm = gemm_view(contraction) is not None
+        written = [] if is_gemm else materialized_operands(contraction)
+        copied = sum(points(x.stage) * DataType(str(x.buffer.ty.dtype)).itemsize for x in written)
+        tile = TILE if reuses_operands(contraction) else 1
+        return Claim(
+            self,
+            group,
+            launches=1 + len(written),
+            bytes=traffic(group, stages) + 2 * copied,
+            flops=flops(stages) * _slowdown(group, contraction, written)
+            + _scattered(contraction)
+            + sum(apart(x.stage, x.axes[-1:]) for x in written),
+            parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Schedule the kernel."""
+        group, program = claim.group, claim.group.program
+        contraction = analysed(program, inlined(program))
+        func, packing = contraction_cpu(program, contraction, constants_of(group), target)
+        return replace(Emission.one(func, group), packing=packing)
+
+    def _takes(self, expanded: Sequence[Operator]) -> bool:
+        return not any(op.flops for op in expanded)
+
+
+def _slowdown(group: Group, contraction: SumOfProducts, written: list[MaterializedOperand]) -> int:
+    """Weigh producers that the sum evaluates again and again, or makes it read across."""
+    if not has_prologue(group):
+        return 1
+    padded = [x.operand for x in written if x.is_padded]
+    if any(_choices(operand) > 1 for operand in padded):
+        return RECOMPUTE_FACTOR  # the copy is not vectorized, as it is for padding alone
+    for operand in (contraction.left, contraction.right):
+        if any(operand.same_as(other) for other in padded):
+            continue  # computed once, into the padded copy
+        if is_expensive(operand) or operations(operand) > PROLOGUE or _choices(operand):
+            return RECOMPUTE_FACTOR
+        if reuses_operands(contraction) and is_strided(contraction, operand):
+            return RECOMPUTE_FACTOR
+    return 1
+
+
+def _scattered(contraction: SumOfProducts) -> int:
+    """Count the operations that scattered stores of a tile's results are worth."""
+    if not reuses_operands(contraction):
+        return 0
+    column = contraction.stage.axes[-1]
+    sums = points(contraction.stage)
+    return SCATTER * sum(
+        min(sums, math.prod(at(d) for d in r.buffer.ty.shape))
+        for r in contraction.results
+        if not lies_along(r.buffer, r.indices, column)
+    )
+
+
+def _choices(expr: ir.Expr) -> int:
+    return sum(call_name(call) == "if_then_else" for call in find(expr, ir.Call))

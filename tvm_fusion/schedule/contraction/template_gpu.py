@@ -1,0 +1,106 @@
+"""Contractions on GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from tvm.target import Target
+
+from ...core.expressions import is_expensive
+from ...core.template import Claim, Emission, Refusal
+from ...device import Device
+from ...ecg.graph import Graph, Operator
+from ...ecg.work import at
+from ...program.group import Group
+from ...program.program import Program
+from ...program.stage import Stage
+from ..estimate import flops, operations, points, traffic
+from ..inline import inlined
+from .gemv_config import gemv_config
+from .gpu import contraction_gpu
+from .norm_prologue import norm_gemm_proposals
+from .norm_scale_gpu import NormScale, with_norm_scale
+from .operands import SumOfProducts, analyse, reuses_operands
+from .skinny_mma_config import skinny_mma_config
+from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
+
+PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
+TILE = 32 * 64
+THREADS = 128  # of a block without tiles
+
+
+class GpuContraction(Contraction):
+    """Contractions on a GPU; skinny GEMM has a norm prologue, too."""
+
+    _max_reductions = 2
+
+    def _claim(
+        self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
+    ) -> Claim | Refusal:
+        read = _analysed(program, stages)
+        if isinstance(read, Refusal):
+            return read
+        contraction, norm_scale = read
+        if norm_scale is not None and gemv_config(contraction, device, norm_scale) is None:
+            sentence = "A norm prologue is fused into skinny GEMM with short rows only."
+            return Refusal("not_mine", sentence)
+        if norm_scale is not None:
+            work = flops(program.stages)  # normalized rows are computed once
+        else:
+            work = flops(stages) * _slowdown(group, contraction)
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, stages),
+            flops=work,
+            parallelism=_blocks(contraction, device),
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Schedule the kernel."""
+        group, program = claim.group, claim.group.program
+        read = _analysed(program, inlined(program))
+        if isinstance(read, Refusal):
+            raise RuntimeError(read.sentence)
+        contraction, norm_scale = read
+        func = contraction_gpu(program, contraction, group.title, target, norm_scale)
+        return Emission.one(func, group)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name norms with the skinny GEMM behind them, and operands that are expanded.
+
+        A tile of an operand is computed on its way to shared memory, so that the largest tensor of
+        a squeeze-and-excitation block goes.
+        """
+        yield from norm_gemm_proposals(graph)
+        yield from super().propose(graph, device)
+
+    def _takes(self, expanded: Sequence[Operator]) -> bool:
+        return True
+
+
+def _analysed(
+    program: Program, stages: Sequence[Stage]
+) -> tuple[SumOfProducts, NormScale | None] | Refusal:
+    """Read one contraction, or one with a norm prologue."""
+    if sum(not stage.is_map for stage in stages) == 2:
+        return with_norm_scale(program, stages)
+    contraction = analyse(program, stages)
+    return contraction if isinstance(contraction, Refusal) else (contraction, None)
+
+
+def _slowdown(group: Group, contraction: SumOfProducts) -> int:
+    """Weigh producers that the sum evaluates again and again."""
+    operands = (contraction.left, contraction.right)
+    is_dear = any(is_expensive(x) or operations(x) > PROLOGUE for x in operands)
+    return RECOMPUTE_FACTOR if is_dear and has_prologue(group) else 1
+
+
+def _blocks(contraction: SumOfProducts, device: Device) -> int:
+    cut = gemv_config(contraction, device)
+    if cut is not None:
+        return at((skinny_mma_config(cut, device) or cut).blocks)
+    tile = TILE if reuses_operands(contraction) else THREADS
+    return max(1, math.ceil(points(contraction.stage) / tile))

@@ -1,0 +1,245 @@
+"""Untiled contraction on a CPU: depthwise convolutions, GEMV, and what has no columns.
+
+    tasks in parallel: rows of results, or pieces of rows where rows are few
+      columns contiguous:  acc[lanes] = 0; for k: acc += left * right, vectors of columns
+      terms contiguous:    acc[lanes] = 0; for k by lanes: acc += ...; result = sum of lanes
+      epilogue
+
+Few elements are used twice, so what counts is that memory is read in order, and by vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ...core.expressions import load, loads
+from ...core.loops import (
+    Body,
+    add,
+    block,
+    choose,
+    constant,
+    coordinates,
+    index,
+    kernel,
+    local,
+    loop,
+    over,
+    product,
+    sequence,
+    tasks,
+)
+from ...program.program import Program
+from ..address import offset, stride
+from ..cpu import PARALLEL_WORK, Registers
+from ..elementwise.cpu import by_vectors, maps_cpu, outermost
+from .fuse_epilogue import store_results
+from .operands import SumOfProducts
+from .prim_func import MaterializedOperand, add_term, term
+
+Operands = Sequence[MaterializedOperand]
+VECTORS = 2  # vectors of accumulators
+
+
+def untiled_cpu(
+    program: Program,
+    contraction: SumOfProducts,
+    operands: Operands,
+    target: Target,
+) -> tirx.PrimFunc:
+    """Make the kernel: accumulators are vectors of columns, or of the terms of one column."""
+    stage = contraction.stage
+    width = VECTORS * Registers.of(target).lanes
+    summand = term(contraction, operands)
+    work = constant(product([a.extent for a in (*stage.axes, *stage.reduce)])) or PARALLEL_WORK
+    along = [a.var for a in (*stage.axes, *stage.reduce)]
+
+    def is_contiguous(axis: ir.Var) -> bool:
+        steps = [stride(offset(x.source, x.indices), axis, along) for x in loads(summand)]
+        return any(step is not None and constant(step) == 1 for step in steps)
+
+    by_terms = bool(stage.reduce) and (
+        not stage.axes
+        or (not is_contiguous(stage.axes[-1].var) and is_contiguous(stage.reduce[-1].var))
+    )
+    if by_terms or not stage.axes:
+        pieces = [_dots(contraction, operands, width)]
+    else:
+        pieces = _rows(contraction, operands, width)
+    fill = [maps_cpu([a.stage], target) for a in operands]
+    count = add(count for count, _ in pieces)
+    body = tasks(count, lambda task: choose(task, pieces), work >= PARALLEL_WORK)
+    return kernel(program, body, prologue=fill, buffers=[a.buffer for a in operands])
+
+
+def _rows(contraction: SumOfProducts, operands: Operands, width: int) -> list[tuple[ir.Expr, Body]]:
+    """List tasks: whole rows of results where they are many, pieces of rows otherwise."""
+    *outer, column = contraction.stage.axes
+    extents = [a.extent for a in outer]
+    rows = product(extents)
+    many = outermost(extents)
+    if many is not None:
+        shared, inner = extents[:many], outer[many:]
+
+        def task_rows(task: ir.Expr) -> tirx.Stmt:
+            place = coordinates(task, shared)
+            return over(inner, lambda rest: _columns(contraction, operands, [*place, *rest], width))
+
+        return [(product(shared), task_rows)]
+    width *= 2  # a row of the only matrix at a time: the longer the pieces, the fewer streams
+    size = constant(column.extent)
+    whole = size // width if size is not None else tirx.floordiv(column.extent, index(width))
+    rest = size % width if size is not None else tirx.floormod(column.extent, index(width))
+
+    def piece(task: ir.Expr) -> tirx.Stmt:
+        number = tirx.max(index(whole), index(1))  # nothing runs where there are none
+        first = tirx.floormod(task, number) * width
+        place = coordinates(tirx.floordiv(task, number), extents)
+        return _piece(contraction, operands, place, first, width)
+
+    def last(task: ir.Expr) -> tirx.Stmt:
+        first, place = index(whole) * width, coordinates(task, extents)
+        if size is not None:
+            return by_vectors(
+                size % width,
+                width,
+                lambda n, lanes: _piece(contraction, operands, place, first + n, lanes),
+            )
+        return loop("rest", rest, lambda n: _piece(contraction, operands, place, first + n, 1))
+
+    pieces: list[tuple[ir.Expr, Body]] = []
+    if size is None or size >= width:
+        pieces.append((product([rows, whole]), piece))
+    if size is None or size % width:
+        pieces.append((rows, last))
+    return pieces
+
+
+def _dots(contraction: SumOfProducts, operands: Operands, width: int) -> tuple[ir.Expr, Body]:
+    """Give tasks of one result each."""
+    extents = [a.extent for a in contraction.stage.axes]
+    return product(extents), lambda task: _dot(
+        contraction, operands, coordinates(task, extents), width
+    )
+
+
+def _columns(
+    contraction: SumOfProducts,
+    operands: Operands,
+    place: list[ir.Expr],
+    width: int,
+) -> tirx.Stmt:
+    """Sum a row of results, some vectors of columns at a time, then the rest one by one."""
+    stage = contraction.stage
+    extent = stage.axes[-1].extent
+    size = constant(extent)
+
+    def piece(first: ir.Expr, lanes: int) -> tirx.Stmt:
+        return _piece(contraction, operands, place, first, lanes)
+
+    if size is not None:
+        return by_vectors(size, 2 * width, piece, "piece")
+    whole = tirx.floordiv(index(extent), index(width))
+    rest = tirx.floormod(index(extent), index(width))
+    return sequence(
+        [
+            loop("piece", whole, lambda n: piece(n * width, width)),
+            loop("rest", rest, lambda n: piece(whole * width + n, 1)),
+        ]
+    )
+
+
+def _piece(
+    contraction: SumOfProducts,
+    operands: Operands,
+    place: Sequence[ir.Expr],
+    first: ir.Expr,
+    lanes: int,
+) -> tirx.Stmt:
+    """Sum adjacent columns in registers."""
+    stage = contraction.stage
+    sums = local("sums", [lanes], contraction.dtype)
+
+    def each(make: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        return loop("lane", lanes, make, tirx.ForKind.VECTORIZED)
+
+    stmts = [
+        each(lambda lane: tirx.BufferStore(sums, contraction.initial, [lane])),
+        over(
+            stage.reduce,
+            lambda reduced: each(
+                lambda lane: add_term(
+                    contraction, operands, sums, lane, [*place, first + lane], reduced
+                )
+            ),
+        ),
+        each(lambda lane: store_results(contraction, [*place, first + lane], load(sums, [lane]))),
+    ]
+    return block("columns", sequence(stmts), [sums])
+
+
+def _dot(
+    contraction: SumOfProducts,
+    operands: Operands,
+    place: list[ir.Expr],
+    width: int,
+) -> tirx.Stmt:
+    """Sum one result in a vector of partial sums."""
+    stage = contraction.stage
+    *outer, last = stage.reduce
+    sums = local("sums", [width], contraction.dtype)
+    size = constant(last.extent)
+    whole = size // width if size is not None else tirx.floordiv(index(last.extent), index(width))
+    rest = size % width if size is not None else tirx.floormod(index(last.extent), index(width))
+
+    def each(make: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        return loop("lane", width, make, tirx.ForKind.VECTORIZED)
+
+    def terms(reduced: list[ir.Expr]) -> tirx.Stmt:
+        parts = []
+        if size is None or size >= width:
+            parts.append(
+                loop(
+                    "piece",
+                    whole,
+                    lambda n: each(
+                        lambda lane: add_term(
+                            contraction, operands, sums, lane, place, [*reduced, n * width + lane]
+                        )
+                    ),
+                )
+            )
+        if size is None or size % width:
+            parts.append(
+                loop(
+                    "rest",
+                    rest,
+                    lambda n: add_term(
+                        contraction,
+                        operands,
+                        sums,
+                        index(0),
+                        place,
+                        [*reduced, index(whole) * width + n],
+                    ),
+                )
+            )
+        return sequence(parts)
+
+    total = local("result", [1], contraction.dtype)
+    zero = index(0)
+    stmts = [
+        each(lambda lane: tirx.BufferStore(sums, contraction.initial, [lane])),
+        over(outer, terms),
+        tirx.BufferStore(total, contraction.initial, [zero]),
+        loop(
+            "lane",
+            width,
+            lambda lane: tirx.BufferStore(total, load(total, [zero]) + load(sums, [lane]), [zero]),
+        ),
+        store_results(contraction, place, load(total, [zero])),
+    ]
+    return block("element", sequence(stmts), [sums, total])

@@ -1,0 +1,92 @@
+"""Matrix-multiply-accumulate instructions of tensor cores: one table row per instruction.
+
+``D[m, n] = A[m, k] * B[k, n] + C[m, n]`` is distributed over a warp as PTX describes it for
+``mma.m16n8k16``: lane = 4 * groupID + threadID_in_group, and a thread holds
+
+    A: rows groupID and groupID + 8, of each 2 + 2 consecutive k      4 registers of 2 values
+    B: column groupID,               of it  2 + 2 consecutive k      2 registers of 2 values
+    C: rows groupID and groupID + 8, columns 2 * threadID_in_group and the next   4 float32
+
+The order of k inside an instruction is free as long as A and B agree. Kernels let a thread pass
+``k_per_thread`` values that are contiguous in memory, so that a vector load is a fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
+
+
+@dataclass(frozen=True)
+class MmaAtom:
+    """One instruction, for a type of A and B; sums are float32.
+
+    Attributes
+    ----------
+    short : str
+        Type of A and B in PTX.
+    m, n, k : int
+        The shape of one warp's product.
+    """
+
+    short: str
+    m: int
+    n: int
+    k: int
+
+    @property
+    def instruction(self) -> str:
+        """The instruction in PTX."""
+        shape, types = f"m{self.m}n{self.n}k{self.k}", f"{self.short}.{self.short}"
+        return f"mma.sync.aligned.{shape}.row.col.f32.{types}.f32"
+
+    @property
+    def function(self) -> str:
+        """The name of the CUDA function that wraps it."""
+        return f"tvm_fusion_mma_m{self.m}n{self.n}k{self.k}_{self.short}"
+
+
+ATOMS = {"float16": MmaAtom("f16", 16, 8, 16), "bfloat16": MmaAtom("bf16", 16, 8, 16)}
+WARP = 32
+GROUPS = 8  # values of groupID: an atom's n, and half of its m
+THREADS_IN_GROUP = WARP // GROUPS
+K_PER_THREAD = 16 // THREADS_IN_GROUP
+ACCUMULATORS = 16 * 8 // WARP  # of a thread: of two rows of A times two columns of B
+
+_SOURCE = """
+__device__ __forceinline__ void {name}(
+    float* c, const void* a_row, const void* a_row_8, const void* b_column) {{
+  const unsigned* x = (const unsigned*)a_row;
+  const unsigned* y = (const unsigned*)a_row_8;
+  const unsigned* z = (const unsigned*)b_column;
+  asm("{instruction} "
+      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(x[0]), "r"(y[0]), "r"(x[1]), "r"(y[1]), "r"(z[0]), "r"(z[1]));
+}}
+"""
+
+
+def mma_m16n8k16(
+    dtype: str, c: ir.TensorLoad, a_rows: Sequence[ir.TensorLoad], b_column: ir.TensorLoad
+) -> tirx.Stmt:
+    """Add the product of two fragments to accumulators; a whole warp executes it together.
+
+    Parameters
+    ----------
+    dtype : str
+        Type of A and B.
+    c : TensorLoad
+        The first of a thread's :data:`ACCUMULATORS`, which are contiguous.
+    a_rows : sequence of TensorLoad
+        The first of the :data:`K_PER_THREAD` values of A's rows groupID and groupID + 8.
+    b_column : TensorLoad
+        The first of the values of B's column groupID.
+    """
+    atom = ATOMS[dtype]
+    source = _SOURCE.format(name=atom.function, instruction=atom.instruction)
+    addresses = [tirx.address_of(x) for x in (c, *a_rows, b_column)]
+    return tirx.Evaluate(cuda_func_call(atom.function, *addresses, source_code=source))

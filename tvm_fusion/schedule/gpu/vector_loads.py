@@ -1,0 +1,141 @@
+"""Vector loads of a thread's tile: its distinct elements, gathered into aligned vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import tvm_ffi
+from tvm import DataType, ir, sym, tirx
+
+from ...core.expressions import call_name, choice
+from ...core.loops import constant, index
+from ..address import is_aligned, offset
+from .launch import VECTOR_BYTES, VECTOR_TYPES
+
+BYTES = frozenset({"int8", "uint8"})
+_WORD = 4  # bytes of the narrowest vector of bytes
+
+
+@dataclass(frozen=True)
+class VectorLoad:
+    """Contiguous elements that one instruction loads.
+
+    Attributes
+    ----------
+    first : TensorLoad
+        The first element.
+    elements : tuple of Var
+        The variable that stands for each.
+    """
+
+    first: ir.TensorLoad
+    elements: tuple[ir.Var, ...]
+
+    def load(self, lane: ir.Expr) -> ir.TensorLoad:
+        """Read one of the elements."""
+        *outer, last = self.first.indices
+        return tirx.BufferLoad(self.first.source, [*outer, last + lane])
+
+
+@dataclass
+class _Family:
+    """Elements of a buffer whose distances are known."""
+
+    source: ir.Var
+    start: ir.Expr
+    found: dict[int, tuple[ir.Var, ir.TensorLoad]] = field(default_factory=dict)
+
+
+class ElementLoads:
+    """The elements that expressions read, each under one variable.
+
+    Parameters
+    ----------
+    analyzer : Analyzer
+        Knows the ranges of the variables in indices.
+    """
+
+    def __init__(self, analyzer: sym.Analyzer) -> None:
+        self._analyzer = analyzer
+        self._families: list[_Family] = []
+
+    def read(self, expr: ir.Expr) -> ir.Expr:
+        """Replace loads by variables; choices that indices decide vanish."""
+        return tvm_ffi.structural_map(
+            resolved(expr, self._analyzer), (ir.TensorLoad, self._variable), order="post"
+        )
+
+    def vectors(self) -> list[VectorLoad]:
+        """Gather contiguous elements, the widest vectors of each buffer first."""
+        found: list[VectorLoad] = []
+        for family in self._families:
+            places, start = sorted(family.found), 0
+            while start < len(places):
+                size = self._size(family, places[start])
+                some = [family.found[places[start] + n] for n in range(size)]
+                found.append(VectorLoad(some[0][1], tuple(variable for variable, _ in some)))
+                start += size
+        return sorted(found, key=lambda vector: -len(vector.elements))
+
+    def _variable(self, load: ir.TensorLoad) -> ir.Var:
+        simplify = self._analyzer.simplify
+        indices = [simplify(index(i)) for i in load.indices]
+        place = simplify(offset(load.source, indices))
+        dtype = str(load.ty.dtype)
+        for family in self._families:
+            if not family.source.same_as(load.source):
+                continue
+            distance = constant(simplify(place - family.start))
+            if distance is not None:
+                break
+        else:
+            distance, family = 0, _Family(load.source, place)
+            self._families.append(family)
+        if distance not in family.found:
+            variable = tirx.Var("element", dtype)
+            family.found[distance] = variable, tirx.BufferLoad(load.source, indices)
+        return family.found[distance][0]
+
+    def _size(self, family: _Family, place: int) -> int:
+        """Choose the widest aligned vector that starts at a place."""
+        first = family.found[place][1]
+        for size in vector_sizes(str(first.ty.dtype)):
+            some = [family.found.get(place + n) for n in range(size)]
+            is_contiguous = all(
+                x is not None and self._is_next(first, x[1], n) for n, x in enumerate(some)
+            )
+            if is_contiguous and is_aligned(family.start + place, size, self._analyzer):
+                return size
+        return 1
+
+    def _is_next(self, first: ir.TensorLoad, other: ir.TensorLoad, lane: int) -> bool:
+        distances = [0] * (len(first.indices) - 1) + [lane]
+        pairs = zip(first.indices, other.indices, distances, strict=True)
+        return all(constant(self._analyzer.simplify(b - a)) == d for a, b, d in pairs)
+
+
+def vector_sizes(dtype: str) -> list[int]:
+    """List the numbers of elements of a type that one instruction loads, the most first."""
+    if dtype not in VECTOR_TYPES | BYTES | {"float64"}:
+        return []
+    size = DataType(dtype).itemsize
+    least = _WORD if dtype in BYTES else 2
+    return [n for n in (16, 8, 4, 2) if least <= n and n * size <= VECTOR_BYTES]
+
+
+def resolved(expr: ir.Expr, analyzer: sym.Analyzer) -> ir.Expr:
+    """Take the branch of each choice that indices alone decide."""
+
+    def decide(node: ir.Expr) -> ir.Expr:
+        chosen = choice(node)
+        if chosen is None:
+            return node
+        condition, then, otherwise = chosen
+        decided = constant(analyzer.simplify(condition))
+        return node if decided is None else then if decided else otherwise
+
+    def call(node: ir.Call) -> ir.Expr:
+        return decide(node) if call_name(node) == "if_then_else" else node
+
+    kinds = [(ir.Call, call), (tirx.Select, decide)]
+    return tvm_ffi.structural_map(expr, kinds, order="post")

@@ -1,0 +1,119 @@
+"""Warp shuffles: all-reduce by butterfly exchange, and loops over the threads of a block.
+
+Every exchange is a loop over the threads of its own, from one register buffer into another, so that
+it means the same if threads run one after the other:
+
+for distance in lanes / 2, lanes / 4, .., step:
+    each thread: there[i] = combine(here[i], shfl(here[i], lane ^ distance)) for all i
+    here, there = there, here
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+from tvm import ir, tirx
+from tvm.tirx.op import tvm_warp_shuffle
+
+from ...core.loops import index, threads, unrolled
+
+FULL_MASK = 0xFFFFFFFF  # every thread of a warp takes part in an exchange
+
+Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
+EachThread = Callable[[Callable[[ir.Expr, ir.Expr], tirx.Stmt]], tirx.Stmt]
+
+
+def each_thread(
+    extents: Sequence[tuple[str, int]],
+    body: Callable[..., tirx.Stmt],
+    binds_single: bool = True,
+) -> tirx.Stmt:
+    """Run ``body(*indices)`` in every thread of a block.
+
+    Parameters
+    ----------
+    extents : sequence of (str, int)
+        Thread axes, such as ``threadIdx.y``, with their threads, outermost first.
+    body : callable
+        From an index along each axis to what that thread does.
+    binds_single : bool
+        Whether an axis of one thread is bound. TVM places barriers by whether an index depends on
+        the innermost axis; none does on a single thread.
+    """
+
+    def level(depth: int, done: list[ir.Expr]) -> tirx.Stmt:
+        if depth == len(extents):
+            return body(*done)
+        tag, extent = extents[depth]
+        if extent == 1 and not binds_single:
+            return level(depth + 1, [*done, index(0)])
+        return threads(tag, extent, lambda i: level(depth + 1, [*done, i]))
+
+    return level(0, [])
+
+
+def shuffle(value: ir.Expr, lane: ir.Expr, lanes: int, warp_size: int) -> ir.Expr:
+    """Read another lane's value (``__shfl_sync``) among ``lanes`` neighbours of a warp."""
+    sizes = (tirx.const(lanes, "int32"), tirx.const(warp_size, "int32"))
+    return tvm_warp_shuffle(tirx.const(FULL_MASK, "uint32"), value, lane, *sizes)
+
+
+def warp_all_reduce(
+    buffers: tuple[ir.Var, ir.Var],
+    count: int,
+    lanes: int,
+    warp_size: int,
+    each: EachThread,
+    combine: Combine = operator.add,
+    step: int = 1,
+) -> tuple[list[tirx.Stmt], ir.Var]:
+    """Reduce registers over neighbouring threads of a warp, and give all of them the result.
+
+    Parameters
+    ----------
+    buffers : tuple of Var
+        Of ``[groups, lanes, count]`` in registers; the first one holds the terms.
+    count : int
+        Values of a thread, each reduced on its own.
+    lanes : int
+        Neighbouring threads that share a result: a power of two.
+    warp_size : int
+        Threads of a warp.
+    each : callable
+        Runs ``body(group, lane)`` in every thread.
+    combine : callable
+        The reduction: a sum, or a maximum.
+    step : int
+        Distance between threads that share a result, a power of two.
+
+    Returns
+    -------
+    list of Stmt, Var
+        The exchanges, and the buffer that holds the results behind them.
+    """
+    stmts: list[tirx.Stmt] = []
+    here, there = buffers
+    distance = lanes // 2
+    while distance >= step:
+
+        def exchange(
+            g: ir.Expr,
+            t: ir.Expr,
+            here: ir.Var = here,
+            there: ir.Var = there,
+            distance: int = distance,
+        ) -> tirx.Stmt:
+            other = tirx.bitwise_xor(tirx.Cast("int32", t), tirx.const(distance, "int32"))
+
+            def one(i: ir.Expr) -> tirx.Stmt:
+                own = tirx.BufferLoad(here, [g, t, i])
+                value = combine(own, shuffle(own, other, lanes, warp_size))
+                return tirx.BufferStore(there, value, [g, t, i])
+
+            return unrolled("i", index(count), one)
+
+        stmts.append(each(exchange))
+        here, there = there, here
+        distance //= 2
+    return stmts, here

@@ -1,0 +1,89 @@
+"""PTX instructions that CUDA's compiler does not choose: lop3 with constants, and fma of f16x2.
+
+``lop3`` computes any function of three words' bits. Of two constant operands one must be in a
+register, where the compiler writes two instructions instead. ``fma.rn.f16x2`` multiplies and adds
+both halves of a word, which TVM's codegen writes one by one.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir.transform import PassContext
+
+from ..core.expressions import call_name
+
+_NAME = "tvm_fusion_masked"
+# (x & mask) ^ other as a table: where the bits of 0xF0, 0xCC and 0xAA are the operands.
+_TABLE = (0xF0 & 0xCC) ^ 0xAA
+_SOURCE = f"""
+__forceinline__ __device__ unsigned {_NAME}(unsigned x, unsigned mask, unsigned other) {{
+  unsigned y;
+  asm("lop3.b32 %0, %1, %2, %3, {_TABLE:#x};" : "=r"(y) : "r"(x), "r"(mask), "r"(other));
+  return y;
+}}
+"""
+_FMA = "tvm_fusion_pairs_{}"
+_FMA_SOURCE = """
+__forceinline__ __device__ unsigned {name}(unsigned x, unsigned factor, unsigned summand) {{
+  unsigned y;
+  asm("fma.rn.{short}x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(factor), "r"(summand));
+  return y;
+}}
+"""
+_SHORT = {"float16x2": "f16", "bfloat16x2": "bf16"}
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="PtxMath")
+class PtxMath:
+    """Lower ``(x & mask) ^ other`` of 32 bits and ``f16x2 * a - b``, with constants."""
+
+    def transform_function(
+        self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
+    ) -> tirx.PrimFunc:
+        """Lower one function for an NVIDIA GPU; others are unchanged."""
+        target = func.attrs.get("target") if func.attrs else None
+        if target is None or target.kind.name != "cuda":
+            return func
+        kinds = [(tirx.BitwiseXor, _lop3), (tirx.Sub, _fma_f16x2)]
+        return func.with_body(tvm_ffi.structural_map(func.body, kinds, order="post"))
+
+
+def _lop3(node: tirx.BitwiseXor) -> ir.Expr:
+    inner, other = node.a, node.b
+    if str(node.ty.dtype) != "uint32" or not isinstance(inner, tirx.BitwiseAnd):
+        return node
+    if not isinstance(inner.b, tirx.IntImm) or not isinstance(other, tirx.IntImm):
+        return node
+    operands = (inner.a, inner.b, other)
+    return cuda_func_call(_NAME, *operands, source_code=_SOURCE, return_type="uint32")
+
+
+def _fma_f16x2(node: tirx.Sub) -> ir.Expr:
+    """Multiply and add both halves of reinterpreted words."""
+    short, product = _SHORT.get(str(node.ty.dtype)), node.a
+    if short is None or not isinstance(product, tirx.Mul) or call_name(product.a) != "reinterpret":
+        return node
+    factor, less = _word_of(product.b, 1), _word_of(node.b, -1)
+    if factor is None or less is None or str(product.a.args[0].ty.dtype) != "uint32":
+        return node
+    name = _FMA.format(short)
+    source = _FMA_SOURCE.format(name=name, short=short)
+    operands = (product.a.args[0], factor, less)
+    made = cuda_func_call(name, *operands, source_code=source, return_type="uint32")
+    return tirx.reinterpret(str(node.ty.dtype), made)
+
+
+def _word_of(pair: ir.Expr, sign: int) -> ir.Expr | None:
+    """Give a broadcast constant as 32 bits."""
+    if not isinstance(pair, tirx.Broadcast) or not isinstance(pair.value, tirx.FloatImm):
+        return None
+    value = sign * float(pair.value.value)
+    if str(pair.value.ty.dtype) == "float16":
+        (bits,) = struct.unpack("<H", struct.pack("<e", value))
+    else:
+        (bits,) = (struct.unpack("<I", struct.pack("<f", value))[0] >> 16,)
+    return tirx.const(bits << 16 | bits, "uint32")
