@@ -114,7 +114,7 @@ def compile(  # the public name, as in tvm.compile
         content,
         built.weights,
         {n: {"function": p.function, "shape": list(p.shape)} for n, p in built.packings.items()},
-        lambda path: export_library(built.executable, spec, path),
+        lambda path: export_library(built.compiled, spec, path),
         time.perf_counter() - start,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..frontend.weights import Packing, WeightNames
 from ..report.count import count
 from ..signature import DimRange
 from .amd_code import check_amd_code
+from .codegen import Compiled, compile_kernels
 from .destinations import add_destinations, destinations
 from .lower import LowerToVM
 from .toolchain import toolchain
@@ -31,7 +33,7 @@ class Built:
 
     Attributes
     ----------
-    executable : tvm.runtime.Executable
+    compiled : Compiled
         Bytecode and machine code.
     weights : dict of str to numpy.ndarray
         By name, for all functions.
@@ -45,7 +47,7 @@ class Built:
         By function, the results that its form with destinations takes as parameters.
     """
 
-    executable: Any
+    compiled: Compiled
     weights: dict[str, np.ndarray]
     weight_names: dict[str, list[str]]
     packings: dict[str, Packing]
@@ -93,17 +95,22 @@ def build(
     packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
     extents = {name: dim.high for name, dim in dims.items()}
     counts = {name: _count(lowered, target, name, extents) for name in functions}
-    executable = tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+    compiled = compile_kernels(lowered, target, PIPELINE)
     if spec.kind == "rocm":
-        check_amd_code(executable.mod)
-    return Built(executable, weights, weight_names, packings, counts, passed)
+        check_amd_code(compiled.executable.mod)
+    return Built(compiled, weights, weight_names, packings, counts, passed)
 
 
-def export_library(executable: Any, spec: TargetSpec, path: Path) -> None:
+def export_library(compiled: Compiled, spec: TargetSpec, path: Path) -> None:
     """Link an executable into a shared library with the target's own tools."""
-    with toolchain(spec) as tools:
+    with toolchain(spec) as tools, tempfile.TemporaryDirectory() as folder:
+        objects = [Path(folder, f"kernels{number}.o") for number in range(len(compiled.objects))]
+        for place, code in zip(objects, compiled.objects, strict=True):
+            place.write_bytes(code)
         try:
-            executable.export_library(str(path), fcompile=tools.link)
+            compiled.executable.export_library(
+                str(path), fcompile=tools.link, addons=[str(place) for place in objects]
+            )
         except RuntimeError as error:  # what TVM raises around the linker's output
             output = str(error).strip().splitlines()[1:] or [str(error)]
             reason = next((line for line in output if "fail" in line or "error" in line), output[0])
