@@ -20,7 +20,7 @@ from ..frontend.weights import Packing, WeightNames
 from ..report.count import count
 from ..signature import DimRange
 from .amd_code import check_amd_code
-from .codegen import Compiled, compile_kernels
+from .codegen import Compiled, compiling
 from .destinations import add_destinations, destinations
 from .lower import LowerToVM
 from .toolchain import toolchain
@@ -91,11 +91,12 @@ def build(
     lowered = add_destinations(lifted.mod, functions)
     lowered = tvm.ir.transform.Sequential([LowerToVM()])(lowered)
     passed = {name: destinations(lowered, name) for name in functions}
-    weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
-    packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
     extents = {name: dim.high for name, dim in dims.items()}
-    counts = {name: _count(lowered, target, name, extents) for name in functions}
-    compiled = compile_kernels(lowered, target, PIPELINE)
+    with compiling(lowered, target, PIPELINE) as compiled_code:
+        weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
+        packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
+        counts = {name: _count(lowered, target, name, extents) for name in functions}
+        compiled = compiled_code()
     if spec.kind == "rocm":
         check_amd_code(compiled.executable.mod)
     return Built(compiled, weights, weight_names, packings, counts, passed)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextvars
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,11 @@ class Compiled:
     objects: tuple[bytes, ...]
 
 
-def compile_kernels(mod: tvm.IRModule, target: Target, tir_pipeline: str) -> Compiled:
-    """Compile a module that is lowered for the virtual machine.
+@contextmanager
+def compiling(
+    mod: tvm.IRModule, target: Target, tir_pipeline: str
+) -> Iterator[Callable[[], Compiled]]:
+    """Compile a module that is lowered for the virtual machine, beside the body of ``with``.
 
     Parameters
     ----------
@@ -65,27 +69,44 @@ def compile_kernels(mod: tvm.IRModule, target: Target, tir_pipeline: str) -> Com
     tir_pipeline : str
         Name of the registered pipeline that lowers PrimFuncs.
 
-    Returns
-    -------
-    Compiled
+    Yields
+    ------
+    callable
+        Waits for the machine code and returns it as :class:`Compiled`.
     """
     builder = relax.ExecBuilder()
-    constants = dict(mod.attrs.get("const_name_to_constant", {})) if mod.attrs else {}
-    external = list(mod.attrs.get("external_mods", [])) if mod.attrs else []
+    attrs = dict(mod.attrs) if mod.attrs else {}
     rest = vm_build._vmcodegen(builder, mod, "bytecode")
     kernels = {g: f for g, f in rest.functions.items() if isinstance(f, tirx.PrimFunc)}
-    host = target.host or target
-    parts = _compile_all(_parts(kernels, target), rest.attrs, target, tir_pipeline)
-    library = codegen_build(tvm.IRModule({}, attrs=rest.attrs), host)
-    for _, devices in parts:
-        for device in devices:
-            library.import_module(device)
-    for module in external:
-        if vm_build._is_device_module(module):
+
+    def compile_part(part: _Functions) -> tuple[bytes, list[Any]]:
+        return _compile(tvm.IRModule(part, attrs=rest.attrs), target, tir_pipeline)
+
+    def link(parts: Iterable[tuple[bytes, list[Any]]]) -> Compiled:
+        library = codegen_build(tvm.IRModule({}, attrs=rest.attrs), target.host or target)
+        objects = []
+        for code, devices in parts:
+            objects.append(code)
+            for device in devices:
+                library.import_module(device)
+        external = list(attrs.get("external_mods", []))
+        for module in filter(vm_build._is_device_module, external):
             library.import_module(module)
-    others = [m for m in external if not vm_build._is_device_module(m)]
-    linked = vm_build._ffi_api.VMLink(builder, target, library, others, constants)
-    return Compiled(relax.VMExecutable(linked), tuple(code for code, _ in parts))
+        others = [module for module in external if not vm_build._is_device_module(module)]
+        constants = dict(attrs.get("const_name_to_constant", {}))
+        linked = vm_build._ffi_api.VMLink(builder, target, library, others, constants)
+        return Compiled(relax.VMExecutable(linked), tuple(objects))
+
+    parts = _parts(kernels, target)
+    if len(parts) == 1:  # an instrument sees passes of one thread
+        yield lambda: link(map(compile_part, parts))
+        return
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        futures = [pool.submit(_as_here(target, compile_part), part) for part in parts]
+        try:
+            yield lambda: link(future.result() for future in futures)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _parts(kernels: _Functions, target: Target) -> list[_Functions]:
@@ -105,41 +126,29 @@ def _calls_another(func: tirx.PrimFunc) -> bool:
     return bool(found)
 
 
-def _compile_all(
-    parts: Sequence[_Functions], attrs: Any, target: Target, tir_pipeline: str
-) -> list[tuple[bytes, list[Any]]]:
-    """Compile parts on all cores, under the pass context and into the recording of the caller."""
-    if len(parts) == 1:
-        return [_compile(parts[0], attrs, target, tir_pipeline)]
+def _as_here(target: Target, function: Callable[[_Functions], Any]) -> Callable[..., Any]:
+    """Let a thread run under the target, pass context and recording of this one."""
     now = PassContext.current()
+    variables = contextvars.copy_context()
 
-    def compile_part(part: _Functions) -> tuple[bytes, list[Any]]:
+    def run(part: _Functions) -> Any:
         context = PassContext(
             opt_level=now.opt_level,
             required_pass=list(now.required_pass),
             disabled_pass=list(now.disabled_pass),
             config=dict(now.config),
         )
-        with target, context:  # both belong to a thread
-            return _compile(part, attrs, target, tir_pipeline)
+        with target, context:
+            return function(part)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = [
-            pool.submit(contextvars.copy_context().run, compile_part, part) for part in parts
-        ]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            pool.shutdown(cancel_futures=True)
+    return lambda part: variables.copy().run(run, part)
 
 
-def _compile(
-    part: _Functions, attrs: Any, target: Target, tir_pipeline: str
-) -> tuple[bytes, list[Any]]:
+def _compile(mod: tvm.IRModule, target: Target, tir_pipeline: str) -> tuple[bytes, list[Any]]:
     """Compile one part as ``tvm.tirx.build`` does; returns its object file and device modules."""
     host = target.host or target
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline(tir_pipeline)
-    bound = tirx.transform.BindTarget(target.with_host(host))(tvm.IRModule(part, attrs=attrs))
+    bound = tirx.transform.BindTarget(target.with_host(host))(mod)
     host_mod, device_mods = split_host_device_mods(lower(bound))
     devices = [
         codegen_build(finalize_device()(device_mod), device)
