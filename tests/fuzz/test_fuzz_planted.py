@@ -25,7 +25,6 @@ IN_CI = (
     "an epilogue stores where the sum stands",
 )
 HUNTED = [b for b in BUGS if "TVM_FUSION_ALL_BUGS" in os.environ or b.name in IN_CI]
-JOBS = min(2, os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -44,7 +43,7 @@ def test_there_are_enough_bugs_all_over_the_package():
 @pytest.mark.slow
 def test_the_graphs_are_right_without_bugs():
     seeds = sorted({seed for bug in HUNTED for seed in bug.seeds})
-    report = run(seeds, jobs=JOBS)
+    report = run(seeds)
     assert "\n".join(map(describe, report.failures)) == ""
     assert report.graphs == len(seeds)
 
@@ -72,7 +71,7 @@ def test_a_crash_is_a_failure(tmp_path):
 def test_failures_are_shrunk(tmp_path):
     (bug,) = [bug for bug in BUGS if "permutation" in bug.name]
     folder = plant(bug, tmp_path)
-    report = run(range(20), jobs=2, stop_at=1, path=[str(folder)])
+    report = run(range(20), stop_at=1, path=[str(folder)])
     graph = report.failures[0]["graph"]
     assert "permute_dims" in graph
     assert graph.count(" = ") <= 4
