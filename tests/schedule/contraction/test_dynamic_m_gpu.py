@@ -1,4 +1,4 @@
-"""Products of a symbolic number of rows on a GPU: one function, a kernel for each range of it."""
+"""GEMM of symbolic M on a GPU: one function, with a kernel for each range of M."""
 
 import group_kernels
 import numpy as np

@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm_ffi import structural_equal
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 

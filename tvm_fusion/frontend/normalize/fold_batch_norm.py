@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...core.weight_names import derived
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, rewrite
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
@@ -118,7 +118,7 @@ def _per_channel(bias: np.ndarray, channels: int, axis: int, ndim: int) -> np.nd
 
 
 def _by_operators(norm: relax.Call, axis: int, scope: Scope) -> Any:
-    """Decompose the normalization where its parameters are not constants."""
+    """Spell the normalization out where its parameters are not constants."""
     data, gamma, beta, mean, var = norm.args
     others = [i for i in range(data.ty.ndim) if i != axis]
     dtype = dtype_of(var)

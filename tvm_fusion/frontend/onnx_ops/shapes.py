@@ -9,7 +9,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from ..registry import Unsupported
-from .node import Node, static
+from ..tensor_types import static
+from .node import Node
 from .registry import register
 
 op = relax.op
