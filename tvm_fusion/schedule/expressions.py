@@ -1,4 +1,4 @@
-"""Expressions of row programs: what they read and mention, and replacing that."""
+"""Membership of variables by identity, and maxima that need not propagate NaN."""
 
 from __future__ import annotations
 
@@ -6,27 +6,6 @@ from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
-
-
-def substitute(expr: ir.Expr, pairs: Sequence[tuple[ir.Var, ir.Expr]]) -> ir.Expr:
-    """Replace variables, the buffers of loads excepted."""
-    if not pairs:
-        return expr
-
-    def swap(var: ir.Var) -> ir.Expr:
-        for old, new in pairs:
-            if var.same_as(old):
-                return new
-        return var
-
-    return tvm_ffi.structural_map(expr, (ir.Var, swap), order="post")
-
-
-def loads_of(expr: ir.Expr) -> list[ir.TensorLoad]:
-    """Every load of an expression."""
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return found
 
 
 def variables_of(expr: ir.Expr) -> list[ir.Var]:
@@ -42,14 +21,6 @@ def contains(variables: Sequence[ir.Var], one: ir.Var) -> bool:
 def index_of(variables: Sequence[ir.Var], one: ir.Var) -> int | None:
     """Position of a variable among others."""
     return next((i for i, v in enumerate(variables) if v.same_as(one)), None)
-
-
-def row_major_offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
-    """Offset in elements of an element of a compact buffer."""
-    offset: ir.Expr = tirx.const(0, "int64")
-    for extent, index in zip(buffer.shape, indices, strict=True):
-        offset = offset * extent + index
-    return offset
 
 
 def plain_maximum(a: ir.Expr, b: ir.Expr) -> ir.Expr:

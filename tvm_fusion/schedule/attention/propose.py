@@ -29,7 +29,7 @@ def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
     Yields
     ------
     tuple of Operator
-        The products and what lies between them; with the movement of the result; with the movement
+        The products and the operators between them; with the movement of the result; with the movement
         of the operands; with all light producers that only this attention reads.
     """
     stages = {op: reductions(op) for op in graph.operators}

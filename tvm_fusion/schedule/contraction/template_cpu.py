@@ -21,7 +21,7 @@ from ...program.stage import Stage
 from ..address import lies_along
 from ..estimate import flops, operations, points, traffic
 from ..inline import inlined
-from ..strides import SCATTER, apart
+from ..strides import SCATTER, strided_access_cost
 from .cpu import contraction_cpu, is_strided, materialized_operands
 from .gemm_view import gemm_view
 from .operands import SumOfProducts, analyse, reuses_operands
@@ -62,7 +62,7 @@ class CpuContraction(Contraction):
             bytes=traffic(group, stages) + 2 * copied,
             flops=flops(stages) * _slowdown(group, contraction, written)
             + _scattered(contraction)
-            + sum(apart(x.stage, x.axes[-1:]) for x in written),
+            + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in written),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
         )
 

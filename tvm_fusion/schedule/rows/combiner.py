@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.expressions import loads, variables
-from ..expressions import contains, index_of, substitute
+from ...core.expressions import loads, substitute, variables
+from ..expressions import contains, index_of
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Combiner:
 
     def __call__(self, results: Sequence[ir.Expr], terms: Sequence[ir.Expr]) -> list[ir.Expr]:
         """Combine results with terms."""
-        pairs = [*zip(self.results, results, strict=True), *zip(self.terms, terms, strict=True)]
+        pairs = dict(zip((*self.results, *self.terms), (*results, *terms), strict=True))
         return [substitute(value, pairs) for value in self.values]
 
 

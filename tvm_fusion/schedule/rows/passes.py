@@ -10,7 +10,8 @@ from tvm import ir, sym, tirx
 
 from ...core.expressions import call_name, variables
 from ...program.stage import Axis
-from ..expressions import contains, index_of, row_major_offset
+from ..address import offset
+from ..expressions import contains, index_of
 from .emit import static_volume
 from .row_program import RowProgram, RowStage, stride
 
@@ -128,7 +129,7 @@ def _strides(
     accesses = [(load.source, load.indices) for load in stage.loads]
     accesses += list(zip(stage.targets, stage.indices, strict=True))
     return [
-        stride(row_major_offset(buffer, indices), axes)
+        stride(offset(buffer, indices), axes)
         for buffer, indices in accesses
         if not contains(skip, buffer)
     ]

@@ -13,10 +13,10 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import call_name
+from ...core.expressions import call_name, substitute
 from ...core.loops import find
 from ...program.stage import Axis
-from ..expressions import contains, is_maximum, substitute
+from ..expressions import contains, is_maximum
 from .passes import equal_axes
 from .row_program import RowProgram, RowStage
 
@@ -134,8 +134,8 @@ def _is_decaying(program: RowProgram, stage: RowStage, call: ir.Call) -> bool:
     )
 
 
-def _paired(old: Sequence[Axis], new: Sequence[Axis]) -> list[tuple[ir.Var, ir.Expr]]:
-    return [(a.var, b.var) for a, b in zip(old, new, strict=True)]
+def _paired(old: Sequence[Axis], new: Sequence[Axis]) -> dict[ir.Var, ir.Expr]:
+    return {a.var: b.var for a, b in zip(old, new, strict=True)}
 
 
 def _equal(some: Sequence[ir.Expr], others: Sequence[ir.Expr]) -> bool:

@@ -8,8 +8,8 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import call_name, loads, variables
-from ..expressions import contains, substitute
+from ...core.expressions import call_name, loads, substitute, variables
+from ..expressions import contains
 from .config_gpu import RowConfig
 from .emit import replace
 from .passes import equal_loops, plan_passes, private_buffers
@@ -157,7 +157,7 @@ def _is_same(one: ir.TensorLoad, owner: RowStage, other: ir.TensorLoad, stage: R
 
 def _in_axes_of(owner: RowStage, expr: ir.Expr, stage: RowStage) -> ir.Expr:
     old, new = (*stage.rows, *stage.loop_axes), (*owner.rows, *owner.loop_axes)
-    return substitute(expr, [(o.var, n.var) for o, n in zip(old, new, strict=True)])
+    return substitute(expr, {o.var: n.var for o, n in zip(old, new, strict=True)})
 
 
 def _redirect(stage: RowStage, owner: RowStage, load: ir.TensorLoad, copy: ir.Var) -> RowStage:
@@ -180,7 +180,7 @@ def recompute(program: RowProgram, producer: RowStage) -> RowProgram:
     def inlined(load: ir.TensorLoad) -> ir.Expr:
         if not load.source.same_as(buffer):
             return load
-        pairs = list(zip(producer.written(buffer), load.indices, strict=True))
+        pairs = dict(zip(producer.written(buffer), load.indices, strict=True))
         return substitute(producer.values[0], pairs)
 
     stages = [

@@ -9,7 +9,7 @@ from tvm import ir, sym, tirx
 
 from ...core.loops import index, loop, product
 from ...program.stage import Axis
-from ..expressions import row_major_offset
+from ..address import offset
 from .emit import Pairs, bind, replace
 from .row_program import RowStage
 from .vector_loop import UNROLLED, VectorLoad, VectorLoop
@@ -58,7 +58,7 @@ class UnalignedLoop(VectorLoop):
         if sym.Analyzer().can_prove_equal(tirx.floormod(size, index(self.width)), 0):
             return whole
         first = replace(read.load, self._contiguous(stage, step, index(0)))
-        end = row_major_offset(buffer, first.indices) + self.width
+        end = offset(buffer, first.indices) + self.width
 
         def one(lane: ir.Expr) -> tirx.Stmt:
             value = replace(read.load, self._element(stage, step, lane))

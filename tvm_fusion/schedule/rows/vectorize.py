@@ -9,8 +9,10 @@ import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
 from ...core.expressions import call_name, loads, variables
+from ...core.loops import substitute
 from ...program.stage import Axis
-from ..expressions import contains, row_major_offset, substitute
+from ..address import offset
+from ..expressions import contains
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
@@ -178,26 +180,18 @@ def _fits(
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = sym.Analyzer()
     analyzer.bind(lane, ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", width)))
-    position = row_major_offset(buffer, where)
+    position = offset(buffer, where)
     # A vector that continues in the next line of fused axes starts anywhere in its line, but all of
     # them at a multiple of the vector.
     start = vector * width if size % width == 0 else tirx.IntImm("int64", 0)
-    outer = [] if size % width == 0 else [(axis.var, start) for axis in axes[-fused:-1]]
-    moved = _substituted(position, [*outer, (last.var, start + lane)])
+    outer = {} if size % width == 0 else {axis.var: start for axis in axes[-fused:-1]}
+    moved = substitute(position, {**outer, last.var: start + lane})
     base = analyzer.simplify(moved - lane)
     if lane in variables(base):
         return False
     at_once = lanes_per_access(str(buffer.dtype), width)
     rest = analyzer.simplify(tirx.floormod(base, tirx.IntImm("int64", at_once)))
     return isinstance(rest, tirx.IntImm) and int(rest) == 0
-
-
-def _substituted(expr: ir.Expr, pairs: Sequence[tuple[ir.Var, ir.Expr]]) -> ir.Expr:
-    typed = [
-        (var, new if str(var.ty.dtype) == "int64" else tirx.Cast(str(var.ty.dtype), new))
-        for var, new in pairs
-    ]
-    return substitute(expr, typed)
 
 
 def _is_conditional(stage: RowStage, axis: Axis) -> bool:

@@ -8,9 +8,9 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
-from ...core.expressions import variables
+from ...core.expressions import substitute, variables
 from ...core.loops import index, loop, product, sequence
-from ..expressions import contains, index_of, substitute
+from ..expressions import contains, index_of
 from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner
@@ -143,7 +143,7 @@ class RowVectors:
         def lower(call: ir.Call) -> ir.Expr:
             if not any(call.same_as(other) for other in self._decaying):
                 return call
-            varies = lane in variables(substitute(call, pairs))
+            varies = lane in variables(substitute(call, dict(pairs)))
             return decay(call.args[0]) if varies else call
 
         return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
