@@ -174,21 +174,21 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an epilogue of a slice begins at the first element",
-        "schedule/contraction/results.py",
+        "schedule/contraction/epilogue.py",
         "conditions.append(tirx.LE(shift, axis))",
         "pass",
         seeds=(23,),
     ),
     Bug(
         "an epilogue stores outside of its slice",
-        "schedule/contraction/graft.py",
+        "schedule/contraction/fuse_epilogue.py",
         "if result.condition is not None:",
         "if False:",
         seeds=(23,),
     ),
     Bug(
         "an epilogue reads another place of the sum as its own",
-        "schedule/contraction/results.py",
+        "schedule/contraction/epilogue.py",
         "or any(not _same_place(reads[0], x) for x in reads[1:])",
         "",
         seeds=(24,),
@@ -202,7 +202,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an epilogue stores where the sum stands",
-        "schedule/contraction/graft.py",
+        "schedule/contraction/fuse_epilogue.py",
         "where = [substitute(i, axes) for i in result.indices]",
         "where = list(place)",
         seeds=(7,),
@@ -286,7 +286,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a product whose K is zero at run time is not stored",
-        "schedule/contraction/tile_loops.py",
+        "schedule/contraction/gemm_loops_cpu.py",
         "return count if constant(count) is not None else tirx.max(count, index(1))",
         "return count",
         seeds=(1500026,),

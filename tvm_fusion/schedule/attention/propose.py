@@ -29,8 +29,8 @@ def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
     Yields
     ------
     tuple of Operator
-        The products and the operators between them; with the movement of the result; with the movement
-        of the operands; with all light producers that only this attention reads.
+        The products and the operators between them; with the movement of the result; with that of
+        the operands; with all light producers that only this attention reads.
     """
     stages = {op: reductions(op) for op in graph.operators}
     products = [op for op, found in stages.items() if len(found) == 1 and is_contraction(found[0])]

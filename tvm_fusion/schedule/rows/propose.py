@@ -1,6 +1,6 @@
 """Proposals of row programs: reductions over the same rows, with the operators between them.
 
-The mapping table keeps two Many-to-Many operators separate, and a One-to-Many operator separate from the
+The mapping table separates two Many-to-Many operators, and a One-to-Many operator from the
 reduction that it feeds. Over the same rows both are one kernel: softmax and norms as primitive
 operators, an embedding lookup before its norm, a broadcast mask before softmax.
 """
