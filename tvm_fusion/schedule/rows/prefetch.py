@@ -17,7 +17,6 @@ from tvm import DataType, ir, tirx
 from ...core.expressions import substitute, variables
 from ...core.loops import find, prefetch
 from ..address import offset
-from ..expressions import contains
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .passes import Pass, equal_loops
 from .row_program import RowProgram, RowStage, stride
@@ -33,7 +32,7 @@ class PrefetchHint:
 
     Attributes
     ----------
-    stage : Stage
+    stage : RowStage
         Over axes of the same extents as the pass that prefetches.
     buffer : Var
         Read or written.
@@ -65,7 +64,7 @@ class Prefetch:
 
     Attributes
     ----------
-    hints : sequence of Hint
+    hints : sequence of PrefetchHint
         From :func:`plan_hints`.
     row, following : sequence of Expr
         Indices of the row and of the next one.
@@ -137,7 +136,7 @@ def _is_along(hint: PrefetchHint) -> bool:
         return False
     mentioned = [v for index in hint.indices for v in variables(index)]
     steps = [stride(offset(hint.buffer, hint.indices), [axis]) for axis in stage.loop_axes]
-    return any(contains(mentioned, axis.var) for axis in stage.rows) and any(
+    return any(axis.var in mentioned for axis in stage.rows) and any(
         step is not None and isinstance(step[0], tirx.IntImm) and int(step[0]) == 1
         for step in steps
     )

@@ -9,7 +9,6 @@ from tvm import DataType, ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import call_name, loads, substitute, variables
-from ..expressions import contains
 from .config_gpu import RowConfig
 from .emit import replace
 from .passes import equal_loops, plan_passes, private_buffers
@@ -71,7 +70,7 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
         private = private_buffers(program, passes)
         for buffer in program.internal:
             producer = program.producer(buffer)
-            if not producer.inner or contains(private, buffer):
+            if not producer.inner or buffer in private:
                 continue
             if is_thread_local(program, buffer) and room.hold(program, passes, [*kept, buffer]):
                 kept.append(buffer)
@@ -108,7 +107,7 @@ def copy_inputs(program: RowProgram) -> RowProgram:
         indices = tuple(axis.var for axis in axes)
         # Behind what computes its indices, such as the rows of an embedding table.
         read = [other.source for index in load.indices for other in loads(index)]
-        behind = [n for n, s in enumerate(stages) if any(contains(s.targets, b) for b in read)]
+        behind = [n for n, s in enumerate(stages) if any(b in s.targets for b in read)]
         stages.insert(
             max(behind, default=-1) + 1,
             RowStage(copy.name, owner.rows, owner.loop_axes, (), (copy,), (indices,), (load,)),
@@ -144,7 +143,7 @@ def _plain_loads(program: RowProgram, stage: RowStage) -> list[ir.TensorLoad]:
         load
         for load in stage.loads
         if not program.is_internal(load.source)
-        and any(contains(axes, v) for index in load.indices for v in variables(index))
+        and any(v in axes for index in load.indices for v in variables(index))
         and not any(tvm_ffi.structural_equal(load, other) for other in guarded)
     ]
 

@@ -30,7 +30,7 @@ class RowOrigin:
 
     Attributes
     ----------
-    stage : Stage
+    stage : RowStage
         Whose row axes the position mentions.
     position : Expr
         In elements.
@@ -64,7 +64,7 @@ def find_origin(
 
     Parameters
     ----------
-    stages : sequence of (Stage, Axis)
+    stages : sequence of (RowStage, Axis)
         Of the loops, each with its only axis. Masked lanes are computed, too, at positions inside
         the row; so no position may depend on loaded values.
     accesses : sequence of Access

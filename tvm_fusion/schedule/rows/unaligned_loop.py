@@ -28,7 +28,7 @@ class UnalignedLoop(VectorLoop):
     @cached_property
     def _begin(self) -> ir.Expr:
         """Position of the row in memory, modulo whole vectors."""
-        origin = self.block.order(self.stages[0].loop_axes).origin
+        origin = self.block.vectorized(self.stages[0].loop_axes).origin
         if origin is None:
             raise ValueError(f"rows of {self.stages[0].name} are aligned")
         position = replace(origin.position, self.block.pairs(origin.stage, [], self.r))

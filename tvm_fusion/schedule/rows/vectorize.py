@@ -12,7 +12,6 @@ from ...core.expressions import call_name, loads, variables
 from ...core.loops import substitute
 from ...program.stage import Axis
 from ..address import offset
-from ..expressions import contains
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
@@ -130,7 +129,7 @@ def streams_of(program: RowProgram, axes: Sequence[Axis]) -> int:
             continue
         for load in stage.loads:
             is_one = is_vector(program, load, stage.loop_axes[-1]) and is_streamed(load, stage.rows)
-            if is_one and not contains(found, load.source):
+            if is_one and load.source not in found:
                 found.append(load.source)
     return len(found)
 
@@ -210,4 +209,4 @@ def _is_conditional(stage: RowStage, axis: Axis) -> bool:
 
 def _mentions(indices: Sequence[ir.Expr], axes: Sequence[Axis]) -> bool:
     used = [v for index in indices for v in variables(index)]
-    return any(contains(used, axis.var) for axis in axes)
+    return any(axis.var in used for axis in axes)
