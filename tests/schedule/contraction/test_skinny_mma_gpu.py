@@ -1,4 +1,4 @@
-"""Products of few rows on tensor cores: right, on whole warps, and only where they are there."""
+"""Skinny GEMM on tensor cores: right, and only where the device has them."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from group_kernels import (
     group,
     kernel,
     run,
+    shared_bytes,
     tensor,
 )
 from quantised_products import along, inputs_of, int4, int8
@@ -98,8 +99,9 @@ def multiplies(func):
 def test_computes_the_product(name):
     params, body, reference = CASES[name]
     members = group(params, body, CUDA)
-    _, func = kernel(TEMPLATE, members, CUDA)
+    claim, func = kernel(TEMPLATE, members, CUDA)
     assert multiplies(func)
+    assert claim.shared_bytes == shared_bytes(func)
     assert check_gpu(func, CUDA.tvm_target()) is None
     inputs = inputs_of(params)
     wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
@@ -107,19 +109,19 @@ def test_computes_the_product(name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_are_multiplied_by_threads(name):
+def test_others_use_cuda_cores(name):
     params, body, _ = OTHERS[name]
     assert not multiplies(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
 
 
 @pytest.mark.parametrize("arch", ["cuda:sm_75", "rocm:gfx90a"])
-def test_devices_without_such_cores(arch):
+def test_devices_without_tensor_cores(arch):
     spec, (params, body, _) = parse(arch), CASES["eight_rows"]
     assert not multiplies(kernel(TEMPLATE, group(params, body, spec), spec)[1])
 
 
 @pytest.mark.parametrize(("name", "pair"), [("int4", "half2"), ("int4_bfloat16", "nv_bfloat162")])
-def test_numbers_are_written_in_pairs(name, pair):
+def test_integers_are_dequantized_in_pairs(name, pair):
     """Without arithmetic of their own: what they are too large by is subtracted from sums."""
     params, body, _ = CASES[name]
     text = cuda_source(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
@@ -128,7 +130,7 @@ def test_numbers_are_written_in_pairs(name, pair):
     assert not [x for x in ("fma", "__hsub", "__hmul") if x in body]
 
 
-def test_equal_terms_cancel():
+def test_opposite_products_cancel():
     """Sums of integers as they are stored are large where those of the weights are none."""
     params, body, reference = int4(1, 4096, 64, 1, True, size=128)
     members = group(params, body, CUDA)
@@ -140,7 +142,7 @@ def test_equal_terms_cancel():
 
 
 @pytest.mark.parametrize("zero", [-1.0, 16.0])
-def test_a_zero_that_no_integer_is(zero):
+def test_a_fractional_zero_point(zero):
     params, body, _ = int4(1, 1024, 128, 1, True, zero=zero, size=128)
     assert not multiplies(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
 

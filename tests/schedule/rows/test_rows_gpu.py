@@ -4,10 +4,12 @@ import re
 import shutil
 import subprocess
 
+import emulator.launch
 import pytest
 import row_programs as programs
 import tvm
 import tvm_ffi
+from emulator.memory import EmulationError
 from row_checks import check, gpu_target
 from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
 from tvm import relax, s_tir, tirx
@@ -199,3 +201,11 @@ def test_tvm_knows_how_threads_share_a_search(operator, shape):
     (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     lowered = s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": func}))
     assert "tvm_thread_allreduce" in lowered.script()
+
+
+def test_tvm_still_changes_results_in_shared_memory(monkeypatch):
+    """When this fails, ``lower.reduction_results`` can go."""
+    monkeypatch.setattr(emulator.launch, "PrivateReductionResults", tirx.transform.StmtSimplify)
+    example = CASES["softmax over the middle"](5, 127)
+    with pytest.raises(EmulationError, match="written without a barrier after a read"):
+        check(example, scheduled(example))

@@ -8,17 +8,17 @@ block   threads_n tiles of tile_n columns times slices_k slices of K
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, tirx
-from tvm.target import Target
 
 from ...core.expressions import loads, variables
 from ...core.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
-from ...device import Device, device_of
+from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..address import conditional_loads
+from ..gpu.cp_async import BYTES as CP_ASYNC_BYTES
 from .norm_scale_gpu import NormScale
 from .operands import SumOfProducts
 from .thread_tile import ThreadTile, thread_tile
@@ -34,7 +34,12 @@ UNROLL_ACCUMULATORS = 64  # with more than half as many, fewer tiles are loaded 
 OTHER_REGISTERS = 40  # of a thread, beside accumulators
 REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
+TWO_STEPS = 32  # slices of K from which on their partial sums are reduced in two steps
+FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds up
 NORM_BYTES = 8 * 1024
+# Of the cp.async pipeline: with more stages or memory, fewer blocks fit a multiprocessor; grids of
+# more threads have enough bytes in flight without.
+CP_ASYNC_STAGES, CP_ASYNC_BLOCK_BYTES, CP_ASYNC_THREADS = 3, 48 * 1024, 3 << 16
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class GemvConfig:
         Tiles that a thread loads before it uses the first.
     norm_scale : NormScale or None
         The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
+    cp_async_stages : int
+        Stages of the cp.async pipeline of B; 0 where B is loaded directly.
     """
 
     contraction: SumOfProducts
@@ -73,6 +80,7 @@ class GemvConfig:
     slices_k: int
     stages: int
     norm_scale: NormScale | None = None
+    cp_async_stages: int = 0
 
     @property
     def tile_n(self) -> int:
@@ -135,6 +143,34 @@ class GemvConfig:
         size = DataType(self.contraction.dtype).itemsize * self.slices_k * self.partials(1)
         return max(1, SHARED_BYTES // size)
 
+    @property
+    def partials_shape(self) -> tuple[int, int]:
+        """Shared memory of partial sums, ``[slices, rows * parts * block_n]``.
+
+        Normalized rows of A lie in the same memory before.
+        """
+        width = self.partials(min(self.rows_per_pass, self.m))
+        return max(self.slices_k, -(-self.shared_a_size // width)), width
+
+    @property
+    def folded_slices(self) -> int:
+        """Slices after the first of two steps of the reduction; all of them for one step."""
+        is_folded = self.slices_k >= TWO_STEPS
+        return 1 << self.slices_k.bit_length() // 2 if is_folded else self.slices_k
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        slices, width = self.partials_shape
+        elements = slices * width
+        if self.folded_slices < self.slices_k:
+            elements += self.folded_slices * width
+        if self.norm_scale is not None:
+            elements += self.m * (self.threads + FOLDED_ROW_SUMS)
+        stage = self.threads * self.parts * self.tile.vectors * CP_ASYNC_BYTES
+        size = DataType(self.contraction.dtype).itemsize
+        return elements * size + self.cp_async_stages * stage
+
     def thread_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         """Tell a thread's slice of K and tile of N; adjacent threads read contiguous vectors."""
         if self.tile.is_k_contiguous:
@@ -184,7 +220,7 @@ class GemvConfig:
 
 
 def gemv_config(
-    contraction: SumOfProducts, target: Target | Device, norm_scale: NormScale | None = None
+    contraction: SumOfProducts, device: Device, norm_scale: NormScale | None = None
 ) -> GemvConfig | None:
     """Configure a skinny GEMM; ``None`` where rows are many, or B is not read in vectors.
 
@@ -192,7 +228,7 @@ def gemv_config(
     ----------
     contraction : SumOfProducts
         The product.
-    target : Target or Device
+    device : Device
         A GPU.
     norm_scale : NormScale, optional
         See :attr:`GemvConfig.norm_scale`.
@@ -227,12 +263,12 @@ def gemv_config(
         return None
     if not _is_widened(contraction.dtype, (a, b)):
         return None
-    kind = target.kind if isinstance(target, Device) else target.kind.name
-    tile = thread_tile(b, n_axes, k_axes, (*stage.axes, *stage.reduce), m, parts, kind)
+    tile = thread_tile(b, n_axes, k_axes, (*stage.axes, *stage.reduce), m, parts, device.kind)
     if tile is None:
         return None
     accumulators = m * parts * tile.n
-    most = min(_max_threads(target), _shared_limit(contraction, tile), _file_limit(accumulators))
+    most = device.max_threads_per_block or 1024
+    most = min(most, _shared_limit(contraction, tile), _file_limit(accumulators))
     k_tiles = max(1, at(product([x.extent for x in k_axes])) // tile.k)
     n_tiles = _static(n_axes) // tile.n
     choose = _k_contiguous_threads if tile.is_k_contiguous else _n_contiguous_threads
@@ -241,7 +277,9 @@ def gemv_config(
     stages = min(max(1, vectors // tile.vectors), -(-k_tiles // slices_k))
     axes_of = (batch, m_axes, n_axes, k_axes)
     cut = GemvConfig(contraction, *axes_of, a, b, tile, threads_n, slices_k, stages, norm_scale)
-    return cut if _fits_shared(cut) else None
+    if not _fits_shared(cut):
+        return None
+    return replace(cut, cp_async_stages=_cp_async_stages(cut, device))
 
 
 def _fits_shared(cut: GemvConfig) -> bool:
@@ -287,8 +325,20 @@ def _file_limit(accumulators: int) -> int:
     return 1 << (REGISTER_FILE // (accumulators + OTHER_REGISTERS)).bit_length() - 1
 
 
-def _max_threads(target: Target | Device) -> int:
-    return device_of(target).max_threads_per_block or 1024
+def _cp_async_stages(cut: GemvConfig, device: Device) -> int:
+    """Choose the stages of the cp.async pipeline: for one row, of a B that is loaded as it is."""
+    steps, blocks = constant(ceildiv(cut.k_tiles, cut.slices_k)), constant(cut.blocks)
+    if not device.async_copy or steps is None or blocks is None or cut.m > 1:
+        return 0
+    b = cut.b
+    while isinstance(b, tirx.Cast):
+        b = b.value
+    size = DataType(str(b.ty.dtype)).itemsize * cut.tile.vector_size
+    if not isinstance(b, ir.TensorLoad) or size != CP_ASYNC_BYTES:
+        return 0
+    shared = CP_ASYNC_STAGES * cut.threads * cut.parts * cut.tile.vectors * CP_ASYNC_BYTES
+    fits = shared <= CP_ASYNC_BLOCK_BYTES and blocks * cut.threads <= CP_ASYNC_THREADS
+    return CP_ASYNC_STAGES if fits and steps >= CP_ASYNC_STAGES else 0
 
 
 def _static(axes: Sequence[Axis]) -> int:

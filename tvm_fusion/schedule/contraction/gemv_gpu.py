@@ -23,7 +23,6 @@ from dataclasses import replace
 from functools import partial
 
 from tvm import ir, sym, tirx
-from tvm.target import Target
 
 from ..._tvm.buffer import scratch
 from ...core.expressions import load
@@ -48,24 +47,20 @@ from .gemv_cp_async import CpAsyncPipeline
 from .gemv_mainloop import GemvMainloop
 from .norm_rows_gpu import NormalizedRows
 
-TWO_STEPS = 32  # slices from which on they are reduced in two steps
 
-
-def gemv_gpu(program: Program, cut: GemvConfig, target: Target) -> tirx.PrimFunc:
+def gemv_gpu(program: Program, cut: GemvConfig) -> tirx.PrimFunc:
     """Make the kernel of a skinny GEMM on CUDA cores."""
     m, dtype = cut.m, cut.contraction.dtype
     # Lowering drops the thread's number, the first index.
-    acc = scratch([index(cut.threads), index(cut.accumulators)], dtype, "sums", scope="local")
-    width = cut.partials(min(cut.rows_per_pass, m))
-    slices = max(cut.slices_k, -(-cut.shared_a_size // width))
-    shared = scratch([index(slices), index(width)], dtype, "slices", scope="shared")
-    in_two_steps = cut.slices_k >= TWO_STEPS
-    left = 1 << cut.slices_k.bit_length() // 2 if in_two_steps else cut.slices_k
-    folded = scratch([index(left), shared.ty.shape[1]], dtype, "folded", "shared")
+    acc = scratch([index(cut.threads), index(cut.accumulators)], dtype, "acc", scope="local")
+    slices, width = (index(size) for size in cut.partials_shape)
+    shared = scratch([slices, width], dtype, "partials", scope="shared")
+    folded = scratch([index(cut.folded_slices), width], dtype, "partials_folded", "shared")
+    in_two_steps = cut.folded_slices < cut.slices_k
 
     rows_a = NormalizedRows.of(cut, shared)
     main = cut if rows_a is None else replace(cut, a=rows_a.value)
-    pipeline = CpAsyncPipeline.of(main, target)
+    pipeline = CpAsyncPipeline.of(main)
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def mainloop(thread: ir.Expr) -> GemvMainloop:
@@ -90,9 +85,9 @@ def gemv_gpu(program: Program, cut: GemvConfig, target: Target) -> tirx.PrimFunc
             shared,
             *([folded] if in_two_steps else []),
             *(rows_a.buffers if rows_a else []),
-            *([pipeline.buffer] if pipeline else []),
+            *([pipeline.ring.buffer] if pipeline else []),
         ]
-        return block("slices", sequence(stmts), buffers)
+        return block("skinny_gemm", sequence(stmts), buffers)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))
 
@@ -110,12 +105,12 @@ def _accumulate(
     def clear(i: ir.Expr) -> tirx.Stmt:
         return tirx.BufferStore(acc, cut.contraction.initial, [thread, i])
 
-    start = unrolled("sum", cut.accumulators, clear)
+    start = unrolled("i", cut.accumulators, clear)
     if pipeline is not None:
         steps = pipeline.mainloop(number, thread, mainloop)
-        return sequence([start, block("terms", steps, mainloop.registers)])
+        return sequence([start, block("mainloop", steps, mainloop.registers)])
     k_slice, n_tile = cut.thread_coords(thread)
-    body = block("terms", _unrolled_loads(cut, k_slice, mainloop), mainloop.registers)
+    body = block("mainloop", _unrolled_loads(cut, k_slice, mainloop), mainloop.registers)
     return sequence([start, cut.guard_n(number, n_tile, body)])
 
 
@@ -160,7 +155,7 @@ def _share_partials(
 
         return unrolled("lane", n, element)
 
-    return unrolled("sum", len(rows) * cut.parts, one)
+    return unrolled("i", len(rows) * cut.parts, one)
 
 
 def _fold(
@@ -182,12 +177,12 @@ def _fold(
 
         stmts = [
             tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
-            unrolled("slice", -(-cut.slices_k // left), add),
+            unrolled("k_slice", -(-cut.slices_k // left), add),
             tirx.BufferStore(folded, load(total, [index(0)]), [first, place]),
         ]
         return when(flat < left * size, block("fold", sequence(stmts), [total]))
 
-    return loop("sum", ceildiv(left * size, cut.threads), element)
+    return loop("step", ceildiv(left * size, cut.threads), element)
 
 
 def reduce_slices(
@@ -201,7 +196,6 @@ def reduce_slices(
     """Add up the slices of each element of some rows and store its epilogue, coalesced."""
     dtype, parts, m = cut.contraction.dtype, range(cut.parts), len(rows)
     totals, row_total = local("totals", [cut.parts], dtype), local("row_total", [1], dtype)
-    slices = cut.slices_k if cut.slices_k < TWO_STEPS else partials.ty.shape[0]
 
     def element(step: ir.Expr) -> tirx.Stmt:
         flat = step * cut.threads + thread
@@ -216,7 +210,7 @@ def reduce_slices(
             return sequence([one(part) for part in parts])
 
         stmts = [tirx.BufferStore(totals, tirx.const(0, dtype), [part]) for part in parts]
-        stmts.append(loop("slice", slices, add))
+        stmts.append(loop("k_slice", cut.folded_slices, add))
         place = cut.output_index(number, rows.start + row, n_tile, lane)
         found = [load(totals, [index(part)]) for part in parts]
         if rows_a is not None:
@@ -225,7 +219,7 @@ def reduce_slices(
             found = [total * scale for total in found]
         stmts.append(store_results(cut.contraction, place, *found))
         buffers = [totals] if rows_a is None else [totals, row_total]
-        stmt = when(flat < m * cut.block_n, block("finish", sequence(stmts), buffers))
+        stmt = when(flat < m * cut.block_n, block("epilogue", sequence(stmts), buffers))
         return cut.guard_n(number, n_tile, stmt)
 
     return loop("result", ceildiv(m * cut.block_n, cut.threads), element)

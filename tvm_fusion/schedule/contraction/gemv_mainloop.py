@@ -27,7 +27,7 @@ Source = Callable[[ir.Expr, int, ir.Expr], ir.Expr]
 
 
 class GemvMainloop:
-    """What adds tiles to a thread's accumulators.
+    """The main loop of one thread.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ class GemvMainloop:
         self._is_quantized = has_integers(cut.b) and dtype == "float32"
         self._a = RegisterBuffers(a.vectors(), cut.stages * cut.m)
         self._b = RegisterBuffers(b.vectors(), cut.stages * cut.parts)
-        self._a_value = local("values", [cut.m], dtype)
-        self._b_value = local("weight", [1], dtype)
+        self._a_value = local("a_value", [cut.m], dtype)
+        self._b_value = local("b_value", [1], dtype)
         self._partial = local("partial", [cut.m * tile.n], dtype)
         own = [self._a_value, self._b_value, self._partial]
         self.registers = [*self._b.arrays, *self._a.arrays, *own]
@@ -186,7 +186,7 @@ class GemvMainloop:
         return unrolled("row", self._cut.m, body)
 
     def _parts(self, body: Body) -> tirx.Stmt:
-        return unrolled("piece", self._cut.parts, body)
+        return unrolled("part", self._cut.parts, body)
 
     def _acc_place(self, row: ir.Expr, part: ir.Expr, n: int) -> list[ir.Expr]:
         return self._place((row * self._cut.parts + part) * self._cut.tile_n + n)

@@ -31,8 +31,8 @@ from .skinny_mma_mainloop import SkinnyMmaMainloop
 
 def skinny_mma_gpu(program: Program, cut: SkinnyMmaConfig) -> tirx.PrimFunc:
     """Make the kernel of a skinny GEMM on tensor cores."""
-    shape = [index(cut.slices_k), index(cut.partials(min(cut.rows_per_pass, cut.m)))]
-    shared = scratch(shape, cut.contraction.dtype, "slices", scope="shared")
+    shape = [index(size) for size in cut.partials_shape]
+    shared = scratch(shape, cut.contraction.dtype, "partials", scope="shared")
 
     def body(number: ir.Expr) -> tirx.Stmt:
         mainloop = SkinnyMmaMainloop(cut, number)
@@ -41,7 +41,7 @@ def skinny_mma_gpu(program: Program, cut: SkinnyMmaConfig) -> tirx.PrimFunc:
             rows = range(first, min(first + cut.rows_per_pass, cut.m))
             stmts.append(cut.phase(partial(mainloop.share_partials, rows, shared)))
             stmts.append(cut.phase(partial(reduce_slices, cut, number, rows, shared, None)))
-        made = block("slices", sequence(stmts), [*mainloop.buffers, shared])
+        made = block("skinny_gemm", sequence(stmts), [*mainloop.buffers, shared])
         return min_blocks_per_sm(made, cut.min_blocks_per_sm)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))

@@ -141,6 +141,8 @@ class _TileLoad:
         if (constant(size) or 1) % self._width:
             single = unrolled("lane", self._width, existing)
             copied = tirx.IfThenElse(aligned.first + self._width <= size, copied, single)
+        else:  # the last line may end with the source's last whole vector
+            copied = when(aligned.first < size, copied)
         return sequence([aligned.find(place), copied])
 
     def keep(self, tile: ir.Var) -> tirx.Stmt:

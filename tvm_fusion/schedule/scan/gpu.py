@@ -92,7 +92,9 @@ class _ThreadBlock:
         start = self._each_thread(lambda *at: tirx.BufferStore(self.carry, zero, [*at, index(0)]))
         body = sequence([start, loop("round", self.rounds, self._round)])
         vectors = [self.raw, self.out, self.held]
-        numbers = [self.here, self.there, self.shuffled, self.before, self.carry, self.totals]
+        numbers = [self.here, self.there, self.shuffled, self.before, self.carry]
+        if self.warps > 1:
+            numbers.append(self.totals)
         return block("rows", body, [*vectors, *numbers])
 
     def _each_thread(self, body: Body) -> tirx.Stmt:
@@ -113,7 +115,7 @@ class _ThreadBlock:
             [
                 *stmts,
                 self._each_thread(lambda *at: self._publish(here, *at)),
-                self._each_thread(lambda *at: self._add(here, *at)),
+                *([self._each_thread(lambda *at: self._add(here, *at))] if self.warps > 1 else []),
                 self._each_thread(lambda *at: self._write(number, *at)),
             ]
         )
@@ -174,16 +176,11 @@ class _ThreadBlock:
         r, w, lane = at
         total = tirx.BufferLoad(found, [*at, index(0)])
         exchange, before = self._from_before(found, at, 1)
-        return sequence(
-            [
-                exchange,
-                tirx.BufferStore(self.before, before, [*at, index(0)]),
-                when(
-                    tirx.EQ(lane, index(self.lanes - 1)),
-                    tirx.BufferStore(self.totals, total, [r, w]),
-                ),
-            ]
-        )
+        kept = sequence([exchange, tirx.BufferStore(self.before, before, [*at, index(0)])])
+        if self.warps == 1:  # nor is there another round
+            return kept
+        published = tirx.BufferStore(self.totals, total, [r, w])
+        return sequence([kept, when(tirx.EQ(lane, index(self.lanes - 1)), published)])
 
     def _add(self, found: ir.Var, *at: ir.Expr) -> tirx.Stmt:
         """Add the totals of the warps before, and of all rounds before."""
