@@ -8,9 +8,8 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import call_name, loads, substitute, variables
+from ...core.expressions import call_name, loads, map_loads, substitute, variables
 from .config_gpu import RowConfig
-from .emit import replace
 from .passes import equal_loops, plan_passes, private_buffers
 from .register_budget import RegisterBudget, is_thread_local
 from .row_program import RowProgram, RowStage
@@ -169,7 +168,7 @@ def _redirect(stage: RowStage, owner: RowStage, load: ir.TensorLoad, copy: ir.Va
         same = _is_same(load, owner, other, stage)
         return tirx.BufferLoad(copy, position) if same else other
 
-    return stage.with_values([replace(value, [], take) for value in stage.values])
+    return stage.with_values([map_loads(value, take) for value in stage.values])
 
 
 def recompute(program: RowProgram, producer: RowStage) -> RowProgram:
@@ -182,13 +181,9 @@ def recompute(program: RowProgram, producer: RowStage) -> RowProgram:
         pairs = dict(zip(producer.written(buffer), load.indices, strict=True))
         return substitute(producer.values[0], pairs)
 
-    stages = [
-        stage.with_values([replace(value, [], inlined) for value in stage.values])
-        for stage in program.stages
-        if stage is not producer
-    ]
+    stages = tuple(stage for stage in program.stages if stage is not producer)
     internal = tuple(b for b in program.internal if not b.same_as(buffer))
-    return RowProgram(tuple(stages), internal)
+    return RowProgram(stages, internal).map_values(lambda value: map_loads(value, inlined))
 
 
 def _bytes(buffer: ir.Var, rows: int) -> int | None:
