@@ -66,10 +66,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ``artifact``, ``target``, ``seconds`` (export included), ``peak_rss_mb``, ``kernels``,
         ``calls``, ``intermediate_bytes``, of the first of several architectures, and
         ``architectures``: the same of each by its name; ``not_fused``: pairs of operators that
-        share no kernel;
-        ``not_recomposed``: patterns of an operator that stay spelled out; ``explain``: the command
-        that has the reasons; ``fallbacks``: what else did not go the usual way, decisions as the
-        manifest has them; and ``files``: bytes by name.
+        share no kernel; ``not_recomposed``: patterns of an operator that stay decomposed;
+        ``explain``: the command that has the reasons; ``fallbacks``: what else did not go the
+        usual way, decisions as the manifest has them; and ``files``: bytes by name.
     """
     import time
 

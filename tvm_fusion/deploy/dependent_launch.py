@@ -21,7 +21,7 @@ from ..core.untouched import has_blocks, is_lowered, is_rewritable
 from ..device import parse
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
-DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM 0.27 spells it
+DEPENDENT = "tirx.use_programtic_dependent_launch"  # TVM 0.27's spelling
 
 
 @tvm.transform.module_pass(opt_level=0, name="LaunchEarly")

@@ -1,4 +1,4 @@
-"""Extents between their two spellings: TIR expressions, and strings over dimension names."""
+"""Convert extents between TIR expressions and strings over dimension names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def to_tir(extent: int | str, values: Mapping[str, Any]) -> Any:
 
 
 def from_tir(extent: Any) -> int | str:
-    """Spell an extent over the names of its variables, in Python's syntax: ``batch*4``."""
+    """Write an extent over the names of its variables, in Python's syntax: ``batch*4``."""
     text, _ = _spell(extent)
     return text if not text.isdigit() else int(text)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 op = relax.op

@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...core.weight_names import derived
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, rewrite
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 _BINARY = {

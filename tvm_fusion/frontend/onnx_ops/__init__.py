@@ -5,9 +5,10 @@ A module a family; importing it registers its converters.
 
 from ..registry import Unsupported
 from . import (  # noqa: F401  # for their registrations
-    blocks,
     constants,
     convolution,
+    depth_to_space,
+    detection,
     elementwise,
     indexing,
     microsoft,
@@ -15,7 +16,6 @@ from . import (  # noqa: F401  # for their registrations
     pooling,
     ranges,
     reductions,
-    regions,
     resize,
     sequences,
     shapes,

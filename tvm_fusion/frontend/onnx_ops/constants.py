@@ -1,4 +1,4 @@
-"""Constants in all spellings, and identity matrices."""
+"""Constants in all forms, and identity matrices."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from ..dtypes import accumulation_dtype
 from ..registry import Unsupported
 from ..spatial import AVG_POOL, MAX_POOL
+from ..tensor_types import accumulation_dtype
 from .node import Node
 from .registry import register
 

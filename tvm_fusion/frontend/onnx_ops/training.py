@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax
 
-from ..dtypes import accumulation_dtype
 from ..registry import Unsupported
+from ..tensor_types import accumulation_dtype
 from .node import Node
 from .registry import register
 

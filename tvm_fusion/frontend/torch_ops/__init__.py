@@ -6,16 +6,16 @@ A module a family; importing it registers its converters.
 from ..registry import Unsupported
 from . import (  # noqa: F401  # for their registrations
     activations,
-    compositions,
     creation,
+    decompositions,
     elementwise,
-    lookups,
+    indexing,
+    matmul,
     norms,
-    products,
+    pooling,
     reductions,
     shapes,
     values,
-    windows,
 )
 from .call import Call
 from .importer import Importer, operator_name, reason_of

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dtypes import accumulation_dtype, dtype_of
 from ..registry import Unsupported
+from ..tensor_types import accumulation_dtype, dtype_of
 from .call import Call, static
 from .registry import register
 

@@ -17,8 +17,8 @@ from ...program.stage import Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..register_tile import VectorUnit
-from ..rows.cpu import lanes_are_rows
-from ..rows.stages import read_stages
+from ..rows.passes import lanes_are_rows
+from ..rows.row_program import row_program
 from .blocking import norm_blocking
 from .gemm_cpu import gemm_cpu
 from .gemm_view import GemmView, gemm_view
@@ -115,7 +115,7 @@ def _analysed(group: Group) -> _Analysed | Refusal:
     constants = constants_of(group) - set(prologue.rows.inputs)
     if not view.m_axes and packable(contraction, view, constants) is None:
         return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
-    if lanes_are_rows(read_stages(prologue.rows.prim_func(), prologue.rows.rows)):
+    if lanes_are_rows(row_program(prologue.rows)):
         return Refusal("rows_across", "Rows are not contiguous in memory.")
     return _Analysed(program, prologue, contraction, view, stages, constants)
 

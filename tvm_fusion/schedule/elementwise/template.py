@@ -13,14 +13,14 @@ from ..estimate import flops, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..strides import apart
 from .cpu import elementwise_cpu
-from .domain import in_registers
 from .gpu import THREADS, elementwise_gpu
+from .iteration_space import in_registers
 
 TASK = 4096  # elements of one CPU task, roughly
 
 
 class Elementwise(Template):
-    """Any maps in one launch: broadcasts, transposes, gathers, pieces of others, several outputs.
+    """Any maps in one launch: broadcasts, transposes, gathers, slices, several outputs.
 
     Outputs over equal extents share a loop nest; others get their own range of blocks (GPU) or of
     the parallel loop's tasks (CPU).
@@ -64,6 +64,6 @@ class Elementwise(Template):
 
 
 def _apart(stage: Stage) -> int:
-    """Operations that gathers and scatters are worth: vectors run along the last axis."""
+    """Count the operations that gathers and scatters cost: vectors run along the last axis."""
     wide = [axis for axis in stage.axes if constant(axis.extent) != 1]
     return apart(stage, wide[-1:])

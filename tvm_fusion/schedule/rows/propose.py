@@ -1,8 +1,8 @@
-"""What rows propose: reductions over the same rows, with all that lies between and before them.
+"""Proposals of row programs: reductions over the same rows, with what lies between them.
 
 The mapping table keeps two Many-to-Many operators apart, and a One-to-Many operator apart from the
-reduction that it feeds. Over the same rows both are one kernel: softmax and norms written out, an
-embedding under its norm, a broadcast mask under softmax.
+reduction that it feeds. Over the same rows both are one kernel: softmax and norms as primitive
+operators, an embedding lookup before its norm, a broadcast mask before softmax.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def row_proposals(
     ]
     known = set(reductions)
     spans = [span for op in reductions for span in _spans(graph, op, known)]
-    sets: list[frozenset[Operator]] = [*spans, *_united(spans)]
+    sets: list[frozenset[Operator]] = [*spans, *_joined(spans)]
     sets.extend(frozenset([op]) for op in reductions)
     for operators in dict.fromkeys(sets):
         if len(operators) > 1:
             yield in_order(operators)
-        extended = _with_spreading_producers(graph, operators)
+        extended = _with_broadcasts(graph, operators)
         if extended != operators:
             yield in_order(extended)
 
@@ -52,7 +52,7 @@ def row_proposals(
 def _spans(
     graph: Graph, first: Operator, reductions: set[Operator]
 ) -> Iterator[frozenset[Operator]]:
-    """Yield, per reduction that a reduction reaches, all operators on the ways there."""
+    """Yield, for each reduction that a reduction reaches, all operators on the paths there."""
     below: dict[Operator, None] = {}
     frontier = [first]
     ends = []
@@ -70,18 +70,18 @@ def _spans(
         yield frozenset([first, *reached([last], graph.predecessors, below)])
 
 
-def _united(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
-    """Join spans that share operators: a written-out norm may have three reductions."""
-    united: list[frozenset[Operator]] = []
+def _joined(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
+    """Join spans that share operators: a norm of primitive operators may have three reductions."""
+    joined: list[frozenset[Operator]] = []
     for span in spans:
-        touching = [u for u in united if u & span]
-        united = [u for u in united if not u & span]
-        united.append(span.union(*touching))
-    return united
+        touching = [u for u in joined if u & span]
+        joined = [u for u in joined if not u & span]
+        joined.append(span.union(*touching))
+    return joined
 
 
-def _with_spreading_producers(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:
-    """Add light producers that nothing else reads, up to the last One-to-Many one of each way."""
+def _with_broadcasts(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:
+    """Add light producers that nothing else reads, up to the last One-to-Many one of a path."""
     inside = dict.fromkeys(in_order(operators))
     candidates: dict[Operator, None] = {}
     changed = True
@@ -95,9 +95,9 @@ def _with_spreading_producers(graph: Graph, operators: frozenset[Operator]) -> f
             if not leaves and all(r in inside or r in candidates for r in readers):
                 candidates[op] = None
                 changed = True
-    spreading = [op for op in candidates if op.type is MappingType.ONE_TO_MANY]
-    added: set[Operator] = set(spreading)
-    for op in spreading:
+    broadcasts = [op for op in candidates if op.type is MappingType.ONE_TO_MANY]
+    added: set[Operator] = set(broadcasts)
+    for op in broadcasts:
         frontier = [op]
         while frontier:
             for reader in graph.successors(frontier.pop()):

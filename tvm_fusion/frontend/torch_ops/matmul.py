@@ -7,7 +7,6 @@ from typing import Any
 
 from tvm import relax
 
-from ..dtypes import accumulation_dtype, dtype_of, is_float
 from ..registry import Unsupported
 from ..spatial import (
     CONV,
@@ -17,6 +16,7 @@ from ..spatial import (
     TRANSPOSED_KERNEL_LAYOUT,
     per_axis,
 )
+from ..tensor_types import accumulation_dtype, dtype_of, is_float
 from .call import Call
 from .registry import register
 
@@ -28,6 +28,12 @@ def matmul(call: Call) -> Any:
     """Multiply matrices."""
     first, second = [a.name for a in call.node.target._schema.arguments][:2]
     return product(call, call.tensor(first), call.tensor(second), call.dtype)
+
+
+@register("einsum")
+def einsum(call: Call) -> Any:
+    """Convert torch.einsum."""
+    return op.einsum(call["tensors"], call["equation"])
 
 
 def product(call: Call, x: Any, y: Any, dtype: str) -> Any:
@@ -139,7 +145,7 @@ def _transposed(
     options: dict[str, list[int]],
     output_padding: list[int],
 ) -> Any:
-    """Spell a transposed convolution as a convolution of the argument spread out by its strides."""
+    """Write a transposed convolution as a convolution of the argument spread out by its strides."""
     shape = [*call.meta("input").shape]
     kernel = [*call.meta("weight").shape]
     if not all(isinstance(e, int) for e in (*shape[1:], *kernel)):

@@ -1,4 +1,4 @@
-"""What the threads of a block read of a tile into shared memory: see :mod:`.tiles_gpu`."""
+"""The load half of the shared-memory transpose: see :mod:`.transpose_config`."""
 
 from __future__ import annotations
 
@@ -20,65 +20,72 @@ from ...core.loops import (
     when,
 )
 from ..address import offset
-from .alignment import WORD, Aligned, aligned_width
-from .reads import bytes_of
-from .tiles_gpu import THREADS, Spot, Tiles
+from .alignment import WORD, AlignedVector, aligned_width
+from .guarded_loads import bytes_of
+from .transpose_config import THREADS, TilePosition, TransposeConfig
 
 
-def read_tiles(cut: Tiles, shared: Sequence[ir.Var], number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
-    """Read a thread's part of the tiles into registers, and write it into shared memory.
+def load_tiles(
+    config: TransposeConfig, shared: Sequence[ir.Var], number: ir.Expr, thread: ir.Expr
+) -> tirx.Stmt:
+    """Load a thread's part of the tiles into registers, and store it in shared memory.
 
     Parameters
     ----------
-    cut : Tiles
-        How the domain is cut.
+    config : TransposeConfig
+        The tiles.
     shared : sequence of Var
         The tiles.
     number, thread : PrimExpr
         Of the block, and of the thread.
     """
-    spot = cut.spot(number, thread)
-    parts = [_Part(cut, i, spot) for i in range(len(cut.transposed))]
+    position = config.position(number, thread)
+    parts = [_TileLoad(config, i, position) for i in range(len(config.transposed))]
     loads = [part.fetch() for part in parts]
     stores = [part.keep(tile) for part, tile in zip(parts, shared, strict=True)]
     registers = [register for part in parts for register in part.registers]
     return block("read_tile", sequence([*loads, *stores]), registers)
 
 
-class _Part:
-    """What one thread reads of a tile: a few vectors along its rows."""
+class _TileLoad:
+    """What one thread loads of a tile: a few vectors along its rows."""
 
-    def __init__(self, cut: Tiles, number: int, spot: Spot) -> None:
-        read = cut.transposed[number]
+    def __init__(self, config: TransposeConfig, number: int, position: TilePosition) -> None:
+        read = config.transposed[number]
         found = read.element
-        self._cut, self._found, self._spot, self._condition = cut, found, spot, read.condition
-        self._pitch, self._overlap = cut.pitch(number), cut.overlaps[number]
+        self._config, self._found, self._position, self._condition = (
+            config,
+            found,
+            position,
+            read.condition,
+        )
+        self._pitch, self._overlap = config.pitch(number), config.overlaps[number]
         place = offset(found.source, found.indices)
         self._width = self._overlap or 1
         if read.condition is None and not self._overlap:
-            self._width = aligned_width(cut.domain, place, cut.sides[0], bytes_of(found))
-        self._per_row = (cut.rows + self._overlap) // self._width
-        self._vectors = cut.depth * self._per_row
+            self._width = aligned_width(config.space, place, config.sides[0], bytes_of(found))
+        self._per_row = (config.rows + self._overlap) // self._width
+        self._vectors = config.depth * self._per_row
         self._steps = -(-self._vectors // THREADS)
         size = self._steps * self._width
         self.register = local(f"{found.source.name}_part", [size], str(found.ty.dtype))
-        self._vector = Aligned.of(found.source, self._width)
+        self._vector = AlignedVector.of(found.source, self._width)
 
     @property
     def registers(self) -> list[ir.Var]:
-        """What it keeps, and where a vector begins."""
+        """The loaded elements, and the number of an aligned vector."""
         return [self.register, self._vector.number] if self._overlap else [self.register]
 
     def _place(self, step: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-        """Row and column of the tile, of a vector's first element."""
-        column, vector = coordinates(self._item(step), (self._cut.depth, self._per_row))
+        """Give row and column in the tile of a vector's first element."""
+        column, vector = coordinates(self._item(step), (self._config.depth, self._per_row))
         return vector * self._width, column
 
     def _item(self, step: ir.Expr) -> ir.Expr:
-        return step * THREADS + self._spot.thread
+        return step * THREADS + self._position.thread
 
     def _each(self, vector: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Run through a thread's vectors."""
+        """Run over a thread's vectors."""
 
         def existing(step: ir.Expr) -> tirx.Stmt:
             body = vector(step)
@@ -88,39 +95,39 @@ class _Part:
         return unrolled("step", self._steps, existing)
 
     def fetch(self) -> tirx.Stmt:
-        """Read all vectors."""
-        cut, spot = self._cut, self._spot
+        """Load all vectors."""
+        config, position = self._config, self._position
         copy = self._aligned if self._overlap else self._own
 
         def vector(step: ir.Expr) -> tirx.Stmt:
             row, column = self._place(step)
-            row, column = spot.row + row, spot.column - cut.shift + column
-            copied = cut.inside_column(column, copy(step, row, column))
-            return cut.inside_row(row - self._overlap, copied)
+            row, column = position.row + row, position.column - config.shift + column
+            copied = config.inside_column(column, copy(step, row, column))
+            return config.inside_row(row - self._overlap, copied)
 
         return self._each(vector)
 
     def _own(self, step: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
-        """Read a vector of a line."""
-        cut, spot = self._cut, self._spot
+        """Load a vector of a line."""
+        config, position = self._config, self._position
 
         def one(lane: ir.Expr) -> tirx.Stmt:
-            value = substitute(self._found, cut.place(spot.rest, row + lane, column))
+            value = substitute(self._found, config.place(position.rest, row + lane, column))
             return tirx.BufferStore(self.register, value, [step * self._width + lane])
 
         copied = loop("lane", self._width, one, tirx.ForKind.VECTORIZED)
         if self._condition is None:
             return copied
-        return when(substitute(self._condition, cut.place(spot.rest, row, column)), copied)
+        return when(substitute(self._condition, config.place(position.rest, row, column)), copied)
 
     def _aligned(self, step: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
-        """Read the last aligned vector of the source that begins before a place in a line.
+        """Load the last aligned vector of the source that begins before a place in a line.
 
-        The source's last elements are read one by one, where they are no whole vector.
+        The source's last elements are loaded one by one, where they are no whole vector.
         """
         source, aligned = self._found.source, self._vector
         place = offset(source, self._found.indices)
-        place = substitute(place, self._cut.place(self._spot.rest, row, column))
+        place = substitute(place, self._config.place(self._position.rest, row, column))
         size = product(list(source.ty.shape))
 
         def one(lane: ir.Expr) -> tirx.Stmt:
@@ -134,10 +141,12 @@ class _Part:
         if (constant(size) or 1) % self._width:
             single = unrolled("lane", self._width, existing)
             copied = tirx.IfThenElse(aligned.first + self._width <= size, copied, single)
+        else:  # the last line may end with the source's last whole vector
+            copied = when(aligned.first < size, copied)
         return sequence([aligned.find(place), copied])
 
     def keep(self, tile: ir.Var) -> tirx.Stmt:
-        """Write them into shared memory, word by word: rows do not begin where vectors may."""
+        """Store them in shared memory, word by word: its rows are not aligned to vectors."""
         lanes = min(self._width, WORD // bytes_of(self._found))
 
         def vector(step: ir.Expr) -> tirx.Stmt:

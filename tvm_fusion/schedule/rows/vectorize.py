@@ -1,4 +1,4 @@
-"""How the threads of a GPU take the elements of a row: in which order, how many side by side."""
+"""Vectorization of a row on a GPU: the order of its axes, and the width of loads and stores."""
 
 from __future__ import annotations
 
@@ -8,103 +8,106 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...core.expressions import call_name
-from ..expressions import contains, loads_of, row_major_offset, substitute, variables_of
+from ...core.expressions import call_name, loads, variables
+from ...program.stage import Axis
+from ..expressions import contains, row_major_offset, substitute
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
-from .covering import Access, Origin, cover
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
-from .stages import Axis, RowStages, Stage
+from .row_program import RowProgram, RowStage
+from .unaligned import RowOrigin, VectorAccess, find_origin
 
 # Times less than 16 bytes at once, from which on vectors with masked ends are faster: two bytes.
-NARROW = 8
+MIN_NARROWING = 8
 
 
 @dataclass(frozen=True)
-class Order:
-    """How threads walk some axes.
+class Vectorization:
+    """How the threads of a row run over some axes.
 
     Attributes
     ----------
     axes : tuple of int
         A permutation; neighbouring elements differ in the last axis.
     width : int
-        Elements that a thread takes side by side; 1 where vectors do not fit.
-    whole : int
-        Elements of 16 bytes, had they the right place.
-    is_ahead : bool
-        Whether a thread may read elements before it uses the first: their number is known, and
-        nothing says that some do not exist.
-    origin : Origin or None
-        Where rows begin in memory, if that is not at whole vectors.
+        Contiguous elements of a vector; 1 where accesses are not aligned vectors.
+    full_width : int
+        Elements of 16 bytes.
+    is_unconditional : bool
+        Whether a thread may load elements before it uses the first: their number is known, and
+        no condition guards them.
+    origin : RowOrigin or None
+        Where rows begin in memory, if they are not aligned to vectors.
     """
 
     axes: tuple[int, ...]
     width: int = 1
-    whole: int = 1
-    is_ahead: bool = False
-    origin: Origin | None = None
+    full_width: int = 1
+    is_unconditional: bool = False
+    origin: RowOrigin | None = None
 
     @property
-    def parts(self) -> int:
+    def accesses(self) -> int:
         """Accesses that move 16 bytes."""
-        return self.whole // self.width
+        return self.full_width // self.width
 
-    def vectors(self, size: int) -> int:
-        """Vectors of so many elements, at most."""
+    def count(self, size: int) -> int:
+        """Count the vectors of a row of ``size`` elements, at most."""
         before = 0 if self.origin is None else self.width - 1
         return -(-(before + size) // self.width)
 
 
-def order_of(program: RowStages, axes: Sequence[Axis]) -> Order:
-    """Choose the order and the width in which threads take elements of some axes.
+def vectorize(program: RowProgram, axes: Sequence[Axis]) -> Vectorization:
+    """Choose the order of some axes, and the width of vectors along the last one.
 
-    Whatever moves along the innermost axis must move by one element, and start at a multiple of the
-    vector. A vector has 16 bytes of the widest type that does and that each row has its own of.
-    Where rows of half types begin anywhere, those of memory cover them.
+    Every access that moves along the innermost axis must be contiguous and aligned. A vector has 16
+    bytes of the widest type that does and that each row has elements of its own of. Unaligned rows
+    of half types are loaded in aligned vectors, masked at both ends.
 
     Parameters
     ----------
-    program : RowStages
-        All stages: those over axes of the same extents go the same way, so that each thread finds
-        again what it has kept.
+    program : RowProgram
+        All stages: those over axes of the same extents are vectorized alike, so that each thread
+        finds the elements that it keeps in registers.
     axes : sequence of Axis
-        Of a walk, or of the results of a row.
+        Of a pass, or of the results of a row.
     """
     alike = [
         (stage, own)
         for stage in program.stages
-        for own in [stage.inner if stage.inner and stage.reduce else stage.domain]
+        for own in [stage.inner if stage.inner and stage.reduce else stage.loop_axes]
         if equal_axes(own, axes)
     ]
     order, fused = vector_axes([stage for stage, _ in alike], [own for _, own in alike])
     ordered = [(stage, [own[i] for i in order]) for stage, own in alike]
     if not axes or any(axis.size is None for axis in axes):
-        return Order(tuple(order))
-    if any((stage.inner and stage.reduce) or _is_choosy(stage, own[-1]) for stage, own in ordered):
-        return Order(tuple(order))
+        return Vectorization(tuple(order))
+    if any(
+        (stage.inner and stage.reduce) or _is_conditional(stage, own[-1]) for stage, own in ordered
+    ):
+        return Vectorization(tuple(order))
     width, whole = _widths(program, ordered, fused)
-    if len(axes) == 1 and width * NARROW <= whole:
-        walks = [(stage, own[0]) for stage, own in ordered]
+    if len(axes) == 1 and width * MIN_NARROWING <= whole:
+        loops = [(stage, own[0]) for stage, own in ordered]
         accesses = [
-            Access(stage, axis, *found)
-            for stage, axis in walks
+            VectorAccess(stage, axis, *found)
+            for stage, axis in loops
             for found in _accesses(program, stage, [axis])
         ]
-        covered = cover(walks, accesses, whole)
-        if covered is not None:
-            width, origin = covered
-            return Order(tuple(order), width, whole, True, origin)
-    return Order(tuple(order), width, whole, is_ahead=True)
+        unaligned = find_origin(loops, accesses, whole)
+        if unaligned is not None:
+            width, origin = unaligned
+            return Vectorization(tuple(order), width, whole, True, origin)
+    return Vectorization(tuple(order), width, whole, is_unconditional=True)
 
 
-def lanes_at_once(dtype: str, width: int) -> int:
-    """How many of a vector's elements one access moves."""
+def lanes_per_access(dtype: str, width: int) -> int:
+    """Count the elements of a vector that one access moves."""
     return min(width, VECTOR_BYTES // DataType(dtype).itemsize) if dtype in VECTOR_TYPES else 1
 
 
-def is_vector(program: RowStages, load: ir.TensorLoad, axis: Axis) -> bool:
-    """Whether a load of an input is read in vectors along an axis that has a width."""
+def is_vector(program: RowProgram, load: ir.TensorLoad, axis: Axis) -> bool:
+    """Whether a load of an input is vectorized along an axis."""
     return (
         not program.is_internal(load.source)
         and str(load.source.dtype) in VECTOR_TYPES
@@ -113,27 +116,27 @@ def is_vector(program: RowStages, load: ir.TensorLoad, axis: Axis) -> bool:
 
 
 def is_streamed(load: ir.TensorLoad, rows: Sequence[Axis]) -> bool:
-    """Whether each row has elements of its own there, which no other brings near."""
+    """Whether each row loads elements of its own, which no other row brings into a cache."""
     return not rows or _mentions(load.indices, rows)
 
 
-def streams_of(program: RowStages, axes: Sequence[Axis]) -> int:
-    """Count the inputs of which each row reads elements of its own along some axes."""
+def streams_of(program: RowProgram, axes: Sequence[Axis]) -> int:
+    """Count the inputs of which each row loads elements of its own along some axes."""
     found: list[ir.Var] = []
     for stage in program.stages:
-        if not axes or not equal_axes(stage.domain, axes):
+        if not axes or not equal_axes(stage.loop_axes, axes):
             continue
         for load in stage.loads:
-            is_one = is_vector(program, load, stage.domain[-1]) and is_streamed(load, stage.rows)
+            is_one = is_vector(program, load, stage.loop_axes[-1]) and is_streamed(load, stage.rows)
             if is_one and not contains(found, load.source):
                 found.append(load.source)
     return len(found)
 
 
 def _widths(
-    program: RowStages, alike: Sequence[tuple[Stage, Sequence[Axis]]], fused: int
+    program: RowProgram, alike: Sequence[tuple[RowStage, Sequence[Axis]]], fused: int
 ) -> tuple[int, int]:
-    """Find how many elements go at once, and how many 16 bytes are."""
+    """Find the elements of a vector, and those of 16 bytes."""
     accesses = [(*found, own) for stage, own in alike for found in _accesses(program, stage, own)]
     streams = [
         DataType(str(buffer.dtype)).itemsize for buffer, _, streamed, _ in accesses if streamed
@@ -149,9 +152,9 @@ def _widths(
 
 
 def _accesses(
-    program: RowStages, stage: Stage, axes: Sequence[Axis]
+    program: RowProgram, stage: RowStage, axes: Sequence[Axis]
 ) -> list[tuple[ir.Var, Sequence[ir.Expr], bool]]:
-    """List what is read and written in vectors, and whether each row has its own of it."""
+    """List the vectorized accesses, and whether each row has its own of them."""
     found = [
         (load.source, load.indices, is_streamed(load, stage.rows))
         for load in stage.loads
@@ -169,22 +172,22 @@ def _accesses(
 def _fits(
     buffer: ir.Var, where: Sequence[ir.Expr], axes: Sequence[Axis], fused: int, width: int
 ) -> bool:
-    """Whether all vectors along the last axis lie side by side and are aligned."""
+    """Whether all vectors along the last axis are contiguous and aligned."""
     last = axes[-1]
     size = last.size or 0
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = sym.Analyzer()
     analyzer.bind(lane, ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", width)))
     position = row_major_offset(buffer, where)
-    # A vector that goes on in the next line of fused axes starts somewhere in its line, but all of
+    # A vector that continues in the next line of fused axes starts anywhere in its line, but all of
     # them at a multiple of the vector.
     start = vector * width if size % width == 0 else tirx.IntImm("int64", 0)
     outer = [] if size % width == 0 else [(axis.var, start) for axis in axes[-fused:-1]]
     moved = _substituted(position, [*outer, (last.var, start + lane)])
     base = analyzer.simplify(moved - lane)
-    if contains(variables_of(base), lane):
+    if lane in variables(base):
         return False
-    at_once = lanes_at_once(str(buffer.dtype), width)
+    at_once = lanes_per_access(str(buffer.dtype), width)
     rest = analyzer.simplify(tirx.floormod(base, tirx.IntImm("int64", at_once)))
     return isinstance(rest, tirx.IntImm) and int(rest) == 0
 
@@ -197,8 +200,8 @@ def _substituted(expr: ir.Expr, pairs: Sequence[tuple[ir.Var, ir.Expr]]) -> ir.E
     return substitute(expr, typed)
 
 
-def _is_choosy(stage: Stage, axis: Axis) -> bool:
-    """Whether elements along an axis are read only where a condition holds."""
+def _is_conditional(stage: RowStage, axis: Axis) -> bool:
+    """Whether elements along an axis are loaded only where a condition holds."""
     calls: list[ir.Call] = []
     for value in stage.values:
         tvm_ffi.structural_walk(value, (ir.Call, calls.append))
@@ -207,10 +210,10 @@ def _is_choosy(stage: Stage, axis: Axis) -> bool:
         for call in calls
         if call_name(call) == "if_then_else"
         for branch in call.args[1:]
-        for load in loads_of(branch)
+        for load in loads(branch)
     )
 
 
 def _mentions(indices: Sequence[ir.Expr], axes: Sequence[Axis]) -> bool:
-    used = [v for index in indices for v in variables_of(index)]
+    used = [v for index in indices for v in variables(index)]
     return any(contains(used, axis.var) for axis in axes)

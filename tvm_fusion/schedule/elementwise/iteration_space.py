@@ -1,4 +1,4 @@
-"""Outputs that are computed together: one iteration space in the order of memory."""
+"""Iteration spaces: outputs over equal axes share a loop nest, in the order of memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...program.program import Program
 from ...program.stage import Axis, Stage
 from ..address import conditional_loads, offset, stride, without_loads
 
-TILED_STRIDE = 16  # elements: reads further apart than a cache line waste most of it
-_NOTHING: Mapping[ir.Var, ir.Var] = MappingProxyType({})
+TILED_STRIDE = 16  # elements: loads with a longer stride use a fraction of a cache line
+_NO_FILES: Mapping[ir.Var, ir.Var] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Store:
     value: ir.Expr
 
     def moved(self, places: Mapping[ir.Var, ir.Expr]) -> Store:
-        """Put expressions in place of axes."""
+        """Substitute expressions for axes."""
         where = tuple(substitute(i, places) for i in self.indices)
         return Store(self.buffer, where, substitute(self.value, places))
 
     def at(
         self,
         places: Mapping[ir.Var, ir.Expr],
-        files: Mapping[ir.Var, ir.Var] = _NOTHING,
+        files: Mapping[ir.Var, ir.Var] = _NO_FILES,
         lane: ir.Expr | None = None,
     ) -> tirx.BufferStore:
         """Write the statement for one point.
@@ -43,11 +43,11 @@ class Store:
         Parameters
         ----------
         places : Mapping of Var to PrimExpr
-            Where each axis is.
+            Position along each axis.
         files : Mapping of Var to Var
-            Registers, one element per lane, in place of buffers.
+            Registers, one element for each lane, instead of buffers.
         lane : PrimExpr, optional
-            Which of their elements; the first when omitted.
+            Element of the registers; the first when omitted.
         """
         slot = [index(0) if lane is None else lane]
 
@@ -62,17 +62,17 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Domain:
+class IterationSpace:
     """Stores over the same axes; along the last axis the first output is contiguous.
 
     Attributes
     ----------
     axes : tuple of Axis
-        None has extent 1; none can be merged with its neighbour.
+        None has extent 1; no two neighbours are contiguous as one.
     stores : tuple of Store
         In order.
     registers : frozenset of Var
-        Stored buffers that are read at the same point only, so that they need no memory.
+        Stored buffers that are read at the same point only, so they live in registers.
     """
 
     axes: tuple[Axis, ...]
@@ -85,7 +85,7 @@ class Domain:
         return tuple(s for s in self.stores if s.buffer not in self.registers)
 
     def files(self, lanes: int) -> dict[ir.Var, ir.Var]:
-        """Declare registers for some lanes."""
+        """Declare the registers of some lanes."""
         kept = [s.buffer for s in self.stores if s.buffer in self.registers]
         return {b: local(f"{b.name}_register", [lanes], str(b.ty.dtype)) for b in kept}
 
@@ -108,24 +108,24 @@ class Domain:
 
     @property
     def loads(self) -> list[ir.TensorLoad]:
-        """Every load from memory, those in indices of other loads included."""
+        """List every load from memory, those in indices of other loads included."""
         exprs = [e for s in self.stores for e in (s.value, *s.indices)]
         found = [x for e in exprs for x in loads(e)]
         return [x for x in found if x.source not in self.registers]
 
     @property
     def has_conditional_loads(self) -> bool:
-        """Whether some element is read only where a condition holds (padding, concatenation)."""
+        """Whether some element is loaded under a condition (padding, concatenation)."""
         return any(conditional_loads(store.value) for store in self.stores)
 
     def steps(self, axis: ir.Var) -> list[ir.Expr | None]:
-        """Distance between neighbours along an axis in memory, for every access."""
+        """Give the stride along an axis of every access."""
         places = [offset(s.buffer, s.indices) for s in self.outputs]
         places += [offset(x.source, x.indices) for x in self.loads]
         return [stride(p, axis, self.variables) for p in places]
 
     def transposed_axis(self) -> int | None:
-        """Return the axis along which a load is contiguous that strides along the last axis."""
+        """Return the axis along which a load is contiguous that is strided along the last axis."""
         if len(self.axes) < 2:
             return None
         last = self.variables[-1]
@@ -141,7 +141,7 @@ class Domain:
 
 
 def in_registers(program: Program) -> frozenset[ir.Var]:
-    """List the internal maps that are read only by maps at the point where they are computed."""
+    """List the internal maps that are read only at the point where they are computed."""
     kept: set[ir.Var] = set()
     internal = set(program.internal)
     for number in range(len(program.stages) - 1, -1, -1):
@@ -160,14 +160,18 @@ def in_registers(program: Program) -> frozenset[ir.Var]:
 
 
 def _reads_in_step(reader: Stage, stage: Stage) -> bool:
-    """Whether a map reads another one's result at its own point, axis by axis."""
+    """Whether a map reads another one's result at its own point."""
     own, other = ([a for a in s.axes if constant(a.extent) != 1] for s in (reader, stage))
     if not reader.is_map or not _same_extents(own, other):
         return False
     names = {b.var: a.var for a, b in zip(own, other, strict=True)}
     where = [substitute(i, names) for i in stage.indices[0]]
-    reads = [x for v in reader.values for x in loads(v) if x.source.same_as(stage.targets[0])]
-    return all(tvm_ffi.structural_equal(list(x.indices), where, map_free_vars=False) for x in reads)
+    guarded_loads = [
+        x for v in reader.values for x in loads(v) if x.source.same_as(stage.targets[0])
+    ]
+    return all(
+        tvm_ffi.structural_equal(list(x.indices), where, map_free_vars=False) for x in guarded_loads
+    )
 
 
 def _same_extents(first: Sequence[Axis], second: Sequence[Axis]) -> bool:
@@ -177,8 +181,10 @@ def _same_extents(first: Sequence[Axis], second: Sequence[Axis]) -> bool:
     )
 
 
-def domains(stages: Sequence[Stage], registers: frozenset[ir.Var] = frozenset()) -> list[Domain]:
-    """Group maps by their iteration spaces, and bring each space into the order of memory."""
+def iteration_spaces(
+    stages: Sequence[Stage], registers: frozenset[ir.Var] = frozenset()
+) -> list[IterationSpace]:
+    """Group maps by their axes, and order each space by memory."""
     spaces: list[tuple[list[Axis], list[Store]]] = []
     for stage in stages:
         axes = [a for a in stage.axes if constant(a.extent) != 1]
@@ -191,47 +197,47 @@ def domains(stages: Sequence[Stage], registers: frozenset[ir.Var] = frozenset())
         places = {**units, **{a.var: b.var for a, b in zip(axes, known, strict=True)}}
         written = zip(stage.targets, stage.indices, stage.values, strict=True)
         stores.extend(Store(*one).moved(places) for one in written)
-    return [_merged(_ordered(Domain(tuple(a), tuple(s), registers))) for a, s in spaces]
+    return [_merged(_ordered(IterationSpace(tuple(a), tuple(s), registers))) for a, s in spaces]
 
 
-def _ordered(domain: Domain) -> Domain:
-    """Sort the axes by how far they move the first store, nearest last."""
-    first = domain.outputs[0]
+def _ordered(space: IterationSpace) -> IterationSpace:
+    """Sort the axes by the stride of the first store, smallest last."""
+    first = space.outputs[0]
     place = offset(first.buffer, first.indices)
-    steps = [stride(place, v, domain.variables) for v in domain.variables]
+    steps = [stride(place, v, space.variables) for v in space.variables]
     sizes = [None if s is None else constant(s) for s in steps]
     if any(s is None for s in sizes):
-        return domain
+        return space
     order = sorted(range(len(sizes)), key=lambda i: -abs(sizes[i] or 0))
-    return replace(domain, axes=tuple(domain.axes[i] for i in order))
+    return replace(space, axes=tuple(space.axes[i] for i in order))
 
 
-def _merged(domain: Domain) -> Domain:
-    """Make one axis of two wherever all accesses walk them as one."""
-    number = len(domain.axes) - 2
+def _merged(space: IterationSpace) -> IterationSpace:
+    """Fuse axes that are contiguous as one in all accesses."""
+    number = len(space.axes) - 2
     while number >= 0:
-        outer, inner = domain.axes[number : number + 2]
-        if _walk_as_one(domain, outer, inner):
+        outer, inner = space.axes[number : number + 2]
+        if _is_contiguous_as_one(space, outer, inner):
             both = Axis(
                 tirx.Var(f"{outer.var.name}_{inner.var.name}", "int64"),
                 product([outer.extent, inner.extent]),
             )
             split = coordinates(both.var, (outer.extent, inner.extent))
             places = dict(zip((outer.var, inner.var), split, strict=True))
-            axes = (*domain.axes[:number], both, *domain.axes[number + 2 :])
-            stores = tuple(s.moved(places) for s in domain.stores)
-            domain = replace(domain, axes=axes, stores=stores)
+            axes = (*space.axes[:number], both, *space.axes[number + 2 :])
+            stores = tuple(s.moved(places) for s in space.stores)
+            space = replace(space, axes=axes, stores=stores)
         number -= 1
-    return domain
+    return space
 
 
-def _walk_as_one(domain: Domain, outer: Axis, inner: Axis) -> bool:
-    loose = [without_loads(s.value) for s in domain.stores]
+def _is_contiguous_as_one(space: IterationSpace, outer: Axis, inner: Axis) -> bool:
+    loose = [without_loads(s.value) for s in space.stores]
     used = {v for e in loose for v in tirx.analysis.undefined_vars(e)}
     if outer.var in used or inner.var in used:
         return False
     analyzer = sym.Analyzer()
-    pairs = zip(domain.steps(outer.var), domain.steps(inner.var), strict=True)
+    pairs = zip(space.steps(outer.var), space.steps(inner.var), strict=True)
     return all(
         a is not None and b is not None and analyzer.can_prove_equal(a, b * index(inner.extent))
         for a, b in pairs

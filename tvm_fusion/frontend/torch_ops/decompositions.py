@@ -1,4 +1,4 @@
-"""Operators that torch does not decompose, or into primitives only: spelled out in others."""
+"""Operators that torch does not decompose, or into primitives only: written as others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dtypes import accumulation_dtype, dtype_of, is_float
 from ..registry import Unsupported
+from ..tensor_types import accumulation_dtype, dtype_of, is_float
 from .call import Call, static
 from .elementwise import operands
 from .registry import register

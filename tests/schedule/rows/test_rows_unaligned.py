@@ -1,4 +1,4 @@
-"""Rows that begin anywhere: vectors of memory cover them, and nothing outside is touched."""
+"""Unaligned rows: aligned vectors with masked ends, and no access outside of a buffer."""
 
 import re
 import shutil
@@ -12,21 +12,21 @@ from test_rows_gpu import cuda_source, scheduled
 from test_rows_vectors import NORMS, TOLERANCE, widths
 from tvm import te, tirx
 
-from tvm_fusion.schedule.rows.covering_walk import CoveringWalk
-from tvm_fusion.schedule.rows.vector_walk import VectorWalk
+from tvm_fusion.schedule.rows.unaligned_loop import UnalignedLoop
+from tvm_fusion.schedule.rows.vector_loop import VectorLoop
 
 HALVES = ("float16", "bfloat16")
-COVERING = {"softmax": 8, "layer norm": 2, "RMS norm": 2}  # rows of norms share a scale
+WIDTHS = {"softmax": 8, "layer norm": 2, "RMS norm": 2}  # rows of norms share a scale
 HALF = TOLERANCE["float16"]
 
 
 @pytest.mark.parametrize("n", [17, 127, 129, 1001, 4083, 9707])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", NORMS)
-def test_vectors_cover_rows(case, dtype, n):
+def test_aligned_vectors_cover_rows(case, dtype, n):
     example = NORMS[case](5, n, dtype)
     func = scheduled(example)
-    assert widths(func) == [COVERING[case]]
+    assert widths(func) == [WIDTHS[case]]
     check(example, func, tolerance=TOLERANCE[dtype])
 
 
@@ -72,8 +72,8 @@ def test_nothing_outside_rows_of_any_length_is_touched(case, dtype, n):
 
 
 @pytest.mark.parametrize("method", ["_copy", "_write"])
-def test_what_is_outside_would_be_noticed(monkeypatch, method):
-    monkeypatch.setattr(CoveringWalk, method, getattr(VectorWalk, method))
+def test_accesses_outside_would_be_noticed(monkeypatch, method):
+    monkeypatch.setattr(UnalignedLoop, method, getattr(VectorLoop, method))
     example = programs.softmax(3, 127, dtype="float16")
     name = {"_copy": "x", "_write": "y"}[method]
     with pytest.raises(Exception, match=f"{name}: .* outside"):

@@ -10,9 +10,9 @@ import torch
 from torch import fx
 from tvm import relax
 
-from ..dtypes import dtype_of, is_float
 from ..registry import Unsupported
 from ..spatial import ADAPTIVE_AVG_POOL, AVG_POOL, DATA_LAYOUT, MAX_POOL, per_axis
+from ..tensor_types import dtype_of, is_float
 from .call import Call, bound, static
 from .registry import register
 

@@ -1,4 +1,4 @@
-"""Walks whose vectors are those of memory, which rows begin and end in the middle of."""
+"""Vectorized loops over unaligned rows: aligned vectors, masked at both ends of a row."""
 
 from __future__ import annotations
 
@@ -7,59 +7,61 @@ from functools import cached_property
 
 from tvm import ir, sym, tirx
 
+from ...core.loops import index, loop, product
+from ...program.stage import Axis
 from ..expressions import row_major_offset
-from .emit import Pairs, bind, integer, loop, product, replace
-from .stages import Axis, Stage
-from .vector_walk import UNROLLED, Read, VectorWalk
-from .vectors import is_streamed
+from .emit import Pairs, bind, replace
+from .row_program import RowStage
+from .vector_loop import UNROLLED, VectorLoad, VectorLoop
+from .vectorize import is_streamed
 
 
-class CoveringWalk(VectorWalk):
-    """Takes the vectors that cover a row.
+class UnalignedLoop(VectorLoop):
+    """Loop over the aligned vectors that cover a row.
 
-    What is whole is one access, elements outside the row are neither counted nor written, and
-    nothing outside a buffer is read: a vector in which the last row ends is read element by element
-    instead. Elements outside are computed like the nearest one inside. Conditions that do not hold
-    at a row's ends only vanish once the walk is unrolled.
+    Full vectors are one access; masked lanes of the head and tail vectors are neither reduced nor
+    stored. Nothing outside a buffer is loaded: a vector that crosses its end is loaded by elements
+    instead. Masked lanes compute the nearest element inside. Conditions that hold in all vectors
+    but the ends vanish once the loop is unrolled.
     """
 
     @cached_property
     def _begin(self) -> ir.Expr:
-        """Where the row begins in memory, up to whole vectors."""
-        origin = self.block.order(self.stages[0].domain).origin
+        """Position of the row in memory, modulo whole vectors."""
+        origin = self.block.order(self.stages[0].loop_axes).origin
         if origin is None:
-            raise ValueError(f"rows of {self.stages[0].name} begin at whole vectors")
-        position = replace(origin.position, self.block.pairs(origin.stage, [], self.r), _same)
+            raise ValueError(f"rows of {self.stages[0].name} are aligned")
+        position = replace(origin.position, self.block.pairs(origin.stage, [], self.r))
         return sym.Analyzer().simplify(position)
 
     @cached_property
     def _size(self) -> ir.Expr:
-        return integer(self.stages[0].domain[0].extent)
+        return index(self.stages[0].loop_axes[0].extent)
 
-    def _is_in_vectors(self, stage: Stage, load: ir.TensorLoad, axis: Axis) -> bool:
-        # What rows share lies elsewhere in a vector, another place for each row.
+    def _is_in_vectors(self, stage: RowStage, load: ir.TensorLoad, axis: Axis) -> bool:
+        # What rows share has another offset in a vector for each row.
         return is_streamed(load, stage.rows) and super()._is_in_vectors(stage, load, axis)
 
     def _exists(self, step: ir.Expr) -> ir.Expr:
         return self._first(step) < self._size
 
     def _terms(
-        self, stage: Stage, values: Sequence[ir.Expr], step: ir.Expr, lane: ir.Expr
+        self, stage: RowStage, values: Sequence[ir.Expr], step: ir.Expr, lane: ir.Expr
     ) -> list[ir.Expr]:
         is_inside = self._is_inside(step, lane)
         return [tirx.Select(is_inside, v, i) for v, i in zip(values, stage.init, strict=True)]
 
-    def _copy(self, read: Read, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+    def _copy(self, read: VectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         whole = super()._copy(read, number, step)
         buffer, stage = read.load.source, read.stage
         size = product(buffer.shape)
-        if sym.Analyzer().can_prove_equal(tirx.floormod(size, integer(self.width)), 0):
+        if sym.Analyzer().can_prove_equal(tirx.floormod(size, index(self.width)), 0):
             return whole
-        first = replace(read.load, self._side(stage, step, integer(0)), _same)
+        first = replace(read.load, self._contiguous(stage, step, index(0)))
         end = row_major_offset(buffer, first.indices) + self.width
 
         def one(lane: ir.Expr) -> tirx.Stmt:
-            value = replace(read.load, self._element(stage, step, lane), _same)
+            value = replace(read.load, self._element(stage, step, lane))
             return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
 
         is_in_memory = tirx.Or(self._first(step) + self.width <= self._size, end <= size)
@@ -76,13 +78,13 @@ class CoveringWalk(VectorWalk):
         is_whole = tirx.And(first >= 0, first + self.width <= self._size)
         return tirx.IfThenElse(is_whole, super()._write(target, own, step), ends)
 
-    def _element(self, stage: Stage, step: ir.Expr, lane: ir.Expr) -> Pairs:
-        inside = tirx.min(tirx.max(self._first(step) + lane, integer(0)), self._size - 1)
+    def _element(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
+        inside = tirx.min(tirx.max(self._first(step) + lane, index(0)), self._size - 1)
         return self.block.pairs(stage, bind(self._axes(stage), [inside]), self.r)
 
-    def _side(self, stage: Stage, step: ir.Expr, lane: ir.Expr) -> Pairs:
-        # The vector's number first: so it is plain that the access is aligned.
-        number = tirx.floordiv(self._begin, integer(self.width)) + self._number(step)
+    def _contiguous(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
+        # In terms of the vector's number, so that TVM can prove the access aligned.
+        number = tirx.floordiv(self._begin, index(self.width)) + self._number(step)
         at = number * self.width + lane - self._begin
         return self.block.pairs(stage, bind(self._axes(stage), [at]), self.r)
 
@@ -91,13 +93,9 @@ class CoveringWalk(VectorWalk):
         return tirx.And(at >= 0, at < self._size)
 
     def _first(self, step: ir.Expr) -> ir.Expr:
-        """Position in the row of a vector's first element; less than 0 before the row."""
-        before = tirx.floormod(self._begin, integer(self.width))
+        """Position in the row of a vector's first element; negative in the head vector."""
+        before = tirx.floormod(self._begin, index(self.width))
         return self._number(step) * self.width - before
 
     def _number(self, step: ir.Expr) -> ir.Expr:
-        return step * self.block.geometry.threads + self.t
-
-
-def _same(load: ir.TensorLoad) -> ir.Expr:
-    return load
+        return step * self.block.config.threads + self.t

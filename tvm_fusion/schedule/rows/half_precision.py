@@ -1,4 +1,4 @@
-"""Rows whose results are of half types on a GPU: what those do not show is not computed."""
+"""Fast math for rows with half-type results on a GPU: below the rounding of the result."""
 
 from __future__ import annotations
 
@@ -7,36 +7,32 @@ import math
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.expressions import call_name
-from ..expressions import loads_of
+from ...core.expressions import call_name, loads
 from ..half_math import HALF_TYPES
-from .stages import RowStages, Stage
+from .row_program import RowProgram, RowStage
 
 
-def loosened(program: RowStages) -> RowStages:
-    """Save instructions where a result of a half type is as good as before.
+def with_half_precision_math(program: RowProgram) -> RowProgram:
+    """Save instructions where the error stays below the rounding of a half-type result.
 
-    * What is rounded to a half type only to be computed with in float32 stays as it is, which is
-      closer to the exact result.
-    * Where all results are of half types, a mean is a sum times a reciprocal; and where it is taken
-      away before a factor, it is taken away after it, with one multiply-add. Either is an error as
-      large as that of the mean's own rounding.
-    * An exponential that only makes ratios of results of half types, as in softmax, may be off by a
-      factor of less than ``1 + 2**-16``: a power of two with a rounded exponent has two thirds of
-      the instructions. So may a sum of such; differences, float32 results and everything else are
-      left alone.
+    * A round trip from float32 through a half type is dropped, which is more exact.
+    * Where all results are of half types, a mean is a sum times a reciprocal; and where it is
+      subtracted before a factor, it is subtracted after it, with one multiply-add. Either error is
+      as large as the mean's own rounding.
+    * An exponential that only enters ratios of half-type results, as in softmax, may be off by a
+      factor of less than ``1 + 2**-16``: ``exp2`` of a rounded exponent has two thirds of the
+      instructions. So may a sum of such; differences and float32 results are exact as before.
 
     Parameters
     ----------
-    program : RowStages
+    program : RowProgram
         Of a GPU.
     """
     stages = tuple(s.with_values([_unrounded(v) for v in s.values]) for s in program.stages)
-    program = RowStages(program.func, stages, program.internal)
+    program = RowProgram(stages, program.internal)
     if _has_half_results(program):
         program = _with_loose_means(program)
-    return RowStages(
-        program.func,
+    return RowProgram(
         tuple(
             stage.with_values([_power_of_two(stage.values[0])])
             if _is_exponential(stage) and _makes_ratios(program, stage)
@@ -58,7 +54,7 @@ def _unrounded(value: ir.Expr) -> ir.Expr:
     return tvm_ffi.structural_map(value, (tirx.Cast, drop), order="post")
 
 
-def _has_half_results(program: RowStages) -> bool:
+def _has_half_results(program: RowProgram) -> bool:
     return all(
         str(target.dtype) in HALF_TYPES
         for stage in program.stages
@@ -67,11 +63,11 @@ def _has_half_results(program: RowStages) -> bool:
     )
 
 
-def _with_loose_means(program: RowStages) -> RowStages:
+def _with_loose_means(program: RowProgram) -> RowProgram:
     def is_sum(expr: ir.Expr) -> bool:
         if not isinstance(expr, ir.TensorLoad) or not program.is_internal(expr.source):
             return False
-        producer = program.stages[program.producer(expr.source)]
+        producer = program.producer(expr.source)
         combine = producer.combine
         return combine is not None and isinstance(combine.values[0], tirx.Add)
 
@@ -84,8 +80,8 @@ def _with_loose_means(program: RowStages) -> RowStages:
         return isinstance(expr, tirx.Mul) and is_sum(expr.a) and isinstance(expr.b, tirx.FloatImm)
 
     def is_scale(expr: ir.Expr) -> bool:
-        """Whether an expression is made of sums of the row."""
-        reads = loads_of(expr)
+        """Whether an expression depends on sums of the row only."""
+        reads = loads(expr)
         return bool(reads) and all(is_sum(load) for load in reads)
 
     def shifted(product: tirx.Mul) -> ir.Expr:
@@ -99,10 +95,10 @@ def _with_loose_means(program: RowStages) -> RowStages:
         return tvm_ffi.structural_map(value, (tirx.Mul, shifted), order="post")
 
     stages = tuple(s.with_values([loose(v) for v in s.values]) for s in program.stages)
-    return RowStages(program.func, stages, program.internal)
+    return RowProgram(stages, program.internal)
 
 
-def _is_exponential(stage: Stage) -> bool:
+def _is_exponential(stage: RowStage) -> bool:
     value = stage.values[0]
     return stage.is_map and _is_float32(value) and call_name(value) == "exp"
 
@@ -111,8 +107,8 @@ def _power_of_two(value: ir.Call) -> ir.Expr:
     return tirx.exp2(value.args[0] * tirx.const(math.log2(math.e), "float32"))
 
 
-def _makes_ratios(program: RowStages, producer: Stage) -> bool:
-    """Whether all that becomes of a stage's positive results are factors of half-type ones."""
+def _makes_ratios(program: RowProgram, producer: RowStage) -> bool:
+    """Whether a stage's results are used as factors of half-type results only."""
     (buffer,) = producer.targets
     if not program.is_internal(buffer):
         return False
@@ -123,7 +119,7 @@ def _makes_ratios(program: RowStages, producer: Stage) -> bool:
     )
 
 
-def _takes_factor(program: RowStages, reader: Stage, buffer: ir.Var) -> bool:
+def _takes_factor(program: RowProgram, reader: RowStage, buffer: ir.Var) -> bool:
     (value, *more) = reader.values
     if more:
         return False
@@ -137,8 +133,8 @@ def _takes_factor(program: RowStages, reader: Stage, buffer: ir.Var) -> bool:
 
 
 def _is_factor(expr: ir.Expr, buffer: ir.Var) -> bool:
-    """Whether an expression is a product or quotient with a buffer's element."""
-    if not any(load.source.same_as(buffer) for load in loads_of(expr)):
+    """Whether a buffer's element is only a factor or divisor of an expression."""
+    if not any(load.source.same_as(buffer) for load in loads(expr)):
         return True
     if isinstance(expr, tirx.Mul | tirx.Div):
         return _is_factor(expr.a, buffer) and _is_factor(expr.b, buffer)

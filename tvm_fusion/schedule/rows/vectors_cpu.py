@@ -8,48 +8,38 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
-from ..expressions import contains, index_of, substitute, variables_of
+from ...core.expressions import variables
+from ...core.loops import index, loop, product, sequence
+from ..expressions import contains, index_of, substitute
 from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner
-from .emit import (
-    Pairs,
-    assign,
-    bind,
-    element,
-    flatten,
-    integer,
-    loop,
-    product,
-    replace,
-    sequence,
-    store_all,
-)
+from .emit import Pairs, assign, bind, flatten, replace, store_all
 from .passes import Pass, private_buffers
+from .row_program import RowProgram, RowStage
 from .softmax import decaying
-from .stages import RowStages, Stage
 
 AtLane = Callable[[ir.Expr], Pairs]
 
 
-class Lanes:
-    """Emits stages at given positions and keeps what a row holds in buffers of its own.
+class RowVectors:
+    """Emit stages at given positions; intermediate rows live in local buffers.
 
     Parameters
     ----------
-    program : RowStages
-        Whose stages.
+    program : RowProgram
+        The stages.
     passes : sequence of Pass
-        Their walks.
+        Their passes.
     row : callable
-        ``lane -> indices`` of the row that a lane works on.
+        ``lane -> indices`` of the row that a lane computes.
     row_lanes : int or None
-        Number of rows when lanes are rows: every row buffer then holds that many.
+        Number of rows if lanes are rows: every row buffer then holds that many.
     """
 
     def __init__(
         self,
-        program: RowStages,
+        program: RowProgram,
         passes: Sequence[Pass],
         row: Callable[[ir.Expr], list[ir.Expr]],
         row_lanes: int | None = None,
@@ -66,9 +56,14 @@ class Lanes:
         return [own for _, own in (*self._local, *self._partial)]
 
     def update(
-        self, stage: Stage, at: AtLane, count: ir.Expr, size: int, fresh: ir.Expr | None = None
+        self,
+        stage: RowStage,
+        at: AtLane,
+        count: ir.Expr,
+        size: int,
+        first_new: ir.Expr | None = None,
     ) -> tirx.Stmt:
-        """Compute some lanes of a map, or take them into the partial results of a reduction.
+        """Compute some lanes of a map, or combine them with the partial results of a reduction.
 
         Parameters
         ----------
@@ -80,8 +75,8 @@ class Lanes:
             Number of lanes, at most ``size``; a constant makes vectors.
         size : int
             Lanes of the partial results.
-        fresh : Expr, optional
-            First lane that a reduction has not seen yet; those before add nothing.
+        first_new : Expr, optional
+            First lane that a reduction has not combined yet; earlier ones are masked.
         """
 
         def body(lane: ir.Expr) -> tirx.Stmt:
@@ -89,74 +84,76 @@ class Lanes:
             values = [self._value(v, pairs, lane, size) for v in stage.values]
             if stage.combine is None:
                 return self._store(stage, pairs, lane, values, size)
-            if fresh is not None:
+            if first_new is not None:
                 values = [
-                    tirx.Select(lane >= fresh, value, start)
+                    tirx.Select(lane >= first_new, value, start)
                     for value, start in zip(values, stage.init, strict=True)
                 ]
             partial = [self._partial_of(target, size) for target in stage.targets]
             return assign(
-                partial, [lane], stage.combine([element(p, [lane]) for p in partial], values)
+                partial,
+                [lane],
+                stage.combine([tirx.BufferLoad(p, [lane]) for p in partial], values),
             )
 
         return lanes_of(count, body)
 
-    def start(self, stage: Stage, size: int) -> tirx.Stmt:
-        """Set the partial results of a reduction to its neutral element."""
+    def start(self, stage: RowStage, size: int) -> tirx.Stmt:
+        """Initialize the partial results of a reduction with its neutral element."""
         partial = [self._partial_of(target, size) for target in stage.targets]
-        return lanes_of(integer(size), lambda lane: store_all(partial, [lane], stage.init))
+        return lanes_of(index(size), lambda lane: store_all(partial, [lane], stage.init))
 
-    def finish(self, stage: Stage, at: AtLane, count: ir.Expr, size: int) -> tirx.Stmt:
-        """Store partial results that belong to one result a lane."""
+    def finish(self, stage: RowStage, at: AtLane, count: ir.Expr, size: int) -> tirx.Stmt:
+        """Store partial results, each of which is the result of a lane."""
 
         def body(lane: ir.Expr) -> tirx.Stmt:
-            partial = [element(self._partial_of(t, size), [lane]) for t in stage.targets]
+            partial = [tirx.BufferLoad(self._partial_of(t, size), [lane]) for t in stage.targets]
             return self._store(stage, self._pairs(stage, at, lane), lane, partial, size)
 
         return lanes_of(count, body)
 
-    def combine(self, stage: Stage, at: AtLane, size: int) -> tirx.Stmt:
-        """Combine partial results that belong to one result, in halves, and store it."""
+    def combine(self, stage: RowStage, at: AtLane, size: int) -> tirx.Stmt:
+        """Combine the partial results of all lanes, in halves, and store the result."""
         stmts = []
         partial = [self._partial_of(target, size) for target in stage.targets]
         while size > 1:
             size //= 2
             halves = [self._new_partial(p, size) for p in partial]
-            stmts.append(lanes_of(integer(size), _halve(stage.combine, partial, halves, size)))
+            stmts.append(lanes_of(index(size), _halve(stage.combine, partial, halves, size)))
             partial = halves
-        zero = integer(0)
-        values = [element(p, [zero]) for p in partial]
+        zero = index(0)
+        values = [tirx.BufferLoad(p, [zero]) for p in partial]
         stmts.append(self._store(stage, self._pairs(stage, at, zero), zero, values, 1))
         return sequence(stmts)
 
-    def _pairs(self, stage: Stage, at: AtLane, lane: ir.Expr) -> Pairs:
+    def _pairs(self, stage: RowStage, at: AtLane, lane: ir.Expr) -> Pairs:
         return [*bind(stage.rows, self._row(lane)), *at(lane)]
 
     def _value(self, expr: ir.Expr, pairs: Pairs, lane: ir.Expr, size: int) -> ir.Expr:
         def redirect(load: ir.TensorLoad) -> ir.Expr:
             if not self.program.is_internal(load.source):
                 return load
-            return element(*self._element(load.source, load.indices, lane, size))
+            return tirx.BufferLoad(*self._element(load.source, load.indices, lane, size))
 
         return vector_math(replace(self._with_decays(expr, pairs, lane), pairs, redirect), lane)
 
     def _with_decays(self, expr: ir.Expr, pairs: Pairs, lane: ir.Expr) -> ir.Expr:
-        """Compute exponentials that decay as such, if lanes have their own."""
+        """Lower exponentials of softmax to their fast form, if they vary by lane."""
 
         def lower(call: ir.Call) -> ir.Expr:
             if not any(call.same_as(other) for other in self._decaying):
                 return call
-            varies = contains(variables_of(substitute(call, pairs)), lane)
+            varies = lane in variables(substitute(call, pairs))
             return decay(call.args[0]) if varies else call
 
         return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
 
     def _store(
-        self, stage: Stage, pairs: Pairs, lane: ir.Expr, values: Sequence[ir.Expr], size: int
+        self, stage: RowStage, pairs: Pairs, lane: ir.Expr, values: Sequence[ir.Expr], size: int
     ) -> tirx.Stmt:
         stmts = []
         for target, written, value in zip(stage.targets, stage.indices, values, strict=True):
-            indices = [replace(index, pairs, lambda load: load) for index in written]
+            indices = [replace(index, pairs) for index in written]
             if self.program.is_internal(target):
                 own, place = self._element(target, indices, lane, size)
             else:
@@ -167,16 +164,16 @@ class Lanes:
     def _element(
         self, buffer: ir.Var, indices: Sequence[ir.Expr], lane: ir.Expr, size: int
     ) -> tuple[ir.Var, list[ir.Expr]]:
-        """Where an element of an internal buffer lies in what the row holds."""
+        """Give the place of an element of an internal buffer in the row's local buffers."""
         rows = len(self.program.rows)
         inner = list(indices)[rows:]
         if contains(self._private, buffer):
-            return self._local_of(buffer, [size]), [lane if size > 1 else integer(0)]
+            return self._local_of(buffer, [size]), [lane if size > 1 else index(0)]
         shape = list(buffer.shape)[rows:]
         if self._row_lanes is not None:
             return self._local_of(buffer, [*shape, self._row_lanes]), [*inner, lane]
-        # Flat: TVM bounds what is touched of an allocation along each of its dimensions, and where
-        # coordinates are remainders by a symbolic extent, its bounds mention variables of loops.
+        # Flat: TVM infers bounds of an allocation along each dimension, and where coordinates are
+        # remainders by a symbolic extent, these bounds mention loop variables.
         place = flatten(inner, shape)
         return self._local_of(buffer, [product(shape)]), [place]
 
@@ -203,15 +200,15 @@ class Lanes:
 
 def _halve(combine: Combiner | None, whole: list[ir.Var], halves: list[ir.Var], size: int):
     def body(lane: ir.Expr) -> tirx.Stmt:
-        low = [element(w, [lane]) for w in whole]
-        high = [element(w, [lane + size]) for w in whole]
+        low = [tirx.BufferLoad(w, [lane]) for w in whole]
+        high = [tirx.BufferLoad(w, [lane + size]) for w in whole]
         return assign(halves, [lane], combine(low, high) if combine else low)
 
     return body
 
 
 def lanes_of(count: ir.Expr, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-    """Emit lanes as a vector, or as a loop that LLVM may vectorise where TVM could not."""
+    """Write lanes as a vector, or as a loop that LLVM may vectorize where TVM could not."""
     stmt = loop("lane", count, body)
     if not isinstance(stmt, tirx.For) or not isinstance(count, tirx.IntImm):
         return stmt

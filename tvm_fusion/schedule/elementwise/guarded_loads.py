@@ -1,4 +1,4 @@
-"""What a map reads, and under which conditions: whole vectors of it may be read ahead."""
+"""Loads of a map with the conditions that guard them: whole vectors may be loaded first."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from ...core.expressions import call_name, loads, variables
 from ...core.loops import find
 from ..address import same
 from ..gpu.launch import VECTOR_TYPES
-from .domain import Domain
+from .iteration_space import IterationSpace
 
-_CHOSEN = "chosen"  # what a choice among loads is called where it is looked past
+_CHOSEN = "chosen"  # placeholder of a conditional load
 
 
 @dataclass(frozen=True)
-class Read:
-    """A load of a whole vector, where a condition that all its lanes share holds."""
+class GuardedLoad:
+    """A load, and the condition under which it happens."""
 
     element: ir.TensorLoad
     condition: ir.Expr | None
 
 
 def bytes_of(value: ir.Var | ir.TensorLoad) -> int:
-    """Size of an element."""
+    """Return the size of an element."""
     return DataType(str(value.ty.dtype)).itemsize
 
 
-def is_plain(value: ir.Var | ir.TensorLoad) -> bool:
-    """Whether elements come in vectors."""
+def has_vector_type(value: ir.Var | ir.TensorLoad) -> bool:
+    """Whether CUDA loads and stores vectors of a type."""
     return str(value.ty.dtype) in VECTOR_TYPES
 
 
-def reads(domain: Domain) -> list[Read]:
-    """List the different loads of types that come in vectors, with the conditions for them.
+def guarded_loads(space: IterationSpace) -> list[GuardedLoad]:
+    """List the different loads of types that have vectors, with their conditions.
 
-    Those that happen under several conditions are left out.
+    Loads under several different conditions are left out.
     """
-    found: list[Read] = []
-    for store in domain.stores:
+    found: list[GuardedLoad] = []
+    for store in space.stores:
         for element, condition in _conditional([store.value, *store.indices], None):
             is_known = any(same(element, known.element) for known in found)
-            if not is_known and element.source not in domain.registers and is_plain(element):
-                found.append(Read(element, condition))
+            if not is_known and element.source not in space.registers and has_vector_type(element):
+                found.append(GuardedLoad(element, condition))
 
     def times(element: ir.TensorLoad) -> int:
-        return sum(same(element, other) for other in domain.loads)
+        return sum(same(element, other) for other in space.loads)
 
     return [read for read in found if read.condition is None or times(read.element) == 1]
 
@@ -56,9 +56,9 @@ def reads(domain: Domain) -> list[Read]:
 def _conditional(
     exprs: Sequence[ir.Expr], condition: ir.Expr | None
 ) -> Iterator[tuple[ir.TensorLoad, ir.Expr | None]]:
-    """Yield loads with the conditions under which they happen, unconditional ones first.
+    """Yield loads with their conditions, unconditional ones first.
 
-    Not those at places that depend on what was loaded under a condition.
+    Not those whose indices depend on conditional loads.
     """
     later: list[tuple[ir.Expr, ir.Expr]] = []
     for expr in exprs:

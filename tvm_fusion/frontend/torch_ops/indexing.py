@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from tvm import relax, tirx
 
-from ..dtypes import dtype_of
 from ..registry import Unsupported
+from ..tensor_types import dtype_of
 from .call import Call, static
 from .registry import register
 
