@@ -1,4 +1,4 @@
-"""Powers with small constant exponents, spelled as products and roots."""
+"""Expand powers with small constant exponents into products and square roots."""
 
 from __future__ import annotations
 
