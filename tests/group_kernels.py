@@ -4,9 +4,10 @@ import numpy as np
 import tvm
 import tvm_ffi
 from emulator.launch import is_for_gpu, launch
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 
 from tvm_fusion import transform
+from tvm_fusion.core.loops import find
 from tvm_fusion.core.template import Claim
 from tvm_fusion.deploy.count import count
 from tvm_fusion.deploy.toolchain import toolchain
@@ -138,6 +139,15 @@ def module(func, members):
             y = builder.emit_output(call)
         builder.emit_func_output(y)
     return builder.get()
+
+
+def shared_bytes(func):
+    """Bytes of shared memory that the blocks of a kernel declare."""
+    owned = [b for block in find(func.body, s_tir.SBlock) for b in block.alloc_buffers]
+    shared = [b.ty for b in owned if b.scope() in ("shared", "shared.dyn")]
+    return sum(
+        np.prod([int(d) for d in b.shape]) * tvm.DataType(str(b.dtype)).itemsize for b in shared
+    )
 
 
 def launches(func, members, spec):

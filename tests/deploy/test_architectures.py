@@ -17,7 +17,7 @@ import tvm_fusion
 from tvm_fusion.core.weight_names import Packing
 from tvm_fusion.deploy import manifest
 from tvm_fusion.deploy.architectures import merge
-from tvm_fusion.deploy.build import Prepared, build, store
+from tvm_fusion.deploy.build import Prepared, build, export_library, store
 from tvm_fusion.deploy.lower import LowerToVM
 from tvm_fusion.deploy.toolchain import cuda, rocm
 from tvm_fusion.device import TargetSpec, parse
@@ -130,42 +130,45 @@ def test_amd_shares_no_kernels():
     assert {key: len(names) for key, names in kernels.items()} == {("gfx90a",): 2, ("gfx942",): 2}
 
 
-def rows_and_sum(constant):
+def sum_of(constant):
     """A kernel that two models share, and one with a constant of its own."""
     builder = relax.BlockBuilder()
-    x, y = (relax.Var(n, relax.TensorType(s, "float32")) for n, s in (("x", (5, 7)), ("y", (11,))))
-    with builder.function("main", [x, y]):
+    x = relax.Var("x", relax.TensorType((5, 7), "float32"))
+    with builder.function("main", [x]):
         with builder.dataflow():
-            rows = builder.emit(relax.op.nn.softmax(x))
-            total = builder.emit(relax.op.add(y, relax.const(constant, "float32")))
-            result = builder.emit_output(relax.Tuple([rows, total]))
+            row = builder.emit(relax.op.cumsum(builder.emit(relax.op.exp(x)), 1))
+            total = builder.emit(relax.op.sum(row, 0))
+            result = builder.emit_output(relax.op.add(total, relax.const(constant, "float32")))
         builder.emit_func_output(result)
     return builder.get()
 
 
-def test_a_merged_library_computes_what_each_module_does():
+def test_a_merged_library_computes_what_each_module_does(tmp_path):
     """On this CPU, under two names for it."""
-    cpu = parse("cpu")
-    spec = TargetSpec("llvm", ("one", "other"), cpu.devices * 2, cpu.attrs)
-    constants = {"one": 3.0, "other": 5.0}
-    built = build({name: lowered(rows_and_sum(c), cpu) for name, c in constants.items()}, spec)
-    counts = {archs: len(kernels) for archs, kernels in built.kernels.items()}
-    assert counts == {("one", "other"): 1, ("one",): 1, ("other",): 1}
-    machine = relax.VirtualMachine(built.executable, tvm.cpu())
-    rng = np.random.default_rng()
-    x, y = (rng.standard_normal(shape).astype("float32") for shape in ((5, 7), (11,)))
-    powers = np.exp(x.astype("float64"))
-    for name, constant in constants.items():
-        inputs = map(tvm.runtime.tensor, (x, y))
-        rows, total = (r.numpy() for r in machine[f"main{built.suffixes[name]}"](*inputs))
-        np.testing.assert_allclose(rows, powers / powers.sum(1, keepdims=True), rtol=1e-5)
-        np.testing.assert_allclose(total, y + np.float32(constant), rtol=1e-6)
+    (device,) = parse("cpu").devices
+    spec = TargetSpec("llvm", ("one", "other"), (device, device), parse("cpu").attrs)
+    parts = {
+        name: prepared([1], mod=lowered(sum_of(constant), parse("cpu")))
+        for name, constant in (("one", 3.0), ("other", 5.0))
+    }
+    built = build(parts, spec)
+    shared = built.kernels.get(("one", "other"), [])
+    assert shared
+    assert built.kernels["one",]
+    export_library(built.compiled, spec, tmp_path / "model.so")
+    machine = relax.VirtualMachine(tvm.runtime.load_module(tmp_path / "model.so"), tvm.cpu())
+    x = np.random.default_rng().standard_normal((5, 7)).astype("float32")
+    for name, constant in (("one", 3.0), ("other", 5.0)):
+        expected = np.exp(x.astype("float64")).cumsum(1).sum(0) + constant
+        result = machine[f"main{built.suffixes[name]}"](tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
-def prepared(packed, packing=None):
+def prepared(packed, packing=None, mod=None):
     packings = {} if packing is None else {"w": Packing(packing, (2, 3))}
     weights = {"w": np.array(packed, "float32"), "b": np.arange(4.0)}
-    return Prepared(tvm.IRModule(), weights, {}, packings, {}, {})
+    target = parse("cpu").tvm_target()
+    return Prepared(mod or tvm.IRModule(), weights, {}, packings, target, {}, {})
 
 
 def test_a_weight_that_is_packed_otherwise_is_stored_again():

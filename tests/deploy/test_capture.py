@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from cpu_programs import unbound
 from emulator.launch import launch
 from tvm import relax, te, tirx
 from tvm.ir.transform import PassContext
@@ -159,20 +160,12 @@ def graphs(monkeypatch):
         tvm_ffi.registry.remove_global_func(f"vm.builtin.cuda_graph.{name}")
 
 
-def serial(loop):
-    """A loop over threads as one on the CPU."""
-    if loop.kind != tirx.ForKind.THREAD_BINDING:
-        return loop
-    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
-
-
 def machine(mod):
     target = tvm.target.Target("llvm")
     mod = CaptureLaunches()(mod)
     for gvar, func in list(mod.functions.items()):
         if isinstance(func, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(func.body, (tirx.For, serial), order="post")
-            mod.update_func(gvar, func.with_body(body))
+            mod.update_func(gvar, unbound(func))
     with target, GRAPH:
         mod = LowerToVM()(mod)
     built = tvm.compile(mod, target, relax_pipeline=None, tir_pipeline="tvm_fusion")

@@ -288,7 +288,7 @@ class Expressions:
             parts = [self.of(x) for x in node.args[:3]]
             return lambda m: instructions.shuffle(kind, m, *(part(m) for part in parts), width)
         if name == "tvm_warp_activemask":
-            return lambda m: np.uint32(instructions.ALL if m.mask is None else 1)
+            return lambda m: np.uint32(instructions.FULL_MASK if m.mask is None else 1)
         if name == "func_call":
             return instructions.device_function(self, node)
         if name == "large_uint_imm":

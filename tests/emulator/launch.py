@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
 from tvm_fusion.lower.narrow_lanes import NarrowLanes
+from tvm_fusion.lower.reduction_results import PrivateReductionResults
 
 from .expressions import Expressions, scalar_type
 from .machine import Machine
@@ -52,7 +53,12 @@ def lowered(func, target):
         pipeline, _, _ = tirx.get_tir_pipeline("tvm_fusion")
         host, devices = build.split_host_device_mods(pipeline(mod))
         (device,) = devices.values()
-        last = [NarrowLanes(), tirx.transform.LowerWarpMemory(), tirx.transform.StmtSimplify()]
+        last = [
+            PrivateReductionResults(),
+            NarrowLanes(),
+            tirx.transform.LowerWarpMemory(),
+            tirx.transform.StmtSimplify(),
+        ]
         device = tvm.ir.transform.Sequential(last)(device)
     return host, device
 
@@ -93,6 +99,10 @@ class _Host:
                 self.run(stmt.then_case)
             elif stmt.else_case is not None:
                 self.run(stmt.else_case)
+        elif isinstance(stmt, tirx.For):
+            for number in range(self._value(stmt.extent)):
+                self.values[stmt.loop_var.name] = number
+                self.run(stmt.body)
         elif isinstance(stmt, tirx.Evaluate):
             if isinstance(stmt.value, ir.Call) and call_name(stmt.value) == "call_ffi_kernel":
                 self._launch(stmt.value)

@@ -144,9 +144,12 @@ class Memory:
 
     def vector(self, index, lanes):
         """Elements of a vector for every thread, ``[thread, lane]``, and the threads' numbers."""
-        return self._places(np.asarray(index) + np.arange(lanes), (lanes, 1))
+        place, threads = self._places(np.asarray(index) + np.arange(lanes)[None])
+        if (place[:, 0] * self.item % (lanes * self.item)).any():
+            raise EmulationError(f"{self.name}: a vector of {lanes * self.item} bytes is unaligned")
+        return place, threads
 
-    def _places(self, index, vector=None):
+    def _places(self, index):
         machine = self.machine
         if isinstance(index, slice):
             index = np.arange(index.start, index.stop)[None]
@@ -155,11 +158,6 @@ class Memory:
         active = where if machine.mask is None else where[machine.mask]
         if active.size and (active.min() < 0 or active.max() >= self.size):
             raise EmulationError(f"{self.name}: an index lies outside of its {self.size} elements")
-        lanes, stride = vector or (where.shape[1], None)
-        if lanes > 1 and (stride == 1 or _is_vector(active)):
-            bytes_ = min(16, lanes * self.item)
-            if (active[:, 0] * self.item % bytes_).any():
-                raise EmulationError(f"{self.name}: a vector of {bytes_} bytes is not aligned")
         if machine.mask is not None:
             where = np.where(machine.mask[:, None], where, 0)
         if self.per_block:
@@ -227,10 +225,6 @@ class Memory:
     def _check_copies(self, place, what):
         if self.copying[place].any():
             raise EmulationError(f"{self.name}: {what} before its copy was waited for")
-
-
-def _is_vector(where):
-    return where.size and (np.diff(where, axis=1) == 1).all()
 
 
 def _same(a, b):

@@ -10,7 +10,12 @@ from tvm_fusion.core.expressions import call_name
 from .expressions import Expressions, lanes_of, scalar_type
 from .memory import EmulationError, Memory, Registers, poison
 
-IGNORED = {"reduce_scope", "tirx.launch_bounds_min_blocks_per_sm", "storage_alignment"}
+IGNORED = {
+    "pragma_vectorize",
+    "reduce_scope",
+    "storage_alignment",
+    "tirx.launch_bounds_min_blocks_per_sm",
+}
 
 
 def owner(declaration):

@@ -1,4 +1,4 @@
-"""Products of few rows with weights that are small integers, and with weights along the terms."""
+"""Skinny GEMM with int4 and int8 weights, and with K-contiguous weights."""
 
 import pytest
 from group_kernels import CUDA, close, compiles_for_cuda, group, kernel, run
@@ -71,7 +71,7 @@ def vectors(func, name):
         (along(1, 1024, 129, "float32"), 4),
     ],
 )
-def test_vectors_lie_along_the_terms(example, width):
+def test_vectors_lie_along_k(example, width):
     params, body, _ = example
     _, func = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
     assert vectors(func, "w") == {width}

@@ -19,6 +19,7 @@ def gpu_target():
 def build(func, target=None):
     target = target or cpu_target()
     with target:
+        func = func.with_attr("global_symbol", "main")
         return tvm.compile(tvm.IRModule({"main": func}), target, tir_pipeline="tvm_fusion")
 
 

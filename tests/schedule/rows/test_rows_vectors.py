@@ -8,11 +8,11 @@ import pytest
 import row_programs as programs
 import tvm_ffi
 from row_checks import check, gpu_target
-from test_rows_gpu import buffers, cuda_source, scheduled, threads_and_blocks
+from test_rows_gpu import DEVICE, buffers, cuda_source, scheduled, threads_and_blocks
 from tvm import ir, te, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.rows import estimate_rows_gpu
+from tvm_fusion.schedule.rows.gpu import estimate_rows_gpu
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 5e-6}
 WIDTH = {"float16": 8, "bfloat16": 8, "float32": 4}
@@ -161,7 +161,7 @@ def test_slices_begin_at_whole_vectors_or_are_read_one_by_one(start, expected):
 
 
 def backwards(m, n):
-    """Rows of which one walk reads the last element first."""
+    """Rows of which one pass reads the last element first."""
     x = programs.tensor(m, n)
     k = programs.reduced(n, "k")
     top = programs.compute((m,), lambda i: te.max(x[i, k], k), "top")
@@ -244,9 +244,10 @@ def test_no_row_is_shared_and_the_estimate_knows():
         example = case(8192, 4096, "float16")
         func = scheduled(example)
         assert all(name.endswith("_warps") for name in buffers(func, "shared"))
-        estimate = estimate_rows_gpu(example.func(), 1, gpu_target())
+        estimate = estimate_rows_gpu(example.program(), DEVICE)
         _, x, y = threads_and_blocks(func)
-        assert (estimate.launches, estimate.threads, estimate.shared_bytes) == (1, x * y, 0)
+        config = estimate.config
+        assert (config.threads * config.rows, estimate.shared_bytes) == (x * y, 0)
 
 
 # Machine code
@@ -282,7 +283,7 @@ def test_cuda_moves_sixteen_bytes_and_spills_nothing(case, dtype, tmp_path):
 
 
 def test_what_rows_share_is_widened_at_once_and_has_registers():
-    """Not the rows themselves: those are asked for as a whole before any of it is converted."""
+    """Not the rows themselves: all of their loads are issued before one is converted."""
     target = gpu_target()
     text = cuda_source(scheduled(programs.layer_norm(64, 4096, "bfloat16")), target)
     widened = set(re.findall(r"tvm_fusion_widen\((\w+)_vector", text))

@@ -1,4 +1,4 @@
-"""Arithmetic and order of booleans by logic, which TVM's code generation takes for floats."""
+"""Rewrite boolean arithmetic as logic, since TVM generates floating point instructions for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 op = relax.op

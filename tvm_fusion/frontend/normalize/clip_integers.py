@@ -1,4 +1,4 @@
-"""Limits of integers, within what their type can hold."""
+"""Clamp the limits of integer clips to the range of their dtype."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 

@@ -1,11 +1,12 @@
-"""Concatenations with operands that have no elements."""
+"""Remove empty tensors from concatenations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
+from ..tensor_types import static
 from .engine import Scope, op_name, rewrite_pass
 
 
@@ -31,5 +32,4 @@ def ConcatEmpty(value: Any, scope: Scope) -> Any:
 def _is_empty(ty: Any, axis: int) -> bool:
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         return False
-    extent = ty.shape[axis]
-    return isinstance(extent, tirx.IntImm) and int(extent) == 0
+    return static(ty.shape[axis]) == 0

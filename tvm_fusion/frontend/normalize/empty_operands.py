@@ -1,4 +1,4 @@
-"""What operators give over operands without elements, as numpy and ONNX define it."""
+"""Compute the results of operators over empty tensors, as numpy and ONNX define them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax
 
 from ...core.evaluate import numpy_dtype
 from ...errors import UserError
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of, static
 
 # Elements are read, but there are none; numpy and PyTorch refuse these, too.
 _READS = frozenset(
@@ -30,7 +30,7 @@ def has_zero(ty: Any) -> bool:
     """Whether a type is a tensor's with an extent of zero."""
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return False
-    return any(map(_is_zero, ty.shape.values))
+    return 0 in map(static, ty.shape.values)
 
 
 def fields(ty: Any) -> list[Any]:
@@ -95,7 +95,7 @@ def _number(call: relax.Call, name: str) -> float | int | bool | None:
     if name == "bucketize":
         return 0 if has_zero(call.args[1].ty) else None
     if name in ("nn.attention", "nn.attention_bias"):
-        return 0 if _is_zero(call.args[1].ty.shape[1]) else None
+        return 0 if static(call.args[1].ty.shape[1]) == 0 else None
     if name.startswith("nn.conv"):
         weight = call.args[1].ty  # of padding alone, a convolution knows the sums itself
         return 0 if has_zero(weight) or name.endswith("_transpose") else None
@@ -108,10 +108,10 @@ def _loss(call: relax.Call, name: str) -> float | None:
     """Return a sum over no rows, or over rows without classes, or its mean."""
     shape = call.args[0].ty.shape
     if name == "nn.nll_loss":
-        if len(shape) == 1 or not _is_zero(shape[0]):  # a class is read
+        if len(shape) == 1 or static(shape[0]) != 0:  # a class is read
             raise _refusal(call, "has no element to read")
         return math.nan if str(call.attrs.reduction) == "mean" else 0.0
-    return math.nan if len(shape) > 1 and _is_zero(shape[0]) else 0.0
+    return math.nan if len(shape) > 1 and static(shape[0]) == 0 else 0.0
 
 
 def _identity(dtype: np.dtype, largest: bool) -> float | int | bool:
@@ -122,10 +122,6 @@ def _identity(dtype: np.dtype, largest: bool) -> float | int | bool:
         info = np.iinfo(dtype)
         return int(info.min if largest else info.max)
     return -math.inf if largest else math.inf
-
-
-def _is_zero(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 0
 
 
 def _refusal(call: relax.Call, what: str) -> UserError:

@@ -1,4 +1,4 @@
-"""Positions of nonzero elements, and distinct elements, by prefix sums and binary searches.
+"""Expand nonzero and unique into prefix sums and binary searches.
 
 TVM has both as Python functions over numpy only, which an exported artifact cannot call outside of
 Python.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of, static
 from .engine import Scope, op_name, rewrite_pass
 
 _INDEX = "int64"
@@ -37,7 +37,7 @@ def ExpandNonzero(value: Any, scope: Scope) -> Any:
 
 def _nonzero(x: Any, scope: Scope) -> Any:
     shape = list(x.ty.shape.values) or [tirx.IntImm(_INDEX, 1)]
-    if any(_is_zero(extent) for extent in shape):
+    if 0 in map(static, shape):
         return relax.op.zeros([len(shape), 0], _INDEX)
     mask = x
     if dtype_of(x) != "bool":
@@ -61,7 +61,7 @@ def _unique(call: Any, scope: Scope) -> Any:
     in_order, *wanted = (bool(flag.value) for flag in flags[:4])
     has_axis = len(flags) > 4 and not _is_null(flags[4], scope)
     shape = list(x.ty.shape.values)
-    if not in_order or (has_axis and len(shape) > 1) or any(map(_is_zero, shape)):
+    if not in_order or (has_axis and len(shape) > 1) or 0 in map(static, shape):
         return None
     size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
     flat = scope.emit(relax.op.reshape(x, [size]))
@@ -97,10 +97,6 @@ def _selected(mask: Any, size: Any, scope: Scope) -> Any:
 
 def _slice(x: Any, begin: Any, end: Any) -> Any:
     return relax.op.strided_slice(x, [0], [begin], [end])
-
-
-def _is_zero(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and not int(extent)
 
 
 def _is_null(expr: Any, scope: Scope) -> bool:

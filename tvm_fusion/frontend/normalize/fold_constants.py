@@ -1,4 +1,4 @@
-"""Constant subexpressions folded by numpy."""
+"""Fold constant subexpressions with numpy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm.ir import GenericConst
 from ...core.evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite
 
 #: A result may be that many bytes larger than the constants that it replaces.

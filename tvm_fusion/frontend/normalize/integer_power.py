@@ -1,4 +1,4 @@
-"""Integers raised to integers, by squaring."""
+"""Expand integer powers by repeated squaring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 op = relax.op

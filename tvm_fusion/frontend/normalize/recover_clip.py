@@ -1,4 +1,4 @@
-"""relax.clip where the importer left calls of elementwise maximum and minimum PrimFuncs."""
+"""Recover relax.clip from calls of elementwise maximum and minimum PrimFuncs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm.ir import GenericConst, TensorLoad
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_equal
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite
 
 _OPERATORS = {tirx.Max: relax.op.maximum, tirx.Min: relax.op.minimum}

@@ -1,4 +1,4 @@
-"""Elementwise ONNX operators over several inputs, imported as a stack and a reduction."""
+"""Replace a reduction over stacked tensors, as ONNX's Sum is imported, by binary operators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from ..dtypes import dtype_of
+from ..tensor_types import dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 _BINARY = {

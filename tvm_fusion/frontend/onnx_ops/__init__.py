@@ -1,21 +1,20 @@
-"""Converters of ONNX operators that TVM's importer lacks or gets wrong; ``README.md``: add one.
+"""Convert ONNX operators that TVM's importer lacks or gets wrong; ``README.md``: how to add one.
 
 A module a family; importing it registers its converters.
 """
 
 from ..registry import Unsupported
 from . import (  # noqa: F401  # for their registrations
-    blocks,
-    constants,
     convolution,
+    creation,
+    depth_to_space,
+    detection,
     elementwise,
     indexing,
     microsoft,
     normalization,
     pooling,
-    ranges,
     reductions,
-    regions,
     resize,
     sequences,
     shapes,

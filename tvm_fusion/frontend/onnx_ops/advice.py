@@ -1,56 +1,45 @@
-"""What to do about ONNX operators that have no converter."""
+"""Advise what to do about ONNX operators that have no converter."""
 
 from __future__ import annotations
 
 from onnx import defs
 
-_UNROLL = "export it unrolled (a fixed number of steps), or run the loop outside of the model"
-_RECURRENT = "export the recurrent cell as MatMul, Add, Sigmoid and Tanh, unrolled over time"
-_QDQ = "quantize in QDQ format: the float operator between DequantizeLinear and QuantizeLinear"
-_TEXT = "do it before the model, on the host"
-_RANDOM = "make the random numbers an input of the model"
-_FOURIER = "write the transform as MatMul with constant matrices of cosines and sines"
-_LEARNING = "export the model for inference, without its optimizer"
-
-_ADVICE = {
-    "Loop": _UNROLL,
-    "Scan": _UNROLL,
-    "SequenceMap": _UNROLL,
-    "LSTM": _RECURRENT,
-    "GRU": _RECURRENT,
-    "RNN": _RECURRENT,
-    "ConvInteger": _QDQ,
-    "QLinearConv": _QDQ,
-    "QLinearMatMul": _QDQ,
-    "DFT": _FOURIER,
-    "STFT": _FOURIER,
-    "MelWeightMatrix": "store the matrix as an initializer",
-    "Bernoulli": _RANDOM,
-    "Multinomial": _RANDOM,
-    "RandomNormal": _RANDOM,
-    "RandomNormalLike": _RANDOM,
-    "RandomUniform": _RANDOM,
-    "RandomUniformLike": _RANDOM,
-    "ImageDecoder": _TEXT,
-    "RegexFullMatch": _TEXT,
-    "StringConcat": _TEXT,
-    "StringNormalizer": _TEXT,
-    "StringSplit": _TEXT,
-    "TfIdfVectorizer": _TEXT,
-    "Col2Im": "write it as ScatterElements with reduction=add, or as ConvTranspose",
-    "DeformConv": "write it as GridSample and Conv",
-    "Det": "write the determinant out for the size at hand",
-    "TensorScatter": "write it as ScatterND",
-    "BitCast": "store the tensor in the type that is wanted",
+_ON_HOST = "do it before the model, on the host"
+_BY_ADVICE = {
+    "export it unrolled (a fixed number of steps), or run the loop outside of the model": (
+        *("Loop", "Scan", "SequenceMap"),
+    ),
+    "export the recurrent cell as MatMul, Add, Sigmoid and Tanh, unrolled over time": (
+        *("LSTM", "GRU", "RNN"),
+    ),
+    "quantize in QDQ format: the float operator between DequantizeLinear and QuantizeLinear": (
+        *("ConvInteger", "QLinearConv", "QLinearMatMul"),
+    ),
+    "write the transform as MatMul with constant matrices of cosines and sines": ("DFT", "STFT"),
+    "make the random numbers an input of the model": (
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
+        "RandomUniformLike",
+    ),
+    _ON_HOST: (
+        *("ImageDecoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit"),
+        "TfIdfVectorizer",
+    ),
+    "store the matrix as an initializer": ("MelWeightMatrix",),
+    "write it as ScatterElements with reduction=add, or as ConvTranspose": ("Col2Im",),
+    "write it as GridSample and Conv": ("DeformConv",),
+    "write the determinant out for the size at hand": ("Det",),
+    "write it as ScatterND": ("TensorScatter",),
+    "store the tensor in the type that is wanted": ("BitCast",),
 }
+_ADVICE = {operator: way for way, operators in _BY_ADVICE.items() for operator in operators}
 _OTHER_DOMAIN = (
     "register a converter (tvm_fusion.frontend.onnx_ops.register), "
     "or give the model a local function of that name to inline"
 )
 _DOMAINS = {
     "com.microsoft": "export without ONNX Runtime's graph optimizations, which make such operators",
-    "ai.onnx.ml": _TEXT,
-    "ai.onnx.preview.training": _LEARNING,
+    "ai.onnx.ml": _ON_HOST,
+    "ai.onnx.preview.training": "export the model for inference, without its optimizer",
 }
 
 

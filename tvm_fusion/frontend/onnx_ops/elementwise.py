@@ -1,4 +1,4 @@
-"""Element by element: signs of infinity, remainders, activations in every float type."""
+"""Convert elementwise operators: activations, remainders, powers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 from tvm import relax
 from tvm.ir import is_prim_expr
 
-from ..dtypes import accumulation_dtype, is_float, is_integer
+from .. import formulas
+from ..tensor_types import accumulation_dtype, is_float, is_integer
 from .node import Node
 from .registry import register
 
@@ -30,62 +31,32 @@ def is_inf(node: Node) -> Any:
 
 @register("Mod", takes_extents=True)
 def mod(node: Node) -> Any:
-    """Convert Mod of floats; integers are left to TVM.
-
-    Python's remainder of floats, with the sign of the divisor, as ``fmod`` corrected by one
-    divisor: ``floor_mod`` loses it for large quotients and for infinite divisors.
-    """
+    """Convert Mod of floats, by C's remainder or Python's; integers are left to TVM."""
     x, y = node.inputs
-    if is_prim_expr(x) or is_prim_expr(y) or isinstance(x, relax.ShapeExpr):
+    if any(is_prim_expr(v) or isinstance(v, relax.ShapeExpr) for v in (x, y)):
         return None
-    if isinstance(y, relax.ShapeExpr) or "float" not in node.dtype():
+    if not is_float(node.dtype()):
         return None
-    dtype = node.dtype()
-    wide = accumulation_dtype(dtype)
-    if wide != dtype:
-        x, y = op.astype(x, wide), op.astype(y, wide)
-    zero = relax.const(0, wide)
-    rest = node.emit(_fmod(node, x, y))
-    if not node.attribute("fmod", 0):
-        other_sign = op.logical_and(
-            op.not_equal(rest, zero), op.not_equal(op.less(rest, zero), op.less(y, zero))
-        )
-        rest = op.where(other_sign, op.add(rest, y), rest)
-    return op.astype(rest, dtype) if wide != dtype else rest
+    x, y = node.wide(x), node.wide(y)
+    rest = op.mod(x, y) if node.attribute("fmod", 0) else formulas.remainder(x, y, node.emit)
+    return node.cast(rest, node.dtype())
 
 
-def _fmod(node: Node, x: Any, y: Any) -> Any:
-    """Return C's fmod; LLVM's own handles infinities, TVM's constant folding does not."""
-    return op.mod(x, y)
-
-
-@register("Elu")
+@register("Elu", "Selu")
 def elu(node: Node) -> Any:
-    """Convert Elu: TVM's constants are float32 whatever the type of the data."""
-    x, dtype = node.inputs[0], node.dtype()
-    if dtype == "float32":
+    """Convert Elu and Selu: TVM's constants are float32 whatever the type of the data."""
+    if node.dtype() == "float32":
         return None
-    alpha = relax.const(node.attribute("alpha", 1.0), dtype)
-    below = op.multiply(alpha, op.subtract(op.exp(x), relax.const(1, dtype)))
-    return op.where(op.less(x, relax.const(0, dtype)), below, x)
-
-
-@register("Selu")
-def selu(node: Node) -> Any:
-    """Convert Selu: TVM's constants are float32 whatever the type of the data."""
-    x, dtype = node.inputs[0], node.dtype()
-    if dtype == "float32":
-        return None
-    alpha = relax.const(node.attribute("alpha", 1.67326319217681884765625), dtype)
-    gamma = relax.const(node.attribute("gamma", 1.05070102214813232421875), dtype)
-    below = op.multiply(alpha, op.subtract(op.exp(x), relax.const(1, dtype)))
-    return op.multiply(gamma, op.where(op.less(x, relax.const(0, dtype)), below, x))
+    default = 1.0 if node.op_type == "Elu" else 1.67326319217681884765625
+    scale = 1.0 if node.op_type == "Elu" else node.attribute("gamma", 1.05070102214813232421875)
+    result = formulas.elu(node.wide(node.inputs[0]), node.attribute("alpha", default), scale)
+    return node.cast(result, node.dtype())
 
 
 @register("Sign")
 def sign(node: Node) -> Any:
     """Convert Sign of floats: NaN for NaN, of which Relax's sign is 0."""
-    if is_prim_expr(node.inputs[0]) or "float" not in node.dtype():
+    if is_prim_expr(node.inputs[0]) or not is_float(node.dtype()):
         return None
     x = node.inputs[0]
     return op.where(op.isnan(x), x, op.sign(x))

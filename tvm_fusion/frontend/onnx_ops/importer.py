@@ -1,4 +1,4 @@
-"""TVM's ONNX importer with converters of ours first, and with checks of what TVM's own make."""
+"""Extend TVM's ONNX importer: registered converters first, every result checked."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ...errors import UserError
 from ...signature import DimRange
-from ..dtypes import dtype_of
 from ..onnx_graph import nodes, opsets_of, subgraphs
 from ..onnx_types import ValueType
 from ..quiet import quiet_importer
 from ..registry import Unsupported
+from ..tensor_types import mismatch, static
 from .fold import fold
-from .node import Node, static
+from .node import Node
 from .reads import ReadAttributes, ReadInputs, ignored
 from .registry import CONVERTERS, STANDARD, qualified_name
 from .reviewed import RETURN_SEQUENCES, TAKE_EXTENTS, TAKE_SHAPES, is_reviewed
@@ -242,38 +242,17 @@ class Importer(ONNXGraphImporter):
         if not isinstance(value, relax.Expr):
             return value
         value = self.bb.normalize(value)
-        if expected is None or not isinstance(value.ty, relax.TensorType):
-            return value
-        dtype = dtype_of(value) if value.ty.dtype is not None else expected.dtype
-        shape: list[Any] | None = None
-        if value.ty.shape is not None:
-            shape = [static(extent) for extent in value.ty.shape]
-        elif value.ty.ndim >= 0:
-            shape = [None] * value.ty.ndim
-        if dtype == expected.dtype and _agree(shape, expected.shape):
-            return value
-        text = f"{dtype}{_extents(shape)} instead of {expected.dtype}{_extents(expected.shape)}"
-        raise _refused(node, f"is converted to {text} (output {name})")
+        if expected is not None and isinstance(value.ty, relax.TensorType):
+            text = mismatch(value, expected.dtype, expected.shape)
+            if text is not None:
+                raise _refused(node, f"is converted to {text} (output {name})")
+        return value
 
     def _end_blocks(self) -> None:
         """Close what a failed import left open; the builder would complain when it is destroyed."""
         with contextlib.suppress(Exception):
             while True:
                 self.bb._end_block()
-
-
-def _agree(one: Sequence[int | None] | None, other: Sequence[int | None] | None) -> bool:
-    if one is None or other is None:
-        return True
-    return len(one) == len(other) and all(
-        a is None or b is None or a == b for a, b in zip(one, other, strict=True)
-    )
-
-
-def _extents(shape: Sequence[int | None] | None) -> str:
-    if shape is None:
-        return ""
-    return f"[{', '.join('?' if extent is None else str(extent) for extent in shape)}]"
 
 
 def _title(node: onnx.NodeProto) -> str:

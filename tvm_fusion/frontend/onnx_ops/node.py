@@ -1,4 +1,4 @@
-"""What a converter of an ONNX operator is given: the node, its inputs as Relax, its attributes."""
+"""Give converters access to an ONNX node: Relax inputs, attributes, shapes, constants."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...signature import DimRange
-from ..dtypes import dtype_of
 from ..registry import Unsupported
+from ..tensor_types import accumulation_dtype, dtype_of, static
 from .reads import ReadAttributes, ReadInputs
 
 
@@ -115,6 +115,15 @@ class Node:
         """Return an input's element type."""
         return dtype_of(self.inputs[index])
 
+    def cast(self, value: Any, dtype: str) -> Any:
+        """Cast a tensor where its dtype is another."""
+        value = self.builder.normalize(value)
+        return value if dtype_of(value) == dtype else relax.op.astype(value, dtype)
+
+    def wide(self, value: Any) -> Any:
+        """Bind a tensor in the dtype in which sums of its own are taken."""
+        return self.emit(self.cast(value, accumulation_dtype(dtype_of(value))))
+
     def emit(self, expr: Any) -> Any:
         """Bind an expression to a variable, so that its type is known."""
         return self.builder.emit(expr)
@@ -126,11 +135,3 @@ class Node:
     def emit_te(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Bind the result of a tensor expression function."""
         return self.builder.emit_te(function, *arguments, **options)
-
-
-def static(extent: Any) -> int | None:
-    """Return an extent as an int, None where it is symbolic."""
-    if isinstance(extent, int):
-        return extent
-    value = getattr(extent, "value", None)
-    return int(value) if isinstance(value, int) else None

@@ -1,4 +1,4 @@
-"""Normalizations with outputs, types or windows that TVM's converters do not know."""
+"""Convert LayerNormalization with statistics, LpNormalization, MVN and LRN."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from ..dtypes import accumulation_dtype
+from ..tensor_types import dtype_of
 from .node import Node
 from .registry import other_than, register
 
@@ -38,16 +38,14 @@ def layer_normalization(node: Node) -> Any:
 @register("LpNormalization", refuses=other_than(p=(1, 2)))
 def lp_normalization(node: Node) -> Any:
     """Convert LpNormalization, ``x / |x|_p`` along an axis; a vector of zeros stays one."""
-    x, dtype = node.inputs[0], node.dtype()
-    wide = accumulation_dtype(dtype)
-    data = node.emit(op.astype(x, wide)) if wide != dtype else x
+    data = node.wide(node.inputs[0])
+    wide = dtype_of(data)
     axes, order = [node.attribute("axis", -1)], node.attribute("p", 2)
     powers = op.abs(data) if order == 1 else op.multiply(data, data)
     norm = node.emit(op.sum(powers, axes, keepdims=True))
     norm = op.sqrt(norm) if order == 2 else norm
     one, zero = relax.const(1, wide), relax.const(0, wide)
-    result = op.divide(data, op.where(op.equal(norm, zero), one, norm))
-    return op.astype(result, dtype) if wide != dtype else result
+    return node.cast(op.divide(data, op.where(op.equal(norm, zero), one, norm)), node.dtype())
 
 
 @register("MeanVarianceNormalization")

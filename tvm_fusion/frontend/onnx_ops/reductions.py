@@ -1,4 +1,4 @@
-"""Reductions of types that TVM's operators do not know, cumulative products, Hardmax."""
+"""Convert reductions, cumulative products, TopK and Unique."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dtypes import accumulation_dtype
 from ..registry import Unsupported
 from .node import Node
 from .registry import register
@@ -95,14 +94,11 @@ def _of_nothing(node: Node, axes: list[int], neutral: float) -> Any:
 @register("CumProd")
 def cumulative_product(node: Node) -> Any:
     """Convert CumProd along a constant axis, from either end, with or without the element."""
-    x, dtype = node.inputs[0], node.dtype()
     axis = int(node.required_constant(1, "axis").reshape(-1)[0]) % len(node.shape())
-    wide, is_reverse = accumulation_dtype(dtype), node.attribute("reverse", 0)
-    x = op.astype(x, wide) if wide != dtype else x
+    x, is_reverse = node.wide(node.inputs[0]), node.attribute("reverse", 0)
     x = op.flip(x, axis) if is_reverse else x
     x = op.cumprod(x, axis, exclusive=bool(node.attribute("exclusive", 0)))
-    x = op.flip(x, axis) if is_reverse else x
-    return op.astype(x, dtype) if wide != dtype else x
+    return node.cast(op.flip(x, axis) if is_reverse else x, node.dtype())
 
 
 @register("TopK")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ..dtypes import accumulation_dtype, dtype_of
 from ..registry import Unsupported
+from ..tensor_types import accumulation_dtype, dtype_of
 from .node import Node
 from .registry import other_than, register
 from .resample import COORDINATES, ROUNDING, Sampling, Taps

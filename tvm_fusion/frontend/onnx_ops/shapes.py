@@ -1,4 +1,4 @@
-"""Operators that make or use shapes, in the forms that TVM's converters do not know."""
+"""Convert operators that compute or take shapes: Expand, Slice, Split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from ..registry import Unsupported
-from .node import Node, static
+from ..tensor_types import static
+from .node import Node
 from .registry import register
 
 op = relax.op

@@ -1,4 +1,4 @@
-"""Dropout's mask and the training modes of Dropout and BatchNormalization."""
+"""Convert Dropout and BatchNormalization with their training modes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax
 
-from ..dtypes import accumulation_dtype
 from ..registry import Unsupported
+from ..tensor_types import accumulation_dtype
 from .node import Node
 from .registry import register
 

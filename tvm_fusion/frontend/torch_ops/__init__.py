@@ -1,4 +1,4 @@
-"""Converters of PyTorch's operators, and TVM's importer with each of its results checked.
+"""Convert PyTorch operators, with every result checked.
 
 A module a family; importing it registers its converters.
 """
@@ -6,16 +6,16 @@ A module a family; importing it registers its converters.
 from ..registry import Unsupported
 from . import (  # noqa: F401  # for their registrations
     activations,
-    compositions,
     creation,
+    decompositions,
     elementwise,
-    lookups,
-    norms,
-    products,
+    indexing,
+    matmul,
+    normalization,
+    pooling,
     reductions,
     shapes,
     values,
-    windows,
 )
 from .call import Call
 from .importer import Importer, operator_name, reason_of

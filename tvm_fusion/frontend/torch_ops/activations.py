@@ -1,4 +1,4 @@
-"""Activations that torch keeps whole: with all their parameters."""
+"""Convert activations that torch does not decompose."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..dtypes import dtype_of
+from .. import formulas
 from ..registry import Unsupported
 from .call import Call
 from .registry import register
@@ -17,15 +17,8 @@ op = relax.op
 @register("elu")
 def elu(call: Call) -> Any:
     """Convert ELU, SELU and CELU: negative values through the exponential function."""
-    x = call.tensor("self")
-    wide = call.wide(x)
-    dtype = dtype_of(wide)
-    alpha, scale, input_scale = (call[n] for n in ("alpha", "scale", "input_scale"))
-    inner = wide if input_scale == 1 else op.multiply(wide, relax.const(input_scale, dtype))
-    below = op.subtract(op.exp(op.minimum(inner, _zero(dtype))), relax.const(1, dtype))
-    below = op.multiply(below, relax.const(alpha * scale, dtype))
-    above = wide if scale == 1 else op.multiply(wide, relax.const(scale, dtype))
-    result = op.where(op.greater(wide, _zero(dtype)), above, below)
+    factors = (call[name] for name in ("alpha", "scale", "input_scale"))
+    result = formulas.elu(call.wide(call.tensor("self")), *factors)
     return call.cast(call.emit(result), call.dtype)
 
 

@@ -1,4 +1,4 @@
-"""One call of a PyTorch operator, as converters see it: arguments by name, result types known."""
+"""Give converters access to one operator call: arguments by name, result types, casts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import fx
 from tvm import relax
 
 from ...errors import UserError
-from ..dtypes import accumulation_dtype, dtype_of, is_integer
 from ..registry import Unsupported
+from ..tensor_types import accumulation_dtype, dtype_of, is_integer
 
 # What an argument of this name says does not change values: where and how a tensor is stored.
 STORAGE = frozenset(

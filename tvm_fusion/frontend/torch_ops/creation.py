@@ -1,4 +1,4 @@
-"""Tensors made of nothing but numbers."""
+"""Convert operators that create tensors: full, arange, linspace, windows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import fx
 from tvm import relax
 
-from ..dtypes import is_float
 from ..registry import Unsupported
+from ..tensor_types import is_float
 from .call import Call
 from .registry import register
 

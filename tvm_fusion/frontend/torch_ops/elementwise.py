@@ -1,4 +1,4 @@
-"""Operators of one element each: operands take the dtype that torch computes in."""
+"""Convert elementwise operators with torch's type promotion."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from tvm import relax
 
-from ..dtypes import HALF, dtype_of, is_float, is_integer
+from .. import formulas
 from ..registry import Unsupported
+from ..tensor_types import HALF, dtype_of, is_float, is_integer
 from .call import Call, name_of
 from .registry import register
 
@@ -236,11 +237,7 @@ def remainder(call: Call) -> Any:
     x, y = operands(call, call.dtype)
     if is_integer(call.dtype):
         return op.floor_mod(x, y)
-    rest = call.emit(op.mod(x, y))
-    zero = relax.const(0, call.dtype)
-    has_other_sign = op.not_equal(op.less(rest, zero), op.less(y, zero))
-    is_off = op.logical_and(op.not_equal(rest, zero), has_other_sign)
-    return op.where(is_off, op.add(rest, y), rest)
+    return formulas.remainder(x, y, call.emit)
 
 
 @register("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")

@@ -1,4 +1,4 @@
-"""TVM's importer with every converter checked: arguments, result types, shapes."""
+"""Extend TVM's importer of exported programs: every argument, dtype and shape checked."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...errors import UserError
-from ..dtypes import dtype_of
 from ..registry import Unsupported
+from ..tensor_types import mismatch
 from .call import Call, name_of, refusal
-from .registry import CONVERTERS, key_of
-from .reviewed import PYTHON, REVIEWED
+from .registry import CONVERTERS, PYTHON, key_of
 
 _OP = re.compile(r'ir\.Op\(span=None.*?name="(?:relax\.)?([\w.]+)".*?support_level=\d+\)')
 
 
 class Importer(translator.ExportedProgramImporter):
-    """Converts with our converters, and with those of TVM's that were reviewed.
+    """Converts with the registered converters; extents' arithmetic by TVM's.
 
     Parameters
     ----------
@@ -42,7 +41,6 @@ class Importer(translator.ExportedProgramImporter):
         """Build the map from the names of operators to converters, for branches, too."""
         theirs = super().create_convert_map()
         converters = {name: theirs[name] for name in PYTHON}
-        converters |= {name: self._theirs(name, theirs[name]) for name in REVIEWED}
         # TVM looks operators up by name alone, whatever their namespace.
         converters |= {key.rpartition("::")[2]: self._ours for key in CONVERTERS}
         return converters | {"getitem": self._item_of_tuple}
@@ -79,26 +77,6 @@ class Importer(translator.ExportedProgramImporter):
             raise _ignoring(name, ignored, call.given)
         return self._checked(node, result)
 
-    def _theirs(self, key: str, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
-        honoured = REVIEWED[key]
-
-        def converted(node: fx.Node) -> Any:
-            name = operator_name(node)
-            call = Call(node, self)
-            for argument in honoured:
-                if argument in call:
-                    call.raw(argument)
-            ignored = call.ignored()
-            if ignored:
-                raise _ignoring(name, ignored, call.given)
-            try:
-                result = convert(node)
-            except Exception as error:  # guard: told as the refusal's reason
-                raise UserError(f"{name} cannot be converted ({reason_of(error)})") from error
-            return self._checked(node, result)
-
-        return converted
-
     def _item_of_tuple(self, node: fx.Node) -> Any:
         value, number = self.env[node.args[0]], node.args[1]
         if isinstance(value, list | tuple):
@@ -134,25 +112,14 @@ class Importer(translator.ExportedProgramImporter):
         return result
 
     def _compare(self, name: str, result: Any, expected: torch.Tensor) -> None:
-        ty = getattr(result, "ty", None)
-        if not isinstance(ty, relax.TensorType):
-            raise UserError(f"{name} is converted to something else than a tensor")
         try:
             dtype = name_of(expected.dtype)
         except Unsupported as error:
             raise refusal(name, error) from error
-        if dtype_of(result) != dtype:
-            raise UserError(f"{name} is converted to {dtype_of(result)}", dtype)
-        if ty.shape is None:
-            return
-        mine, theirs = list(ty.shape), list(expected.shape)
-        is_equal = len(mine) == len(theirs) and all(
-            int(m) == t
-            for m, t in zip(mine, theirs, strict=True)
-            if isinstance(m, tirx.IntImm) and isinstance(t, int)
-        )
-        if not is_equal:
-            raise UserError(f"{name} is converted to the shape {mine}", f"{theirs}")
+        shape = [extent if isinstance(extent, int) else None for extent in expected.shape]
+        text = mismatch(result, dtype, shape)
+        if text is not None:
+            raise UserError(f"{name} is converted to {text}")
 
     def _symbols(self) -> dict[str, tirx.Var]:
         """Find the variables of the parameters' extents, once: every other is refused."""

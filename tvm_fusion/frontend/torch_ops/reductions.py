@@ -1,4 +1,4 @@
-"""Reductions, searches and running sums, in the dtype that torch accumulates in."""
+"""Convert reductions, argmax, sorting and cumulative sums, in torch's accumulation dtype."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from tvm import relax
 
-from ..dtypes import dtype_of, is_float
 from ..registry import Unsupported
+from ..tensor_types import dtype_of, is_float
 from .call import Call, static
 from .registry import register
 

@@ -1,4 +1,4 @@
-"""The registry of PyTorch converters, by the operator's name and overload: ``add.Tensor``."""
+"""Register converters of PyTorch operators by name and overload: ``add.Tensor``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from torch import fx
 
 from ..registry import Registry, Unsupported
 from .call import Convert
-from .reviewed import PYTHON, REVIEWED
 
 # torch's own namespaces; names of operators are the same in all of them, or mean the same.
 _TORCH = ("", "aten", "prims", "higher_order")
+#: Python's operators on extents and on torch's symbolic numbers, which have no schema; TVM's.
+PYTHON = ("add", "sub", "mul", "floordiv", "mod", "ge", "le", "gt", "lt", "eq", "ne", "neg", "cond")
 
 
 def _key(name: str) -> str:
@@ -67,4 +68,4 @@ def unsupported(node: fx.Node) -> Unsupported | None:
     key = key_of(node)
     if key in CONVERTERS:
         return CONVERTERS[key].refusal(node)
-    return None if key in REVIEWED or key in PYTHON or key == "getitem" else Unsupported("")
+    return None if key in (*PYTHON, "getitem") else Unsupported("")

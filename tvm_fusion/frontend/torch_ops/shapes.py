@@ -1,4 +1,4 @@
-"""Views, joins, splits, copies: elements are moved, not computed."""
+"""Convert views, concatenations, splits, padding and copies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from tvm import relax
 
-from ..dtypes import dtype_of
 from ..registry import Unsupported
+from ..tensor_types import dtype_of
 from .call import Call, static
 from .registry import register
 
@@ -189,6 +189,12 @@ def slice_scatter(call: Call) -> Any:
     mask = relax.const([w >= 0 for w in which], "bool")
     mask = call.emit(op.reshape(mask, [extent, *[1] * (len(shape) - axis - 1)]))
     return op.where(mask, moved, x)
+
+
+@register("pixel_shuffle")
+def pixel_shuffle(call: Call) -> Any:
+    """Move blocks of channels to pixels."""
+    return op.nn.pixel_shuffle(call.tensor("self"), call["upscale_factor"])
 
 
 @register("flip")

@@ -103,7 +103,7 @@ class DotProduct(ABC):
 
         return loop("k", extent, step)
 
-    def _word(self, factor: ir.Expr, group: ir.Var) -> ir.Expr:
+    def _word(self, operand: ir.Expr, group: ir.Var) -> ir.Expr:
         """Join a group, its first k in the lowest bits."""
         extent = index(self.axis.extent)
 
@@ -111,7 +111,7 @@ class DotProduct(ABC):
             word: ir.Expr | None = None
             for j in range(count):
                 term = group * self.group + j
-                part: ir.Expr = substitute(factor, {self.axis.var: term})
+                part: ir.Expr = substitute(operand, {self.axis.var: term})
                 part = tirx.Cast("int32", tirx.reinterpret(f"uint{WORD // self.group}", part))
                 if j:
                     part = tirx.shift_left(part, tirx.const(j * WORD // self.group, "int32"))

@@ -1,0 +1,187 @@
+"""Convert operators by decompositions that torch lacks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..registry import Unsupported
+from ..tensor_types import accumulation_dtype, dtype_of, is_float
+from .call import Call, static
+from .elementwise import operands
+from .registry import register
+
+op = relax.op
+
+
+@register("fmax", "fmin")
+def extreme_of_numbers(call: Call) -> Any:
+    """Take the larger or smaller of two, of which one may be no number."""
+    function = op.maximum if "fmax" in call.node.target.__name__ else op.minimum
+    if call.dtype == "bool":
+        x, y = operands(call, "int8")
+        return call.cast(call.emit(function(x, y)), "bool")
+    x, y = operands(call, call.dtype)
+    if not is_float(call.dtype):
+        return function(x, y)
+    x, y = _both(call, x, y)
+    either = op.where(op.isnan(y), x, function(x, y))
+    return op.where(op.isnan(x), y, either)
+
+
+def _both(call: Call, x: Any, y: Any) -> tuple[Any, Any]:
+    shape = call.shape()
+    return call.emit(op.broadcast_to(x, shape)), call.emit(op.broadcast_to(y, shape))
+
+
+@register("signbit")
+def signbit(call: Call) -> Any:
+    """Test for negative numbers, negative zero among them."""
+    return _signbit(call.tensor("self"))
+
+
+def _signbit(x: Any) -> Any:
+    if dtype_of(x) == "bool":
+        return op.zeros_like(x)
+    zero = relax.const(0, dtype_of(x))
+    is_negative = op.less(x, zero)
+    if not is_float(dtype_of(x)):
+        return is_negative
+    of_zero = op.less(op.divide(relax.const(1, dtype_of(x)), x), zero)
+    return op.where(op.equal(x, zero), of_zero, is_negative)
+
+
+@register("copysign.Tensor", "copysign.Scalar")
+def copysign(call: Call) -> Any:
+    """Give values the signs of others."""
+    x, y = operands(call, call.dtype)
+    size = call.emit(op.abs(x))
+    return op.where(_signbit(y), op.negative(size), size)
+
+
+@register("exp2", "special_exp2")
+def exp2(call: Call) -> Any:
+    """Raise two to a power."""
+    return op.power(relax.const(2, call.dtype), call.tensor("self", call.dtype))
+
+
+@register("hypot")
+def hypot(call: Call) -> Any:
+    """Take the root of the sum of squares, without squares that overflow."""
+    x, y = (op.abs(v) for v in operands(call, call.dtype))
+    high, low = call.emit(op.maximum(x, y)), call.emit(op.minimum(x, y))
+    one, zero = relax.const(1, call.dtype), relax.const(0, call.dtype)
+    ratio = op.divide(low, op.where(op.equal(high, zero), one, high))
+    value = op.multiply(high, op.sqrt(op.add(one, op.multiply(ratio, ratio))))
+    return op.where(op.isinf(high), high, value)
+
+
+@register("logaddexp", "logaddexp2")
+def logaddexp(call: Call) -> Any:
+    """Add what two logarithms stand for, and take the logarithm."""
+    x, y = operands(call, call.dtype)
+    wide = accumulation_dtype(call.dtype)
+    x, y = call.cast(x, wide), call.cast(y, wide)
+    base = math.log(2) if "logaddexp2" in call.node.target.__name__ else 1.0
+    high = call.emit(op.maximum(x, y))
+    apart = op.negative(op.abs(op.subtract(x, y)))
+    small = op.exp(op.multiply(apart, relax.const(base, wide)))
+    rest = op.divide(op.log(op.add(relax.const(1, wide), small)), relax.const(base, wide))
+    is_same_infinity = op.logical_and(op.isinf(x), op.equal(x, y))
+    result = op.where(is_same_infinity, high, op.add(high, rest))
+    return call.cast(call.emit(result), call.dtype)
+
+
+@register("_cdist_forward")
+def distances(call: Call) -> Any:
+    """Take the distances of each row to each of other rows."""
+    call.raw("compute_mode")
+    order = call["p"]
+    if call.out.numel() == 0 or call.meta("x1").shape[-1] == 0:
+        return op.zeros(call.shape(), call.dtype)
+    x = call.emit(op.expand_dims(call.tensor("x1"), -2))
+    y = call.emit(op.expand_dims(call.tensor("x2"), -3))
+    apart, dtype = op.abs(op.subtract(x, y)), call.dtype
+    if order == 0:
+        return op.sum(call.cast(call.cast(call.emit(apart), "bool"), dtype), [-1])
+    if order == 1:
+        return op.sum(apart, [-1])
+    if order == 2:
+        return op.sqrt(op.sum(op.multiply(apart, apart), [-1]))
+    if order == math.inf:
+        return op.max(apart, [-1])
+    sums = op.sum(op.power(apart, relax.const(order, dtype)), [-1])
+    return op.power(sums, relax.const(1 / order, dtype))
+
+
+@register("diagonal_scatter")
+def diagonal_scatter(call: Call) -> Any:
+    """Write a diagonal."""
+    fake = call.meta("self")
+    rank, shape = len(fake.shape), static(fake.shape)
+    one, two, offset = call["dim1"] % rank, call["dim2"] % rank, call["offset"]
+    count = call.meta("src").shape[-1]
+    if count == 0:
+        call.raw("src")
+        return call.tensor("self")
+    rest = [a for a in range(rank) if a not in (one, two)]
+    rows, columns = shape[one], shape[two]
+    first = offset if offset >= 0 else -offset * columns
+    which = np.full(rows * columns, -1)
+    which[[first + i * (columns + 1) for i in range(count)]] = range(count)
+    source = call.tensor("src", call.dtype)
+    spread = op.take(source, relax.const(np.maximum(which, 0), "int64"), rank - 2)
+    spread = call.emit(op.reshape(call.emit(spread), [*(shape[a] for a in rest), rows, columns]))
+    order = [*rest, one, two]
+    back = sorted(range(rank), key=lambda place: order[place])
+    spread = call.emit(op.permute_dims(spread, back))
+    mask = (which >= 0).reshape(rows, columns)
+    mask = mask if one < two else mask.T
+    mask = mask.reshape([shape[a] if a in (one, two) else 1 for a in range(rank)])
+    return op.where(relax.const(mask, "bool"), spread, call.tensor("self"))
+
+
+@register("cummax", "cummin")
+def running_extreme(call: Call) -> Any:
+    """Find the largest or smallest value so far: a reduction over each element's predecessors."""
+    is_max = call.node.target.__name__.startswith("cummax")
+    fake, x = call.meta("self"), call.tensor("self")
+    if not fake.shape or fake.numel() == 0:
+        call.raw("dim")
+        return x, op.zeros(call.shape(call.out[1]), "int64")
+    axis = call["dim"] % len(fake.shape)
+    (extent,) = static([fake.shape[axis]])
+    if extent > 1024:
+        raise Unsupported("along over 1024 elements", "reduce in pieces")
+    dtype = dtype_of(x)
+    key = call.cast(x, "int8") if dtype == "bool" else x
+    wide = call.emit(op.expand_dims(key, axis))
+    behind = [1] * (len(fake.shape) - axis - 1)
+    before = np.tri(extent, dtype=bool).reshape([extent, extent, *behind])
+    if is_float(dtype):
+        worst = -math.inf if is_max else math.inf
+    else:
+        limits = np.iinfo(dtype_of(key))
+        worst = limits.min if is_max else limits.max
+    masked = op.where(relax.const(before, "bool"), wide, relax.const(worst, dtype_of(key)))
+    value = call.emit((op.max if is_max else op.min)(masked, [axis + 1]))
+    if not call.is_used(1):
+        return call.cast(value, dtype), None
+    # Of equal values torch names the last.
+    number = np.arange(extent).reshape([1, extent, *behind])
+    is_it = op.logical_and(
+        op.equal(wide, op.expand_dims(value, axis + 1)), relax.const(before, "bool")
+    )
+    place = op.max(
+        op.where(is_it, relax.const(number, "int64"), relax.const(-1, "int64")), [axis + 1]
+    )
+    return call.cast(value, dtype), call.emit(place)
+
+
+@register("special_erfcx", "frexp.Tensor", "nextafter", "special_zeta")
+def special(call: Call) -> Any:
+    """Refuse what no operator of Relax comes near."""
+    raise Unsupported("(a special function)", "approximate it by exp, log and erf")
