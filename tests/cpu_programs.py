@@ -1,7 +1,8 @@
-"""Small Relax programs through the whole pipeline, as functions of numpy arrays."""
+"""Small programs for this CPU, as functions of numpy arrays."""
 
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, tirx
 
 from tvm_fusion.device import parse
 
@@ -20,3 +21,14 @@ def compiled(params, compute):
         )
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return lambda *arrays: machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+
+
+def unbound(func):
+    """A scheduled PrimFunc with loops in the place of threads, for CPUs."""
+
+    def serial(loop):
+        if loop.kind != tirx.ForKind.THREAD_BINDING:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, serial), order="post"))

@@ -3,20 +3,18 @@
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from emulator.launch import is_for_gpu, launch
+from tvm import relax, s_tir, tirx
 
 from tvm_fusion import transform
-from tvm_fusion.core.expressions import call_name, substitute, variables
+from tvm_fusion.core.loops import find
 from tvm_fusion.core.template import Claim
 from tvm_fusion.deploy.count import count
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.program.group import Group
-from tvm_fusion.schedule.gpu.cp_async import BYTES, COPY
 from tvm_fusion.schedule.gpu.dlight import check_gpu
-from tvm_fusion.schedule.gpu.movmatrix import MOVMATRIX
-from tvm_fusion.schedule.gpu.register_buffers import STREAMED
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
 SIZE = 5  # of every symbolic dimension
@@ -57,101 +55,6 @@ def kernel(template, members, spec):
     return claim, made.func
 
 
-def serial(func):
-    """Thread bindings as loops: the meaning of a schedule without barriers, on a CPU.
-
-    What a thread asks of another one of its warp, it reads where that one keeps it; so do the
-    threads of a warp whose fragments tensor cores multiply. Copies are there at once.
-    """
-
-    def unbind(loop):
-        if loop.kind != tirx.ForKind.THREAD_BINDING:
-            return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
-
-    def read(call):
-        if call_name(call) != "tvm_warp_shuffle":
-            return call
-        (thread,) = variables(call.args[2])
-        return substitute(call.args[1], {thread: tirx.Cast("int64", call.args[2])})
-
-    def written_out(call):
-        is_call = isinstance(call.value, tvm.ir.Call)
-        if not is_call or call_name(call.value) != "func_call":
-            return call
-        name, *args = call.value.args
-        places = [x.args[0] for x in args if call_name(x) == "address_of"]
-        if name.value in (COPY, STREAMED):
-            return _copied(*places)
-        if not places:
-            return tirx.Evaluate(0)
-        if name.value == MOVMATRIX:
-            return _turned(*places)
-        return _sums_of_columns(*places)
-
-    body = tvm_ffi.structural_map(func.body, (tvm.ir.Call, read), order="post")
-    body = tvm_ffi.structural_map(body, (tirx.Evaluate, written_out), order="post")
-    return func.with_body(tvm_ffi.structural_map(body, (tirx.For, unbind), order="post"))
-
-
-def _copied(to, element):
-    """All elements of a vector."""
-
-    def beside(load, lane):
-        return [*load.indices[:-1], load.indices[-1] + lane]
-
-    def one(lane):
-        value = tirx.BufferLoad(element.source, beside(element, lane))
-        return tirx.BufferStore(to.source, value, beside(to, lane))
-
-    return tirx.SeqStmt(
-        [one(lane) for lane in range(BYTES // tvm.DataType(str(to.ty.dtype)).itemsize)]
-    )
-
-
-def _lane(load):
-    """Where a thread's registers are, its number in its warp, and its warp."""
-    *thread, place = load.indices
-    if len(thread) == 2:
-        return place, thread[1], lambda lane: [thread[0], lane]
-    warp = tirx.floordiv(thread[0], 32) * 32
-    return place, tirx.floormod(thread[0], 32), lambda lane: [warp + lane]
-
-
-def _turned(to, pair):
-    """Both elements of a thread: eight rows of eight, of which columns become rows."""
-    place, lane, of = _lane(pair)
-    line, sharer = tirx.floordiv(lane, 4), tirx.floormod(lane, 4)
-    stores = []
-    for one in range(2):
-        other = (2 * sharer + one) * 4 + tirx.floordiv(line, 2)
-        value = tirx.BufferLoad(pair.source, [*of(other), place + tirx.floormod(line, 2)])
-        where = [*to.indices[:-1], to.indices[-1] + one]
-        stores.append(tirx.BufferStore(to.source, value, where))
-    return tirx.SeqStmt(stores)
-
-
-def _sums_of_columns(sums, low, high, rows):
-    """The four sums of a thread: two columns of sixteen times two rows of eight, sixteen terms."""
-    place, lane, of = _lane(sums)
-    line, sharer = tirx.floordiv(lane, 4), tirx.floormod(lane, 4)
-
-    def factor(load, line, other, term):
-        where = [*of(4 * line + other), load.indices[-1] + term]
-        return tirx.Cast("float32", tirx.BufferLoad(load.source, where))
-
-    stores = []
-    for number, (columns, row) in enumerate((c, r) for c in (low, high) for r in range(2)):
-        where = [*of(lane), place + number]
-        total = tirx.BufferLoad(sums.source, where)
-        for other in range(4):
-            for term in range(4):
-                of_row = factor(rows, 2 * sharer + row, other, term)
-                total = total + factor(columns, line, other, term) * of_row
-        stores.append(tirx.BufferStore(sums.source, total, where))
-    return tirx.SeqStmt(stores)
-
-
 def extents(type_):
     values = {}
 
@@ -180,20 +83,20 @@ def arrays(params, seed=0):
 
 
 def run(func, members, inputs, spec=CPU):
-    """Call a kernel on the CPU; every element of its outputs must be written."""
+    """Call a kernel, of a GPU in the emulator; every element of its outputs must be written."""
+    passed = [array(v, inputs) for v in members.inputs] + [SIZE] * len(members.scalars)
+    results = [np.full(extents(v.type), 7).astype(v.dtype) for v in members.outputs]
+    if is_for_gpu(func):
+        launch(func, [*passed, *results], CUDA.tvm_target())
+        return results
     func = func.with_attr("global_symbol", "main")
     built = tvm.compile(tvm.IRModule({"main": func}), spec.tvm_target(), tir_pipeline="tvm_fusion")
-    passed = [tvm.runtime.tensor(_array(v, inputs)) for v in members.inputs]
-    passed += [SIZE] * len(members.scalars)
-    results = [np.empty(extents(v.type), v.dtype) for v in members.outputs]
-    for result in results:
-        result.fill(7)
     results = [tvm.runtime.tensor(r) for r in results]
-    built["main"](*passed, *results)
+    built["main"](*(tvm.runtime.tensor(x) if np.ndim(x) else x for x in passed), *results)
     return [r.numpy() for r in results]
 
 
-def _array(value, inputs):
+def array(value, inputs):
     return inputs[value.name] if value.constant is None else value.constant.value.numpy()
 
 
@@ -215,8 +118,7 @@ def check(template, params, body, reference, spec, tolerance=2e-5):
     if spec is CUDA:
         assert check_gpu(func, spec.tvm_target()) is None
     assert launches(func, members, spec) == claim.launches
-    runnable, runs_on = (serial(func), CPU) if spec is CUDA else (func, spec)
-    close(run(runnable, members, inputs, runs_on), expected, tolerance)
+    close(run(func, members, inputs, spec), expected, tolerance)
     return claim, func
 
 
@@ -237,6 +139,15 @@ def module(func, members):
             y = builder.emit_output(call)
         builder.emit_func_output(y)
     return builder.get()
+
+
+def shared_bytes(func):
+    """Bytes of shared memory that the blocks of a kernel declare."""
+    owned = [b for block in find(func.body, s_tir.SBlock) for b in block.alloc_buffers]
+    shared = [b.ty for b in owned if b.scope() in ("shared", "shared.dyn")]
+    return sum(
+        np.prod([int(d) for d in b.shape]) * tvm.DataType(str(b.dtype)).itemsize for b in shared
+    )
 
 
 def launches(func, members, spec):

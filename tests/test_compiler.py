@@ -19,7 +19,7 @@ DIMS = {"batch": DimRange(1, 8)}
 
 def test_the_manifest_tells_what_was_compiled(dense_folder):
     found = manifest.read(dense_folder)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert found["source"] == "ModelProto"
     assert found["precision"] == "fp32"
     assert found["dims"] == {"batch": {"min": 1, "max": 8}}

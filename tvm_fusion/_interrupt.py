@@ -29,7 +29,7 @@ def is_command_line() -> bool:
 
 
 def end_at_once() -> None:
-    """Let interrupts end the process, unless somebody else takes care of them or ignores them."""
+    """Let interrupts end the process, unless other code handles them or ignores them."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 

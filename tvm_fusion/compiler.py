@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._tvm.errors import register_errors
 from ._tvm.fork import has_run_kernels
 from .config import FusionConfig
-from .core.decisions import recording
+from .core.decisions import Decision, recording
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
 from .device import TargetSpec, parse
@@ -19,6 +19,12 @@ from .device.probe import machine
 from .errors import UserError
 from .signature import Signature
 from .threads import choose_threads
+
+if TYPE_CHECKING:
+    import tvm
+
+    from .deploy.build import Prepared
+    from .frontend import Imported
 
 register_errors()
 
@@ -33,7 +39,8 @@ def compile(  # the public name, as in tvm.compile
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
         The model, or the path of an ONNX file.
     target : str, dict or tvm.target.Target
-        ``"cpu"`` (this machine), ``"cpu:x86-64-v3"``, ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``;
+        ``"cpu"`` (this machine), ``"cpu:x86-64-v3"``, ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``:
+        of several architectures each gets the kernels that are best for it;
         see :func:`tvm_fusion.device.parse`.
     config : FusionConfig, optional
         What to choose.
@@ -59,20 +66,10 @@ def compile(  # the public name, as in tvm.compile
         import tvm
 
         from .core.weight_names import WeightNames, tracking
-        from .deploy.build import build, export_library
-        from .deploy.dump import Dump
-        from .deploy.in_place import update_in_place
-        from .deploy.static_inputs import mark_static_inputs
+        from .deploy.build import build, export_library, prepare, store
         from .frontend import import_model
-        from .pipeline import stages
 
-        passes = stages(config)
         imported = import_model(model, config)
-        if config.dump is not None:
-            passes.insert(0, Dump(config.dump / "0_frontend.py"))
-        context = tvm.transform.PassContext(
-            config={"relax.backend.use_cuda_graph": config.cuda_graph}
-        )
         if not imported.signatures:
             raise UserError(
                 f"{imported.source} has no function from tensors to tensors",
@@ -81,22 +78,22 @@ def compile(  # the public name, as in tvm.compile
         choose_threads()
         has_run_kernels()  # evaluates constants
         names = WeightNames((name, const) for const, name in imported.weight_names.items())
-        with spec.tvm_target(), context, tracking(names):
-            mod = update_in_place(imported.mod, imported.signatures, config.writes)
-            mod = tvm.ir.transform.Sequential(passes)(mod)
-            static_inputs = {*config.static_inputs, *config.in_place}
-            mod = mark_static_inputs(mod, imported.signatures, static_inputs)
-            built = build(mod, spec, list(imported.signatures), imported.dims, names)
-    functions = {
-        name: {
-            **manifest.signature_to_json(signature),
-            "weights": built.weight_names.get(name, []),
-            "in_place": _in_place(signature, config.writes),
-            "destinations": [signature.outputs[i].name for i in built.destinations[name]],
-            **built.counts[name],
-        }
-        for name, signature in imported.signatures.items()
+        public = list(imported.signatures)
+        prepared: dict[str, Prepared] = {}
+        taken: dict[str, list[Decision]] = {}
+        context = {"relax.backend.use_cuda_graph": config.cuda_graph}
+        with tvm.transform.PassContext(config=context), tracking(names):
+            for one in spec.each:
+                (arch,) = one.archs
+                with one.tvm_target(), recording() as taken[arch]:
+                    mod = _scheduled(imported, _dumped(config, arch, spec))
+                    prepared[arch] = prepare(mod, one, public, imported.dims, names)
+            built = build(prepared, spec)
+    weights, used = store(prepared, built.names)
+    code = {
+        arch: _code(imported, config, one, built.counts[arch]) for arch, one in prepared.items()
     }
+    first, *others = prepared
     content = {
         "schema": manifest.SCHEMA,
         "versions": {
@@ -107,16 +104,81 @@ def compile(  # the public name, as in tvm.compile
         "precision": config.precision,
         "alignment": "element",
         "dims": {n: {"min": r.low, "max": r.high} for n, r in imported.dims.items()},
-        "functions": functions,
-        "decisions": [asdict(d) for d in decisions if d.verdict != "accepted"],
+        "suffix": built.suffixes[first],
+        "functions": {
+            name: {**manifest.signature_to_json(signature), **code[first][name]}
+            for name, signature in imported.signatures.items()
+        },
+        "architectures": {
+            arch: {"suffix": built.suffixes[arch], "functions": code[arch]} for arch in others
+        },
+        "stored_kernels": [
+            {"archs": list(archs), "names": kernels} for archs, kernels in built.kernels.items()
+        ],
+        "decisions": _decisions(decisions, taken),
     }
     return Artifact(
         content,
-        built.weights,
-        {n: {"function": p.function, "shape": list(p.shape)} for n, p in built.packings.items()},
-        lambda path: export_library(built.executable, spec, path),
+        weights,
+        used,
+        lambda path: export_library(built.compiled, spec, path),
         time.perf_counter() - start,
     )
+
+
+def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
+    """Run all stages on a model for the current target."""
+    import tvm
+
+    from .deploy.dump import Dump
+    from .deploy.in_place import update_in_place
+    from .deploy.static_inputs import mark_static_inputs
+    from .pipeline import stages
+
+    passes = stages(config)
+    if config.dump is not None:
+        passes.insert(0, Dump(config.dump / "0_frontend.py"))
+    mod = update_in_place(imported.mod, imported.signatures, config.writes)
+    mod = tvm.ir.transform.Sequential(passes)(mod)
+    return mark_static_inputs(mod, imported.signatures, {*config.static_inputs, *config.in_place})
+
+
+def _dumped(config: FusionConfig, arch: str, spec: TargetSpec) -> FusionConfig:
+    """Give each of several architectures a folder of its own to dump to."""
+    if config.dump is None or len(spec.archs) == 1:
+        return config
+    return replace(config, dump=config.dump / arch)
+
+
+def _code(
+    imported: Imported, config: FusionConfig, one: Prepared, counts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write what the manifest says of an architecture's functions."""
+    return {
+        name: {
+            "weights": one.weight_names.get(name, []),
+            "in_place": _in_place(signature, config.writes),
+            "destinations": [signature.outputs[i].name for i in one.destinations[name]],
+            **counts[name],
+        }
+        for name, signature in imported.signatures.items()
+    }
+
+
+def _decisions(common: list[Decision], taken: Mapping[str, list[Decision]]) -> list[dict[str, Any]]:
+    """List decisions as the manifest has them: one of some architectures alone names these."""
+    if len(taken) == 1:
+        (of_all,) = taken.values()
+        return [asdict(d) for d in (*common, *of_all) if d.verdict != "accepted"]
+    by_archs: dict[Decision, list[str]] = {decision: [*taken] for decision in common}
+    for arch, decisions in taken.items():
+        for decision in dict.fromkeys(decisions):
+            by_archs.setdefault(decision, []).append(arch)
+    return [
+        asdict(decision) | ({"archs": archs} if len(archs) < len(taken) else {})
+        for decision, archs in by_archs.items()
+        if decision.verdict != "accepted"
+    ]
 
 
 def _in_place(signature: Signature, names: Mapping[str, str]) -> dict[str, str]:

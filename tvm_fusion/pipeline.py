@@ -29,6 +29,7 @@ from .lower.flatten import s_tir_pipeline
 from .lower.names import ValidNames
 from .lower.nan import KeepNaNTests, PassNaNOn
 from .lower.narrow_lanes import NarrowLanes
+from .lower.reduction_results import PrivateReductionResults
 from .lower.stack import RegistersOnStack
 from .lower.zero_extents import DivideByNoZeroExtent
 from .schedule.half_math import HalfMath
@@ -130,7 +131,8 @@ def tir_pipeline():
         return Sequential([*before, finalize_host_tvm(), PassNaNOn()])
 
     def finalize_device() -> Pass:
-        return Sequential([ReadBehindWaits(), NarrowLanes(), finalize_device_tvm(), PassNaNOn()])
+        before = [ReadBehindWaits(), PrivateReductionResults(), NarrowLanes()]
+        return Sequential([*before, finalize_device_tvm(), PassNaNOn()])
 
     return run, finalize_host, finalize_device
 

@@ -1,4 +1,4 @@
-"""Every stage as a TVM pass, to be used alone in somebody else's pipeline."""
+"""Every stage as a TVM pass, to be used alone in any other pipeline."""
 
 from tvm.ir.transform import Pass
 

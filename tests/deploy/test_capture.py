@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from group_kernels import serial
+from cpu_programs import unbound
+from emulator.launch import launch
 from tvm import relax, te, tirx
 from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
@@ -164,7 +165,7 @@ def machine(mod):
     mod = CaptureLaunches()(mod)
     for gvar, func in list(mod.functions.items()):
         if isinstance(func, tirx.PrimFunc):
-            mod.update_func(gvar, serial(func))
+            mod.update_func(gvar, unbound(func))
     with target, GRAPH:
         mod = LowerToVM()(mod)
     built = tvm.compile(mod, target, relax_pipeline=None, tir_pipeline="tvm_fusion")
@@ -327,22 +328,17 @@ def test_symbolic_shapes_stay_as_they_are():
 def test_copies_are_exact(tensors):
     func = copies([relax.TensorType(shape, dtype) for shape, dtype in tensors])
     rng = np.random.default_rng(0)
-    built = tvm.compile(
-        tvm.IRModule({"main": serial(func).with_attr("global_symbol", "main")}),
-        tvm.target.Target("llvm"),
-        tir_pipeline="tvm_fusion",
-    )
     sources, results = [], []
     for shape, dtype in tensors:
-        size = max(1, tvm.DataType(dtype).bits // 8)
-        bits = rng.integers(0, 2 if dtype == "bool" else 256, (*shape, size), dtype="uint8")
-        for held, fill in ((sources, bits), (results, np.zeros_like(bits))):
-            array = tvm.runtime.empty(shape, dtype)
-            array.copyfrom(fill.view(array.numpy().dtype).reshape(shape))
-            held.append(array)
-    built["main"](*sources, *results)
+        kind = tvm.runtime.empty(shape, dtype).numpy().dtype
+        bits = rng.integers(
+            0, 2 if dtype == "bool" else 256, (*shape, kind.itemsize), dtype="uint8"
+        )
+        sources.append(bits.view(kind).reshape(shape))
+        results.append(np.zeros(shape, kind))
+    launch(func, [*sources, *results], tvm.target.Target({"kind": "cuda", "arch": "sm_90"}))
     for source, result in zip(sources, results, strict=True):
-        assert source.numpy().tobytes() == result.numpy().tobytes()
+        assert source.tobytes() == result.tobytes()
 
 
 @pytest.mark.parametrize(("body", "copying"), [(residual, 1), (two_results, 2)])

@@ -254,7 +254,8 @@ KILLED = textwrap.dedent(
             calls.append(target)
             return rename(self, target)
         Path.rename = once
-    Artifact({"schema": 1}, weights, {}, library, 0.0).export(folder)
+    content = {"schema": 2, "target": {"archs": ["x"]}, "architectures": {}}
+    Artifact(content, weights, {"x": {}}, library, 0.0).export(folder)
     """
 )
 

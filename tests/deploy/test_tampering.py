@@ -108,11 +108,11 @@ def test_layout_of_the_text_does_not_matter(dense_copy):
     tvm_fusion.load(dense_copy)
 
 
-@pytest.mark.parametrize("schema", [0, 2, "1", None])
+@pytest.mark.parametrize("schema", [0, 1, 3, "2", None])
 def test_another_schema(dense_copy, schema):
     rewrite(dense_copy, lambda m: m.update(schema=schema))
     refuses(
-        dense_copy, f"has schema {schema}; expected schema 1; compile the model again with this"
+        dense_copy, f"has schema {schema}; expected schema 2; compile the model again with this"
     )
 
 
@@ -153,14 +153,16 @@ def test_a_machine_without_cuda(dense_copy, monkeypatch):
 @pytest.mark.parametrize(
     ("archs", "device", "runs"),
     [
-        (["sm_80"], "sm_80", True),
-        (["sm_80"], "sm_89", True),
-        (["sm_89"], "sm_80", False),
-        (["sm_80"], "sm_90a", False),
-        (["sm_80", "sm_90a"], "sm_90a", True),
-        (["sm_90"], "sm_90a", True),
-        (["sm_90a"], "sm_100", False),
-        (["sm_75"], "sm_75", True),
+        (["sm_80"], "sm_80", "sm_80"),
+        (["sm_80"], "sm_89", "sm_80"),
+        (["sm_89"], "sm_80", None),
+        (["sm_80"], "sm_90a", None),
+        (["sm_80", "sm_90a"], "sm_90a", "sm_90a"),
+        (["sm_80", "sm_90a"], "sm_86", "sm_80"),
+        (["sm_80", "sm_86"], "sm_86", "sm_86"),
+        (["sm_90"], "sm_90a", "sm_90"),
+        (["sm_90a"], "sm_100", None),
+        (["sm_75"], "sm_75", "sm_75"),
     ],
 )
 def test_a_cuda_device_of_another_architecture(dense_copy, monkeypatch, archs, device, runs):
@@ -170,9 +172,9 @@ def test_a_cuda_device_of_another_architecture(dense_copy, monkeypatch, archs, d
     monkeypatch.setattr(load, "load_cudart", lambda: opened.append("cudart"))
     rewrite(dense_copy, for_cuda(*archs))
     if runs:
-        load._open_device(
-            dense_copy, json.loads((dense_copy / "manifest.json").read_text())["target"]
-        )
+        target = json.loads((dense_copy / "manifest.json").read_text())["target"]
+        _, chosen = load._open_device(dense_copy, target)
+        assert chosen == runs
         assert opened == ["tvm_runtime", "cudart", "tvm_runtime_cuda"]
     else:
         refuses(dense_copy, f"is made for cuda:.*; this device is {device}: compile it for that")

@@ -107,7 +107,7 @@ def test_every_dtype_is_written_aligned_and_read_back(tmp_path, dtype):
         name: generator.integers(0, 2, shape).astype(dtype)
         for name, shape in {"a": (3, 5), "b": (7,), "c": (0, 2), "d": (), "e": (2, 2, 2)}.items()
     }
-    entries = weights_file.write(tmp_path / "weights.bin", weights, {})
+    entries = weights_file.write(tmp_path / "weights.bin", weights)
     assert all(entry["offset"] % 64 == 0 for entry in entries.values())
     read = weights_file.read(tmp_path, {"weights": entries})
     assert list(read) == list(weights)

@@ -28,7 +28,7 @@ def test_importing_and_parsing_gpus_needs_no_tvm():
         "cpu:aarch64",
         "cpu:neoverse-n1",
         "cuda:sm_80,sm_90a",
-        "rocm:gfx90a",
+        "rocm:gfx90a,gfx942",
         "rocm:gfx1100",
     ],
 )
@@ -36,8 +36,8 @@ def test_text_and_tvm_target_read_back_as_the_same(text):
     spec = parse(text)
     assert parse(spec) is spec
     assert parse(spec.text) == spec
-    # A TVM target names one architecture.
-    assert len(spec.archs) > 1 or parse(spec.tvm_target()) == spec
+    assert parse(spec.tvm_target()) == spec
+    assert [one.text for one in spec.each] == [parse(one.tvm_target()).text for one in spec.each]
 
 
 def test_llvm_means_this_machine_with_its_features_and_threads():
@@ -92,9 +92,12 @@ def test_a_tvm_target_is_taken_at_its_word():
     assert parse({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}).text == "cpu:aarch64"
 
 
-def test_cuda_architectures_ascend_and_share_the_least_limits():
+def test_architectures_ascend_and_kernels_of_all_keep_to_the_least_limits():
     spec = parse("cuda:sm_90a, sm_86,sm_80,sm_86")
     assert spec.archs == ("sm_80", "sm_86", "sm_90a")
+    assert [one.text for one in spec.each] == ["cuda:sm_80", "cuda:sm_86", "cuda:sm_90a"]
+    assert spec.of(("sm_90a", "sm_80")).text == "cuda:sm_80,sm_90a"
+    assert spec.each[2].tvm_target().attrs["max_shared_memory_per_block"] == 227 * 1024
     attrs = spec.tvm_target().attrs
     assert attrs["arch"] == "sm_80"
     # The lowest architecture is not the one with the least shared memory.
@@ -148,7 +151,9 @@ def no_gpu(monkeypatch):
         ("rocm:gfx943", ["'gfx943'", "did you mean gfx942"]),
         ("rocm:gfx1030", ["refused", "no figures", "gfx1100"]),
         ("rocm:gfx1201", ["refused", "barriers"]),
-        ("rocm:gfx942,gfx90a", ["2 architectures", "an artifact for each"]),
+        ("rocm:gfx942,gfx1030", ["'gfx1030'", "refused"]),
+        ("rocm:sm_80", ["unknown rocm architecture 'sm_80'"]),
+        ("sm_80", ["write cuda:sm_80"]),
         ("cpu:skylke", ["'skylke'", "did you mean skylake"]),
         ("cpu:skylake,-avx51f", ["'-avx51f'", "avx512f"]),
         ("cpu:skylake,avx2", ["'avx2'", "a sign"]),

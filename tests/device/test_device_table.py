@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from tvm_fusion.device import GPUS
-from tvm_fusion.device.table import vector_bits
+from tvm_fusion.device.cpu_features import capabilities
 
 
 def test_the_table_holds_the_promised_architectures_in_ascending_order():
@@ -50,10 +50,83 @@ def test_devices_do_not_change_once_made():
         GPUS["sm_80"].warp_size = 64
 
 
-def test_vector_width_from_features():
-    assert vector_bits("any", ("sse2",)) == 128
-    assert vector_bits("any", ("avx", "sse2")) == 256
-    assert vector_bits("any", ("avx", "avx512f", "sse2")) == 512
-    assert vector_bits("neoverse-n2", ("neon", "sve")) == 128
-    assert vector_bits("neoverse-v1", ("neon", "sve")) == 256
-    assert vector_bits("unknown", ()) is None
+@pytest.mark.parametrize(
+    ("arch", "features", "width", "fixed", "registers"),
+    [
+        ("any", ("sse2",), 128, 128, 16),
+        ("any", ("avx", "sse2"), 256, 256, 16),
+        ("any", ("avx", "avx512f", "sse2"), 512, 512, 32),
+        ("neoverse-n2", ("neon", "sve"), 128, 128, 32),
+        ("neoverse-v1", ("neon", "sve"), 256, 128, 32),
+    ],
+)
+def test_vector_registers_from_features(arch, features, width, fixed, registers):
+    can = capabilities(arch, features)
+    assert (can["vector_bits"], can["fixed_vector_bits"]) == (width, fixed)
+    assert can["vector_registers"] == registers
+
+
+def test_a_cpu_of_which_nothing_is_known():
+    assert capabilities("unknown", ()) == {"features": (), "vector_bits": None}
+
+
+def test_instruction_sets_that_add_products_of_narrow_types():
+    both = capabilities("any", ("avx", "avx512f", "avx512vnni", "avxvnni", "avx512bf16"))
+    assert (both["vnni_bits"], both["dpbf16_bits"]) == (512, 512)
+    assert capabilities("any", ("avx", "avxvnni"))["vnni_bits"] == 256
+    tiles = capabilities("any", ("amx-int8", "amx-bf16"))["matrix_instructions"]
+    assert {i.dtype for i in tiles} == {"int8", "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "dtype", "shape", "has"),
+    [
+        ("sm_75", "mma.sync", "float16", (16, 8, 8), True),
+        ("sm_75", "mma.sync", "float16", (16, 8, 16), False),
+        ("sm_75", "mma.sync", "bfloat16", None, False),
+        ("sm_80", "mma.sync", "bfloat16", (16, 8, 16), True),
+        ("sm_86", "mma.sync", "float8", None, False),
+        ("sm_89", "mma.sync", "float8", (16, 8, 32), True),
+        ("sm_90", "wgmma", "float16", None, False),
+        ("sm_90a", "wgmma", "float16", None, True),
+        ("sm_90a", "mma.sync", "float64", (16, 8, 16), True),
+        ("sm_100", "wgmma", "float16", None, False),
+        ("gfx90a", "mfma", "float8", None, False),
+        ("gfx942", "mfma", "float8", (16, 16, 32), True),
+        ("gfx942", "mfma", "bfloat16", (32, 32, 8), True),
+        ("gfx1100", "wmma", "bfloat16", (16, 16, 16), True),
+        ("gfx1100", "mfma", "float16", None, False),
+    ],
+)
+def test_matrix_instructions(arch, name, dtype, shape, has):
+    assert GPUS[arch].has_matrix(name, dtype, shape) == has
+
+
+@pytest.mark.parametrize("arch", GPUS)
+def test_dtypes_with_a_matrix_rate_have_a_matrix_instruction(arch):
+    """In both tables, or in none, as far as a rate is known."""
+    device = GPUS[arch]
+    has = {i.dtype for i in device.matrix_instructions}
+    narrow = {"float16", "bfloat16", "float8", "int8", "tfloat32"} & device.peak_flops.keys()
+    assert narrow <= has
+
+
+def having(capability):
+    return [arch for arch, device in GPUS.items() if getattr(device, capability)]
+
+
+def test_capabilities_of_architectures():
+    assert having("async_copy") == ["sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100"]
+    assert having("nan_extrema") == having("async_copy")
+    assert having("tma") == having("clusters") == ["sm_90", "sm_90a", "sm_100"]
+    assert having("dependent_launch") == having("tma")
+    assert having("register_reallocation") == ["sm_90a"]
+    assert having("device_library") == ["gfx90a", "gfx942", "gfx1100"]
+
+
+@pytest.mark.parametrize("arch", GPUS)
+def test_a_block_takes_no_more_than_a_multiprocessor_has(arch):
+    device = GPUS[arch]
+    assert device.shared_memory_per_block <= device.shared_memory_per_sm
+    assert device.max_threads_per_block <= device.max_threads_per_sm
+    assert device.warp_size in device.warp_sizes

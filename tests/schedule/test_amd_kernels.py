@@ -49,7 +49,7 @@ def sums_of_a_thread(target, rows, dtype):
     tvm_ffi.structural_walk(
         func.body, (s_tir.SBlock, lambda block: found.extend(block.alloc_buffers))
     )
-    (sums,) = [b for b in found if b.name == "sums"]
+    (sums,) = [b for b in found if b.name == "acc"]
     return int(sums.shape[-1])
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
+from ..device.parse import EXAMPLES
 from ..words import counted
 from .model import add_rewrite_arguments, rewrite_options
 from .notes import Notes, lines
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="cpu",
-        help="cpu (this machine, the default), cpu:NAME, cuda:sm_80,sm_90a, rocm:gfx942",
+        help=EXAMPLES,
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument(
@@ -63,10 +64,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         ``artifact``, ``target``, ``seconds`` (export included), ``peak_rss_mb``, ``kernels``,
-        ``calls``, ``intermediate_bytes``; ``not_fused``: pairs of operators that share no kernel;
-        ``not_recomposed``: patterns of an operator that stay spelled out; ``explain``: the command
-        that has the reasons; ``fallbacks``: what else did not go the usual way, decisions as the
-        manifest has them; and ``files``: bytes by name.
+        ``calls``, ``intermediate_bytes``, of the first of several architectures, and
+        ``architectures``: the same of each by its name; ``not_fused``: pairs of operators that
+        share no kernel; ``not_recomposed``: patterns of an operator that stay decomposed;
+        ``explain``: the command that has the reasons; ``fallbacks``: what else did not go the
+        usual way, decisions as the manifest has them; and ``files``: bytes by name.
     """
     import time
 
@@ -91,16 +93,24 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         compile(options.model, options.target, config).export(folder)
     written = manifest.read(folder)
     notes = Notes.of(written["decisions"])
-    function = written["functions"][manifest.main_function(written)]
+    main = manifest.main_function(written)
+    figures = {
+        arch: {
+            key: manifest.of_architecture(written, arch)["functions"][main][key]
+            for key in ("kernels", "calls", "intermediate_bytes")
+        }
+        for arch in written["target"]["archs"]
+    }
     return {
         "artifact": str(folder),
         "target": written["target"]["text"],
         "seconds": round(time.perf_counter() - start, 3),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-        **{k: function[k] for k in ("kernels", "calls", "intermediate_bytes")},
+        **next(iter(figures.values())),
+        "architectures": figures,
         "not_fused": notes.not_fused,
         "not_recomposed": notes.not_recomposed,
-        "explain": _explain(options),
+        "explain": _explain(options, written["target"]),
         "fallbacks": list(notes.others),
         "files": {name: entry["bytes"] for name, entry in written["files"].items()},
     }
@@ -114,15 +124,25 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"{result['intermediate_bytes'] / 1e6:.1f} MB between them; {result['seconds']:.1f} s, "
         f"{result['peak_rss_mb']:.0f} MB of memory at most"
     )
+    for arch, figures in list(result["architectures"].items())[1:]:
+        size = figures["intermediate_bytes"] / 1e6
+        console.print(f"  on {arch}: {counted(figures['kernels'], 'kernel')}, {size:.1f} MB")
     notes = Notes(result["not_fused"], result["not_recomposed"], tuple(result["fallbacks"]))
     for line in lines(notes, result["explain"]):
         console.print(f"  {line}", style="yellow", markup=False, highlight=False)
 
 
-def _explain(options: argparse.Namespace) -> str:
-    """Write the command that explains what was compiled: the same model with the same options."""
+def _explain(options: argparse.Namespace, target: dict[str, Any]) -> str:
+    """Write the command that explains what was compiled: the same model with the same options.
+
+    Of several architectures, it explains the first.
+    """
     words = ["tvm-fusion", "explain", options.model]
-    for name, usual in (("target", "cpu"), ("precision", "fp32"), ("rewrite", "search")):
+    if len(target["archs"]) > 1:
+        words += ["--target", f"{target['kind']}:{target['archs'][0]}"]
+    elif options.target != "cpu":
+        words += ["--target", options.target]
+    for name, usual in (("precision", "fp32"), ("rewrite", "search")):
         if (value := getattr(options, name)) != usual:
             words += [f"--{name}", value]
     for name in ("dim", "without_rule"):

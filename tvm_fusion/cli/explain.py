@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--op",
         metavar="NAME",
         help="only the groups and edges of these operators: a variable, nn.softmax, softmax, or "
-        "attention, which the model may spell out",
+        "attention, which the model may have decomposed",
     )
     parser.add_argument(
         "--rewrites",

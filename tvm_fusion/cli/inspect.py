@@ -51,20 +51,31 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     yield f"target   {result['target']['text']}"
     for name, dim in result["dims"].items():
         yield f"dim      {name}: {dim['min']} to {dim['max']}"
+    first, *others = result["target"]["archs"]
     for name, function in result["functions"].items():
-        yield (
-            f"function {name}: {counted(function['kernels'], 'kernel')} in "
-            f"{counted(function['calls'], 'call')}, "
-            f"{function['intermediate_bytes'] / 1e6:.2f} MB between them, "
-            f"{counted(len(function['weights']), 'weight')}"
-        )
+        yield f"function {name}{f' on {first}' * bool(others)}: {_figures(function)}"
+        for arch in others:
+            own = result["architectures"][arch]["functions"][name]
+            yield f"function {name} on {arch}: {_figures(own)}"
         for kind in ("inputs", "outputs"):
             for spec in function[kind]:
                 shape = ", ".join(map(str, spec["shape"]))
                 yield f"  {kind[:-1]:7}{spec['name']}: {spec['dtype']} ({shape})"
+    for group in result["stored_kernels"]:
+        count, names = counted(len(group["names"]), "kernel"), ", ".join(group["archs"])
+        yield f"stored   {count} for {names}"
     for name, entry in result["files"].items():
         yield f"file     {name}: {entry['bytes']:,} bytes, sha256 {entry['sha256'][:16]}"
     for line in lines(Notes.of(result["decisions"]), f"tvm-fusion explain {result['source']}"):
         yield f"note     {line}"
     if result.get("verified"):
         yield "verified: every file is as it was written"
+
+
+def _figures(function: dict[str, Any]) -> str:
+    """Say what one inference of a function takes."""
+    return (
+        f"{counted(function['kernels'], 'kernel')} in {counted(function['calls'], 'call')}, "
+        f"{function['intermediate_bytes'] / 1e6:.2f} MB between them, "
+        f"{counted(len(function['weights']), 'weight')}"
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..config import PRECISIONS, FusionConfig, parse_dims
 from ..core.flags import FLAGS, SEARCHES
+from ..device.parse import EXAMPLES
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +16,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="cpu",
-        help="cpu (this machine, the default), cpu:NAME, cuda:sm_80,sm_90a, rocm:gfx942",
+        help=EXAMPLES,
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument(

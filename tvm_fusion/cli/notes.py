@@ -20,7 +20,7 @@ class Notes:
     not_fused : int
         Pairs of operators that share no kernel.
     not_recomposed : int
-        Places that look like an operator spelled out, and stay as they are.
+        Places that look like a decomposed operator, and stay as they are.
     others : tuple of dict
         What a stage could not do as it wanted, one by one.
     """

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 
-# Somebody else has decided about functions that carry one of these: matched patterns, code for an
+# Another tool has decided about functions that carry one of these: matched patterns, code for an
 # external library, groups that are already fused.
 EXTERNAL_ATTRS = ("Composite", "Codegen")
 PRIMITIVE = "Primitive"

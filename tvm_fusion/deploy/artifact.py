@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import UserError
 from . import manifest, weights_file
+from .weights_file import StoredWeight
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Artifact:
         What :mod:`tvm_fusion.deploy.manifest` documents, without the entries ``weights`` and
         ``files``, which come with the export.
     weights : mapping of str to numpy.ndarray
-        The weights that go beside the library, packed ones as kernels read them.
-    packings : mapping of str to dict
-        By name, of packed ones: ``function`` and ``shape``, as the manifest has them.
+        By label, the weights that go beside the library, packed ones as kernels read them.
+    used : mapping of str to mapping of str to StoredWeight
+        By architecture, which of them is which weight.
     export_library : callable
         Writes the shared library to a path.
     seconds : float
@@ -38,7 +39,7 @@ class Artifact:
 
     manifest: dict[str, Any]
     weights: Mapping[str, np.ndarray]
-    packings: Mapping[str, Mapping[str, Any]]
+    used: Mapping[str, Mapping[str, StoredWeight]]
     export_library: Callable[[Path], None]
     seconds: float
 
@@ -85,7 +86,13 @@ class Artifact:
 
     def _write(self, folder: Path) -> None:
         self.export_library(folder / manifest.LIBRARY)
-        entries = weights_file.write(folder / manifest.WEIGHTS, self.weights, self.packings)
+        places = weights_file.write(folder / manifest.WEIGHTS, self.weights)
+        entries = {arch: weights_file.entries(places, used) for arch, used in self.used.items()}
+        first = entries[self.manifest["target"]["archs"][0]]
+        others = {
+            arch: {**entry, "weights": entries[arch]}
+            for arch, entry in self.manifest["architectures"].items()
+        }
         files = {
             name: {
                 "bytes": (folder / name).stat().st_size,
@@ -93,7 +100,8 @@ class Artifact:
             }
             for name in (manifest.LIBRARY, manifest.WEIGHTS)
         }
-        manifest.write(folder, {**self.manifest, "weights": entries, "files": files})
+        content = {**self.manifest, "weights": first, "architectures": others, "files": files}
+        manifest.write(folder, content)
 
 
 def check_destination(folder: Path) -> None:

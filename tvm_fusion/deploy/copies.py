@@ -92,6 +92,6 @@ def in_blocks(pieces: Sequence[tuple[ir.Expr | int, Body]]) -> tirx.Stmt:
 
 
 def side_by_side(extent: int, dtype: str) -> int:
-    """Choose the elements of a vector, of so many that lie side by side in a line."""
+    """Choose the elements of a vector, of so many that are contiguous in a line."""
     most = VECTOR_BYTES // DataType(dtype).itemsize if dtype in VECTOR_TYPES else 1
     return next(n for n in (8, 4, 2, 1) if n <= most and extent % n == 0)

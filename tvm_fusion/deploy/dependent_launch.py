@@ -2,10 +2,9 @@
 
 Every kernel waits at its start until all memory that the one before wrote is visible, and lets the
 next one be launched when all of its own blocks are about to end, so that the time between two
-kernels is hidden: programmatic dependent launch of NVIDIA's CUDA C++ Programming Guide, from
-compute capability 9.0 on. Launched any earlier, the next kernel's blocks would crowd on the
-multiprocessors that are free first. A kernel that does neither is ordered as ever, so foreign ones
-may stand between.
+kernels is hidden: programmatic dependent launch of NVIDIA's CUDA C++ Programming Guide. Launched
+any earlier, the next kernel's blocks would crowd on the multiprocessors that are free first. A
+kernel that does neither is ordered as ever, so foreign ones may stand between.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from tvm.target import Target
 from ..core.expressions import call_name
 from ..core.loops import find
 from ..core.untouched import has_blocks, is_lowered, is_rewritable
+from ..device import parse
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
-DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM 0.27 spells it
-LEAST_ARCH = 90
+DEPENDENT = "tirx.use_programtic_dependent_launch"  # TVM 0.27's spelling
 
 
 @tvm.transform.module_pass(opt_level=0, name="LaunchEarly")
@@ -64,10 +63,7 @@ class ReadBehindWaits:
 
 def has_dependent_launch(target: Target) -> bool:
     """Tell whether all devices of a target know dependent launch."""
-    if target.kind.name != "cuda":
-        return False
-    digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
-    return int(digits) >= LEAST_ARCH
+    return all(device.dependent_launch for device in parse(target).devices)
 
 
 def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -1,7 +1,7 @@
 """Arrays that kernels read and write where they lie: the quick way of a call on the CPU.
 
 Most calls pass numpy arrays of the right type and shape in contiguous memory. Those go to the
-virtual machine as they are, without the conversions and the spelled names of dtypes that cost more
+virtual machine as they are, without the conversions and the names of dtypes that cost more
 than a small model. All others take the general way, which also says what is wrong.
 """
 

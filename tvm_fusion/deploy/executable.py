@@ -25,7 +25,7 @@ class Executable:
     Attributes
     ----------
     manifest : dict
-        What :mod:`tvm_fusion.deploy.manifest` documents.
+        What :mod:`tvm_fusion.deploy.manifest` documents, as of the present device's architecture.
     signatures : dict of str to Signature
         By function.
     dims : dict of str to DimRange
@@ -147,7 +147,7 @@ class Executable:
             has_run_kernels()
             self._local.machine = self._machine()
         if name not in callees:
-            callees[name] = self._local.machine[name]
+            callees[name] = self._local.machine[name + self.manifest["suffix"]]
         return callees[name]
 
     def _machine(self) -> Any:

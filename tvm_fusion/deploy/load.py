@@ -14,7 +14,7 @@ import tvm_ffi
 
 from .._tvm.cuda import load_cudart
 from .._tvm.versions import TVM
-from ..device import cuda_devices, host_cpu
+from ..device import choose_arch, cuda_devices, host_cpu
 from ..device.probe import machine
 from ..errors import UserError
 from ..threads import choose_threads
@@ -51,10 +51,11 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     found = manifest.read(folder)
     manifest.verify(folder, found, [manifest.LIBRARY])
     _check_version(folder, found["versions"]["apache-tvm"])
-    device = _open_device(folder, found["target"])
+    device, arch = _open_device(folder, found["target"])
+    found = manifest.of_architecture(found, arch)
     library = tvm_ffi.load_module(str((folder / manifest.LIBRARY).resolve()))
     arrays = weights_file.read(folder, found)
-    given = weights_file.replacements(found, weights)
+    given = weights_file.replacements(found, weights, arch)
     tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
     if not isinstance(weights, (str, os.PathLike)):  # another artifact's are packed already
         for name in given:
@@ -81,8 +82,14 @@ def _check_version(folder: Path, made_with: str) -> None:
         )
 
 
-def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
-    """Load a target's runtime and return its device, or say why it cannot run here."""
+def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Device, str]:
+    """Load a target's runtime; return its device and the architecture whose code is the best there.
+
+    Raises
+    ------
+    UserError
+        If the target's code cannot run here.
+    """
     made_for = f"artifact {str(folder)!r} is made for {target['text']}"
     _open_library("tvm_runtime")
     if target["kind"] == "llvm":
@@ -90,33 +97,24 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tvm_ffi.Device:
         if target["machine"] != machine() or lacking:
             here = f"this CPU is {machine()}" + (f" without {', '.join(lacking)}" * bool(lacking))
             raise UserError(made_for, None, f"{here}: compile it for this machine")
-        return tvm_ffi.device("cpu", 0)
+        return tvm_ffi.device("cpu", 0), target["archs"][0]
     if target["kind"] == "cuda":
         devices = cuda_devices()
         if not devices:
             raise UserError(
                 made_for, None, "this machine shows no CUDA device: run it where one is"
             )
-        if not any(_runs_on(arch, devices[0].arch) for arch in target["archs"]):
+        arch = choose_arch(target["archs"], devices[0].arch)
+        if arch is None:
             raise UserError(
                 made_for, None, f"this device is {devices[0].arch}: compile it for that"
             )
         load_cudart()
         _open_library("tvm_runtime_cuda")
-        return tvm_ffi.device("cuda", 0)
+        return tvm_ffi.device("cuda", 0), arch
     raise UserError(
         made_for, None, "this TVM runtime has no support for it: run it on one that has"
     )
-
-
-def _runs_on(code: str, device: str) -> bool:
-    """Whether machine code runs on a device: same major version, no newer minor, 'a' exactly."""
-    if code == device:
-        return True
-    if code.endswith("a"):
-        return False
-    have, want = (int("".join(c for c in arch if c.isdigit())) for arch in (device, code))
-    return have // 10 == want // 10 and have >= want
 
 
 def _open_library(name: str) -> None:

@@ -1,16 +1,17 @@
 """The manifest of an artifact: what is in the folder, in documented JSON. Imports no TVM.
 
-Schema 1
+Schema 2
 --------
 ``schema``
-    ``1``.
+    ``2``. Schema 1 had kernels of one architecture alone, or the lowest one's for all; it is not
+    read any more.
 ``versions``
     ``tvm_fusion``, ``apache-tvm``, ``apache-tvm-ffi``: what the artifact was made with.
 ``source``
     Where the model came from.
 ``target``
-    ``text`` (as ``--target`` takes it), ``kind``, ``archs``; for CPUs ``machine`` and ``features``,
-    the instruction sets that the code may use.
+    ``text`` (as ``--target`` takes it), ``kind``, ``archs``, ascending; for CPUs ``machine`` and
+    ``features``, the instruction sets that the code may use.
 ``precision``
     ``fp32``, ``fp16`` or ``bf16``.
 ``alignment``
@@ -18,9 +19,12 @@ Schema 1
     have it: their kernels crash on memory that is not aligned to 64 bytes.
 ``dims``
     By symbolic dimension: ``{"min": int, "max": int}``, both included.
+``suffix``
+    Behind the names of the library's functions for the first of ``archs``.
 ``functions``
-    By name: ``inputs`` and ``outputs``, lists of ``{"name", "shape", "dtype"}`` in call order, with
-    a string for a symbolic extent; ``weights``, names in the order in which they follow the inputs;
+    By name, as compiled for the first of ``archs``: ``inputs`` and ``outputs``, lists of
+    ``{"name", "shape", "dtype"}`` in call order, with a string for a symbolic extent; ``weights``,
+    names in the order in which they follow the inputs;
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;
@@ -30,8 +34,16 @@ Schema 1
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
     64 bytes. Of a weight that is stored as kernels read it, ``shape`` is its own, and ``packed``
     ``{"function", "shape"}``: the library's function that packs, and the stored shape.
+``architectures``
+    By name of each further architecture: its ``suffix``, ``weights``, and ``functions`` without
+    what is the same for all, ``inputs`` and ``outputs``. Weights that are stored once have equal
+    offsets. :func:`of_architecture` puts an architecture's entries in their places.
+``stored_kernels``
+    Of several architectures, which kernels the library holds: a list of ``{"archs", "names"}``,
+    kernels that came out equal under all architectures that have them. Empty for one.
 ``decisions``
-    What did not go the usual way; the fields of :class:`tvm_fusion.core.decisions.Decision`.
+    What did not go the usual way; the fields of :class:`tvm_fusion.core.decisions.Decision`, and
+    ``archs`` where it was so for some of several architectures alone.
 ``files``
     By file name: ``{"bytes", "sha256"}``.
 ``sha256``
@@ -50,7 +62,7 @@ from typing import Any
 from ..errors import UserError
 from ..signature import DimRange, Signature, TensorSpec
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST, LIBRARY, WEIGHTS = "manifest.json", "model.so", "weights.bin"
 INTO = ".into"  # behind the name of a function, its form with destinations
 NAMES = frozenset((MANIFEST, LIBRARY, WEIGHTS))
@@ -107,6 +119,25 @@ def read(folder: Path) -> dict[str, Any]:
                 f"{name} of artifact {str(folder)!r} {found}", f"{entry['bytes']} bytes", AGAIN
             )
     return manifest
+
+
+def of_architecture(found: Mapping[str, Any], arch: str) -> dict[str, Any]:
+    """Return a manifest as it would be if an artifact held the code of one architecture alone.
+
+    Parameters
+    ----------
+    found : mapping
+        The artifact's manifest.
+    arch : str
+        One of the target's ``archs``.
+    """
+    if arch == found["target"]["archs"][0]:
+        return dict(found)
+    own = found["architectures"][arch]
+    functions = {
+        name: {**entry, **own["functions"][name]} for name, entry in found["functions"].items()
+    }
+    return {**found, **own, "functions": functions}
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
@@ -14,10 +15,27 @@ from ..errors import UserError
 from . import manifest
 from .tensors import ALIGNMENT, as_array, to_numpy
 
+if TYPE_CHECKING:
+    from ..core.weight_names import Packing
 
-def write(
-    path: Path, weights: Mapping[str, np.ndarray], packings: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """Where a weight of an architecture is.
+
+    Attributes
+    ----------
+    label : str
+        Of what is stored; another architecture's weight may be the same.
+    packing : Packing, optional
+        Of a packed one: the library's function and the shape before.
+    """
+
+    label: str
+    packing: Packing | None = None
+
+
+def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """Write weights one after the other, each aligned.
 
     Parameters
@@ -25,32 +43,40 @@ def write(
     path : Path
         The file.
     weights : mapping of str to numpy.ndarray
-        Written in this order.
-    packings : mapping of str to mapping
-        Of packed weights: ``function`` and the ``shape`` before.
+        By label, written in this order.
 
     Returns
     -------
     dict
-        The manifest's entry ``weights``.
+        By label: ``shape``, ``dtype``, ``offset``, ``bytes``.
     """
-    entries: dict[str, dict[str, Any]] = {}
+    places: dict[str, dict[str, Any]] = {}
     with path.open("wb") as file:
-        for name, array in weights.items():
+        for label, array in weights.items():
             file.write(bytes(-file.tell() % ALIGNMENT))
-            entries[name] = {
+            places[label] = {
                 "shape": list(array.shape),
                 "dtype": str(array.dtype),
                 "offset": file.tell(),
                 "bytes": array.nbytes,
             }
-            if name in packings:
-                stored = {"function": packings[name]["function"], "shape": list(array.shape)}
-                entries[name].update(shape=list(packings[name]["shape"]), packed=stored)
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         file.flush()
         os.fsync(file.fileno())
-    return entries
+    return places
+
+
+def entries(
+    places: Mapping[str, Mapping[str, Any]], used: Mapping[str, StoredWeight]
+) -> dict[str, dict[str, Any]]:
+    """Write the manifest's entry ``weights`` of an architecture."""
+    found = {}
+    for name, weight in used.items():
+        found[name] = dict(places[weight.label])
+        if weight.packing is not None:
+            stored = {"function": weight.packing.function, "shape": found[name]["shape"]}
+            found[name].update(shape=list(weight.packing.shape), packed=stored)
+    return found
 
 
 def read(folder: Path, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -77,15 +103,17 @@ def _stored(entry: Mapping[str, Any]) -> list[int]:
     return entry.get("packed", entry)["shape"]
 
 
-def replacements(found: Mapping[str, Any], weights: Any) -> dict[str, np.ndarray]:
+def replacements(found: Mapping[str, Any], weights: Any, arch: str) -> dict[str, np.ndarray]:
     """Check weights that are to replace an artifact's own; arrays are not packed yet.
 
     Parameters
     ----------
     found : mapping
-        The artifact's manifest.
+        The artifact's manifest, of one architecture.
     weights : str, os.PathLike, mapping of str to array, or None
         Another artifact's folder, or arrays by name.
+    arch : str
+        Which architecture's weights to take where another artifact has several.
 
     Raises
     ------
@@ -95,7 +123,7 @@ def replacements(found: Mapping[str, Any], weights: Any) -> dict[str, np.ndarray
     if weights is None:
         return {}
     if isinstance(weights, (str, os.PathLike)):
-        return _of_folder(found, Path(weights))
+        return _of_folder(found, Path(weights), arch)
     if not isinstance(weights, Mapping):
         raise UserError(
             f"the weights are a {type(weights).__name__}", "an artifact's folder or arrays by name"
@@ -103,9 +131,11 @@ def replacements(found: Mapping[str, Any], weights: Any) -> dict[str, np.ndarray
     return {name: _checked(found, name, value) for name, value in weights.items()}
 
 
-def _of_folder(found: Mapping[str, Any], folder: Path) -> dict[str, np.ndarray]:
+def _of_folder(found: Mapping[str, Any], folder: Path, arch: str) -> dict[str, np.ndarray]:
     """Take another artifact's weights, packed ones as they are."""
     other = manifest.read(folder)
+    if arch in other["target"]["archs"]:
+        other = manifest.of_architecture(other, arch)
     arrays = read(folder, other)
     for name, array in arrays.items():
         here, there = found["weights"].get(name, {}), other["weights"][name]

@@ -44,7 +44,7 @@ class Slice:
 
     @property
     def width(self) -> int:
-        """Elements that a thread writes side by side."""
+        """Contiguous elements that a thread writes."""
         last, given = (constant(ty.shape.values[-1]) for ty in (self.state, self.values))
         if last is None or last != given or self.axis == len(self.extents) - 1:
             return 1

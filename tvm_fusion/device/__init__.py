@@ -1,9 +1,22 @@
 """Devices and targets: what there is, and what to compile for. Importing this needs no TVM."""
 
-from .model import Device
-from .parse import parse
+from .architecture import choose_arch
+from .model import Device, MatrixInstruction
+from .parse import device_of, parse
 from .probe import cuda_devices, host_cpu, rocm_devices
 from .table import GPUS
-from .target import TargetSpec
+from .target import TargetSpec, archs_of
 
-__all__ = ["GPUS", "Device", "TargetSpec", "cuda_devices", "host_cpu", "parse", "rocm_devices"]
+__all__ = [
+    "GPUS",
+    "Device",
+    "MatrixInstruction",
+    "TargetSpec",
+    "archs_of",
+    "choose_arch",
+    "cuda_devices",
+    "device_of",
+    "host_cpu",
+    "parse",
+    "rocm_devices",
+]

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..errors import UserError
 from . import probe
+from .cpu_features import CPU_FEATURES, capabilities
 from .model import Device
-from .table import vector_bits
 from .target import PREFER_256, TargetSpec
 
 # Cross compilation knows the two CPU families that the device table knows; Linux on both.
@@ -67,22 +67,21 @@ def named(name: str, changes: list[str], machine: str | None = None) -> TargetSp
     if machine != probe.machine():
         config["mtriple"] = _TRIPLES[machine]
     for change in changes:
-        if change[:1] not in ("+", "-") or change[1:] not in probe.CPU_FEATURES:
+        if change[:1] not in ("+", "-") or change[1:] not in CPU_FEATURES:
             raise UserError(
                 f"unknown CPU feature {change!r} for {name!r}",
                 "a sign and LLVM's name, such as -avx512f",
-                nearest(change[1:], probe.CPU_FEATURES),
+                nearest(change[1:], CPU_FEATURES),
             )
     if changes:
         config["mattr"] = tuple(changes)
-    features = tuple(sorted(_features(config)))
     label = {v: k for k, v in _BASELINES.items()}[machine] if name == "generic" else name
-    here = probe.host_cpu()
-    if machine == probe.machine() and features == here.features:
-        device = replace(here, arch=label, vector_bits=vector_bits(name, features))
+    here, can = probe.host_cpu(), capabilities(label, _features(config))
+    if machine == probe.machine() and can["features"] == here.features:
+        device = replace(here, arch=label, **can)
         config["num-cores"] = here.cores
     else:
-        device = Device("llvm", label, label, features, vector_bits=vector_bits(name, features))
+        device = Device("llvm", label, label, **can)
     return TargetSpec("llvm", (label,), (device,), tuple(sorted(config.items())))
 
 
@@ -100,7 +99,7 @@ def _features(config: dict[str, Any]) -> set[str]:
     from tvm.target import Target, codegen
 
     target = Target({"kind": "llvm", **config})
-    return set(codegen.llvm_get_cpu_features(target)) & probe.CPU_FEATURES
+    return set(codegen.llvm_get_cpu_features(target)) & CPU_FEATURES
 
 
 def _family(name: str, machines: list[str]) -> str:

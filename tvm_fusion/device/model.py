@@ -1,4 +1,4 @@
-"""What a device can do: the figures that cost models, claims and roofline reports read."""
+"""What a device can do: the figures and capabilities that templates, claims and reports read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,40 @@ Kind = Literal["llvm", "cuda", "rocm"]
 
 
 @dataclass(frozen=True)
+class MatrixInstruction:
+    """An instruction D = A * B + C on tiles.
+
+    Attributes
+    ----------
+    name : {"mma.sync", "wgmma", "mfma", "wmma", "amx"}
+        PTX's ``mma.sync`` of a warp and ``wgmma.mma_async`` of four warps; AMD's MFMA (CDNA) and
+        WMMA (RDNA) of a wave; x86's AMX.
+    dtype : str
+        Of A and B; both 8-bit floating types, of the kind that the architecture has, are
+        ``float8``.
+    m, n, k : int
+        A is m x k, B is k x n. For wgmma n is the largest: every multiple of 8 below exists for
+        floating types, every multiple of 16 (and 8, 24) for int8.
+    """
+
+    name: str
+    dtype: str
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True)
 class Device:
-    """One processor; a field is None where no figure is known.
+    """One processor; a figure is None where it is not known, a capability False.
 
     Attributes
     ----------
     kind : {"llvm", "cuda", "rocm"}
         TVM's target kind.
     arch : str
-        ``sm_80``, ``gfx942``, or LLVM's name of a CPU such as ``cascadelake``.
+        ``sm_80``, ``gfx942``, or LLVM's name of a CPU such as ``cascadelake``. Only
+        :mod:`tvm_fusion.device` takes it apart or compares it.
     name : str
         The board or CPU that the figures belong to.
     features : tuple of str
@@ -29,20 +54,52 @@ class Device:
         Bytes; the largest that a block may ask for, opt-in included.
     registers_per_block, registers_per_thread : int, optional
         32-bit registers.
+    shared_memory_per_sm, max_threads_per_sm : int, optional
+        Bytes and threads that the blocks resident on a multiprocessor or compute unit share.
     warp_size : int, optional
-        Lanes that execute together.
+        Lanes that execute together in generated kernels.
+    warp_sizes : tuple of int
+        All that the device offers.
     sm_count : int, optional
         Streaming multiprocessors or compute units.
     cores : int, optional
         CPU threads that this process may use; None for a CPU that is only compiled for.
     vector_bits : int, optional
         Width of a CPU's vector registers.
+    fixed_vector_bits : int, optional
+        The same for vectors whose length a kernel fixes: without SVE, whose length LLVM scales.
+    vector_registers : int, optional
+        How many vector registers a CPU's thread has.
+    fused_multiply_add : bool
+        Whether a CPU multiplies and adds vectors in one instruction.
+    vnni_bits, dpbf16_bits : int, optional
+        Width of the widest vectors of x86's VPDPBUSD, which adds four products of bytes to an
+        int32, and of its VDPBF16PS, which adds two products of bfloat16 to a float32.
     l1_bytes, l2_bytes, l3_bytes : int, optional
         Data caches. CPU: as one core sees them, shared levels at full size. GPU: the whole chip.
     memory_bandwidth : float, optional
         Bytes per second.
     peak_flops : mapping of str to float
         Dense operations per second by dtype, on tensor or matrix units where the dtype has them.
+    matrix_instructions : tuple of MatrixInstruction
+        Dense ones that TVM or its CUDA compiler can be made to emit.
+    arithmetic : tuple of str
+        Floating types narrower than float32 that scalar instructions add and multiply.
+    nan_extrema : bool
+        Whether one instruction gives the maximum or minimum and passes NaN on.
+    async_copy : bool
+        PTX's ``cp.async``: from global to shared memory without registers.
+    tma : bool
+        PTX's ``cp.async.bulk.tensor`` and the mbarriers that wait for it.
+    clusters : bool
+        Thread-block clusters with distributed shared memory.
+    register_reallocation : bool
+        PTX's ``setmaxnreg``.
+    dependent_launch : bool
+        PTX's ``griddepcontrol``: a kernel may be launched while the one before still runs.
+    device_library : tuple of str
+        Names of the instruction set in AMD's library of bitcode; older libraries lack newer names,
+        whose code is then that of the nearest relative.
     """
 
     kind: Kind
@@ -53,12 +110,39 @@ class Device:
     shared_memory_per_block: int | None = None
     registers_per_block: int | None = None
     registers_per_thread: int | None = None
+    shared_memory_per_sm: int | None = None
+    max_threads_per_sm: int | None = None
     warp_size: int | None = None
+    warp_sizes: tuple[int, ...] = ()
     sm_count: int | None = None
     cores: int | None = None
     vector_bits: int | None = None
+    fixed_vector_bits: int | None = None
+    vector_registers: int | None = None
+    fused_multiply_add: bool = False
+    vnni_bits: int | None = None
+    dpbf16_bits: int | None = None
     l1_bytes: int | None = None
     l2_bytes: int | None = None
     l3_bytes: int | None = None
     memory_bandwidth: float | None = None
     peak_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    matrix_instructions: tuple[MatrixInstruction, ...] = ()
+    arithmetic: tuple[str, ...] = ()
+    nan_extrema: bool = False
+    async_copy: bool = False
+    tma: bool = False
+    clusters: bool = False
+    register_reallocation: bool = False
+    dependent_launch: bool = False
+    device_library: tuple[str, ...] = ()
+
+    def has_matrix(self, name: str, dtype: str, shape: tuple[int, int, int] | None = None) -> bool:
+        """Tell whether the device has a matrix instruction, of any shape (m, n, k) or of one."""
+        shapes = self.matrix_shapes(name, dtype)
+        return bool(shapes) if shape is None else shape in shapes
+
+    def matrix_shapes(self, name: str, dtype: str) -> tuple[tuple[int, int, int], ...]:
+        """List the shapes (m, n, k) of a matrix instruction for a dtype."""
+        found = self.matrix_instructions
+        return tuple((i.m, i.n, i.k) for i in found if (i.name, i.dtype) == (name, dtype))

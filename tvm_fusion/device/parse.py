@@ -6,11 +6,15 @@ from typing import Any
 
 from ..errors import UserError
 from . import cpu, probe
-from .model import Device
+from .architecture import guess_kind
+from .model import Device, Kind
 from .table import GPUS, REFUSED
-from .target import TargetSpec
+from .target import TargetSpec, archs_of
 
-_FORMS = "cpu, cpu:<name>, cuda:<sm_..>[,<sm_..>] or rocm:<gfx..>"
+_GPU_KINDS: tuple[Kind, ...] = ("cuda", "rocm")
+#: What a target may look like, for a reader.
+EXAMPLES = "cpu (this machine, the default), cpu:NAME, cuda:sm_80,sm_90a, rocm:gfx942"
+_FORMS = "cpu, cpu:<name>, cuda:<sm_..>[,<sm_..>] or rocm:<gfx..>[,<gfx..>]"
 
 
 def parse(target: Any) -> TargetSpec:
@@ -21,7 +25,8 @@ def parse(target: Any) -> TargetSpec:
     target : str, dict, tvm.target.Target or TargetSpec
         ``"llvm"`` or ``"cpu"``: this machine. ``"cpu:<name>"``: LLVM's name of an x86 or Arm CPU,
         with ``,+feature`` or ``,-feature`` behind it. ``"cuda"``, ``"rocm"``: the device in this
-        machine. ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``: compiled for without being present.
+        machine. ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``: compiled for without being present,
+        each architecture with kernels of its own.
         A TVM target or its dict means its kind, CPU or architecture; limits come from the device
         table, since TVM's own are missing or wrong for recent devices.
 
@@ -44,19 +49,15 @@ def parse(target: Any) -> TargetSpec:
         raise UserError(f"target {target!r} has an empty name", _FORMS)
     if kind in ("cpu", "llvm"):
         return cpu.named(names[0], names[1:]) if names else cpu.host()
-    if kind == "cuda":
-        return _cuda(names or _present(kind))
-    if kind == "rocm":
-        return _rocm(names or _present(kind))
+    if kind in _GPU_KINDS:
+        return _gpu(kind, names or _present(kind))
     raise UserError(f"unknown target {target!r}", _FORMS, _advice(kind))
 
 
 def _advice(kind: str) -> str | None:
     """Guess what was meant by a kind of target that does not exist."""
-    if kind.startswith("sm_"):
-        return f"write cuda:{kind}"
-    if kind.startswith("gfx"):
-        return f"write rocm:{kind}"
+    if meant := guess_kind(kind):
+        return f"write {meant}:{kind}"
     if kind in ("gpu", "nvidia", "amd", "hip"):
         return "write " + {"nvidia": "cuda", "amd": "rocm", "hip": "rocm"}.get(kind, "cuda or rocm")
     return cpu.nearest(kind, ("cpu", "llvm", "cuda", "rocm"))
@@ -66,17 +67,28 @@ def _from_tvm(target: Any) -> TargetSpec:
     from tvm.target import Target
 
     try:
-        config = {str(key): value for key, value in Target(target).export().items()}
+        target = Target(target)
+        config = {str(key): value for key, value in target.export().items()}
     except (TypeError, ValueError) as error:
         reason = str(error).split(". ")[0]
         raise UserError(f"TVM does not take the target {target!r} ({reason})", _FORMS) from error
     if config["kind"] == "llvm":
         return cpu.from_config(config)
-    if config["kind"] == "cuda":
-        return _cuda([str(config.get("arch"))])
-    if config["kind"] == "rocm":
-        return _rocm([str(config.get("mcpu"))])
-    raise UserError(f"unknown target kind {str(config['kind'])!r}", _FORMS)
+    kind = str(config["kind"])
+    if kind in _GPU_KINDS:
+        return _gpu(kind, archs_of(target))
+    raise UserError(f"unknown target kind {kind!r}", _FORMS)
+
+
+def device_of(target: Any) -> Device:
+    """Return what a TVM target's device can do.
+
+    Parameters
+    ----------
+    target : tvm.target.Target or Device
+        A Device is returned as it is. Of several architectures it is the lowest's.
+    """
+    return target if isinstance(target, Device) else parse(target).device
 
 
 def _probe(kind: str) -> tuple[Device, ...]:
@@ -110,25 +122,12 @@ def _device(kind: str, arch: str) -> Device:
     return next((device for device in _probe(kind) if device.arch == arch), GPUS[arch])
 
 
-def _cuda(names: list[str]) -> TargetSpec:
-    devices = {name: _device("cuda", name) for name in names}
+def _gpu(kind: Kind, names: list[str]) -> TargetSpec:
+    for name in names:
+        for prefix, reason in REFUSED.items():
+            if kind == guess_kind(prefix) and name.startswith(prefix):
+                found = f"{kind} architecture {name!r} is refused: {reason}"
+                raise UserError(found, f"one of {', '.join(_known(kind))}")
+    devices = {name: _device(kind, name) for name in names}
     archs = tuple(arch for arch in GPUS if arch in devices)  # the table ascends
-    return TargetSpec("cuda", archs, tuple(devices[arch] for arch in archs))
-
-
-def _rocm(names: list[str]) -> TargetSpec:
-    if len(names) != 1:
-        raise UserError(
-            f"target 'rocm:{','.join(names)}' names {len(names)} architectures",
-            "one, since TVM puts one code object into a module",
-            "compile an artifact for each",
-        )
-    arch = names[0]
-    for prefix, reason in REFUSED.items():
-        if arch.startswith(prefix):
-            known = ", ".join(_known("rocm"))
-            raise UserError(f"rocm architecture {arch!r} is refused: {reason}", f"one of {known}")
-    # Without this feature LLVM lets waves pass `s_barrier` before their writes to shared memory
-    # have landed.
-    attrs = (("mattr", ("-back-off-barrier",)),)
-    return TargetSpec("rocm", (arch,), (_device("rocm", arch),), attrs)
+    return TargetSpec(kind, archs, tuple(devices[arch] for arch in archs))

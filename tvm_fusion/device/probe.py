@@ -9,29 +9,10 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
+from .architecture import amd_arch, nvidia_arch
+from .cpu_features import ARM_FEATURES, X86_FEATURES, capabilities
 from .model import Device
-from .table import GPUS, vector_bits
-
-# Linux's names (/proc/cpuinfo) of the instruction sets that kernels use, with LLVM's names.
-_X86_FEATURES = {
-    "sse2": "sse2", "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2",
-    "popcnt": "popcnt", "movbe": "movbe", "abm": "lzcnt", "bmi1": "bmi", "bmi2": "bmi2",
-    "f16c": "f16c", "fma": "fma", "avx": "avx", "avx2": "avx2", "avx_vnni": "avxvnni",
-    "avx512f": "avx512f", "avx512cd": "avx512cd", "avx512bw": "avx512bw", "avx512dq": "avx512dq",
-    "avx512vl": "avx512vl", "avx512ifma": "avx512ifma", "avx512vbmi": "avx512vbmi",
-    "avx512_vbmi2": "avx512vbmi2", "avx512_vnni": "avx512vnni", "avx512_bitalg": "avx512bitalg",
-    "avx512_vpopcntdq": "avx512vpopcntdq", "avx512_bf16": "avx512bf16",
-    "avx512_fp16": "avx512fp16", "gfni": "gfni", "vaes": "vaes", "vpclmulqdq": "vpclmulqdq",
-    "amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16",
-}  # fmt: skip
-_ARM_FEATURES = {
-    "asimd": "neon", "asimdhp": "fullfp16", "asimdfhm": "fp16fml", "asimdrdm": "rdm",
-    "asimddp": "dotprod", "atomics": "lse", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
-    "sve2": "sve2",
-}  # fmt: skip
-
-#: Every feature name that a Device of a CPU may list.
-CPU_FEATURES = frozenset(_X86_FEATURES.values()) | frozenset(_ARM_FEATURES.values())
+from .table import GPUS
 
 _CPU = Path("/sys/devices/system/cpu")
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
@@ -59,19 +40,17 @@ def host_cpu() -> Device:
             flags.update(value.split())
         elif key.strip() == "model name":
             name = value.strip()
-    names = _ARM_FEATURES if machine() == "aarch64" else _X86_FEATURES
-    features = tuple(sorted(names[flag] for flag in flags & names.keys()))
+    names = ARM_FEATURES if machine() == "aarch64" else X86_FEATURES
     caches = _caches()
     return Device(
         "llvm",
         machine(),
         name,
-        features=features,
         cores=len(os.sched_getaffinity(0)),
-        vector_bits=vector_bits(machine(), features),
         l1_bytes=caches.get(1),
         l2_bytes=caches.get(2),
         l3_bytes=caches.get(3),
+        **capabilities(machine(), (names[flag] for flag in flags & names.keys())),
     )
 
 
@@ -118,9 +97,7 @@ def _cuda_device(driver: ctypes.CDLL, ordinal: int) -> Device:
         failed = driver.cuDeviceGetAttribute(ctypes.byref(value), number, handle)
         return None if failed else value.value
 
-    arch = f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}"
-    # Compute capability 9.0 always runs sm_90a code, and wgmma exists only there.
-    arch = {"sm_90": "sm_90a"}.get(arch, arch)
+    arch = nvidia_arch(attribute(_MAJOR) or 0, attribute(_MINOR) or 0, GPUS)
     base = GPUS.get(arch, Device("cuda", arch, arch, registers_per_thread=255))
     clock, bus, sms = (attribute(n) for n in (_MEMORY_CLOCK_KHZ, _BUS_BITS, _SM_COUNT))
     # Two transfers a clock: the driver reports the command clock of both GDDR and HBM.
@@ -149,8 +126,7 @@ def rocm_devices() -> tuple[Device, ...]:
         version = int(fields.get("gfx_target_version", 0))
         if version == 0:  # a CPU node
             continue
-        major, minor, step = version // 10000, version // 100 % 100, version % 100
-        arch = f"gfx{major}{minor:x}{step:x}"
+        arch = amd_arch(version)
         simds, per_unit = int(fields.get("simd_count", 0)), int(fields.get("simd_per_cu", 0))
         base = GPUS.get(arch, Device("rocm", arch, arch))
         devices.append(replace(base, sm_count=simds // per_unit if per_unit else base.sm_count))

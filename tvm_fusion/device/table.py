@@ -1,59 +1,55 @@
 """GPU figures from vendors' documents, one representative board per architecture.
 
-Limits per block and thread come from the "Technical Specifications per Compute Capability" table of
-NVIDIA's CUDA C++ Programming Guide and from AMD's instruction set guides; caches, bandwidth and
-rates from the document named beside each entry. Rates are dense; datasheets often print twice that,
-with sparsity. A probe of the present device (`probe.py`) replaces what it can read.
+Limits per block and multiprocessor come from the "Technical Specifications per Compute Capability"
+table of NVIDIA's CUDA C++ Programming Guide, what a generation can execute from `generations.py`,
+caches, bandwidth and rates from the document named beside each entry. A new architecture is a row
+here, ascending among those of its vendor, and nothing else. Rates are dense; datasheets often print
+twice that, with sparsity. A probe of the present device (`probe.py`) replaces what it can read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from .generations import (
+    ADA,
+    AMPERE,
+    BLACKWELL,
+    CDNA2,
+    CDNA3,
+    HOPPER,
+    HOPPER_ONLY,
+    RDNA3,
+    TURING,
+    Fields,
+)
 from .model import Device
 
 KIB, MIB = 1 << 10, 1 << 20
 GB, TERA = 1e9, 1e12
 
 
-def _nvidia(arch: str, name: str, shared_kib: int, **figures: object) -> Device:
-    # The same for every compute capability from 7.5 on (programming guide).
-    return Device(
-        "cuda",
-        arch,
-        name,
-        max_threads_per_block=1024,
-        shared_memory_per_block=shared_kib * KIB,
-        registers_per_block=65536,
-        registers_per_thread=255,
-        warp_size=32,
-        **figures,  # type: ignore[arg-type]
-    )
-
-
-# The hardware takes 1024 threads a workgroup, but without a device at hand TVM writes the limit 256
-# into every kernel (`amdgpu-flat-work-group-size`), and a launch with more threads fails.
-_TVM_ROCM_THREADS = 256
-
-
-def _amd(arch: str, name: str, **figures: object) -> Device:
-    # Local data share: 64 KiB a workgroup on all three (instruction set guides).
-    return Device(
-        "rocm",
-        arch,
-        name,
-        max_threads_per_block=_TVM_ROCM_THREADS,
-        shared_memory_per_block=64 * KIB,
-        **figures,  # type: ignore[arg-type]
-    )
+def _nvidia(
+    arch: str, name: str, shared_kib: int, threads: int, generation: Fields, **figures: Any
+) -> Device:
+    """Make a row: of shared memory, a block cannot ask for the last KiB of a multiprocessor's."""
+    shared = {
+        "shared_memory_per_sm": shared_kib * KIB,
+        "shared_memory_per_block": (shared_kib - (generation is not TURING)) * KIB,
+    }
+    limits = {**generation, **shared, "max_threads_per_sm": threads}
+    return Device("cuda", arch, name, **limits, **figures)
 
 
 # NVIDIA H100 datasheet (SXM5) and Hopper architecture white paper.
 _H100 = _nvidia(
     "sm_90",
     "H100 SXM 80GB",
-    227,
+    228,
+    2048,
+    HOPPER,
     sm_count=132,
     l2_bytes=50 * MIB,
     memory_bandwidth=3350 * GB,
@@ -74,6 +70,8 @@ _GPUS = (
         "sm_75",
         "T4",
         64,
+        1024,
+        TURING,
         sm_count=40,
         l2_bytes=4 * MIB,
         memory_bandwidth=320 * GB,
@@ -83,7 +81,9 @@ _GPUS = (
     _nvidia(
         "sm_80",
         "A100 SXM 80GB",
-        163,
+        164,
+        2048,
+        AMPERE,
         sm_count=108,
         l2_bytes=40 * MIB,
         memory_bandwidth=2039 * GB,
@@ -100,7 +100,9 @@ _GPUS = (
     _nvidia(
         "sm_86",
         "A10",
-        99,
+        100,
+        1536,
+        AMPERE,
         sm_count=72,
         l2_bytes=6 * MIB,
         memory_bandwidth=600 * GB,
@@ -116,7 +118,9 @@ _GPUS = (
     _nvidia(
         "sm_87",
         "Jetson AGX Orin 64GB",
-        163,
+        164,
+        1536,
+        AMPERE,
         sm_count=16,
         l2_bytes=4 * MIB,
         memory_bandwidth=204.8 * GB,
@@ -126,7 +130,9 @@ _GPUS = (
     _nvidia(
         "sm_89",
         "L40S",
-        99,
+        100,
+        1536,
+        ADA,
         sm_count=142,
         l2_bytes=96 * MIB,
         memory_bandwidth=864 * GB,
@@ -140,13 +146,14 @@ _GPUS = (
         },
     ),
     _H100,
-    # The same silicon; the suffix permits wgmma and setmaxnreg, which exist on 9.0 only.
-    replace(_H100, arch="sm_90a"),
+    replace(_H100, arch="sm_90a", **HOPPER_ONLY),
     # Blackwell datasheet (an eighth of HGX B200); Blackwell tuning guide (L2, shared memory).
     _nvidia(
         "sm_100",
         "B200 SXM",
-        227,
+        228,
+        2048,
+        BLACKWELL,
         l2_bytes=126 * MIB,
         memory_bandwidth=8000 * GB,
         peak_flops={
@@ -156,15 +163,14 @@ _GPUS = (
             "int8": 4500 * TERA,
         },
     ),
-    # Half of MI250X's data sheet: HIP shows each of its two dies as a device. CDNA2 guide: 512
-    # registers a lane, vector and accumulation together; four SIMDs of 64 lanes a compute unit.
-    _amd(
+    # Half of MI250X's data sheet: HIP shows each of its two dies as a device.
+    Device(
+        "rocm",
         "gfx90a",
         "Instinct MI250X (one die)",
-        warp_size=64,
+        **CDNA2,
+        device_library=("90a",),
         sm_count=110,
-        registers_per_thread=512,
-        registers_per_block=131072,
         l2_bytes=8 * MIB,
         memory_bandwidth=1638.4 * GB,
         peak_flops={
@@ -176,13 +182,13 @@ _GPUS = (
         },
     ),
     # MI300X data sheet; CDNA3 white paper: eight dies with 4 MB of L2 each, 256 MB Infinity Cache.
-    _amd(
+    Device(
+        "rocm",
         "gfx942",
         "Instinct MI300X",
-        warp_size=64,
+        **CDNA3,
+        device_library=("942", "940"),
         sm_count=304,
-        registers_per_thread=512,
-        registers_per_block=131072,
         l2_bytes=32 * MIB,
         l3_bytes=256 * MIB,
         memory_bandwidth=5300 * GB,
@@ -196,13 +202,14 @@ _GPUS = (
             "int8": 2614.9 * TERA,
         },
     ),
-    # Radeon RX 7900 XTX product page; RDNA3 guide: wave32, 256 vector registers a lane.
-    _amd(
+    # Radeon RX 7900 XTX product page.
+    Device(
+        "rocm",
         "gfx1100",
         "Radeon RX 7900 XTX",
-        warp_size=32,
+        **RDNA3,
+        device_library=("1100", "1036", "1030"),
         sm_count=96,
-        registers_per_thread=256,
         l2_bytes=6 * MIB,
         l3_bytes=96 * MIB,
         memory_bandwidth=960 * GB,
@@ -219,21 +226,3 @@ REFUSED: Mapping[str, str] = {
     "gfx12": "TVM's code for it passes barriers without waiting for writes to shared memory, "
     "so results would race",
 }
-
-# Vector length of the Arm cores whose SVE registers are wider than the 128 bits that SVE promises
-# (Arm's technical reference manuals; A64FX microarchitecture manual).
-SVE_BITS: Mapping[str, int] = {"a64fx": 512, "neoverse-v1": 256, "neoverse-512tvb": 512}
-
-
-def vector_bits(arch: str, features: frozenset[str] | tuple[str, ...]) -> int | None:
-    """Width in bits of the vector registers that LLVM may use, from a CPU's feature names.
-
-    TVM's own query answers 512 for every x86 CPU, AVX or not.
-    """
-    if "sve" in features:
-        return SVE_BITS.get(arch, 128)
-    if "avx512f" in features:
-        return 512
-    if "avx" in features:
-        return 256
-    return 128 if {"sse2", "neon"} & set(features) else None

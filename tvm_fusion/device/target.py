@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import probe
 from .model import Device, Kind
+from .table import GPUS
 
 # How wide LLVM makes vectors of loops; kernels written in vectors keep theirs. LLVM prefers
 # 512 bits on AMD's CPUs alone, and computes some strided loops wrongly then: see the test of
 # PREFER_256 in tests/schedule/contraction/test_dynamic_m_gpu.py.
 PREFER_256 = "+prefer-256-bit"
+# With the feature, which LLVM takes for granted on AMD's GPUs, waves pass `s_barrier` before their
+# writes to shared memory have landed.
+WAIT_AT_BARRIERS = "-back-off-barrier"
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class TargetSpec:
     kind : {"llvm", "cuda", "rocm"}
         TVM's target kind.
     archs : tuple of str
-        Architectures, ascending; several only for CUDA.
+        Architectures, ascending; several only for GPUs.
     devices : tuple of Device
         What each of them can do, in the same order.
     attrs : tuple of (str, value)
@@ -39,6 +44,16 @@ class TargetSpec:
     def device(self) -> Device:
         """The device that schedules aim at: the lowest architecture's."""
         return self.devices[0]
+
+    def of(self, archs: Sequence[str]) -> TargetSpec:
+        """Return the same for some of its architectures."""
+        kept = tuple((a, d) for a, d in zip(self.archs, self.devices, strict=True) if a in archs)
+        return replace(self, archs=tuple(a for a, _ in kept), devices=tuple(d for _, d in kept))
+
+    @property
+    def each(self) -> tuple[TargetSpec, ...]:
+        """The same for each of its architectures alone."""
+        return tuple(self.of((arch,)) for arch in self.archs)
 
     @property
     def triple(self) -> str | None:
@@ -59,7 +74,8 @@ class TargetSpec:
     def tvm_target(self) -> Any:
         """Return the ``tvm.target.Target`` with which schedules and code are made, host included.
 
-        For several CUDA architectures this is the lowest one, with limits that all of them meet.
+        For several architectures it is that of kernels that all of them run: the lowest one, with
+        limits that all of them meet, and all of them among its keys.
         """
         from tvm.target import Target
 
@@ -71,15 +87,24 @@ class TargetSpec:
                 config["mattr"] = (*config.get("mattr", ()), PREFER_256)
             return Target(config, host=config)
         config["arch" if self.kind == "cuda" else "mcpu"] = self.archs[0]
-        config["max_num_threads"] = config["max_threads_per_block"] = self._least(
-            "max_threads_per_block"
-        )
+        if len(self.archs) > 1:
+            config["keys"] = (self.kind, "gpu", *self.archs)
+        threads = self._least("max_threads_per_block")
+        config["max_num_threads"] = config["max_threads_per_block"] = threads
         config["max_shared_memory_per_block"] = self._least("shared_memory_per_block")
         config["thread_warp_size"] = self.device.warp_size
         if self.kind == "cuda":
             config["registers_per_block"] = self._least("registers_per_block")
             config["l2_cache_size_bytes"] = self._least("l2_bytes")
+        else:
+            config["mattr"] = (WAIT_AT_BARRIERS,)
         return Target(config, host="llvm")
 
     def _least(self, figure: str) -> int:
         return min(getattr(device, figure) for device in self.devices)
+
+
+def archs_of(target: Any) -> list[str]:
+    """Read the architectures back that a GPU's TVM target is for: several are among its keys."""
+    several = [str(key) for key in target.keys if str(key) in GPUS]
+    return several or [str(target.attrs.get("arch" if target.kind.name == "cuda" else "mcpu"))]

@@ -104,7 +104,7 @@ class _Reader:
                 threads[stmt.node.var] = Iterator(ir.Range(0, stmt.value))
             self.visit(stmt.body, scope.inner(threads))
         elif isinstance(stmt, tirx.Evaluate):
-            list(loads_of(stmt.value))  # nobody uses the value; raises if there are side effects
+            list(loads_of(stmt.value))  # the value is unused; raises if there are side effects
         elif not isinstance(stmt, (tirx.AllocBuffer, tirx.AssertStmt)):
             raise Unreadable(f"contains a {type(stmt).__name__} statement")
 

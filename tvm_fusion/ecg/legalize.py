@@ -51,7 +51,7 @@ class Legalize:
         """Apply to every rewritable function."""
         target = str(Target.current(allow_none=True))
         known = self._by_target.setdefault(target, _legalizations())
-        # What reads no more than a shape, as ones_like, leaves nobody that reads the operand.
+        # What reads no more than a shape, as ones_like, leaves the operand without a reader.
         unread = relax.transform.DeadCodeElimination()
         return on_rewritable(IntegerPower(), relax.transform.LegalizeOps(known), unread)(mod)
 

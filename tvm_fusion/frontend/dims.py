@@ -129,7 +129,7 @@ class DimTable:
         chosen : dict of str to (int or DimRange)
             By identifier; a range of one extent is that extent.
         unbound : list of SymbolicDim
-            The dimensions about which nobody said anything.
+            The dimensions without a given range.
 
         Raises
         ------
@@ -202,7 +202,7 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Div)
 
 
 def _expression_over(label: str, names: set[str]) -> str | None:
-    """Return ``label`` in Python's spelling if it is arithmetic over ``names``, else None."""
+    """Return ``label`` in Python's syntax if it is arithmetic over ``names``, else None."""
     try:
         tree = ast.parse(label.strip(), mode="eval").body
     except (SyntaxError, ValueError):

@@ -57,7 +57,7 @@ def to_tir(extent: int | str, values: Mapping[str, Any]) -> Any:
 
 
 def from_tir(extent: Any) -> int | str:
-    """Spell an extent over the names of its variables, in Python's syntax: ``batch*4``."""
+    """Write an extent over the names of its variables, in Python's syntax: ``batch*4``."""
     text, _ = _spell(extent)
     return text if not text.isdigit() else int(text)
 

@@ -67,7 +67,7 @@ def calls(program: torch.export.ExportedProgram) -> Iterator[fx.Node]:
 
 
 def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.ExportedProgram:
-    """Decompose into core operators; where torch fails to, with attention spelled out by us."""
+    """Decompose into core operators; where torch fails to, with attention decomposed here."""
     try:
         with quiet_importer():
             return program.run_decompositions()
@@ -80,7 +80,7 @@ def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.Ex
             program = program.run_decompositions(table)
     except Exception as error:
         raise UserError(f"{source} cannot be decomposed by torch ({reason})") from error
-    sentence = f"torch could not decompose attention ({reason}); it is spelled out instead."
+    sentence = f"torch could not decompose attention ({reason}); it is decomposed here instead."
     record(Decision(source, "", "fallback", "attention_spelled_out", sentence))
     return program
 
@@ -96,7 +96,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Spell attention out, with the strides of torch's CPU kernel.
+    """Decompose attention, with the strides of torch's CPU kernel.
 
     Torch's own decomposition leaves other strides than the kernel, and a ``view`` that follows then
     fails. Arguments as for ``torch.nn.functional.scaled_dot_product_attention``.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.template import Ban, Claim, Refusal, Template
 from ..device import Device
 from ..program.group import Group
 from .cost import CostModel
+
+_FALLBACK = "one_operator_only"
 
 
 class ClaimBook:
@@ -38,11 +40,11 @@ class ClaimBook:
         self.device = device
         self.cost = cost
         self._banned = banned
-        self._known: dict[Hashable, Claim | Refusal] = {}
+        self._known: dict[Hashable, Claim | RefusedByAll] = {}
         self.asked = 0
 
-    def claim(self, group: Group) -> Claim | Refusal:
-        """Take the cheapest claim of a group, or join the templates' reasons into one refusal."""
+    def claim(self, group: Group) -> Claim | RefusedByAll:
+        """Take the cheapest claim of a group, or tell why each template refuses it."""
         known = self._known.get(group.key)
         if known is None:
             known = self._known[group.key] = self._ask(group)
@@ -52,27 +54,48 @@ class ClaimBook:
         """Microseconds that a claim is expected to take."""
         return self.cost.cost(claim).us
 
-    def _ask(self, group: Group) -> Claim | Refusal:
+    def _ask(self, group: Group) -> Claim | RefusedByAll:
         self.asked += 1
         best: Claim | None = None
-        refusals: list[Refusal] = []
+        refusals: dict[str, Refusal] = {}
         for template in self._templates:
             if template.is_fallback and best is not None:
                 continue
             if (template.name, group.key) in self._banned:
-                refusals.append(Refusal("claim_broken", f"{template.name} broke its promise."))
+                refusals[template.name] = Refusal("claim_broken", "It broke its promise.")
                 continue
             answer = template.claim(group, self.device)
             if isinstance(answer, Refusal):
-                refusals.append(answer)
+                refusals[template.name] = answer
             elif best is None or self.us(answer) < self.us(best):
                 best = answer
-        return best or _joined(refusals)
+        return best or RefusedByAll(refusals)
 
 
-def _joined(refusals: list[Refusal]) -> Refusal:
-    """Keep the most telling reason: that of the template that came nearest, which is asked last."""
-    telling = [r for r in refusals if r.code not in ("not_mine", "one_operator_only")]
-    if not telling:
-        return Refusal("no_template", "No template makes kernels of this shape.")
-    return Refusal(telling[0].code, " ".join(dict.fromkeys(r.sentence for r in telling)))
+class RefusedByAll(Refusal):
+    """Why no template takes a group.
+
+    Parameters
+    ----------
+    by_template : Mapping of str to Refusal
+        By the template's name, in the order of asking.
+    """
+
+    def __init__(self, by_template: Mapping[str, Refusal]) -> None:
+        self._far = {n: r for n, r in by_template.items() if r.code == "not_mine"}
+        near = {n: r for n, r in by_template.items() if r.code not in ("not_mine", _FALLBACK)}
+        code = next(iter(near.values())).code if near else "no_template"
+        super().__init__(code, _sentences(near or self._far))
+
+    def nearest(self, templates: Container[str]) -> Refusal:
+        """Tell the reasons of the templates that came nearest.
+
+        Those are the ones that take groups of this kind but for something; if there is none, the
+        given ones, which make kernels of the parts that the group was to be made of.
+        """
+        ours = {n: r for n, r in self._far.items() if n in templates}
+        return Refusal(self.code, _sentences(ours)) if self.code == "no_template" and ours else self
+
+
+def _sentences(refusals: Mapping[str, Refusal]) -> str:
+    return " ".join(f"{name}: {refusal.sentence}" for name, refusal in refusals.items())

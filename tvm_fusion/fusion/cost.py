@@ -31,7 +31,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Rates:
-    """What is assumed about a kind of device: fallbacks for None, and factors nobody publishes.
+    """What is assumed about a kind of device: fallbacks for None, and unpublished factors.
 
     Attributes
     ----------

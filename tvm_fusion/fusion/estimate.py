@@ -13,7 +13,7 @@ from tvm.target import Target
 from ..core.decisions import recording
 from ..core.template import Claim
 from ..core.templates import templates
-from ..device import parse
+from ..device import device_of
 from ..ecg.graph import CONSTANTS, Graph
 from ..ecg.legalize import Legalize
 from .claims import ClaimBook
@@ -56,7 +56,7 @@ class Estimator:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        device = parse(target).device
+        device = device_of(target)
         self._templates = templates(target)
         self._cost = CostModel(device, default_records())
         self._book = ClaimBook(self._templates, device, self._cost)

@@ -10,7 +10,7 @@ from tvm.target import Target
 from ..core.template import TEMPLATE, Ban
 from ..core.templates import templates
 from ..core.untouched import on_rewritable
-from ..device import parse
+from ..device import device_of
 from ..ecg.graph import Graph
 from ..program.group import Group
 from .apply import apply_groups
@@ -73,7 +73,7 @@ def plan_module(
     dict of DataflowBlock to Plan
         In the order of functions and blocks.
     """
-    device = parse(target).device
+    device = device_of(target)
     asked = templates(target)
     book = ClaimBook(asked, device, CostModel(device, default_records()), banned)
     plans: dict[relax.DataflowBlock, Plan] = {}

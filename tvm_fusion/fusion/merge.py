@@ -9,7 +9,7 @@ from ..device import Device
 from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..program.group import Group
-from .claims import ClaimBook
+from .claims import ClaimBook, RefusedByAll
 from .partition import Block, Partition
 
 MAX_MEMBERS = 96  # beyond it a kernel takes longer to compile than it can save
@@ -82,9 +82,9 @@ class Merger:
                 "Fusing them would make a cycle: a path between the two leads outside.",
             )
         claim = self._book.claim(Group(members))
-        if isinstance(claim, Refusal):
-            return claim
         parts = [b.claim for b in blocks]
+        if isinstance(claim, RefusedByAll):
+            return claim.nearest({part.template.name for part in parts})
         recomputes = claim.flops > 1.05 * sum(p.flops for p in parts)
         if must_pay or recomputes:
             refusal = self._too_dear(claim, parts)

@@ -33,7 +33,7 @@ class Block:
     def claim(self) -> Claim:
         """What a template promises for it."""
         if self._claim is None:
-            raise ValueError(f"{self.name} is opaque: nobody claims it")
+            raise ValueError(f"{self.name} is opaque: no template claims it")
         return self._claim
 
     @property

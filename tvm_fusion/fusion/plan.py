@@ -87,6 +87,7 @@ class _Planner:
         self._partition = Partition(graph)
         self._merger = Merger(self._partition, book)
         self._grown: set[Block] = set()
+        self._refused: dict[tuple[Block, Block], Refusal] = {}
         for block in self._partition.blocks:
             if not block.is_opaque:
                 claim = book.claim(Group(block.members))
@@ -159,7 +160,7 @@ class _Planner:
         Where nothing of that is left, equal blocks that have nothing to do with each other.
         """
         changed = True
-        refused: set[tuple[Block, Block]] = set()
+        refused = self._refused
         while changed:
             changed = False
             for first, second, is_edge in self._pairs():
@@ -178,14 +179,14 @@ class _Planner:
                     self._partition.replace(merged)
                     changed = True
                 else:
-                    refused.add((first, second))
+                    refused[first, second] = merged
             for value in self._crossing():
                 if value.consumers and recompute(value, self._partition, self._book):
                     changed = True
             if not changed:
-                changed = self._group(refused)
+                changed = self._group()
 
-    def _group(self, refused: set[tuple[Block, Block]]) -> bool:
+    def _group(self) -> bool:
         """Join equal blocks that need nothing of each other: one launch does the work of several.
 
         AITemplate's group GEMM and group layer norm. Neighbours of a kind are tried, in order.
@@ -199,9 +200,10 @@ class _Planner:
             grown, size = blocks[0], 1
             for block in blocks[1:]:
                 merged: Block | Refusal | None = None
-                if size < _SIBLINGS and (grown, block) not in refused:
+                if size < _SIBLINGS and (grown, block) not in self._refused:
                     merged = self._merger.horizontal((grown, block))
-                    refused.add((grown, block))
+                if isinstance(merged, Refusal):
+                    self._refused[grown, block] = merged
                 if isinstance(merged, Block):
                     self._partition.replace(merged)
                     grown, size, changed = merged, size + 1, True
@@ -250,7 +252,7 @@ class _Planner:
             views.extend(outside)
             if claim is not None:
                 claims.append(claim)
-        decisions = list(reasons(self._partition, self._merger, frozenset(views)))
+        decisions = list(reasons(self._partition, self._refused, frozenset(views)))
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..core.decisions import Decision
 from ..core.template import Refusal
 from ..ecg.operator import Edge, Operator
-from .merge import Merger
 from .partition import Block, Partition
 from .views import view_paths
 
+Refused = Mapping[tuple[Block, Block], Refusal]
 
-def reasons(partition: Partition, merger: Merger, views: frozenset[Operator]) -> Iterator[Decision]:
+
+def reasons(
+    partition: Partition, refused: Refused, views: frozenset[Operator]
+) -> Iterator[Decision]:
     """Give every edge its verdict, and so every two operators with only views between them.
 
     Parameters
     ----------
     partition : Partition
         As planning left it.
-    merger : Merger
-        Asked again why two blocks are not one.
+    refused : Mapping of (Block, Block) to Refusal
+        Why two blocks that an edge joins are not one, as it was found when they were tried.
     views : frozenset of Operator
         Operators that need no kernel.
 
@@ -37,15 +39,15 @@ def reasons(partition: Partition, merger: Merger, views: frozenset[Operator]) ->
             sentence = f"{view.name} is a view: it needs no kernel."
             yield _accepted(edge, "view", sentence)
         else:
-            yield _verdict(edge, partition, merger)
+            yield _verdict(edge, partition, refused)
     for path in view_paths(partition.graph, views):
-        decision = _refused([path.producer, *path.views, path.consumer], partition, merger)
+        decision = _refused([path.producer, *path.views, path.consumer], partition, refused)
         if decision is not None:
             yield decision
 
 
-def _verdict(edge: Edge, partition: Partition, merger: Merger) -> Decision:
-    decision = _refused([edge.producer, edge.consumer], partition, merger)
+def _verdict(edge: Edge, partition: Partition, refused: Refused) -> Decision:
+    decision = _refused([edge.producer, edge.consumer], partition, refused)
     if decision is not None:
         return decision
     claim = partition.block_of[edge.producer].claim
@@ -53,12 +55,13 @@ def _verdict(edge: Edge, partition: Partition, merger: Merger) -> Decision:
     return _accepted(edge, "fused", f"One kernel by {claim.template.name}.", saved)
 
 
-def _refused(path: Sequence[Operator], partition: Partition, merger: Merger) -> Decision | None:
+def _refused(path: Sequence[Operator], partition: Partition, refused: Refused) -> Decision | None:
     """Say why the first and the last operator of a path share no kernel; None if they do."""
     blocks = list(dict.fromkeys(partition.block_of[op] for op in path))
     if len(blocks) == 1:
         return None
-    first, second, refusal = _first_refusal(blocks, merger)
+    first, second = blocks[:2]
+    refusal = refused[first, second]  # every edge was tried when planning ended
     return Decision(
         path[0].name,
         path[-1].name,
@@ -68,16 +71,6 @@ def _refused(path: Sequence[Operator], partition: Partition, merger: Merger) -> 
         (first.type.value, second.type.value),
         through=tuple(op.name for op in path[1:-1]),
     )
-
-
-def _first_refusal(blocks: Sequence[Block], merger: Merger) -> tuple[Block, Block, Refusal]:
-    for first, second in pairwise(blocks):
-        merged = merger.vertical(first, second)
-        if isinstance(merged, Refusal):
-            return first, second, merged
-    # Blocks that could be one but for the order in which they were tried.
-    sentence = "Each is fused into a group of lower estimated cost already."
-    return blocks[0], blocks[-1], Refusal("planned_apart", sentence)
 
 
 def _accepted(edge: Edge, code: str, sentence: str, saved: int | None = None) -> Decision:

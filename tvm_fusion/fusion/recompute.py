@@ -113,7 +113,7 @@ def _rest(
 
 
 def _is_wanted(value: Value, block: Block, served: Container[Operator]) -> bool:
-    """Whether somebody outside of a block needs a result and has no copy of its own."""
+    """Whether a reader outside of a block needs a result and has no copy of its own."""
     return value.leaves or any(c not in block.members and c not in served for c in value.consumers)
 
 

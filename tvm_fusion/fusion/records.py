@@ -84,7 +84,7 @@ class Records:
         return cls(path, connection, writable)
 
     def get(self, key: Key) -> float | None:
-        """Look up the microseconds of all launches of a group; None if nobody measured them."""
+        """Look up the microseconds of all launches of a group; None if there is no measurement."""
         with _explained(self.path):
             row = self._connection.execute(_GET, astuple(key)).fetchone()
         return None if row is None else float(row[0])

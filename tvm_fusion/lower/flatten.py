@@ -6,7 +6,7 @@ takes one shift for all parts of ``i`` in an index: ``(i + 10) % 5 + (i + 13) % 
 
 It leaves ``(i // n + 1) * n + i % n`` alone where ``n`` is symbolic, and what it does not see. CUDA
 has no vectors of such indices. LLVM knows that the elements
-lie side by side, and where a condition guards the access it makes one masked access of several,
+are contiguous, and where a condition guards the access it makes one masked access of several,
 from an address whose division was left out if the first of them is not wanted: a crash.
 """
 

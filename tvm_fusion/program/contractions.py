@@ -1,4 +1,4 @@
-"""Which stages of a program are contractions: sums of products."""
+"""Contractions among the stages of a program: sums of products of two operands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .stage import Stage
 
 
 def is_contraction(stage: Stage) -> bool:
-    """Whether a stage sums products of two operands that differ."""
+    """Whether a stage sums products of two different operands."""
     operands = None if stage.is_map else operands_of(stage)
     return operands is not None and not tvm_ffi.structural_equal(*operands)
 
@@ -38,5 +38,5 @@ def operands_of(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
     if not loads(left) or not loads(right):
         return None
     axes = {a.var for a in stage.axes}
-    alone = [axes - variables(left), axes - variables(right)]
-    return (left, right) if alone[0] or alone[1] else None
+    missing = [axes - variables(left), axes - variables(right)]
+    return (left, right) if missing[0] or missing[1] else None

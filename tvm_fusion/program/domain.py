@@ -94,7 +94,7 @@ class Domain:
         return load(found.source, [self._normalise(i) for i in found.indices])
 
     def _normalise(self, index: ir.Expr) -> ir.Expr:
-        """Resolve chains of divisions, which the analyzer cannot; keep the shorter spelling."""
+        """Resolve chains of divisions, which the analyzer cannot; keep the shorter form."""
         index = self._divide_by_sizes(index)
         if not has_division(index):
             return index

@@ -1,7 +1,7 @@
 """A group in the IR: a Relax function marked ``Primitive``, as TVM's own FuseOps makes them.
 
 Its body calls the members' PrimFuncs, one binding each, so that a later stage, in this package or
-in somebody else's pipeline, can read the group again or merge it by FuseTIR.
+in any other pipeline, can read the group again or merge it by FuseTIR.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tvm import ir
+from tvm import ir, tirx
 from tvm.tirx import Buffer
 
 from ..core.expressions import loads, substitute
@@ -30,6 +30,11 @@ class Axis:
 
     var: ir.Var
     extent: ir.Expr
+
+    @property
+    def size(self) -> int | None:
+        """The extent as a number; ``None`` where symbolic."""
+        return int(self.extent) if isinstance(self.extent, tirx.IntImm) else None
 
 
 @dataclass(frozen=True, eq=False)

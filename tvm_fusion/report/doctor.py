@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from .._tvm import cuda
 from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
 from ..device import GPUS, cuda_devices, host_cpu, rocm_devices
+from ..device.cpu_features import vector_extensions
 from ..errors import UserError
 
 _EXTRAS = (
@@ -94,7 +95,7 @@ def _c_compiler() -> Finding:
 def _cpu() -> Finding:
     cpu = host_cpu()
     bits = f", {cpu.vector_bits}-bit vectors" if cpu.vector_bits else ""
-    sets = [name for name in cpu.features if name.startswith(("avx", "amx", "sve", "neon"))]
+    sets = vector_extensions(cpu.features)
     found = f"{cpu.name}, {cpu.cores} threads{bits} ({' '.join(sets) or 'no vector extension'})"
     return Finding("run on cpu", True, found)
 

@@ -111,6 +111,12 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
         For a model, target or option that cannot be compiled.
     """
     spec, config = parse(target), config or FusionConfig()
+    if len(spec.archs) > 1:
+        raise UserError(
+            f"target {spec.text!r} names {len(spec.archs)} architectures, each with a plan",
+            "one",
+            f"ask for {spec.each[0].text}, then for the next",
+        )
     passes, _ = _stages(config)
     imported = import_model(model, config)
     if not imported.signatures:

@@ -1,4 +1,4 @@
-"""Matrix products side by side, written as one product of batches."""
+"""Independent matrix products of one shape, as one batched product."""
 
 from __future__ import annotations
 
@@ -89,7 +89,12 @@ def _batched(value: Any, scope: Scope) -> Any:
             _tell(products, "refused", "wide_operands", sentence)
             return None
         source = scope.emit(relax.op.concat([p.left for p in products], axis=dims - 1))
-    _tell(products, "accepted", "batched", f"{len(products)} products side by side: one.")
+    _tell(
+        products,
+        "accepted",
+        "batched",
+        f"{len(products)} independent products are one batched product.",
+    )
     lefts, letters = ascii_lowercase[-3:] + ascii_lowercase[:-3], ascii_uppercase
     pairs = [f"{x} {a}" for x, a in zip(lefts, letters, strict=True)][: len(products)]
     both = (", ".join(part[: len(products)]) for part in (lefts, letters))

@@ -70,7 +70,7 @@ class Change:
 
 @dataclass
 class Rewrites:
-    """What rewriting did while somebody listened.
+    """What rewriting did while it was recorded.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ _log: contextvars.ContextVar[Rewrites | None] = contextvars.ContextVar("rewrites
 
 
 def is_noting() -> bool:
-    """Whether anybody listens."""
+    """Whether changes are recorded."""
     return _log.get() is not None
 
 

@@ -188,7 +188,7 @@ class _Joiner(PyExprMutator):
         return self.builder_.emit(relax.op.split(wide, boundaries, axis=-1))
 
     def _matrix(self, weights: tuple[GenericConst, ...]) -> GenericConst:
-        """Write matrices side by side; the same ones only once."""
+        """Concatenate matrices; the same ones only once."""
         key = _key(weights)
         if key not in self._joined:
             together = np.concatenate([w.value.numpy() for w in weights], axis=1)

@@ -251,7 +251,7 @@ def _node_matches(pattern: Apply, node: Node, graph: EGraph, bound: Bindings) ->
 def _all_match(
     parts: Sequence[Pattern], operands: Sequence[int], graph: EGraph, bound: Bindings
 ) -> Iterator[Bindings]:
-    """Match operands one after the other; as many matches as somebody asks for are looked for."""
+    """Match operands one after the other; lazily, as many matches as are asked for."""
     if not parts:
         yield bound
         return

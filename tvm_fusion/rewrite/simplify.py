@@ -30,7 +30,7 @@ class Rewrite:
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
     computed that no output needs; then what is algebra: products of quantised tensors as products
     of bytes, operators in the place of what exporters wrote out, equal forms that are cheaper,
-    matrix products of one left operand joined, and those side by side batched.
+    matrix products of one left operand joined, and independent ones batched.
 
     Parameters
     ----------

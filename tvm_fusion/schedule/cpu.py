@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 
-import tvm
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
+from ..device import device_of
 from .block_info import BlockInfo, block_info, inline_maps
 
 PARALLEL_WORK = 16384  # iterations below which waking a second thread costs more than it saves
@@ -51,13 +51,9 @@ class Registers:
 
     @classmethod
     def of(cls, target: Target) -> Registers:
-        """Read the width from LLVM's features of the target's CPU, never from this machine's."""
-        features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
-        if "avx512f" in features:
-            return cls(16, 8)  # 32 registers of 16 lanes: 8 rows x 2 vectors
-        if "avx" in features:
-            return cls(8, 4)  # 16 registers of 8 lanes: 4 rows x 2 vectors
-        return cls(4, 8 if "neon" in features else 4)
+        """Fill half of the registers of the target's CPU: 16 of 32, 8 rows of two vectors."""
+        device = device_of(target)
+        return cls((device.fixed_vector_bits or 128) // 32, (device.vector_registers or 16) // 4)
 
 
 def tile_contraction(

@@ -9,7 +9,7 @@ from tvm.target import Target
 from ..core.decisions import Decision, record
 from ..core.template import TEMPLATE, Ban, Emission, Refusal
 from ..core.templates import template
-from ..device import parse
+from ..device import device_of
 from ..ecg.graph import Graph
 from ..program.group import Group
 
@@ -34,16 +34,16 @@ def emit_groups(
     mod : tvm.IRModule
         With Primitive functions that carry their template's name.
     target : Target
-        What to schedule for.
+        The target.
 
     Returns
     -------
     dict of GlobalVar to Emission
         Kernels by group.
     dict of GlobalVar to (str, Hashable)
-        Groups whose claim was broken; the reasons stand in the decisions.
+        Groups whose claim was broken; the reasons are recorded as decisions.
     """
-    device = parse(target).device
+    device = device_of(target)
     emitted: dict[ir.GlobalVar, Emission] = {}
     broken: dict[ir.GlobalVar, Ban] = {}
     for gvar, func in mod.functions.items():

@@ -16,7 +16,7 @@ from tvm.ir.transform import PassContext
 
 from ..core.expressions import call_name
 
-_NAME = "tvm_fusion_masked"
+_NAME = "tvm_fusion_lop3"
 # (x & mask) ^ other as a table: where the bits of 0xF0, 0xCC and 0xAA are the operands.
 _TABLE = (0xF0 & 0xCC) ^ 0xAA
 _SOURCE = f"""
@@ -26,7 +26,7 @@ __forceinline__ __device__ unsigned {_NAME}(unsigned x, unsigned mask, unsigned 
   return y;
 }}
 """
-_FMA = "tvm_fusion_pairs_{}"
+_FMA = "tvm_fusion_fma_{}x2"
 _FMA_SOURCE = """
 __forceinline__ __device__ unsigned {name}(unsigned x, unsigned factor, unsigned summand) {{
   unsigned y;

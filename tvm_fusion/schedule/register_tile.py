@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
 from ..core.expressions import load
 from ..core.loops import loop, prefetch, sequence
+from ..device import device_of
 
 WIDEST = 64  # elements of one vector expression
 
@@ -40,14 +40,11 @@ class VectorUnit:
 
     @classmethod
     def of(cls, target: Target) -> VectorUnit:
-        """Read LLVM's features of the target's CPU, never of the host."""
-        features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
-        if "avx512f" in features:
-            return cls(16, 32)
-        if "avx" in features:
-            return cls(8, 16)
-        # Without FMA a product takes a register before it is added.
-        return cls(4, 32 if "neon" in features else 15)
+        """Read what the target's CPU has."""
+        device = device_of(target)
+        # Without fused instructions a product takes a register before it is added.
+        count = (device.vector_registers or 16) - (not device.fused_multiply_add)
+        return cls((device.fixed_vector_bits or 128) // 32, count)
 
     def of_bits(self, bits: int) -> VectorUnit:
         """Give the same registers with elements of another width."""

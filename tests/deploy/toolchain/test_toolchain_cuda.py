@@ -101,14 +101,14 @@ def test_division_is_ieee_division(compiler, monkeypatch):
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)
     _, compile_source = cuda.choose_compiler(["sm_80"])
     # ptxas names the correctly rounding routine, denormals kept; fast math calls none.
-    assert b"div_rn_noftz_f32" in compile_source(_DIVIDE)
+    assert b"div_rn_noftz_f32" in compile_source(_DIVIDE, ["sm_80"])
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_tensor_core_headers_are_found(compiler, monkeypatch):
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)
     _, compile_source = cuda.choose_compiler(["sm_80", "sm_90a"])
-    assert cuda_archs(compile_source(_TENSOR_CORE)) == [80, 90]
+    assert cuda_archs(compile_source(_TENSOR_CORE, ["sm_80", "sm_90a"])) == [80, 90]
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -116,7 +116,7 @@ def test_a_syntax_error_shows_what_the_compiler_said(compiler, monkeypatch):
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)
     _, compile_source = cuda.choose_compiler(["sm_80"])
     with pytest.raises(RuntimeError, match="no_such_name"):
-        compile_source("__global__ void f() { no_such_name(); }")
+        compile_source("__global__ void f() { no_such_name(); }", ["sm_80"])
 
 
 @pytest.mark.skipif(not _HAS_NVCC, reason="nvcc was not found")

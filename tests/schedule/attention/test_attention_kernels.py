@@ -26,7 +26,6 @@ from group_kernels import (
     group,
     kernel,
     run,
-    serial,
     tensor,
 )
 from tvm import relax
@@ -91,7 +90,7 @@ def test_fully_masked_rows(keys, instead, spec):
     expected = reference(
         lambda s, mask: s / 8 + mask, lambda p, mask: np.where(np.isnan(p), instead, p)
     )
-    close(run(runnable(func, spec), members, inputs), expected(*wide(inputs, params)))
+    close(run(func, members, inputs), expected(*wide(inputs, params)))
 
 
 @SPECS
@@ -101,7 +100,7 @@ def test_fully_masked_rows_without_a_guard(spec):
     _, func = kernel(template(spec), members, spec)
     inputs = arrays(params)
     inputs["mask"][..., 3, :] = -np.inf
-    (result,) = run(runnable(func, spec), members, inputs)
+    (result,) = run(func, members, inputs)
     assert np.isnan(result[:, :, 3]).all()
     assert not np.isnan(np.delete(result, 3, 2)).any()
 
@@ -113,7 +112,7 @@ def test_rows_masked_by_the_lowest_number_average_the_values(spec):
     _, func = kernel(template(spec), members, spec)
     inputs = arrays(params)
     inputs["mask"][..., 3, :] = LOWEST
-    (result,) = run(runnable(func, spec), members, inputs)
+    (result,) = run(func, members, inputs)
     np.testing.assert_allclose(result[:, :, 3], inputs["v"].mean(2), rtol=1e-5, atol=1e-6)
 
 
@@ -174,10 +173,6 @@ def test_scores_are_never_whole():
 def test_compiles_for_cuda():
     cases = {name: CASES[name] for name in ("plain", "scale and mask", "rotary")}
     assert compiles_for_cuda(Attention(True), {**cases, "symbolic": SYMBOLIC["both"]})
-
-
-def runnable(func, spec):
-    return serial(func) if spec is CUDA else func
 
 
 def wide(inputs, params):

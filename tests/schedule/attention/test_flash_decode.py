@@ -16,15 +16,15 @@ from attention_graphs import (
     reference,
     tensors,
 )
+from emulator.launch import launch
 from group_kernels import (
-    CPU,
     CUDA,
+    array,
     arrays,
     close,
     cuda_kernel,
     extents,
     group,
-    serial,
     tensor,
 )
 from tvm import ir, s_tir, tirx
@@ -42,28 +42,20 @@ TEMPLATE = Attention(True)
 
 
 def run(members, emission, inputs):
-    """Call all kernels of an emission one after the other, on the CPU."""
-    functions = {
-        f"kernel{i}": serial(made.func).with_attr("global_symbol", f"kernel{i}")
-        for i, made in enumerate(emission.kernels)
-    }
-    built = tvm.compile(tvm.IRModule(functions), CPU.tvm_target(), tir_pipeline="tvm_fusion")
+    """Call all kernels of an emission one after the other, in the emulator."""
     held = {}
     for kind, types in (
         ("output", [v.type for v in members.outputs]),
         ("workspace", emission.workspaces),
     ):
         for i, type_ in enumerate(types):
-            array = np.full(extents(type_), np.nan, str(type_.dtype))
-            held[kind, i] = tvm.runtime.tensor(array)
-    for i, value in enumerate(members.inputs):
-        array = inputs[value.name] if value.constant is None else value.constant.value.numpy()
-        held["input", i] = tvm.runtime.tensor(array)
-    for i, _ in enumerate(members.scalars):
-        held["scalar", i] = group_kernels.SIZE
-    for i, made in enumerate(emission.kernels):
-        built[f"kernel{i}"](*(held[s.kind, s.index] for s in (*made.reads, *made.writes)))
-    return [held["output", i].numpy() for i in range(len(members.outputs))]
+            held[kind, i] = np.full(extents(type_), np.nan, str(type_.dtype))
+    held |= {("input", i): array(value, inputs) for i, value in enumerate(members.inputs)}
+    held |= {("scalar", i): group_kernels.SIZE for i, _ in enumerate(members.scalars)}
+    for made in emission.kernels:
+        given = [held[s.kind, s.index] for s in (*made.reads, *made.writes)]
+        launch(made.func, given, CUDA.tvm_target())
+    return [held["output", i] for i in range(len(members.outputs))]
 
 
 def config_of(members, spec=CUDA):

@@ -1,4 +1,4 @@
-"""Results that need several sums each: one kernel, checked against float64."""
+"""Epilogues over a column split (gated layers, rotary): one kernel, checked against float64."""
 
 import numpy as np
 import pytest
@@ -148,7 +148,7 @@ def check_elsewhere(params, body):
     assert refusal.code == "epilogue_elsewhere"
 
 
-def test_neighbours_that_overlap_are_no_pieces():
+def test_overlapping_columns_are_no_split():
     """Every column is one of the left and one of the right of somebody."""
 
     def body(emit, x, w):
@@ -160,7 +160,7 @@ def test_neighbours_that_overlap_are_no_pieces():
     check_elsewhere([tensor("x", 7, 33), tensor("w", 33, 6)], body)
 
 
-def test_reversed_columns_are_no_pieces():
+def test_reversed_columns_are_no_split():
     def body(emit, x, w):
         total = emit(op.matmul(x, w))
         return op.add(total, emit(op.flip(total, 1)))
@@ -168,7 +168,7 @@ def test_reversed_columns_are_no_pieces():
     check_elsewhere([tensor("x", 7, 33), tensor("w", 33, 6)], body)
 
 
-def test_other_rows_are_no_pieces_of_columns():
+def test_other_rows_are_no_split_of_columns():
     def body(emit, x, w):
         total = emit(op.matmul(x, w))
         return op.multiply(total, emit(op.permute_dims(total, [1, 0])))

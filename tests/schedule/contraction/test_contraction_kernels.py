@@ -1,4 +1,4 @@
-"""Matrix products and convolutions with prologue and epilogue, run against float64."""
+"""GEMM and convolutions with fused prologues and epilogues, checked against float64."""
 
 import math
 
@@ -226,7 +226,7 @@ def transposed_keys(emit, q, k):
 KEYS = [tensor("q", 3, 37, 16), tensor("k", 3, 19, 16)]
 
 
-def test_reading_across_is_dear_on_a_cpu():
+def test_strided_operands_are_expensive_on_a_cpu():
     members = group(KEYS, transposed_keys)
     plain = sum(op.flops for op in members.members)
     assert CpuContraction().claim(members, CPU.device).flops >= RECOMPUTE_FACTOR * plain
@@ -240,7 +240,7 @@ def test_keys_are_read_transposed(spec):
 
 
 @SPECS
-def test_a_dear_prologue_counts(spec):
+def test_an_expensive_prologue_counts(spec):
     params = [tensor("x", 33, 64), tensor("w", 64, 96)]
 
     def body(emit, x, w):
@@ -252,7 +252,7 @@ def test_a_dear_prologue_counts(spec):
     check(template(spec), params, body, lambda x, w: [gelu(x) @ w], spec)
 
 
-def test_result_read_elsewhere_is_refused():
+def test_epilogue_at_another_element_is_refused():
     members = group(
         [tensor("x", 32, 32), tensor("w", 32, 32)],
         lambda emit, x, w: (lambda p: op.add(p, emit(op.permute_dims(p))))(emit(op.matmul(x, w))),

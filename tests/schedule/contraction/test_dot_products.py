@@ -1,4 +1,4 @@
-"""Products of bytes by instructions that add four terms at once: exact, and in the machine code."""
+"""Dot-product instructions (VNNI, BF16): exact results, and the instruction in machine code."""
 
 import itertools
 import re

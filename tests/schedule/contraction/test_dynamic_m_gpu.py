@@ -1,10 +1,22 @@
-"""Products of a symbolic number of rows on a GPU: one function, a kernel for each range of it."""
+"""GEMM of symbolic M on a GPU: one function, with a kernel for each range of M."""
 
 import group_kernels
 import numpy as np
 import pytest
 import tvm
-from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
+from cpu_programs import unbound
+from group_kernels import (
+    CPU,
+    CUDA,
+    arrays,
+    check,
+    close,
+    compiles_for_cuda,
+    group,
+    kernel,
+    run,
+    tensor,
+)
 from tvm import relax, tirx
 
 from tvm_fusion.core.loops import find
@@ -60,15 +72,17 @@ def test_llvm_gets_strided_loops_of_512_bits_wrong(monkeypatch):
     """When this fails, ``PREFER_256`` of ``tvm_fusion.device.target`` can go."""
 
     class Preferring512:
-        device = CPU.device
-
         def tvm_target(self):
             return tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "vector-width": 512})
 
     monkeypatch.setattr(group_kernels, "SIZE", 16)
-    monkeypatch.setattr(group_kernels, "CPU", Preferring512())
+    params, body, reference = CASES["words"]
+    members = group(params, body, CUDA)
+    func = unbound(kernel(TEMPLATE, members, CUDA)[1])
+    inputs = arrays(params)
+    wide = (x.astype("float64") for x in inputs.values())
     with pytest.raises(AssertionError):
-        check(TEMPLATE, *CASES["words"], CUDA)
+        close(run(func, members, inputs, Preferring512()), reference(*wide))
 
 
 def kernels(func):

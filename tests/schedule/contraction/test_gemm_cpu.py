@@ -1,4 +1,4 @@
-"""Matrix products on a CPU by register tiles: packed constants, passes, edges, symbolic extents."""
+"""GEMM on a CPU: packed constants, passes over K, edges, symbolic extents."""
 
 import re
 
@@ -56,7 +56,7 @@ def test_products(case):
     assert claim.launches == 1
 
 
-def test_a_product_without_terms_is_zero():
+def test_a_product_of_empty_k_is_zero():
     members = group([tensor("x", 19, k), tensor("w", k, 50)], matmul, CPU)
     _, func = kernel(CpuContraction(), members, CPU)
     nothing = {"x": np.zeros((19, 0), "float32"), "w": np.zeros((0, 50), "float32")}
@@ -65,7 +65,7 @@ def test_a_product_without_terms_is_zero():
 
 
 @pytest.mark.parametrize("terms", [48, 50])
-def test_columns_that_lie_apart_are_copied_by_lines(terms):
+def test_k_contiguous_b_is_copied_by_cache_lines(terms):
     params = [tensor("x", 2, 37, terms), tensor("w", 2, 41, terms)]
 
     def body(emit, x, w):
@@ -74,7 +74,7 @@ def test_columns_that_lie_apart_are_copied_by_lines(terms):
     check(CpuContraction(), params, body, lambda x, w: [x @ w.transpose(0, 2, 1)], CPU)
 
 
-def test_vectors_may_run_along_the_first_operand():
+def test_the_first_operand_may_be_b():
     """The transposed product stores rows of the other operand side by side."""
     params = [tensor("x", 33, 20), tensor("w", 20, 50)]
 
@@ -100,7 +100,7 @@ def test_long_results_and_several(columns):
 
 
 @pytest.mark.parametrize("width", [128, 96])
-def test_pieces_of_the_columns(width):
+def test_slices_of_the_columns(width):
     """Boundaries between panels choose once for a vector, others once for each element."""
     params = [tensor("x", 31, 40), tensor("w", 40, 3 * width)]
 
@@ -112,7 +112,7 @@ def test_pieces_of_the_columns(width):
     check(CpuContraction(), params, body, expected, CPU)
 
 
-def test_float64_takes_half_as_many_lanes():
+def test_float64_has_half_as_many_lanes():
     params = [tensor("x", 31, 40, dtype="float64"), tensor("w", 40, 77, dtype="float64")]
     check(CpuContraction(), params, matmul, product, CPU, 1e-13)
 
@@ -307,7 +307,7 @@ def test_avx2_is_right():
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(5, False), (60, True)])
-def test_the_next_panel_of_a_constant_is_read_ahead(rows, expected):
+def test_the_next_panel_of_a_constant_is_prefetched(rows, expected):
     """While several tiles keep the processor busy; a single one waits for memory anyway."""
     mod = planned(chain(rows, weight(64, 192)))
     (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))

@@ -1,4 +1,4 @@
-"""Norms that go into the product behind them: one kernel, checked against float64."""
+"""Norm prologues of GEMM on a CPU: one kernel, checked against float64."""
 
 import math
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""Norms of a few rows, computed by the product behind them."""
+"""RMS norm prologues of skinny GEMM on a GPU."""
 
 import numpy as np
 import pytest
-from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
+from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, shared_bytes, tensor
 from tvm import relax
 
 from tvm_fusion.core.template import Refusal
@@ -97,6 +97,12 @@ def test_half_types(dtype, tolerance):
     check(TEMPLATE, given(3, 1000, 264, dtype), normed, plain_reference, CUDA, tolerance=tolerance)
 
 
+@pytest.mark.parametrize("example", CASES.values(), ids=CASES)
+def test_claims_name_the_shared_memory(example):
+    claim, func = kernel(TEMPLATE, group(*example[:2], CUDA), CUDA)
+    assert claim.shared_bytes == shared_bytes(func)
+
+
 def refused(params, body):
     claim = TEMPLATE.claim(group(params, body, CUDA), CUDA.device)
     assert isinstance(claim, Refusal)
@@ -124,7 +130,7 @@ def test_rows_that_are_needed_elsewhere_are_another_kernel():
     assert isinstance(refused(given(1, 256, 128), both), str)
 
 
-def test_a_mean_that_is_taken_away_is_another_kernel():
+def test_a_subtracted_mean_is_another_kernel():
     def centred(emit, x, g, w):
         mean = emit(op.mean(x, [-1], keepdims=True))
         return op.matmul(emit(op.multiply(emit(op.subtract(x, mean)), g)), w, "float32")

@@ -1,7 +1,7 @@
-"""Products of few rows with weights that are small integers, and with weights along the terms."""
+"""Skinny GEMM with int4 and int8 weights, and with K-contiguous weights."""
 
 import pytest
-from group_kernels import CPU, CUDA, close, compiles_for_cuda, group, kernel, run, serial
+from group_kernels import CUDA, close, compiles_for_cuda, group, kernel, run
 from quantised_products import along, inputs_of, int4, int8
 from tvm import DataType, ir, tirx
 
@@ -47,7 +47,7 @@ def test_computes_the_product(example):
     assert check_gpu(func, CUDA.tvm_target()) is None
     inputs = inputs_of(params)
     wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
-    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+    close(run(func, members, inputs), reference(*wide), 2e-6)
 
 
 def vectors(func, name):
@@ -71,7 +71,7 @@ def vectors(func, name):
         (along(1, 1024, 129, "float32"), 4),
     ],
 )
-def test_vectors_lie_along_the_terms(example, width):
+def test_vectors_lie_along_k(example, width):
     params, body, _ = example
     _, func = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
     assert vectors(func, "w") == {width}

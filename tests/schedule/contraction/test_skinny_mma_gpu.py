@@ -1,9 +1,8 @@
-"""Products of few rows on tensor cores: right, on whole warps, and only where they are there."""
+"""Skinny GEMM on tensor cores: right, and only where the device has them."""
 
 import numpy as np
 import pytest
 from group_kernels import (
-    CPU,
     CUDA,
     close,
     compiles_for_cuda,
@@ -11,11 +10,11 @@ from group_kernels import (
     group,
     kernel,
     run,
-    serial,
+    shared_bytes,
     tensor,
 )
 from quantised_products import along, inputs_of, int4, int8
-from tvm import relax, tirx
+from tvm import ir, relax
 
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
@@ -92,45 +91,46 @@ OTHERS = {
 
 def multiplies(func):
     """Whether a kernel uses tensor cores."""
-    calls = [x.value for x in find(func.body, tirx.Evaluate)]
-    return any(getattr(c, "op", None) is not None and call_name(c) == "func_call" for c in calls)
+    calls = [x for x in find(func.body, ir.Call) if call_name(x) == "func_call"]
+    return any("mma.sync.aligned.m16n8k16" in call.args[-1].value for call in calls)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_computes_the_product(name):
     params, body, reference = CASES[name]
     members = group(params, body, CUDA)
-    _, func = kernel(TEMPLATE, members, CUDA)
+    claim, func = kernel(TEMPLATE, members, CUDA)
     assert multiplies(func)
+    assert claim.shared_bytes == shared_bytes(func)
     assert check_gpu(func, CUDA.tvm_target()) is None
     inputs = inputs_of(params)
     wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
-    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+    close(run(func, members, inputs), reference(*wide), 2e-6)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_are_multiplied_by_threads(name):
+def test_others_use_cuda_cores(name):
     params, body, _ = OTHERS[name]
     assert not multiplies(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
 
 
 @pytest.mark.parametrize("arch", ["cuda:sm_75", "rocm:gfx90a"])
-def test_devices_without_such_cores(arch):
+def test_devices_without_tensor_cores(arch):
     spec, (params, body, _) = parse(arch), CASES["eight_rows"]
     assert not multiplies(kernel(TEMPLATE, group(params, body, spec), spec)[1])
 
 
 @pytest.mark.parametrize(("name", "pair"), [("int4", "half2"), ("int4_bfloat16", "nv_bfloat162")])
-def test_numbers_are_written_in_pairs(name, pair):
-    """Without arithmetic of their own: what they are too large by is subtracted from sums."""
+def test_integers_are_dequantized_in_pairs(name, pair):
+    """Without arithmetic of their own: the bias is subtracted from sums."""
     params, body, _ = CASES[name]
     text = cuda_source(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
     body = text[text.rindex("__global__") :]
-    assert f"*({pair}*)(numbers_ptr + 0)" in body
+    assert f"*({pair}*)(dequantized_ptr + 0)" in body
     assert not [x for x in ("fma", "__hsub", "__hmul") if x in body]
 
 
-def test_equal_terms_cancel():
+def test_opposite_products_cancel():
     """Sums of integers as they are stored are large where those of the weights are none."""
     params, body, reference = int4(1, 4096, 64, 1, True, size=128)
     members = group(params, body, CUDA)
@@ -138,11 +138,11 @@ def test_equal_terms_cancel():
     inputs = {"x": np.full_like(x, 3.0), "q": np.where(q > 127, 0x97, 0x79).astype(q.dtype), "s": s}
     _, func = kernel(TEMPLATE, members, CUDA)
     wide = [v if v.dtype.kind in "iu" else v.astype("float64") for v in inputs.values()]
-    close(run(serial(func), members, inputs, CPU), reference(*wide), 2e-6)
+    close(run(func, members, inputs), reference(*wide), 2e-6)
 
 
 @pytest.mark.parametrize("zero", [-1.0, 16.0])
-def test_a_zero_that_no_integer_is(zero):
+def test_a_fractional_zero_point(zero):
     params, body, _ = int4(1, 1024, 128, 1, True, zero=zero, size=128)
     assert not multiplies(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
 

@@ -6,8 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import tvm_ffi
 from numpy.lib.stride_tricks import sliding_window_view
-from tvm import te, tirx, topi
+from tvm import s_tir, te, tirx, topi
+
+from tvm_fusion.core.expressions import substitute
+from tvm_fusion.program.program import Program
+from tvm_fusion.program.stage import Axis, Stage
 
 
 @dataclass
@@ -19,9 +24,47 @@ class Example:
     rows: int
     reference: Callable
 
-    def func(self):
-        """The canonical PrimFunc."""
-        return te.create_prim_func([*self.inputs, *self.outputs])
+    def program(self):
+        """The stages, as a group's program has them."""
+        func = te.create_prim_func([*self.inputs, *self.outputs])
+        return program_of(func, self.rows, len(self.inputs))
+
+
+def program_of(func, rows, inputs):
+    """Read a PrimFunc whose first parameters are inputs, the others outputs; unit axes stay."""
+    blocks = []
+    tvm_ffi.structural_walk(func.body.block.body, (s_tir.SBlock, blocks.append))
+    params = list(func.params)
+    stages = tuple(map(_stage, blocks))
+    return Program(tuple(params[:inputs]), tuple(params[inputs:]), (), stages, rows)
+
+
+def _stage(block):
+    axes = {tirx.IterVar.DataPar: [], tirx.IterVar.CommReduce: []}
+    for iterator in block.iter_vars:
+        axes[iterator.iter_type].append(Axis(iterator.var, iterator.dom.extent))
+    stores = _stores(block.body)
+    return Stage(
+        block.name_hint,
+        tuple(axes[tirx.IterVar.DataPar]),
+        tuple(axes[tirx.IterVar.CommReduce]),
+        tuple(store.buffer for store in stores),
+        tuple(tuple(store.indices) for store in stores),
+        tuple(store.value for store in stores),
+        None if block.init is None else tuple(store.value for store in _stores(block.init)),
+    )
+
+
+def _stores(body):
+    """The stores of a block, the variables that it binds substituted."""
+    bound, stores = {}, []
+    for stmt in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+        value = substitute(stmt.value, bound)
+        if isinstance(stmt, tirx.Bind):
+            bound[stmt.var] = value
+        else:
+            stores.append(tirx.BufferStore(stmt.buffer, value, stmt.indices))
+    return stores
 
 
 def index(extent):
@@ -196,12 +239,12 @@ def total(shape, axis, fold="sum", dtype="float32"):
     """Sum, max, or product over some axes; what is left are the rows."""
     x = tensor(*shape, dtype=dtype)
     rows = [e for a, e in enumerate(shape) if a not in axis]
-    walked = {a: reduced(shape[a], f"k{a}") for a in axis}
+    folded = {a: reduced(shape[a], f"k{a}") for a in axis}
 
     def element(*row):
         row = iter(row)
-        value = x(*[walked[a] if a in walked else next(row) for a in range(len(shape))])
-        return getattr(te, fold)(value, list(walked.values()))
+        value = x(*[folded[a] if a in folded else next(row) for a in range(len(shape))])
+        return getattr(te, fold)(value, list(folded.values()))
 
     y = compute(rows, element, "y")
     numpy_fold = {"sum": np.sum, "max": np.max, "min": np.min}[fold]

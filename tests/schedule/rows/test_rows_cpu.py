@@ -12,7 +12,7 @@ from tvm import te, tirx
 from tvm.script import tirx as T
 
 from tvm_fusion.schedule.register_tile import VectorUnit
-from tvm_fusion.schedule.rows import schedule_rows_cpu
+from tvm_fusion.schedule.rows.cpu import schedule_rows_cpu
 from tvm_fusion.schedule.vector_math import vector_math
 
 HALF = 2e-3
@@ -47,7 +47,7 @@ POOLS = [(2, 3, 9, 9), (2, 3, 19, 40, 2), (1, 3, 17, 33, 2, 1), (1, 2, 7, 7, 1, 
 
 
 def scheduled(example, target=None):
-    return schedule_rows_cpu(example.func(), example.rows, target or cpu_target())
+    return schedule_rows_cpu(example.program(), target or cpu_target())
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 127), (37, 100)], ids=str)
@@ -190,7 +190,7 @@ def test_what_is_no_row_program_is_named():
                 y[vi] = T.exp(y[vi]) - x[vi, vk]
 
     with pytest.raises(ValueError, match="odd: the update"):
-        schedule_rows_cpu(func, 1, cpu_target())
+        schedule_rows_cpu(programs.program_of(func, 1, 1), cpu_target())
 
 
 def test_lanes_are_neighbouring_terms_where_results_lie_apart_in_what_is_read():
@@ -206,6 +206,6 @@ def test_lanes_are_neighbouring_terms_where_results_lie_apart_in_what_is_read():
                     total[vi] = T.float32(0)
                 total[vi] = total[vi] + x[vi, vk]
 
-    text = schedule_rows_cpu(sums, 0, cpu_target()).script()
+    text = schedule_rows_cpu(programs.program_of(sums, 0, 1), cpu_target()).script()
     assert f"total_{4 * VectorUnit.of(cpu_target()).lanes}_" in text
     assert "range(T.int64(640))" not in text

@@ -4,11 +4,13 @@ import re
 import shutil
 import subprocess
 
+import emulator.launch
 import pytest
 import row_programs as programs
 import tvm
 import tvm_ffi
-from row_checks import check, gpu_target, serial
+from emulator.memory import EmulationError
+from row_checks import check, gpu_target
 from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
 from tvm import relax, s_tir, tirx
 
@@ -16,12 +18,17 @@ from tvm_fusion.deploy.count import count
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import STAGES
 from tvm_fusion.schedule.gpu.dlight import check_gpu
-from tvm_fusion.schedule.rows import estimate_rows_gpu, schedule_rows_gpu
+from tvm_fusion.schedule.rows.config_gpu import RowConfig
+from tvm_fusion.schedule.rows.gpu import estimate_rows_gpu, schedule_rows_gpu
+
+DEVICE = parse("cuda:sm_90a").device
 
 
 def scheduled(example, target=None):
     target = target or gpu_target()
-    func = schedule_rows_gpu(example.func(), example.rows, target)
+    program, device = example.program(), parse(target).device
+    config = estimate_rows_gpu(program, device).config
+    func = schedule_rows_gpu(program, config, device).with_attr("global_symbol", "main")
     assert check_gpu(func, target) is None
     return func
 
@@ -30,19 +37,19 @@ def scheduled(example, target=None):
 @pytest.mark.parametrize("case", CASES)
 def test_odd_sizes(case, size):
     example = CASES[case](*size)
-    check(example, serial(scheduled(example)), tolerance=HALF if "half" in case else 5e-6)
+    check(example, scheduled(example), tolerance=HALF if "half" in case else 5e-6)
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=str)
 def test_windows(pool):
     example = programs.max_pool(*pool)
-    check(example, serial(scheduled(example)))
+    check(example, scheduled(example))
 
 
 @pytest.mark.parametrize("number", range(len(SYMBOLIC)))
 def test_symbolic_extents(number):
     example, sizes = SYMBOLIC[number]
-    check(example, serial(scheduled(example)), sizes)
+    check(example, scheduled(example), sizes)
 
 
 LONG = {
@@ -55,7 +62,7 @@ LONG = {
 
 @pytest.mark.parametrize("case", LONG)
 def test_long_rows(case):
-    check(LONG[case], serial(scheduled(LONG[case])))
+    check(LONG[case], scheduled(LONG[case]))
 
 
 def threads_and_blocks(func):
@@ -75,7 +82,7 @@ def threads_and_blocks(func):
         (programs.softmax(512, 1024), (512, 32, 8)),  # warps of a row
         (programs.softmax(512, 20), (32, 8, 16)),  # rows of a block
         (programs.softmax(512, tirx.Var("n", "int64")), (512, 32, 8)),
-        (programs.total((512, 1000), (0,)), (32, 32, 16)),  # neighbouring columns side by side
+        (programs.total((512, 1000), (0,)), (32, 32, 16)),  # threads along the columns
         (programs.max_pool(1, 8, 18, 18), (8, 256, 1)),  # a thread an output
         (programs.total((1000, 1000), (0, 1)), (1, 32, 32)),
     ],
@@ -109,29 +116,21 @@ def test_rows_stay_in_registers_and_are_read_once():
 def test_exchanged_rows_are_shared_and_estimated():
     example = programs.mirrored(64, 3000)
     assert buffers(scheduled(example), "shared") == ["e"]
-    estimate = estimate_rows_gpu(example.func(), example.rows, gpu_target())
-    assert (estimate.launches, estimate.shared_bytes) == (1, 12000)
+    assert estimate_rows_gpu(example.program(), DEVICE).shared_bytes == 12000
 
 
 def test_row_that_fits_nowhere_is_recomputed():
     example = programs.mirrored(64, 30000)
     assert buffers(scheduled(example), "shared") == []
-    assert estimate_rows_gpu(example.func(), 1, gpu_target()).shared_bytes == 0
+    assert estimate_rows_gpu(example.program(), DEVICE).shared_bytes == 0
 
 
 def test_results_that_fit_nowhere_are_refused():
     example = programs.mirrored_columns(2, 40000, 3)
-    reason = estimate_rows_gpu(example.func(), example.rows, gpu_target())
+    reason = estimate_rows_gpu(example.program(), DEVICE)
     assert "160000 bytes of shared memory" in reason
     with pytest.raises(ValueError, match="160000 bytes"):
-        schedule_rows_gpu(example.func(), example.rows, gpu_target())
-
-
-def test_estimate_takes_a_device():
-    device = parse("cuda:sm_90a").device
-    example = programs.softmax(64, 1000)
-    of_target = estimate_rows_gpu(example.func(), 1, gpu_target())
-    assert estimate_rows_gpu(example.func(), 1, device) == of_target
+        schedule_rows_gpu(example.program(), RowConfig(32, 1), DEVICE)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -202,3 +201,11 @@ def test_tvm_knows_how_threads_share_a_search(operator, shape):
     (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     lowered = s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": func}))
     assert "tvm_thread_allreduce" in lowered.script()
+
+
+def test_tvm_still_changes_results_in_shared_memory(monkeypatch):
+    """When this fails, ``lower.reduction_results`` can go."""
+    monkeypatch.setattr(emulator.launch, "PrivateReductionResults", tirx.transform.StmtSimplify)
+    example = CASES["softmax over the middle"](5, 127)
+    with pytest.raises(EmulationError, match="written without a barrier after a read"):
+        check(example, scheduled(example))

@@ -7,12 +7,12 @@ import subprocess
 import pytest
 import row_programs as programs
 import tvm_ffi
-from row_checks import check, gpu_target, serial
-from test_rows_gpu import buffers, cuda_source, scheduled, threads_and_blocks
+from row_checks import check, gpu_target
+from test_rows_gpu import DEVICE, buffers, cuda_source, scheduled, threads_and_blocks
 from tvm import ir, te, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.rows import estimate_rows_gpu
+from tvm_fusion.schedule.rows.gpu import estimate_rows_gpu
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 5e-6}
 WIDTH = {"float16": 8, "bfloat16": 8, "float32": 4}
@@ -45,7 +45,7 @@ def test_whole_vectors(case, size, dtype):
     example = NORMS[case](*size, dtype)
     func = scheduled(example)
     assert WIDTH[dtype] in widths(func)
-    check(example, serial(func), tolerance=TOLERANCE[dtype])
+    check(example, func, tolerance=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("case", NORMS)
@@ -57,7 +57,7 @@ def test_single_elements_of_short_or_wide_ones(case, n, dtype):
     example = NORMS[case](5, n, dtype)
     func = scheduled(example)
     assert widths(func) == []
-    check(example, serial(func), tolerance=TOLERANCE[dtype])
+    check(example, func, tolerance=TOLERANCE[dtype])
 
 
 def test_narrower_vectors_where_rows_end_in_the_middle_of_wide_ones():
@@ -65,7 +65,7 @@ def test_narrower_vectors_where_rows_end_in_the_middle_of_wide_ones():
         example = NORMS["softmax"](3, n, "float16")
         func = scheduled(example)
         assert widths(func) == [expected]
-        check(example, serial(func), tolerance=TOLERANCE["float16"])
+        check(example, func, tolerance=TOLERANCE["float16"])
 
 
 def test_the_widest_type_that_each_row_has_its_own_of_decides():
@@ -96,7 +96,7 @@ def test_many_programs(case):
     example, width = MANY[case]
     func = scheduled(example)
     assert widths(func) == [width]
-    check(example, serial(func))
+    check(example, func)
 
 
 def first_of_equals(n):
@@ -111,7 +111,7 @@ def first_of_equals(n):
 def test_a_thread_compares_once_for_the_first_of_equals(n):
     example = first_of_equals(n)
     func = scheduled(example)
-    check(example, serial(func))
+    check(example, func)
     if n == 1024:
         comparisons = []
         tvm_ffi.structural_walk(func.body, (tirx.EQ, comparisons.append))
@@ -149,7 +149,7 @@ def test_no_vector_goes_on_in_another_head(head, expected):
     assert widths(func) == expected
     if expected == [4]:
         assert cuda_source(func, gpu_target()).count("*(float4*)(x_ptr") > 0
-    check(example, serial(func))
+    check(example, func)
 
 
 @pytest.mark.parametrize(("start", "expected"), [(4, [4]), (2, [2]), (1, [])])
@@ -157,11 +157,11 @@ def test_slices_begin_at_whole_vectors_or_are_read_one_by_one(start, expected):
     example = programs.sliced(5, 512, start)
     func = scheduled(example)
     assert widths(func) == expected
-    check(example, serial(func))
+    check(example, func)
 
 
 def backwards(m, n):
-    """Rows of which one walk reads the last element first."""
+    """Rows of which one pass reads the last element first."""
     x = programs.tensor(m, n)
     k = programs.reduced(n, "k")
     top = programs.compute((m,), lambda i: te.max(x[i, k], k), "top")
@@ -183,7 +183,7 @@ def backwards(m, n):
 def test_no_vectors_where_they_do_not_fit(example):
     func = scheduled(example)
     assert widths(func) == []
-    check(example, serial(func), {"n": 77})
+    check(example, func, {"n": 77})
 
 
 # Geometry and storage
@@ -219,7 +219,7 @@ def test_blocks_of_a_row_write_their_parts():
     example = programs.softmax(3, 40000)  # 10 steps of 1024 threads, 3 or 2 for each of 4 blocks
     func = scheduled(example)
     assert threads_and_blocks(func)[0] == 12
-    check(example, serial(func))
+    check(example, func)
     example = programs.rms_norm(3, 40000)  # writes before it has reduced
     assert threads_and_blocks(scheduled(example))[0] == 3
 
@@ -244,9 +244,10 @@ def test_no_row_is_shared_and_the_estimate_knows():
         example = case(8192, 4096, "float16")
         func = scheduled(example)
         assert all(name.endswith("_warps") for name in buffers(func, "shared"))
-        estimate = estimate_rows_gpu(example.func(), 1, gpu_target())
+        estimate = estimate_rows_gpu(example.program(), DEVICE)
         _, x, y = threads_and_blocks(func)
-        assert (estimate.launches, estimate.threads, estimate.shared_bytes) == (1, x * y, 0)
+        config = estimate.config
+        assert (config.threads * config.rows, estimate.shared_bytes) == (x * y, 0)
 
 
 # Machine code
@@ -282,7 +283,7 @@ def test_cuda_moves_sixteen_bytes_and_spills_nothing(case, dtype, tmp_path):
 
 
 def test_what_rows_share_is_widened_at_once_and_has_registers():
-    """Not the rows themselves: those are asked for as a whole before any of it is converted."""
+    """Not the rows themselves: all of their loads are issued before one is converted."""
     target = gpu_target()
     text = cuda_source(scheduled(programs.layer_norm(64, 4096, "bfloat16")), target)
     widened = set(re.findall(r"tvm_fusion_widen\((\w+)_vector", text))

@@ -8,13 +8,13 @@ from row_checks import build, cpu_target
 from row_programs import Example, compute, reduced, tensor
 from tvm import te
 
-from tvm_fusion.schedule.rows import schedule_rows_cpu
+from tvm_fusion.schedule.rows.cpu import schedule_rows_cpu
+from tvm_fusion.schedule.rows.row_program import row_program
 from tvm_fusion.schedule.rows.softmax import decaying, with_inverses
-from tvm_fusion.schedule.rows.stages import read_stages
 
 
 def stages(example):
-    return read_stages(example.func(), example.rows)
+    return row_program(example.program())
 
 
 def variant(
@@ -83,7 +83,7 @@ def test_what_is_not_proven_may_overflow():
     x = np.zeros((5, 9), "float32")
     x[:, 8] = 89.5
     out = tvm.runtime.tensor(np.zeros_like(x))
-    build(schedule_rows_cpu(example.func(), 1, cpu_target()))["main"](tvm.runtime.tensor(x), out)
+    build(schedule_rows_cpu(example.program(), cpu_target()))["main"](tvm.runtime.tensor(x), out)
     assert np.isnan(out.numpy()[:, 8]).all()  # infinity over infinity
     np.testing.assert_array_equal(out.numpy()[:, :8], 0)
 
@@ -103,7 +103,7 @@ def test_rows_of_special_numbers(columns, logarithm):
     x[10] = np.arange(columns) * np.float32(-1e-40)
     example = programs.softmax(12, columns, logarithm=logarithm)
     out = tvm.runtime.tensor(np.full_like(x, 99))
-    build(schedule_rows_cpu(example.func(), 1, cpu_target()))["main"](tvm.runtime.tensor(x), out)
+    build(schedule_rows_cpu(example.program(), cpu_target()))["main"](tvm.runtime.tensor(x), out)
     with np.errstate(all="ignore"):
         (expected,) = example.reference(x)
     tiny = np.finfo("float32").tiny

@@ -57,5 +57,5 @@ def toolchain(spec: TargetSpec) -> Iterator[Toolchain]:
         elif spec.kind == "rocm":
             from .rocm import rocm_toolchain
 
-            device_compiler = stack.enter_context(rocm_toolchain(spec.archs[0]))
+            device_compiler = stack.enter_context(rocm_toolchain(spec.archs))
         yield Toolchain(link, device_compiler)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..._tvm.cuda import load_cuda_runtime
 from ...errors import UserError
+from .code_generator import building
 from .host import require_compiler
 from .nvcc import compile_with_nvcc, find_nvcc, nvcc_architectures
 from .nvrtc import compile_with_nvrtc, nvrtc_lacks
@@ -18,7 +19,10 @@ _CALLBACK = "tvm_callback_cuda_compile"
 _INSTALL = 'run `pip install "tvm_fusion[cuda]"`'
 
 
-def choose_compiler(archs: Sequence[str]) -> tuple[str, Callable[[str], bytes]]:
+Compile = Callable[[str, Sequence[str]], bytes]
+
+
+def choose_compiler(archs: Sequence[str]) -> tuple[str, Compile]:
     """Choose between an installed nvcc and NVRTC from the ``cuda`` extra.
 
     Parameters
@@ -29,8 +33,9 @@ def choose_compiler(archs: Sequence[str]) -> tuple[str, Callable[[str], bytes]]:
     Returns
     -------
     tuple of (str, callable)
-        ``"nvcc"`` or ``"nvrtc"``, and the function from CUDA source to machine code. nvcc comes
-        first; TVM's environment variable ``TVM_CUDA_COMPILE_MODE`` decides where it is set.
+        ``"nvcc"`` or ``"nvrtc"``, and the function from CUDA source and some of the architectures
+        to machine code. nvcc comes first; TVM's environment variable ``TVM_CUDA_COMPILE_MODE``
+        decides where it is set.
 
     Raises
     ------
@@ -45,12 +50,12 @@ def choose_compiler(archs: Sequence[str]) -> tuple[str, Callable[[str], bytes]]:
         nvcc = find_nvcc()
         unknown = sorted(set(archs) - nvcc_architectures(nvcc)) if nvcc else []
         if nvcc and not unknown:
-            return "nvcc", functools.partial(compile_with_nvcc, nvcc, archs=archs)
+            return "nvcc", functools.partial(compile_with_nvcc, nvcc)
         reasons.append(f"{nvcc} cannot make {', '.join(unknown)}" if nvcc else "nvcc was not found")
     if asked != "nvcc":
         missing = nvrtc_lacks()
         if not missing:
-            return "nvrtc", functools.partial(compile_with_nvrtc, archs=archs)
+            return "nvrtc", compile_with_nvrtc
         reasons.append(f"these packages are missing: {', '.join(missing)}")
     advice = _INSTALL if asked != "nvcc" else "install CUDA 13's compiler, or unset the variable"
     raise UserError(f"no CUDA compiler: {'; '.join(reasons)}", advice=advice)
@@ -58,7 +63,12 @@ def choose_compiler(archs: Sequence[str]) -> tuple[str, Callable[[str], bytes]]:
 
 @contextmanager
 def cuda_toolchain(archs: Sequence[str]) -> Iterator[str]:
-    """Let TVM build CUDA modules that hold machine code for these architectures.
+    """Let TVM build CUDA modules, each with machine code for the architectures of its target.
+
+    Parameters
+    ----------
+    archs : sequence of str
+        All of them.
 
     Yields
     ------
@@ -71,12 +81,14 @@ def cuda_toolchain(archs: Sequence[str]) -> Iterator[str]:
     name, compile_source = choose_compiler(archs)
     load_cuda_runtime(require_compiler())
 
-    def callback(code: str, *_: Any) -> bytearray:
-        return bytearray(compile_source(str(code)))
+    with building("cuda") as built_for:
 
-    previous = tvm_ffi.get_global_func(_CALLBACK)
-    tvm_ffi.register_global_func(_CALLBACK, callback, override=True)
-    try:
-        yield name
-    finally:
-        tvm_ffi.register_global_func(_CALLBACK, previous, override=True)
+        def callback(code: str, *_: Any) -> bytearray:
+            return bytearray(compile_source(str(code), built_for()))
+
+        previous = tvm_ffi.get_global_func(_CALLBACK)
+        tvm_ffi.register_global_func(_CALLBACK, callback, override=True)
+        try:
+            yield name
+        finally:
+            tvm_ffi.register_global_func(_CALLBACK, previous, override=True)

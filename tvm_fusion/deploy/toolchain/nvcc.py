@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..._tvm.cuda import find_cuda_file
+from ...device import GPUS
+from ...device.architecture import listed_archs, virtual_arch
 
 
 def find_nvcc() -> str | None:
@@ -20,11 +21,9 @@ def find_nvcc() -> str | None:
 
 
 def nvcc_architectures(nvcc: str) -> frozenset[str]:
-    """Return the architectures, such as ``sm_90a``, that this nvcc makes code for."""
+    """Return the architectures that this nvcc makes code for."""
     done = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True)
-    # The list leaves out the architecture-specific variants, which come with their base.
-    listed = set(re.findall(r"sm_\d+[af]?", done.stdout))
-    return frozenset(listed | {f"{arch}a" for arch in listed & {"sm_90", "sm_100"}})
+    return listed_archs(done.stdout, GPUS)
 
 
 def compile_with_nvcc(nvcc: str, source: str, archs: Sequence[str]) -> bytes:
@@ -40,7 +39,7 @@ def compile_with_nvcc(nvcc: str, source: str, archs: Sequence[str]) -> bytes:
         command += ["--expt-relaxed-constexpr", "--expt-extended-lambda"]
         command += [f"--threads={min(len(archs), len(os.sched_getaffinity(0)))}"]
         for arch in archs:
-            command += ["-gencode", f"arch={arch.replace('sm_', 'compute_')},code={arch}"]
+            command += ["-gencode", f"arch={virtual_arch(arch)},code={arch}"]
         done = subprocess.run(
             [*command, str(code), "-o", str(binary)], capture_output=True, text=True
         )

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..._tvm.cuda import find_cuda_file
+from ...device.architecture import number
 
 _NVRTC = "lib/libnvrtc.so.13"
 _NVFATBIN = "lib/libnvfatbin.so.13"
@@ -107,8 +108,8 @@ def _fat_binary(cubins: Sequence[bytes], archs: Sequence[str]) -> bytes:
     call("nvFatbinCreate", ctypes.byref(handle), flags, ctypes.c_size_t(len(flags)))
     try:
         for cubin, arch in zip(cubins, archs, strict=True):
-            size, number = ctypes.c_size_t(len(cubin)), arch.removeprefix("sm_").encode()
-            call("nvFatbinAddCubin", handle, cubin, size, number, b"kernels")
+            size, digits = ctypes.c_size_t(len(cubin)), number(arch).encode()
+            call("nvFatbinAddCubin", handle, cubin, size, digits, b"kernels")
         total = ctypes.c_size_t()
         call("nvFatbinSize", handle, ctypes.byref(total))
         binary = ctypes.create_string_buffer(total.value)

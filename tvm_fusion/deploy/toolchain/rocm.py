@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from .code_generator import building
 from .rocm_math import device_math
 
 _LINK, _BITCODE = "tvm_callback_rocm_link", "tvm_callback_rocm_bitcode_path"
@@ -62,8 +63,13 @@ def link_code_object(lld: Sequence[str], objects: bytes) -> bytes:
 
 
 @contextmanager
-def rocm_toolchain(arch: str) -> Iterator[str]:
-    """Let TVM build AMD code objects for an architecture.
+def rocm_toolchain(archs: Sequence[str]) -> Iterator[str]:
+    """Let TVM build AMD code objects, each for the architecture of its target.
+
+    Parameters
+    ----------
+    archs : sequence of str
+        All of them.
 
     Yields
     ------
@@ -85,10 +91,10 @@ def rocm_toolchain(arch: str) -> Iterator[str]:
             f"no lld from version {_LLD_VERSION} on was found, which links AMD code objects",
             advice=f"run `{INSTALL_LLD}` or `pip install ziglang`",
         )
-    with device_math(arch) as bitcode:
+    with device_math(archs) as bitcode, building("rocm") as built_for:
         callbacks = {
             _LINK: lambda objects: bytearray(link_code_object(lld, bytes(objects))),
-            _BITCODE: lambda *_: [str(path) for path in bitcode],
+            _BITCODE: lambda *_: [str(path) for path in bitcode.get(built_for()[0], ())],
         }
         previous: dict[str, Any] = {name: tvm_ffi.get_global_func(name) for name in callbacks}
         for name, callback in callbacks.items():

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..._tvm.errors import register_errors
+from ...device import GPUS
 from ...errors import UserError
 
 INSTALL_OCML = "apt-get install -y rocm-device-libs"
@@ -28,21 +29,17 @@ _MISSING = (
 )  # fmt: skip
 _FLOAT32_ONLY = ("cos", "erf", "exp", "exp2", "log", "log10", "log2", "pow", "sin", "tanh")
 
-# AMD's libraries name an instruction set exactly; older ones lack newer names, whose code for the
-# functions above is that of the nearest relative.
-_ISA_RELATIVES = {"gfx90a": ("90a",), "gfx942": ("942", "940"), "gfx1100": ("1100", "1036", "1030")}
-_WAVE64 = {"gfx90a", "gfx942"}
-
 
 def find_ocml(arch: str) -> tuple[Path, ...]:
     """Return the bitcode files for an architecture in link order; empty where they are missing."""
+    device = GPUS[arch]
     roots = [Path(os.environ.get("ROCM_PATH", "/opt/rocm"), "amdgcn/bitcode")]
     roots += sorted(Path("/usr/lib").glob("*/amdgcn/bitcode"))
     roots += sorted(Path("/usr/lib").glob("llvm-*/lib/clang/*/amdgcn/bitcode"))
     for root in roots:
-        isa = (root / f"oclc_isa_version_{name}.bc" for name in _ISA_RELATIVES[arch])
+        isa = (root / f"oclc_isa_version_{name}.bc" for name in device.device_library)
         abi = (root / f"oclc_abi_version_{version}.bc" for version in (600, 500))
-        wave = "on" if arch in _WAVE64 else "off"
+        wave = "on" if device.warp_size == 64 else "off"
         names = ("ocml", "oclc_daz_opt_off", "oclc_finite_only_off", "oclc_unsafe_math_off",
                  "oclc_correctly_rounded_sqrt_on", f"oclc_wavefrontsize64_{wave}")  # fmt: skip
         files = [root / f"{name}.bc" for name in names]
@@ -58,21 +55,33 @@ def _first_file(paths: Iterator[Path]) -> Path | None:
 
 @dataclass(frozen=True)
 class _Library:
-    """What the rules below act on while a toolchain is open."""
+    """What the rules below act on while a toolchain is open.
 
-    arch: str
-    present: bool
+    Attributes
+    ----------
+    lacking : str
+        The architectures that AMD's library was not found for.
+    """
+
+    lacking: str
 
 
 _open: list[_Library] = []
 
 
 @contextmanager
-def device_math(arch: str) -> Iterator[tuple[Path, ...]]:
-    """Lower mathematical functions for AMD inside this block; yields the bitcode to link."""
-    files = find_ocml(arch)
+def device_math(archs: Sequence[str]) -> Iterator[dict[str, tuple[Path, ...]]]:
+    """Lower mathematical functions for AMD inside this block.
+
+    Yields
+    ------
+    dict of str to tuple of Path
+        By architecture, the bitcode to link.
+    """
+    files = {arch: find_ocml(arch) for arch in archs}
     _register_rules()
-    _open.append(_Library(arch, bool(files)))
+    lacking = [arch for arch, found in files.items() if not found]
+    _open.append(_Library(", ".join(lacking)))
     try:
         yield files
     finally:
@@ -99,11 +108,9 @@ def _rule(name: str, previous: Callable[[Any], Any] | None) -> Callable[[Any], A
         if not _open or (previous is not None and not dtype.startswith("float64")):
             return previous(call) if previous is not None else call
         library = _open[-1]
-        if not library.present:
-            raise UserError(
-                f"{name} of {dtype} on {library.arch} needs AMD's device library, which is missing",
-                advice=f"run `{INSTALL_OCML}`",
-            )
+        if library.lacking:
+            found = f"{name} of {dtype} on {library.lacking} needs AMD's device library"
+            raise UserError(f"{found}, which is missing", advice=f"run `{INSTALL_OCML}`")
         return _call_ocml(name, call)
 
     return lower

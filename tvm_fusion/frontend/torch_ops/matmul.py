@@ -145,7 +145,7 @@ def _transposed(
     options: dict[str, list[int]],
     output_padding: list[int],
 ) -> Any:
-    """Spell a transposed convolution as a convolution of the argument spread out by its strides."""
+    """Write a transposed convolution as a convolution of the argument spread out by its strides."""
     shape = [*call.meta("input").shape]
     kernel = [*call.meta("weight").shape]
     if not all(isinstance(e, int) for e in (*shape[1:], *kernel)):

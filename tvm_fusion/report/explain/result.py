@@ -54,7 +54,7 @@ class Explanation:
     rewriting : Rewriting or None
         What the rewriting stage changed; None if it was not asked for.
     recomposed : mapping of str to tuple of str
-        Operators that were found in the model though it spells them out, such as ``attention``,
+        Operators that were recomposed from what the model has decomposed, such as ``attention``,
         with the Relax operators that each is known by.
     """
 

@@ -1,4 +1,4 @@
-"""Attention: two products with softmax between, however it is spelled."""
+"""Attention: two products with softmax between, in all forms that exporters write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Attention(Pattern):
     """``softmax(scale * q @ k' + mask) @ v = attention(q, k, v)``.
 
     Relax has an operator for it, which knows neither guards nor masks by position and becomes the
-    same products again. So attention is written in one way, whatever the spelling was: the scale,
+    same products again. So attention is written in one way, whatever the form was: the scale,
     one number, on the queries; every movement on the operands; masks as small as they are, causal
     ones as comparisons of positions; queries of all heads that share keys in one product, instead
     of repeated keys.

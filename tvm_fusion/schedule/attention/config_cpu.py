@@ -8,7 +8,7 @@ from tvm import ir
 from tvm.target import Target
 
 from ...core.loops import constant
-from ...device import parse
+from ...device import device_of
 from ..cpu import PARALLEL_TASKS
 from ..register_tile import VectorUnit
 from .pattern import Pattern
@@ -65,7 +65,7 @@ class CpuConfig:
         columns = -(-elements // unit.lanes) * unit.lanes
         queries = 1 if pattern.query is None else constant(pattern.query.extent)
         rows = _rows(queries, unit.rows(vectors))
-        cache = parse(target).device.l2_bytes or L2_BYTES
+        cache = device_of(target).l2_bytes or L2_BYTES
         keys, single = _keys(pattern.key.extent, unit.lanes * vectors, depth, columns, cache)
         block = _block(pattern, queries, rows)
         return cls(unit.lanes, vectors, rows, block, keys, single, depth, columns)

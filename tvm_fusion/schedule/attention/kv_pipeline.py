@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
-from ...core.loops import coordinates, index, loop, sequence, simplified, substitute, unrolled, when
+from ...core.loops import coordinates, index, loop, sequence, substitute, unrolled, when
 from ...program.stage import Axis
 from ..address import conditions_of
-from ..gpu.cp_async import commit, copy, pipeline_buffer, wait, warp_sync
+from ..gpu.cp_async import StageRing, commit, wait, warp_sync
 from .flash_decode import FlashDecodeConfig
 from .mma_config import MMA_KEYS
 
@@ -35,7 +34,7 @@ class KVPipeline:
     ----------
     config : FlashDecodeConfig
         The configuration.
-    buffer : Var
+    ring : StageRing
         Of :meth:`shared_memory`.
     begin : int
         First of the vectors there.
@@ -52,7 +51,7 @@ class KVPipeline:
     def __init__(
         self,
         config: FlashDecodeConfig,
-        buffer: ir.Var,
+        ring: StageRing,
         begin: int,
         operand: ir.Expr,
         found: Sequence[ir.TensorLoad],
@@ -62,13 +61,13 @@ class KVPipeline:
         self._config, self._operand, self._found = config, operand, found
         self._axis, self._swizzle = axis, swizzle
         self._vectors = int(axis.extent) // VECTOR
-        self._buffer, self._begin = buffer, begin
+        self._ring, self._begin = ring, begin
 
     @staticmethod
-    def shared_memory(config: FlashDecodeConfig, half: str) -> ir.Var:
+    def shared_memory(config: FlashDecodeConfig, half: str) -> StageRing:
         """Declare the ring of keys and values."""
         vectors = (config.head_dim + config.head_dim_v) // VECTOR
-        return pipeline_buffer((config.stages, config.groups, MMA_KEYS, vectors, VECTOR), half)
+        return StageRing.declare((config.stages, config.groups, MMA_KEYS, vectors, VECTOR), half)
 
     def issue(
         self,
@@ -94,10 +93,10 @@ class KVPipeline:
             flat = number * self._config.lanes + t
             key, vector = coordinates(flat, [MMA_KEYS, index(self._vectors)])
             at = {**place(key), self._axis.var: vector * VECTOR}
-            to = load(self._buffer, [*self._slot(step, g, key, vector), index(0)])
+            slot = self._slot(g, key, vector)
 
             def copied(x: ir.TensorLoad) -> tirx.Stmt:
-                stmt = copy(to, substitute(x, at))
+                stmt = self._ring.copy(step, slot, substitute(x, at))
                 # Appended keys lie in another buffer than those of the cache.
                 for condition in conditions_of(x, self._operand):
                     stmt = when(substitute(condition, at), stmt)
@@ -135,10 +134,10 @@ class KVPipeline:
         """
 
         def one(own: ir.Expr) -> tirx.Stmt:
-            slot = self._slot(step, g, *which(own))
+            slot = self._slot(g, *which(own))
 
             def element(lane: ir.Expr) -> tirx.Stmt:
-                value = load(self._buffer, [*slot, lane])
+                value = self._ring.element(step, *slot, lane)
                 return tirx.BufferStore(into, value, [g, t, own * VECTOR + lane])
 
             return loop("lane", VECTOR, element, tirx.ForKind.VECTORIZED)
@@ -147,8 +146,7 @@ class KVPipeline:
         pending = 2 * self._config.stages - 1
         return sequence([wait(pending), unrolled("vector", count, one)])
 
-    def _slot(self, step: ir.Expr, g: ir.Expr, key: ir.Expr, vector: ir.Expr) -> list[ir.Expr]:
-        stage = simplified(tirx.floormod(step, index(self._config.stages)))
+    def _slot(self, g: ir.Expr, key: ir.Expr, vector: ir.Expr) -> list[ir.Expr]:
         if self._vectors % BANKS == 0:
             vector = tirx.bitwise_xor(vector, self._swizzle(key))
-        return [stage, g, key, vector + self._begin]
+        return [g, key, vector + self._begin]

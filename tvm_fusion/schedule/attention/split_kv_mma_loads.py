@@ -33,16 +33,16 @@ class MmaOperands(SplitKV):
         self._p_frag = self._registers("p_frag", K_PER_THREAD, self._half)
         pattern = config.pattern
         # A quarter of a warp loads vectors of two keys, or of the values of four, two keys apart.
-        memory, begin = KVPipeline.shared_memory(config, self._half), config.head_dim // VECTOR
+        ring, begin = KVPipeline.shared_memory(config, self._half), config.head_dim // VECTOR
         self._key_pipeline = KVPipeline(
-            *(config, memory, 0, pattern.k, config.keys, pattern.depth),
+            *(config, ring, 0, pattern.k, config.keys, pattern.depth),
             lambda key: key % 2 * THREADS_IN_GROUP,
         )
         self._value_pipeline = KVPipeline(
-            *(config, memory, begin, pattern.v, config.values, pattern.column),
+            *(config, ring, begin, pattern.v, config.values, pattern.column),
             lambda key: key // 2 % THREADS_IN_GROUP * 2,
         )
-        self._buffers += [self._q_frag, self._k_frag, self._v, self._p_frag, memory]
+        self._buffers += [self._q_frag, self._k_frag, self._v, self._p_frag, ring.buffer]
 
     def prologue(self) -> list[tirx.Stmt]:
         """Load the queries of a row as keys are loaded, and fill the pipeline.

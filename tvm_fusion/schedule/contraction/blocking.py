@@ -2,7 +2,7 @@
 
 The analytical model of Low, Igual, Smith and Quintana-Orti ("Analytical Modeling Is Enough for
 High-Performance BLIS", ACM TOMS 2016): registers bound the tile, the level-2 cache bounds the rows
-and terms that come round again. Deterministic; nothing is measured.
+and the k that are reused. Deterministic; nothing is measured.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def blocking(
 
 
 def norm_blocking(
-    rows: int, columns: int, terms: int, batch: int, unit: VectorUnit, cores: int | None
+    rows: int, columns: int, k: int, batch: int, unit: VectorUnit, cores: int | None
 ) -> tuple[int, int]:
     """Choose blocks of rows, and chunks of panels, for tasks that normalize their rows.
 
@@ -147,8 +147,8 @@ def norm_blocking(
 
     Parameters
     ----------
-    rows, columns, terms : int
-        Extents.
+    rows, columns, k : int
+        M, N and K.
     batch : int
         Of GEMMs that share no columns.
     unit : VectorUnit
@@ -163,13 +163,13 @@ def norm_blocking(
     """
     height, vectors = _tile(rows, columns, unit, range(1, MAX_VECTORS + 1))
     tile = height, vectors * unit.lanes
-    return _norm_blocking(rows, columns, terms, batch, unit, cores, tile)
+    return _norm_blocking(rows, columns, k, batch, unit, cores, tile)
 
 
 def _norm_blocking(
     rows: int,
     columns: int,
-    terms: int,
+    k: int,
     batch: int,
     unit: VectorUnit,
     cores: int | None,
@@ -177,8 +177,8 @@ def _norm_blocking(
 ) -> tuple[int, int]:
     height, width = tile
     tiles, panels = math.ceil(rows / height), math.ceil(columns / width)
-    threads = min(cores or CORES, max(1, rows * columns * terms * batch // GRAIN))
-    fewest = math.ceil(tiles / max(1, NORMALIZED // (terms * height)))
+    threads = min(cores or CORES, max(1, rows * columns * k * batch // GRAIN))
+    fewest = math.ceil(tiles / max(1, NORMALIZED // (k * height)))
     best: tuple[float, int] | None = None
     found = fewest, 1
     for blocks in range(fewest, max(fewest, min(tiles, TASKS * threads)) + 1):
@@ -186,7 +186,7 @@ def _norm_blocking(
         for chunks in range(1, min(panels, math.ceil(TASKS * threads / blocks)) + 1):
             wide = math.ceil(panels / chunks) * width
             sums = tall * wide / (PER_CYCLE * unit.lanes)
-            task = (sums + tall * NORMALIZE + wide * READ) * terms
+            task = (sums + tall * NORMALIZE + wide * READ) * k
             tasks = batch * blocks * chunks
             cost = math.ceil(tasks / threads) * task, tasks
             if best is None or cost < best:

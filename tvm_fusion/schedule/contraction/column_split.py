@@ -229,7 +229,7 @@ def _splits(axis: Axis, distances: set[int], dtype: str) -> Iterator[ColumnSplit
         periods, rest = divmod(extent, count * width)
         if rest or not periods or max(map(abs, distances)) >= count * width:
             continue
-        sizes = {"period": periods, "piece": count, "position": width}
+        sizes = {"period": periods, "part": count, "position": width}
         period, part, position = (
             Axis(tirx.Var(f"{name}_{own}", "int64"), index(size)) for own, size in sizes.items()
         )

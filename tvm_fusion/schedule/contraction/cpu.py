@@ -1,9 +1,15 @@
-"""Contractions on a CPU: GEMM where there is one, tiled convolutions, else untiled sums."""
+"""Contractions on a CPU: GEMM where there is one, tiled convolutions, else untiled sums.
+
+tiled convolution (scheduled over SBlocks):
+  materialize padded and strided operands                              in parallel
+  tasks in parallel: tiles of results
+    acc[tile] = 0;  for k: acc += left * right                         registers, vectors of columns
+    epilogue of the tile
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
@@ -25,13 +31,33 @@ from .symbolic_extents import SymbolicExtents
 from .untiled_cpu import untiled_cpu
 
 
+@dataclass(frozen=True, eq=False)
+class CpuContractionConfig:
+    """A contraction on a CPU as its claim has analysed it.
+
+    Attributes
+    ----------
+    program : Program
+        The program of the claimed group.
+    contraction : SumOfProducts
+        Its contraction.
+    constants : frozenset of Var
+        Inputs that are known at compile time.
+    """
+
+    program: Program
+    contraction: SumOfProducts
+    constants: frozenset[ir.Var]
+
+
 def contraction_cpu(
-    program: Program, contraction: SumOfProducts, constants: Collection[ir.Var], target: Target
+    config: CpuContractionConfig, target: Target
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and functions that pack constant inputs, by position.
 
     Padded and strided operands are materialized first, unless each task packs panels of its own.
     """
+    program, contraction, constants = config.program, config.contraction, config.constants
     view = gemm_view(contraction)
     if view is not None and (view.m_axes or packable(contraction, view, constants) is not None):
         return gemm_cpu(program, contraction, view, constants, target)

@@ -124,7 +124,7 @@ class DequantizeF16x2:
         self.order = sorted(
             range(len(first)), key=lambda k: (-self._encoding_of(0, k).scale, first[k])
         )
-        self.array = local("numbers", [threads, 2 * len(self._pairs)], dtype)
+        self.array = local("dequantized", [threads, 2 * len(self._pairs)], dtype)
 
     def encodings(self, column: int, size: int) -> list[Encoding]:
         """Give the encoding of every ``size`` k of a column, in order."""

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
@@ -19,6 +18,7 @@ from ..._tvm.bf16 import dot_bf16, with_dot_bf16
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
+from ...device import device_of
 from ...program.stage import Axis
 from ..register_tile import Element, VectorUnit, with_prefetch
 from .gemm_view import GemmView
@@ -27,7 +27,6 @@ from .operands import SumOfProducts
 WORD = 32  # bits of a group of k, and of an accumulator
 BYTES = ("int8", "uint8")
 SIGNS = -0x7F7F7F80  # the sign bits of a word's bytes: 0x80808080
-_VNNI = {16: "avx512vnni", 8: "avxvnni"}  # by lanes of a vector
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class DotProduct(ABC):
 
         return loop("k", extent, step)
 
-    def _word(self, factor: ir.Expr, group: ir.Var) -> ir.Expr:
+    def _word(self, operand: ir.Expr, group: ir.Var) -> ir.Expr:
         """Join a group, its first k in the lowest bits."""
         extent = index(self.axis.extent)
 
@@ -112,7 +111,7 @@ class DotProduct(ABC):
             word: ir.Expr | None = None
             for j in range(count):
                 term = group * self.group + j
-                part: ir.Expr = substitute(factor, {self.axis.var: term})
+                part: ir.Expr = substitute(operand, {self.axis.var: term})
                 part = tirx.Cast("int32", tirx.reinterpret(f"uint{WORD // self.group}", part))
                 if j:
                     part = tirx.shift_left(part, tirx.const(j * WORD // self.group, "int32"))
@@ -264,17 +263,17 @@ def dot_product(
     """
     if len(view.k_axes) > 1 and not is_packed:
         return None
-    features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
+    device = device_of(target)
     a, b = (str(uncast(x).ty.dtype) for x in (view.a, view.b))
     given = a, b, view.k_axes[-1], view.a
     if contraction.dtype == "int32" and a in BYTES and b in BYTES:
-        lanes = next((n for n, feature in _VNNI.items() if feature in features), None)
-        found: DotProduct | None = None if lanes is None else VnniDot(lanes, *given)
+        bits = device.vnni_bits
+        found: DotProduct | None = None if bits is None else VnniDot(bits // WORD, *given)
     elif contraction.dtype == "float32" and a == b == "bfloat16":
         lanes = VectorUnit.of(target).lanes
         found = EmulatedBf16Dot(lanes, *given) if is_packed else None
-        if "avx512bf16" in features:
-            found = Bf16Dot(lanes, *given)
+        if device.dpbf16_bits is not None:
+            found = Bf16Dot(device.dpbf16_bits // WORD, *given)
     else:
         return None
     k = constant(view.k_axes[-1].extent)

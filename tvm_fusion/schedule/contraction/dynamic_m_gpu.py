@@ -13,21 +13,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tvm import ir, tirx
-from tvm.target import Target
 
 from ...core.expressions import variables
 from ...core.loops import block, constant, index, one_of, substitute
+from ...device import Device
 from ...program.program import Program
 from ...program.stage import Axis
-from .gemv_config import MAX_ACCUMULATORS, GemvConfig, gemv_config
-from .gemv_gpu import gemv_gpu
+from .gemv_config import MAX_ACCUMULATORS
 from .operands import Result, SumOfProducts
-from .skinny_mma_config import skinny_mma_config
-from .skinny_mma_gpu import skinny_mma_gpu
+from .skinny_gemm_gpu import skinny_gemm_gpu
+from .skinny_mma_config import skinny_gemm_config
 
 
 def dispatch_on_m(
-    program: Program, contraction: SumOfProducts, general: tirx.PrimFunc, target: Target
+    program: Program, contraction: SumOfProducts, general: tirx.PrimFunc, device: Device
 ) -> tirx.PrimFunc:
     """Put skinny GEMMs in front of a kernel for any number of rows.
 
@@ -39,28 +38,20 @@ def dispatch_on_m(
         The same, as one product.
     general : PrimFunc
         A kernel of the program.
-    target : Target
+    device : Device
         A GPU.
     """
     choices: list[tuple[ir.Expr, tirx.Stmt]] = []
     rest = tirx.const(True)
     for condition, static in _static_m(contraction):
-        cut = gemv_config(static, target)
-        if cut is not None:
-            made = skinny_gemm_gpu(program, cut, target)
+        config = skinny_gemm_config(static, device)
+        if config is not None:
+            made = skinny_gemm_gpu(program, config)
             choices.append((tirx.And(rest, condition), made.body))
             rest = tirx.Not(condition)
     if not choices:
         return general
     return general.with_body(block("root", one_of([*choices, (rest, general.body)])))
-
-
-def skinny_gemm_gpu(program: Program, cut: GemvConfig, target: Target) -> tirx.PrimFunc:
-    """Make the kernel of a skinny GEMM: on tensor cores where they are configured."""
-    config = skinny_mma_config(cut, target)
-    if config is not None:
-        return skinny_mma_gpu(program, config)
-    return gemv_gpu(program, cut, target)
 
 
 def _static_m(contraction: SumOfProducts) -> Iterator[tuple[ir.Expr, SumOfProducts]]:

@@ -23,7 +23,7 @@ from tvm.target import Target
 
 from ...core.loops import block, constant, product
 from ...core.untouched import SCHEDULED
-from ...device import parse
+from ...device import device_of
 from ...program.program import Program
 from ..register_tile import VectorUnit
 from .blocking import MAX_VECTORS, blocking
@@ -80,7 +80,7 @@ def gemm_cpu(
         constant(view.k_axes[-1].extent),
         _extent((*view.batch, *view.n_axes[:-1])),
         unit,
-        parse(target).device.cores,
+        device_of(target).cores,
         len(view.k_axes) > 1,
         widths,
         not is_packed,

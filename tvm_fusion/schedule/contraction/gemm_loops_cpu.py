@@ -102,14 +102,14 @@ class GemmLoops:
             if constant(self._passes) != 1:
                 buffers = [*buffers, self._partial]
             first = chunk * sizes.panels
-            count = _piece(sizes.panels, panels, first)
+            count = _block_of(sizes.panels, panels, first)
 
             start = row_block * sizes.block_m
             whole = RowBlock(where, start, index(0), index(0), self._k)
 
             def one_pass(number: ir.Expr) -> tirx.Stmt:
                 first_k = number * sizes.kc
-                k = _piece(sizes.kc, self._k, first_k)
+                k = _block_of(sizes.kc, self._k, first_k)
                 if constant(self._passes) == 1:
                     k = self._k
                 panel = Panel(where, first, index(0), first_k, k, None)
@@ -215,7 +215,7 @@ class GemmLoops:
         if panel.columns is not None:
             narrow = panel.columns
             width = -(-narrow // self._lanes) * self._lanes if self._b.pads else narrow
-        sums = local("sums", [height, width], self._contraction.dtype)
+        acc = local("acc", [height, width], self._contraction.dtype)
 
         def summing(around: list[ir.Expr]) -> tirx.Stmt:
             def prefetched(k: ir.Expr) -> ir.Expr | None:
@@ -225,7 +225,7 @@ class GemmLoops:
                 return self._b.prefetch(panel, step, sizes.mc // sizes.mr)
 
             return self._accumulate(
-                sums,
+                acc,
                 panel.k,
                 lambda i, k: self._a.at(rows, offset + i, [*around, k], clamp),
                 lambda k, lane: self._b.at(panel, [*around, k], lane),
@@ -238,13 +238,11 @@ class GemmLoops:
             return [rows.slot + offset + i, panel.slot * sizes.nr + lane]
 
         begin = each(
-            sums,
-            lambda i, lane: tirx.BufferStore(
-                sums, self._initial(rows.slot + offset + i), [i, lane]
-            ),
+            acc,
+            lambda i, lane: tirx.BufferStore(acc, self._initial(rows.slot + offset + i), [i, lane]),
         )
         finish = self._finish.tile(
-            sums,
+            acc,
             panel,
             height,
             lambda i: self._a.row_place(rows.start + offset + i),
@@ -252,32 +250,32 @@ class GemmLoops:
         )
         if constant(self._passes) != 1:
             begin = each(
-                sums,
+                acc,
                 lambda i, lane: tirx.BufferStore(
-                    sums, load(self._partial, kept(i, lane)), [i, lane]
+                    acc, load(self._partial, kept(i, lane)), [i, lane]
                 ),
             )
             keep = each(
-                sums,
+                acc,
                 lambda i, lane: tirx.BufferStore(
-                    self._partial, load(sums, [i, lane]), kept(i, lane)
+                    self._partial, load(acc, [i, lane]), kept(i, lane)
                 ),
             )
             finish = tirx.IfThenElse(pass_ < self._passes - 1, keep, finish)
-        return block("tile", sequence([begin, summed, finish]), [sums, *self._finish.buffers(sums)])
+        return block("tile", sequence([begin, summed, finish]), [acc, *self._finish.buffers(acc)])
 
 
 def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:
     return second if first is None else sequence([first, second])
 
 
-def _passes(terms: ir.Expr, at_once: int) -> ir.Expr:
+def _passes(k: ir.Expr, kc: int) -> ir.Expr:
     """Count the passes over K; where K is empty, one pass stores the zeros."""
-    count = ceildiv(terms, at_once)
+    count = ceildiv(k, kc)
     return count if constant(count) is not None else tirx.max(count, index(1))
 
 
-def _piece(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
+def _block_of(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
     """Give the length of a block of an axis: the last one may be shorter."""
     whole = constant(extent)
     if whole is not None and whole % size == 0:

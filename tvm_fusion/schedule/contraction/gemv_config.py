@@ -8,10 +8,9 @@ block   threads_n tiles of tile_n columns times slices_k slices of K
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, tirx
-from tvm.target import Target
 
 from ...core.expressions import loads, variables
 from ...core.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
@@ -19,6 +18,8 @@ from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..address import conditional_loads
+from ..gpu.cp_async import BYTES as CP_ASYNC_BYTES
+from .gemm_view import GemmView, view_of
 from .norm_scale_gpu import NormScale
 from .operands import SumOfProducts
 from .thread_tile import ThreadTile, thread_tile
@@ -34,21 +35,22 @@ UNROLL_ACCUMULATORS = 64  # with more than half as many, fewer tiles are loaded 
 OTHER_REGISTERS = 40  # of a thread, beside accumulators
 REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
+TWO_STEPS = 32  # slices of K from which on their partial sums are reduced in two steps
+FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds up
 NORM_BYTES = 8 * 1024
+# Of the cp.async pipeline: with more stages or memory, fewer blocks fit a multiprocessor; grids of
+# more threads have enough bytes in flight without.
+CP_ASYNC_STAGES, CP_ASYNC_BLOCK_BYTES, CP_ASYNC_THREADS = 3, 48 * 1024, 3 << 16
 
 
 @dataclass(frozen=True)
-class GemvConfig:
-    """Configuration of a skinny GEMM.
+class GemvConfig(GemmView):
+    """Configuration of a skinny GEMM; the axes of N are without that of a column split.
 
     Attributes
     ----------
     contraction : SumOfProducts
         The product.
-    batch, m_axes, n_axes, k_axes : tuple of Axis
-        Axes of A and B, of A alone, of B alone (without that of a column split), of the reduction.
-    a, b : Expr
-        Activations and weights, over these axes.
     tile : ThreadTile
         The elements of B that a thread loads at a time.
     threads_n : int
@@ -59,20 +61,21 @@ class GemvConfig:
         Tiles that a thread loads before it uses the first.
     norm_scale : NormScale or None
         The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
+    cp_async_stages : int
+        Stages of the cp.async pipeline of B; 0 where B is loaded directly.
+    min_blocks_per_sm : int
+        Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
+        each. 0 leaves it to the compiler.
     """
 
     contraction: SumOfProducts
-    batch: tuple[Axis, ...]
-    m_axes: tuple[Axis, ...]
-    n_axes: tuple[Axis, ...]
-    k_axes: tuple[Axis, ...]
-    a: ir.Expr
-    b: ir.Expr
     tile: ThreadTile
     threads_n: int
     slices_k: int
     stages: int
     norm_scale: NormScale | None = None
+    cp_async_stages: int = 0
+    min_blocks_per_sm: int = 0
 
     @property
     def tile_n(self) -> int:
@@ -135,6 +138,51 @@ class GemvConfig:
         size = DataType(self.contraction.dtype).itemsize * self.slices_k * self.partials(1)
         return max(1, SHARED_BYTES // size)
 
+    @property
+    def partials_shape(self) -> tuple[int, int]:
+        """Shared memory of partial sums, ``[slices, rows * parts * block_n]``.
+
+        Normalized rows of A lie in the same memory before.
+        """
+        width = self.partials(min(self.rows_per_pass, self.m))
+        return max(self.slices_k, -(-self.shared_a_size // width)), width
+
+    @property
+    def folded_slices(self) -> int:
+        """Slices after the first of two steps of the reduction; all of them for one step."""
+        is_folded = self.slices_k >= TWO_STEPS
+        return 1 << self.slices_k.bit_length() // 2 if is_folded else self.slices_k
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        slices, width = self.partials_shape
+        elements = slices * width
+        if self.folded_slices < self.slices_k:
+            elements += self.folded_slices * width
+        if self.norm_scale is not None:
+            elements += self.m * (self.threads + FOLDED_ROW_SUMS)
+        stage = self.threads * self.parts * self.tile.vectors * CP_ASYNC_BYTES
+        size = DataType(self.contraction.dtype).itemsize
+        return elements * size + self.cp_async_stages * stage
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, within 25 % of ptxas: see test_claimed_resources.
+
+        Launch bounds limit them. The compiler sinks half of the loads to their uses.
+        """
+        b_bytes = self.parts * self.tile.vectors * self.tile.vector_size * _itemsize(self.b)
+        a_bytes = self.m * self.tile.k * _itemsize(self.a)
+        slots = 1 if self.cp_async_stages else self.stages
+        wanted = 14 + self.accumulators + slots * (a_bytes + b_bytes) // 8
+        return max(32, min(wanted, self._register_limit))
+
+    @property
+    def _register_limit(self) -> int:
+        threads = self.threads * max(1, self.min_blocks_per_sm)
+        return min(255, REGISTER_FILE // threads // 8 * 8)
+
     def thread_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         """Tell a thread's slice of K and tile of N; adjacent threads read contiguous vectors."""
         if self.tile.is_k_contiguous:
@@ -184,19 +232,9 @@ class GemvConfig:
 
 
 def gemv_config(
-    contraction: SumOfProducts, target: Target | Device, norm_scale: NormScale | None = None
+    contraction: SumOfProducts, device: Device, norm_scale: NormScale | None = None
 ) -> GemvConfig | None:
-    """Configure a skinny GEMM; ``None`` where rows are many, or B is not read in vectors.
-
-    Parameters
-    ----------
-    contraction : SumOfProducts
-        The product.
-    target : Target or Device
-        A GPU.
-    norm_scale : NormScale, optional
-        See :attr:`GemvConfig.norm_scale`.
-    """
+    """Configure a skinny GEMM for CUDA cores; ``None`` where M is large or B has no vectors."""
     stage = contraction.stage
     split = contraction.column_split
     part = None if split is None else split.part
@@ -204,44 +242,36 @@ def gemv_config(
     k_axes = tuple(a for a in stage.reduce if constant(a.extent) != 1)
     if not axes or not k_axes:
         return None
-    weights = [f for f in (contraction.left, contraction.right) if axes[-1].var in variables(f)]
-    if len(weights) != 1:
+    view = view_of(axes, k_axes, (contraction.left, contraction.right))
+    if view is None:
         return None
-    b = weights[0]
-    a = contraction.left if b is contraction.right else contraction.right
-    in_a, in_b = variables(a), variables(b)
-
-    def pick(is_of_a: bool, is_of_b: bool) -> tuple[Axis, ...]:
-        wanted = (is_of_a, is_of_b)
-        return tuple(x for x in axes if (x.var in in_a, x.var in in_b) == wanted)
-
-    batch, m_axes, n_axes = pick(True, True), pick(True, False), pick(False, True)
-    if len(batch) + len(m_axes) + len(n_axes) != len(axes):
-        return None
+    a, b, m_axes, n_axes = view.a, view.b, view.m_axes, view.n_axes
     if any(constant(x.extent) is None for x in (*m_axes, *n_axes)):
         return None
     m, parts = _static(m_axes), len(contraction.totals)
-    if m * parts > MAX_ACCUMULATORS or (part is not None and part.var in in_a):
+    if m * parts > MAX_ACCUMULATORS or (part is not None and part.var in variables(a)):
         return None
     if conditional_loads(a) or any(loads(i) for x in loads(a) for i in x.indices):
         return None
     if not _is_widened(contraction.dtype, (a, b)):
         return None
-    kind = target.kind if isinstance(target, Device) else target.kind.name
-    tile = thread_tile(b, n_axes, k_axes, (*stage.axes, *stage.reduce), m, parts, kind)
+    tile = thread_tile(b, n_axes, k_axes, (*stage.axes, *stage.reduce), m, parts, device.kind)
     if tile is None:
         return None
     accumulators = m * parts * tile.n
-    most = min(_max_threads(target), _shared_limit(contraction, tile), _file_limit(accumulators))
+    most = device.max_threads_per_block or 1024
+    most = min(most, _shared_limit(contraction, tile), _file_limit(accumulators))
     k_tiles = max(1, at(product([x.extent for x in k_axes])) // tile.k)
     n_tiles = _static(n_axes) // tile.n
     choose = _k_contiguous_threads if tile.is_k_contiguous else _n_contiguous_threads
     threads_n, slices_k = choose(n_tiles, k_tiles, most)
     vectors = 8 if accumulators <= UNROLL_ACCUMULATORS // 2 else 4
     stages = min(max(1, vectors // tile.vectors), -(-k_tiles // slices_k))
-    axes_of = (batch, m_axes, n_axes, k_axes)
-    cut = GemvConfig(contraction, *axes_of, a, b, tile, threads_n, slices_k, stages, norm_scale)
-    return cut if _fits_shared(cut) else None
+    problem = (view.batch, m_axes, n_axes, k_axes, a, b, contraction)
+    cut = GemvConfig(*problem, tile, threads_n, slices_k, stages, norm_scale)
+    if not _fits_shared(cut):
+        return None
+    return replace(cut, cp_async_stages=_cp_async_stages(cut, device))
 
 
 def _fits_shared(cut: GemvConfig) -> bool:
@@ -287,10 +317,26 @@ def _file_limit(accumulators: int) -> int:
     return 1 << (REGISTER_FILE // (accumulators + OTHER_REGISTERS)).bit_length() - 1
 
 
-def _max_threads(target: Target | Device) -> int:
-    if isinstance(target, Device):
-        return target.max_threads_per_block or 1024
-    return int(target.attrs.get("max_num_threads", 1024))
+def _cp_async_stages(cut: GemvConfig, device: Device) -> int:
+    """Choose the stages of the cp.async pipeline: for one row, of a B that is loaded as it is."""
+    steps, blocks = constant(ceildiv(cut.k_tiles, cut.slices_k)), constant(cut.blocks)
+    if not device.async_copy or steps is None or blocks is None or cut.m > 1:
+        return 0
+    b = cut.b
+    while isinstance(b, tirx.Cast):
+        b = b.value
+    size = DataType(str(b.ty.dtype)).itemsize * cut.tile.vector_size
+    if not isinstance(b, ir.TensorLoad) or size != CP_ASYNC_BYTES:
+        return 0
+    shared = CP_ASYNC_STAGES * cut.threads * cut.parts * cut.tile.vectors * CP_ASYNC_BYTES
+    fits = shared <= CP_ASYNC_BLOCK_BYTES and blocks * cut.threads <= CP_ASYNC_THREADS
+    return CP_ASYNC_STAGES if fits and steps >= CP_ASYNC_STAGES else 0
+
+
+def _itemsize(operand: ir.Expr) -> int:
+    """Bytes of the widest element that an operand reads."""
+    kinds = [DataType(str(x.ty.dtype)) for x in loads(operand)]
+    return max(kind.itemsize for kind in kinds)
 
 
 def _static(axes: Sequence[Axis]) -> int:

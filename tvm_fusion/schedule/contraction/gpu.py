@@ -1,43 +1,68 @@
-"""Contractions on a GPU: skinny GEMM, DLight's schedules with fused epilogues, or untiled sums."""
+"""Contractions on a GPU: skinny GEMM, DLight's schedules with fused epilogues, or untiled sums.
+
+few rows:      skinny GEMM                                              (skinny_gemm_gpu)
+otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one launch:
+                 block tile of A and B in shared memory, barrier, register tile of acc;
+                 its store of acc is replaced by the epilogue            (fuse_epilogue)
+symbolic M:    the same, with skinny GEMMs in front                       (dynamic_m_gpu)
+none fits, or a column split of many rows:  untiled sums                  (untiled_gpu)
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.target import Target
 
 from ...core.decisions import Decision, record
+from ...device import Device
 from ...errors import reason_of
 from ...program.program import Program
 from ..gpu.dlight import check_gpu, rule
 from ..launches import launches
-from .dynamic_m_gpu import dispatch_on_m, skinny_gemm_gpu
+from .dynamic_m_gpu import dispatch_on_m
 from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue
-from .gemv_config import gemv_config
-from .norm_scale_gpu import NormScale
+from .gemv_config import GemvConfig
 from .operands import SumOfProducts
 from .prim_func import contraction_prim_func, materialize_computed
+from .skinny_gemm_gpu import skinny_gemm_gpu
 from .untiled_gpu import untiled_gpu
 
 RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
 
 
-def contraction_gpu(
-    program: Program,
-    contraction: SumOfProducts,
-    name: str,
-    target: Target,
-    norm_scale: NormScale | None = None,
-) -> tirx.PrimFunc:
-    """Make the kernel, or the kernels of which the host launches one by the number of rows.
+@dataclass(frozen=True, eq=False)
+class GpuContractionConfig:
+    """Configuration of a contraction on a GPU: decided by the claim, consumed by its emission.
 
-    A norm prologue is fused into skinny GEMM only.
+    Attributes
+    ----------
+    program : Program
+        The program of the claimed group.
+    contraction : SumOfProducts
+        Its contraction; behind a norm prologue, without the scale.
+    device : Device
+        The GPU.
+    skinny : GemvConfig or None
+        For few rows; ``None`` for tiled and untiled kernels, which DLight configures, with skinny
+        GEMMs in front if M is symbolic.
     """
-    cut = gemv_config(contraction, target, norm_scale)
-    if cut is not None:
-        return skinny_gemm_gpu(program, cut, target)
+
+    program: Program
+    contraction: SumOfProducts
+    device: Device
+    skinny: GemvConfig | None
+
+
+def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> tirx.PrimFunc:
+    """Make the kernel, or the kernels of which the host launches one by the number of rows."""
+    program, contraction = config.program, config.contraction
+    if config.skinny is not None:
+        return skinny_gemm_gpu(program, config.skinny)
     general = _tiled_gpu(program, contraction, name, target)
-    return dispatch_on_m(program, contraction, general, target)
+    return dispatch_on_m(program, contraction, general, config.device)
 
 
 def _tiled_gpu(

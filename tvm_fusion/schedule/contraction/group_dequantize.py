@@ -50,8 +50,8 @@ class GroupAccumulators:
         size = cut.n8 * ACCUMULATORS
         self._starts = {start: n * size for n, start in enumerate(starts)}
         threads, per_run = cut.threads, cut.accumulators // cut.parts
-        self._biases = local("noughts", [threads, len(biases) * K_PER_THREAD], cut.half)
-        self._bias_sums = local("zeros", [threads, len(starts) * size], "float32")
+        self._biases = local("biases", [threads, len(biases) * K_PER_THREAD], cut.half)
+        self._bias_sums = local("bias_sums", [threads, len(starts) * size], "float32")
         self._group = local("group", [threads, len(self._runs) * per_run], "float32")
         self.buffers = [self._biases, self._bias_sums, self._group]
 
@@ -103,7 +103,7 @@ class GroupAccumulators:
                     stmts.append(mma_m16n8k16(half, acc, columns, a_frag(n8, chunk)))
             return sequence(stmts)
 
-        return unrolled("eight", self._cut.n8, fragment)
+        return unrolled("n8", self._cut.n8, fragment)
 
     def value(self, thread: ir.Expr, number: int, column: int) -> ir.Expr:
         """Give an accumulator of a column, in units of the group's scale."""
@@ -131,11 +131,11 @@ class GroupAccumulators:
         def one(i: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(self._bias_sums, tirx.const(0.0), [thread, first + i])
 
-        return unrolled("sum", ACCUMULATORS, one)
+        return unrolled("i", ACCUMULATORS, one)
 
     def _copy(self, thread: ir.Expr, first: ir.Expr, start: ir.Expr) -> tirx.Stmt:
         def one(i: ir.Expr) -> tirx.Stmt:
             value = load(self._bias_sums, [thread, start + i])
             return tirx.BufferStore(self._group, value, [thread, first + i])
 
-        return unrolled("sum", ACCUMULATORS, one)
+        return unrolled("i", ACCUMULATORS, one)

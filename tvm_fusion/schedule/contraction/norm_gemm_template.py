@@ -12,12 +12,13 @@ from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...program.group import Group
+from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..register_tile import VectorUnit
-from ..rows.cpu import lanes_are_rows
-from ..rows.stages import read_stages
+from ..rows.passes import lanes_are_rows
+from ..rows.row_program import row_program
 from .blocking import norm_blocking
 from .gemm_cpu import gemm_cpu
 from .gemm_view import GemmView, gemm_view
@@ -59,23 +60,16 @@ class NormGemm(Template):
             bytes=traffic(group, (*before, *after)),
             flops=flops(after) + chunks * flops(before) + FAR * again,
             parallelism=blocks * chunks,
+            details={"config": read},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Schedule the kernel."""
-        group = claim.group
-        read = _analysed(group)
-        if isinstance(read, Refusal):
-            raise RuntimeError(read.sentence)
+        """Make the kernel of the claimed configuration."""
+        read: _Analysed = claim.details["config"]
         func, packing = gemm_cpu(
-            group.program,
-            read.contraction,
-            read.view,
-            _packable_constants(group, read.prologue),
-            target,
-            read.prologue,
+            read.program, read.contraction, read.view, read.constants, target, read.prologue
         )
-        return replace(Emission.one(func, group), packing=packing)
+        return replace(Emission.one(func, claim.group), packing=packing)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name GEMMs with the reductions of their norm prologues."""
@@ -84,10 +78,12 @@ class NormGemm(Template):
 
 @dataclass(frozen=True)
 class _Analysed:
+    program: Program
     prologue: NormPrologue
     contraction: SumOfProducts
     view: GemmView
     stages: tuple[Stage, ...]
+    constants: frozenset[ir.Var]
 
 
 def _analysed(group: Group) -> _Analysed | Refusal:
@@ -115,17 +111,13 @@ def _analysed(group: Group) -> _Analysed | Refusal:
     refusal = refuse_unpacked_split(group, contraction)
     if refusal is not None:
         return refusal
-    constants = _packable_constants(group, prologue)
+    # A packed constant is passed in no other form: not one that the rows read, too.
+    constants = constants_of(group) - set(prologue.rows.inputs)
     if not view.m_axes and packable(contraction, view, constants) is None:
         return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
-    if lanes_are_rows(read_stages(prologue.rows.prim_func(), prologue.rows.rows)):
+    if lanes_are_rows(row_program(prologue.rows)):
         return Refusal("rows_across", "Rows are not contiguous in memory.")
-    return _Analysed(prologue, contraction, view, stages)
-
-
-def _packable_constants(group: Group, prologue: NormPrologue) -> frozenset[ir.Var]:
-    """Return the constants that the rows do not read: packed, they have no other form."""
-    return constants_of(group) - set(prologue.rows.inputs)
+    return _Analysed(program, prologue, contraction, view, stages, constants)
 
 
 def _is_prologue_a(view: GemmView, prologue: NormPrologue) -> bool:

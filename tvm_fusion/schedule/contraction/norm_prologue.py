@@ -84,7 +84,9 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
     if variables(operand_a) & {a.var for a in stage.axes} - {a.var for a in rows}:
         return Refusal("not_mine", f"The columns of {stage.name} need rows of their own.")
     if any(constant(a.extent) is None for a in stage.reduce):
-        return Refusal("row_too_long", f"The terms of {stage.name} are not known.")
+        return Refusal(
+            "row_too_long", f"The reduction extent of {stage.name} is not known at compile time."
+        )
     shape = [a.extent for a in axes]
     operand = declare(shape, str(operand_a.ty.dtype), "rows")
     replaced = replace_operand(stage, operand_a, load(operand, [a.var for a in axes]))

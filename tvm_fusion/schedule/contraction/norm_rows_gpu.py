@@ -34,11 +34,11 @@ from ...core.loops import (
 from ...program.stage import Axis
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.vector_loads import ElementLoads
+from .gemv_config import FOLDED_ROW_SUMS as FOLDED
 from .gemv_config import GemvConfig
 from .thread_tile import ThreadTile
 
 VECTOR_SIZES = (8, 4, 2, 1)  # of a row, the widest that divides it
-FOLDED = 32  # partial sums of a row that the epilogue adds up
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class NormalizedRows:
             return sequence(
                 [
                     tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
-                    unrolled("part", -(-cut.threads // FOLDED), add),
+                    unrolled("i", -(-cut.threads // FOLDED), add),
                     tirx.BufferStore(self.folded, load(total, [index(0)]), [r, thread]),
                 ]
             )
@@ -151,7 +151,7 @@ class NormalizedRows:
             return tirx.BufferStore(total, value, [0])
 
         start = tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0])
-        stmt = sequence([start, unrolled("part", FOLDED, add)])
+        stmt = sequence([start, unrolled("i", FOLDED, add)])
         return stmt, cut.norm_scale.at(place, load(total, [index(0)]), cut.contraction.stage)
 
     @property

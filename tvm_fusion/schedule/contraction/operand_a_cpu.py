@@ -129,7 +129,7 @@ class NormalizedA(OperandA):
 
     def __init__(self, view: GemmView, prologue: NormPrologue, block: int, target: Target) -> None:
         super().__init__(view)
-        row = row_by_number(prologue.rows.prim_func(), prologue.rows.rows, target)
+        row = row_by_number(prologue.rows, target)
         if row is None:
             raise RuntimeError("the lanes of these rows are rows")
         self._row, self._block, self._operand = row, block, prologue.operand

@@ -109,10 +109,10 @@ class DirectB(OperandB):
 class CopiedB(OperandB):
     """Panels that a task copies before use, so that all its tiles read contiguous memory."""
 
-    def __init__(self, view: GemmView, width: int, terms: int, panels: int) -> None:
+    def __init__(self, view: GemmView, width: int, kc: int, panels: int) -> None:
         super().__init__(view, width)
         self._outer = [constant(a.extent) or 1 for a in view.k_axes[:-1]]
-        shape = [index(d) for d in (panels, *self._outer, terms, width)]
+        shape = [index(d) for d in (panels, *self._outer, kc, width)]
         self._buffer = declare(shape, str(view.b.ty.dtype), "panels", "local")
 
     def buffers(self) -> list[ir.Var]:

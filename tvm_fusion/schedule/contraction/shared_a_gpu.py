@@ -21,9 +21,6 @@ from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.vector_loads import VectorLoad
 from .skinny_mma_config import SkinnyMmaConfig
 
-# Beside the slices' partial sums; a thread's tiles of a longer row would not fit its registers.
-ROW_BYTES = 16 * 1024
-
 
 class SharedA:
     """Tiles of a row of A in shared memory, each in fragment order.
@@ -58,9 +55,9 @@ class SharedA:
         self._registers = RegisterBuffers(vectors, self._rounds, cut.threads)
         tile_k = cut.tile.k
         self._vector_size = min(tile_k, VECTOR_BYTES // DataType(cut.half).itemsize)
-        self._ordered = local("ordered", [cut.threads, tile_k], cut.half)
+        self._ordered = local("a_ordered", [cut.threads, tile_k], cut.half)
         shape = [index(self._tiles), index(tile_k)]
-        self._shared = scratch(shape, cut.half, "terms", scope="shared")
+        self._shared = scratch(shape, cut.half, "a_shared", scope="shared")
         self.buffers = [*self._registers.arrays, self._ordered, self._shared]
 
     @classmethod
@@ -72,8 +69,7 @@ class SharedA:
         vectors: Sequence[VectorLoad],
     ) -> SharedA | None:
         """Plan the staging; ``None`` for several rows, or a row that is too long."""
-        size = int(cut.k_tiles) * cut.tile.k * DataType(cut.half).itemsize
-        return cls(cut, block, values, vectors) if cut.m == 1 and size <= ROW_BYTES else None
+        return cls(cut, block, values, vectors) if cut.shared_row_bytes else None
 
     def load(self, thread: ir.Expr) -> tirx.Stmt:
         """Load a thread's tiles into registers."""

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import tvm_ffi
-from tvm import ir, tirx
-from tvm.target import Target
+from tvm import DataType, ir, tirx
 
 from ...core.loops import constant, index, product
-from ...device import Device, parse
+from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..gpu.launch import has_tensor_cores
@@ -23,7 +22,9 @@ from ..gpu.mma import ACCUMULATORS, ATOMS, GROUPS, K_PER_THREAD, THREADS_IN_GROU
 from ..gpu.vector_loads import ElementLoads
 from .dequantize import FLOATS, has_integers
 from .dequantize_f16x2 import quantized_and_scales
-from .gemv_config import GemvConfig
+from .gemv_config import GemvConfig, gemv_config
+from .norm_scale_gpu import NormScale
+from .operands import SumOfProducts
 from .thread_tile import ThreadTile, thread_tile
 
 # Fewer blocks leave multiprocessors of large devices idle: narrower tiles are chosen then. Where B
@@ -34,6 +35,7 @@ LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS = 128, 256
 WARPS, LEAST_WARPS = 16, 4
 MAX_BLOCKS_PER_SM, MAX_BLOCKS_PER_SM_QUANTIZED = 7, 4
 STAGES = 2  # of the register pipeline
+ROW_BYTES = 16 * 1024  # of A in shared memory; a thread's tiles of more would not fit its registers
 VECTORS, VECTORS_K_CONTIGUOUS = 8, 2  # in flight of a thread; of a tile of a half type along K
 # Rows from which on tensor cores are faster on an H200, by how B is contiguous.
 LEAST_ROWS, LEAST_ROWS_K_CONTIGUOUS = 2, 3
@@ -45,14 +47,7 @@ class SkinnyMmaConfig(GemvConfig):
 
     ``threads_n`` is the number of groups of a warp, ``slices_k`` that of warps, ``stages`` the
     depth of the register pipeline.
-
-    Attributes
-    ----------
-    min_blocks_per_sm : int
-        Occupancy target: fewer blocks of a multiprocessor have more registers each.
     """
-
-    min_blocks_per_sm: int = 1
 
     @property
     def threads(self) -> int:
@@ -79,6 +74,22 @@ class SkinnyMmaConfig(GemvConfig):
         """Accumulators of a thread: of pairs of columns, and of two rows of each n8."""
         return self.n8 * self.parts * (self.tile_n // 2) * ACCUMULATORS
 
+    @property
+    def shared_row_bytes(self) -> int:
+        """Shared memory of A in fragment order: of one row alone, unless it is too long."""
+        size = int(self.k_tiles) * self.tile.k * DataType(self.half).itemsize
+        return size if self.m == 1 and size <= ROW_BYTES else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return super().shared_bytes + self.shared_row_bytes
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread: loads in flight take all that launch bounds allow."""
+        return self._register_limit
+
     def lane_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell a thread's warp, groupID and threadID_in_group."""
         lane = tirx.floormod(thread, index(WARP))
@@ -96,18 +107,36 @@ class SkinnyMmaConfig(GemvConfig):
         return tirx.min(n_tile, tiles - 1 - first)
 
 
-def skinny_mma_config(cut: GemvConfig, target: Target | Device) -> SkinnyMmaConfig | None:
+def skinny_gemm_config(
+    contraction: SumOfProducts, device: Device, norm_scale: NormScale | None = None
+) -> GemvConfig | None:
+    """Configure a skinny GEMM, on tensor cores where they are faster; ``None`` where it is none.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    device : Device
+        A GPU.
+    norm_scale : NormScale, optional
+        See :attr:`GemvConfig.norm_scale`.
+    """
+    cut = gemv_config(contraction, device, norm_scale)
+    return cut if cut is None else _mma_config(cut, device) or cut
+
+
+def _mma_config(cut: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
     """Configure a skinny GEMM for tensor cores; ``None`` where CUDA cores multiply it.
 
     Parameters
     ----------
     cut : GemvConfig
         Its configuration for CUDA cores.
-    target : Target or Device
+    device : Device
         A GPU.
     """
     half, dtype = str(uncast(cut.a).ty.dtype), str(uncast(cut.b).ty.dtype)
-    if cut.norm_scale is not None or not has_tensor_cores(target) or half not in ATOMS:
+    if cut.norm_scale is not None or not has_tensor_cores(device) or half not in ATOMS:
         return None
     if cut.contraction.dtype != "float32":
         return None
@@ -140,7 +169,6 @@ def skinny_mma_config(cut: GemvConfig, target: Target | Device) -> SkinnyMmaConf
     tile = tile_with(LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS) or tile_with(1, 1)
     if tile is None:
         return None
-    device = target if isinstance(target, Device) else parse(target).device
     most = MAX_BLOCKS_PER_SM_QUANTIZED if is_quantized else MAX_BLOCKS_PER_SM
     per_sm = min(most, -(-blocks(tile) // (device.sm_count or 1)))
     steps = k // (tile.k * THREADS_IN_GROUP)
@@ -150,8 +178,15 @@ def skinny_mma_config(cut: GemvConfig, target: Target | Device) -> SkinnyMmaConf
     stages = STAGES if tile.is_k_contiguous else 1
     stages = min(stages, steps // warps, max(1, VECTORS // (tile.vectors * cut.parts)))
     given = {f.name: getattr(cut, f.name) for f in fields(GemvConfig)}
-    given |= {"tile": tile, "threads_n": GROUPS, "slices_k": warps, "stages": stages}
-    return SkinnyMmaConfig(**given, min_blocks_per_sm=per_sm)
+    given |= {
+        "tile": tile,
+        "threads_n": GROUPS,
+        "slices_k": warps,
+        "stages": stages,
+        "cp_async_stages": 0,
+        "min_blocks_per_sm": per_sm,
+    }
+    return SkinnyMmaConfig(**given)
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:

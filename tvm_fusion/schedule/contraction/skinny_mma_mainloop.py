@@ -1,4 +1,4 @@
-"""Main loop of a skinny GEMM on tensor cores, for all warps of a block.
+"""Main loop of a skinny GEMM on tensor cores, for all warps of a block; operands are swapped.
 
     step s of warp w is k_tile (s * slices_k + w) * 4 + threadID_in_group, of tile.k
     for s in 0 .. stages - 2:   load(s)                                    prologue
@@ -44,7 +44,11 @@ class SkinnyMmaMainloop:
     ----------
     buffers : list of Var
         Buffers of accumulators, tiles and fragments.
+    rows : None
+        There is no norm prologue.
     """
+
+    rows = None
 
     def __init__(self, cut: SkinnyMmaConfig, block: ir.Expr) -> None:
         self._cut, self._block = cut, block
@@ -62,9 +66,9 @@ class SkinnyMmaMainloop:
             # Lowering drops the thread's number, the first index.
             return local(name, [cut.threads, size], dtype)
 
-        self._b_frag = own("left", cut.stages * cut.parts * tile.n * tile.k, cut.half)
-        self._a_frag = own("right", cut.stages * cut.n8 * tile.k, cut.half)
-        self._acc = own("sums", cut.accumulators, "float32")
+        self._b_frag = own("b_frag", cut.stages * cut.parts * tile.n * tile.k, cut.half)
+        self._a_frag = own("a_frag", cut.stages * cut.n8 * tile.k, cut.half)
+        self._acc = own("acc", cut.accumulators, "float32")
         self.buffers = [self._acc, self._b_frag, self._a_frag, *self._b.buffers]
         self.buffers += self._a.arrays if self._shared_a is None else self._shared_a.buffers
         self._group: GroupAccumulators | None = None
@@ -81,7 +85,7 @@ class SkinnyMmaMainloop:
             def one(i: ir.Expr) -> tirx.Stmt:
                 return tirx.BufferStore(self._acc, cut.contraction.initial, [thread, i])
 
-            clear = unrolled("sum", cut.accumulators, one)
+            clear = unrolled("i", cut.accumulators, one)
             return clear if self._group is None else sequence([clear, self._group.begin(thread)])
 
         def load_step(step: ir.Expr | int, slot: int) -> tirx.Stmt:
@@ -102,7 +106,7 @@ class SkinnyMmaMainloop:
         stmts = [load_step(n, n) for n in range(slots - 1)]
         if self._shared_a is not None:
             stmts = [cut.phase(self._shared_a.load), *stmts, cut.phase(self._shared_a.store)]
-        stmts += [cut.phase(start), loop("turn", turns, turn)]
+        stmts += [cut.phase(start), loop("step", turns, turn)]
         for n in range(turns * slots, steps):
             if n + slots - 1 < steps:
                 stmts.append(load_step(n + slots - 1, n + slots - 1))
@@ -122,7 +126,7 @@ class SkinnyMmaMainloop:
             inside = tirx.all(row >= 0, row < len(rows))
             return when(inside, tirx.BufferStore(shared, value, [warp, place]))
 
-        return unrolled("sum", cut.accumulators, one)
+        return unrolled("i", cut.accumulators, one)
 
     def _phase(self, do: Phase, step: ir.Expr, slot: int) -> tirx.Stmt:
         """Run ``do(thread, slot, k_tile)`` in every thread, for a step of its warp."""
@@ -146,9 +150,9 @@ class SkinnyMmaMainloop:
             place = self._a_place(thread, n8, k_tile)
             return self._a.fill(slot * cut.n8 + n8, place, None, thread)
 
-        loads = [unrolled("piece", cut.parts, b_tile)]
+        loads = [unrolled("part", cut.parts, b_tile)]
         if self._shared_a is None:
-            loads.append(unrolled("eight", cut.n8, a_tile))
+            loads.append(unrolled("n8", cut.n8, a_tile))
         return sequence(loads)
 
     def _arrange(self, thread: ir.Expr, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
@@ -173,11 +177,11 @@ class SkinnyMmaMainloop:
                 stmts.append(tirx.BufferStore(self._a_frag, substitute(held, where), mine))
             return sequence(stmts)
 
-        parts = unrolled("piece", cut.parts, b_frag)
+        parts = unrolled("part", cut.parts, b_frag)
         if self._shared_a is not None:
             loaded = self._shared_a.load_fragment(k_tile, self._a_frag, thread, slot * tile_k)
             return sequence([parts, loaded])
-        return sequence([parts, unrolled("eight", cut.n8, a_frag)])
+        return sequence([parts, unrolled("n8", cut.n8, a_frag)])
 
     def _mma(self, thread: ir.Expr, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         """Multiply fragments; sums of a quantization group are scaled before they are added."""
@@ -202,7 +206,7 @@ class SkinnyMmaMainloop:
                 return mma_m16n8k16(cut.half, acc, columns, a_frag(n8, chunk))
 
             if self._group is None or self._b.scales is None:
-                return unrolled("fragment", tile_k // K_PER_THREAD * cut.n8 * pairs, mma)
+                return unrolled("mma", tile_k // K_PER_THREAD * cut.n8 * pairs, mma)
             stmts = [self._group.multiply(thread, b_frag, a_frag)]
             for number in range(count):
                 column = number // 2 % cut.tile_n
@@ -212,7 +216,7 @@ class SkinnyMmaMainloop:
                 stmts.append(tirx.BufferStore(self._acc, load(self._acc, mine) + scaled, mine))
             return sequence(stmts)
 
-        return unrolled("piece", cut.parts, part)
+        return unrolled("part", cut.parts, part)
 
     def _b_place(self, thread: ir.Expr, part: ir.Expr, k_tile: ir.Expr) -> Where:
         """Give the place of a thread's tile of B; groups beyond N load the last columns again."""

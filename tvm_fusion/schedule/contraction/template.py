@@ -20,7 +20,7 @@ from ...program.stage import Stage, Unstructured
 from ..estimate import too_many_parameters
 from ..inline import inlined, inlined_size
 from .gemm_view import gemm_view
-from .operands import SumOfProducts, analyse
+from .operands import SumOfProducts
 from .packed_weights_cpu import packable
 
 # How much longer a sum takes that computes an operand's producers for every term, or reads an
@@ -30,7 +30,7 @@ WIDEST = 16  # elements of a vector
 
 
 class Contraction(Template):
-    """What the templates of CPUs and GPUs share."""
+    """The base of the templates of CPUs and of GPUs."""
 
     name = "contraction"
 
@@ -85,14 +85,6 @@ def _expanded(graph: Graph, producer: Operator, reader: Operator) -> list[Operat
             break
         reader, producer = producer, before[0]
     return []
-
-
-def analysed(program: Program, stages: Sequence[Stage]) -> SumOfProducts:
-    """Read a claimed program."""
-    contraction = analyse(program, stages)
-    if isinstance(contraction, Refusal):
-        raise RuntimeError(contraction.sentence)
-    return contraction
 
 
 def refuse_unpacked_split(group: Group, contraction: SumOfProducts) -> Refusal | None:

@@ -20,16 +20,14 @@ from ...program.program import Program
 from ...program.stage import Stage
 from ..address import lies_along
 from ..estimate import flops, operations, points, traffic
-from ..inline import inlined
-from ..strides import SCATTER, apart
-from .cpu import contraction_cpu, is_strided, materialized_operands
+from ..strides import SCATTER, strided_access_cost
+from .cpu import CpuContractionConfig, contraction_cpu, is_strided, materialized_operands
 from .gemm_view import gemm_view
 from .operands import SumOfProducts, analyse, reuses_operands
 from .prim_func import MaterializedOperand
 from .template import (
     RECOMPUTE_FACTOR,
     Contraction,
-    analysed,
     constants_of,
     has_prologue,
     refuse_unpacked_split,
@@ -62,16 +60,15 @@ class CpuContraction(Contraction):
             bytes=traffic(group, stages) + 2 * copied,
             flops=flops(stages) * _slowdown(group, contraction, written)
             + _scattered(contraction)
-            + sum(apart(x.stage, x.axes[-1:]) for x in written),
+            + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in written),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
+            details={"config": CpuContractionConfig(program, contraction, constants_of(group))},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Schedule the kernel."""
-        group, program = claim.group, claim.group.program
-        contraction = analysed(program, inlined(program))
-        func, packing = contraction_cpu(program, contraction, constants_of(group), target)
-        return replace(Emission.one(func, group), packing=packing)
+        """Make the kernel of the claimed configuration."""
+        func, packing = contraction_cpu(claim.details["config"], target)
+        return replace(Emission.one(func, claim.group), packing=packing)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
         return not any(op.flops for op in expanded)

@@ -16,13 +16,11 @@ from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage
 from ..estimate import flops, operations, points, traffic
-from ..inline import inlined
-from .gemv_config import gemv_config
-from .gpu import contraction_gpu
+from .gpu import GpuContractionConfig, contraction_gpu
 from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reuses_operands
-from .skinny_mma_config import skinny_mma_config
+from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
 
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
@@ -42,31 +40,31 @@ class GpuContraction(Contraction):
         if isinstance(read, Refusal):
             return read
         contraction, norm_scale = read
-        if norm_scale is not None and gemv_config(contraction, device, norm_scale) is None:
+        skinny = skinny_gemm_config(contraction, device, norm_scale)
+        if norm_scale is not None and skinny is None:
             sentence = "A norm prologue is fused into skinny GEMM with short rows only."
             return Refusal("not_mine", sentence)
         if norm_scale is not None:
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction)
+        blocks = _blocks(contraction) if skinny is None else at(skinny.blocks)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, stages),
             flops=work,
-            parallelism=_blocks(contraction, device),
+            parallelism=blocks,
+            shared_bytes=0 if skinny is None else skinny.shared_bytes,
+            registers=0 if skinny is None else skinny.registers,
+            details={"config": GpuContractionConfig(program, contraction, device, skinny)},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Schedule the kernel."""
-        group, program = claim.group, claim.group.program
-        read = _analysed(program, inlined(program))
-        if isinstance(read, Refusal):
-            raise RuntimeError(read.sentence)
-        contraction, norm_scale = read
-        func = contraction_gpu(program, contraction, group.title, target, norm_scale)
-        return Emission.one(func, group)
+        """Make the kernel of the claimed configuration."""
+        func = contraction_gpu(claim.details["config"], claim.group.title, target)
+        return Emission.one(func, claim.group)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name norms with the skinny GEMM behind them, and operands that are expanded.
@@ -98,9 +96,6 @@ def _slowdown(group: Group, contraction: SumOfProducts) -> int:
     return RECOMPUTE_FACTOR if is_dear and has_prologue(group) else 1
 
 
-def _blocks(contraction: SumOfProducts, device: Device) -> int:
-    cut = gemv_config(contraction, device)
-    if cut is not None:
-        return at((skinny_mma_config(cut, device) or cut).blocks)
+def _blocks(contraction: SumOfProducts) -> int:
     tile = TILE if reuses_operands(contraction) else THREADS
     return max(1, math.ceil(points(contraction.stage) / tile))

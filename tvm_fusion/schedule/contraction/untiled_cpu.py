@@ -1,6 +1,6 @@
 """Untiled contraction on a CPU: depthwise convolutions, GEMV, and what has no columns.
 
-    tasks in parallel: rows of results, or pieces of rows where rows are few
+    tasks in parallel: rows of results, or chunks of rows where rows are few
       columns contiguous:  acc[lanes] = 0; for k: acc += left * right, vectors of columns
       terms contiguous:    acc[lanes] = 0; for k by lanes: acc += ...; result = sum of lanes
       epilogue
@@ -66,17 +66,17 @@ def untiled_cpu(
         or (not is_contiguous(stage.axes[-1].var) and is_contiguous(stage.reduce[-1].var))
     )
     if by_terms or not stage.axes:
-        pieces = [_dots(contraction, operands, width)]
+        chunks = [_dots(contraction, operands, width)]
     else:
-        pieces = _rows(contraction, operands, width)
+        chunks = _rows(contraction, operands, width)
     fill = [maps_cpu([a.stage], target) for a in operands]
-    count = add(count for count, _ in pieces)
-    body = tasks(count, lambda task: choose(task, pieces), work >= PARALLEL_WORK)
+    count = add(count for count, _ in chunks)
+    body = tasks(count, lambda task: choose(task, chunks), work >= PARALLEL_WORK)
     return kernel(program, body, prologue=fill, buffers=[a.buffer for a in operands])
 
 
 def _rows(contraction: SumOfProducts, operands: Operands, width: int) -> list[tuple[ir.Expr, Body]]:
-    """List tasks: whole rows of results where they are many, pieces of rows otherwise."""
+    """List tasks: whole rows of results where they are many, chunks of rows otherwise."""
     *outer, column = contraction.stage.axes
     extents = [a.extent for a in outer]
     rows = product(extents)
@@ -89,16 +89,16 @@ def _rows(contraction: SumOfProducts, operands: Operands, width: int) -> list[tu
             return over(inner, lambda rest: _columns(contraction, operands, [*place, *rest], width))
 
         return [(product(shared), task_rows)]
-    width *= 2  # a row of the only matrix at a time: the longer the pieces, the fewer streams
+    width *= 2  # a row of the only matrix at a time: the longer the chunks, the fewer streams
     size = constant(column.extent)
     whole = size // width if size is not None else tirx.floordiv(column.extent, index(width))
     rest = size % width if size is not None else tirx.floormod(column.extent, index(width))
 
-    def piece(task: ir.Expr) -> tirx.Stmt:
+    def chunk(task: ir.Expr) -> tirx.Stmt:
         number = tirx.max(index(whole), index(1))  # nothing runs where there are none
         first = tirx.floormod(task, number) * width
         place = coordinates(tirx.floordiv(task, number), extents)
-        return _piece(contraction, operands, place, first, width)
+        return _chunk(contraction, operands, place, first, width)
 
     def last(task: ir.Expr) -> tirx.Stmt:
         first, place = index(whole) * width, coordinates(task, extents)
@@ -106,16 +106,16 @@ def _rows(contraction: SumOfProducts, operands: Operands, width: int) -> list[tu
             return by_vectors(
                 size % width,
                 width,
-                lambda n, lanes: _piece(contraction, operands, place, first + n, lanes),
+                lambda n, lanes: _chunk(contraction, operands, place, first + n, lanes),
             )
-        return loop("rest", rest, lambda n: _piece(contraction, operands, place, first + n, 1))
+        return loop("rest", rest, lambda n: _chunk(contraction, operands, place, first + n, 1))
 
-    pieces: list[tuple[ir.Expr, Body]] = []
+    chunks: list[tuple[ir.Expr, Body]] = []
     if size is None or size >= width:
-        pieces.append((product([rows, whole]), piece))
+        chunks.append((product([rows, whole]), chunk))
     if size is None or size % width:
-        pieces.append((rows, last))
-    return pieces
+        chunks.append((rows, last))
+    return chunks
 
 
 def _dots(contraction: SumOfProducts, operands: Operands, width: int) -> tuple[ir.Expr, Body]:
@@ -137,22 +137,22 @@ def _columns(
     extent = stage.axes[-1].extent
     size = constant(extent)
 
-    def piece(first: ir.Expr, lanes: int) -> tirx.Stmt:
-        return _piece(contraction, operands, place, first, lanes)
+    def chunk(first: ir.Expr, lanes: int) -> tirx.Stmt:
+        return _chunk(contraction, operands, place, first, lanes)
 
     if size is not None:
-        return by_vectors(size, 2 * width, piece, "piece")
+        return by_vectors(size, 2 * width, chunk, "chunk")
     whole = tirx.floordiv(index(extent), index(width))
     rest = tirx.floormod(index(extent), index(width))
     return sequence(
         [
-            loop("piece", whole, lambda n: piece(n * width, width)),
-            loop("rest", rest, lambda n: piece(whole * width + n, 1)),
+            loop("chunk", whole, lambda n: chunk(n * width, width)),
+            loop("rest", rest, lambda n: chunk(whole * width + n, 1)),
         ]
     )
 
 
-def _piece(
+def _chunk(
     contraction: SumOfProducts,
     operands: Operands,
     place: Sequence[ir.Expr],
@@ -161,24 +161,24 @@ def _piece(
 ) -> tirx.Stmt:
     """Sum adjacent columns in registers."""
     stage = contraction.stage
-    sums = local("sums", [lanes], contraction.dtype)
+    acc = local("acc", [lanes], contraction.dtype)
 
     def each(make: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         return loop("lane", lanes, make, tirx.ForKind.VECTORIZED)
 
     stmts = [
-        each(lambda lane: tirx.BufferStore(sums, contraction.initial, [lane])),
+        each(lambda lane: tirx.BufferStore(acc, contraction.initial, [lane])),
         over(
             stage.reduce,
             lambda reduced: each(
                 lambda lane: add_term(
-                    contraction, operands, sums, lane, [*place, first + lane], reduced
+                    contraction, operands, acc, lane, [*place, first + lane], reduced
                 )
             ),
         ),
-        each(lambda lane: store_results(contraction, [*place, first + lane], load(sums, [lane]))),
+        each(lambda lane: store_results(contraction, [*place, first + lane], load(acc, [lane]))),
     ]
-    return block("columns", sequence(stmts), [sums])
+    return block("columns", sequence(stmts), [acc])
 
 
 def _dot(
@@ -190,7 +190,7 @@ def _dot(
     """Sum one result in a vector of partial sums."""
     stage = contraction.stage
     *outer, last = stage.reduce
-    sums = local("sums", [width], contraction.dtype)
+    acc = local("acc", [width], contraction.dtype)
     size = constant(last.extent)
     whole = size // width if size is not None else tirx.floordiv(index(last.extent), index(width))
     rest = size % width if size is not None else tirx.floormod(index(last.extent), index(width))
@@ -198,16 +198,16 @@ def _dot(
     def each(make: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         return loop("lane", width, make, tirx.ForKind.VECTORIZED)
 
-    def terms(reduced: list[ir.Expr]) -> tirx.Stmt:
+    def inner(reduced: list[ir.Expr]) -> tirx.Stmt:
         parts = []
         if size is None or size >= width:
             parts.append(
                 loop(
-                    "piece",
+                    "chunk",
                     whole,
                     lambda n: each(
                         lambda lane: add_term(
-                            contraction, operands, sums, lane, place, [*reduced, n * width + lane]
+                            contraction, operands, acc, lane, place, [*reduced, n * width + lane]
                         )
                     ),
                 )
@@ -220,7 +220,7 @@ def _dot(
                     lambda n: add_term(
                         contraction,
                         operands,
-                        sums,
+                        acc,
                         index(0),
                         place,
                         [*reduced, index(whole) * width + n],
@@ -232,14 +232,14 @@ def _dot(
     total = local("result", [1], contraction.dtype)
     zero = index(0)
     stmts = [
-        each(lambda lane: tirx.BufferStore(sums, contraction.initial, [lane])),
-        over(outer, terms),
+        each(lambda lane: tirx.BufferStore(acc, contraction.initial, [lane])),
+        over(outer, inner),
         tirx.BufferStore(total, contraction.initial, [zero]),
         loop(
             "lane",
             width,
-            lambda lane: tirx.BufferStore(total, load(total, [zero]) + load(sums, [lane]), [zero]),
+            lambda lane: tirx.BufferStore(total, load(total, [zero]) + load(acc, [lane]), [zero]),
         ),
         store_results(contraction, place, load(total, [zero])),
     ]
-    return block("element", sequence(stmts), [sums, total])
+    return block("element", sequence(stmts), [acc, total])

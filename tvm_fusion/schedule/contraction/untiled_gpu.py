@@ -61,7 +61,7 @@ def untiled_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
     def body(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         flat = number * THREADS + thread
         place = coordinates(flat, extents)
-        sums = local("sums", [rows * parts], contraction.dtype)
+        acc = local("acc", [rows * parts], contraction.dtype)
 
         def at(count: ir.Expr, part: int, inside: bool) -> list[ir.Expr]:
             where = list(place)
@@ -86,23 +86,23 @@ def untiled_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
 
         def finish(count: ir.Expr) -> tirx.Stmt:
             where = at(count, 0, False)
-            totals = [load(sums, [slot(count, part)]) for part in range(parts)]
+            totals = [load(acc, [slot(count, part)]) for part in range(parts)]
             stmt = store_results(contraction, where, *totals)
             return stmt if exact or row is None else when(where[row] <= last_row, stmt)
 
         stmts = [
-            each(lambda n, part: tirx.BufferStore(sums, contraction.initial, [slot(n, part)])),
+            each(lambda n, part: tirx.BufferStore(acc, contraction.initial, [slot(n, part)])),
             over(
                 stage.reduce,
                 lambda reduced: each(
                     lambda n, part: add_term(
-                        contraction, (), sums, slot(n, part), at(n, part, True), reduced
+                        contraction, (), acc, slot(n, part), at(n, part, True), reduced
                     )
                 ),
             ),
             unrolled("row", rows, finish),
         ]
-        return when(flat < points, block("element", sequence(stmts), [sums]))
+        return when(flat < points, block("element", sequence(stmts), [acc]))
 
     grid = threads(
         "blockIdx.x",
@@ -118,8 +118,8 @@ def _shared_axis(contraction: SumOfProducts) -> int | None:
     if len(stage.axes) < 2:
         return None
     column = stage.axes[-1].var
-    for factor in (contraction.left, contraction.right):
-        used = variables(factor)
+    for operand in (contraction.left, contraction.right):
+        used = variables(operand)
         if column in used:
             free = [n for n, a in enumerate(stage.axes[:-1]) if a.var not in used]
             return free[-1] if free else None

@@ -1,1 +1,1 @@
-"""Kernels of maps alone: elementwise operators and moves of data."""
+"""Elementwise kernels: maps alone, movement of data included."""

@@ -1,4 +1,9 @@
-"""Maps on a CPU: one parallel loop over pieces of rows, vectors along the rows."""
+"""The elementwise kernel on a CPU: one parallel loop over rows or parts of rows.
+
+parallel for task (of all iteration spaces, one after the other):
+    rows, or CHUNK elements of a long row, or a band of 16x16 tiles of a transposed load:
+        for vectors along the last axis: for each output: load, compute, store
+"""
 
 from __future__ import annotations
 
@@ -29,9 +34,9 @@ from ...program.stage import Stage
 from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
 from ..inline import inlined
 from ..vector_math import vector_math
-from .domain import Domain, Store, domains, in_registers
+from .iteration_space import IterationSpace, Store, in_registers, iteration_spaces
 
-CHUNK = 4096  # elements of a row that one task computes
+CHUNK = 4096  # elements of a long row that one task computes
 TILE = 16  # rows and columns of a transposed tile: a cache line of four-byte elements each way
 VECTORS = 4  # vectors of an explicit vector loop
 
@@ -45,34 +50,34 @@ def elementwise_cpu(program: Program, target: Target) -> tirx.PrimFunc:
 def maps_cpu(
     stages: Sequence[Stage], target: Target, registers: frozenset[ir.Var] = frozenset()
 ) -> tirx.Stmt:
-    """Compute maps: the tasks of every domain, one after the other, under one parallel loop."""
+    """Write maps: the tasks of every iteration space under one parallel loop."""
     lanes = VECTORS * Registers.of(target).lanes
-    spaces = [_with_vector_math(domain) for domain in domains(stages, registers)]
+    spaces = [_with_vector_math(space) for space in iteration_spaces(stages, registers)]
     work = sum(constant(d.points) or PARALLEL_WORK for d in spaces)
-    pieces = [piece for domain in spaces for piece in _tasks(domain, lanes)]
+    pieces = [piece for space in spaces for piece in _tasks(space, lanes)]
     kind = tirx.ForKind.PARALLEL if work >= PARALLEL_WORK else tirx.ForKind.SERIAL
     total = add(count for count, _ in pieces)
     return loop("task", total, lambda task: choose(task, pieces), kind)
 
 
-def _with_vector_math(domain: Domain) -> Domain:
-    stores = [Store(s.buffer, s.indices, vector_math(s.value)) for s in domain.stores]
-    return replace(domain, stores=tuple(stores))
+def _with_vector_math(space: IterationSpace) -> IterationSpace:
+    stores = [Store(s.buffer, s.indices, vector_math(s.value)) for s in space.stores]
+    return replace(space, stores=tuple(stores))
 
 
-def _tasks(domain: Domain, lanes: int) -> list[tuple[ir.Expr, Body]]:
-    """Cut a domain into tasks: numbers of alike ones, and what one of them does."""
-    if not domain.axes:
-        return [(index(1), lambda task: domain.point([]))]
-    tiled = domain.transposed_axis()
+def _tasks(space: IterationSpace, lanes: int) -> list[tuple[ir.Expr, Body]]:
+    """Divide an iteration space into tasks: pairs of their number and the body of one."""
+    if not space.axes:
+        return [(index(1), lambda task: space.point([]))]
+    tiled = space.transposed_axis()
     if tiled is not None:
-        return [_tiles(domain, tiled)]
-    *outer, row = domain.axes
+        return [_tiles(space, tiled)]
+    *outer, row = space.axes
     extents = [a.extent for a in outer]
     many = outermost(extents)
     size = constant(row.extent)
     if not outer and size is not None and size <= CHUNK:
-        body = partial(_vector, domain, [])
+        body = partial(_vector, space, [])
         return [
             (index(count), partial(_place_of, body, start, width))
             for start, width, count in vectors(size, lanes)
@@ -83,7 +88,7 @@ def _tasks(domain: Domain, lanes: int) -> list[tuple[ir.Expr, Body]]:
         def rows(task: ir.Expr) -> tirx.Stmt:
             place = coordinates(task, shared)
             return over(
-                inner, lambda rest: _row(domain, [*place, *rest], index(0), row.extent, lanes)
+                inner, lambda rest: _row(space, [*place, *rest], index(0), row.extent, lanes)
             )
 
         return [(product(shared), rows)]
@@ -93,7 +98,7 @@ def _tasks(domain: Domain, lanes: int) -> list[tuple[ir.Expr, Body]]:
         start = tirx.floormod(task, chunks) * CHUNK
         length = _shorter(CHUNK, row.extent, start)
         place = coordinates(tirx.floordiv(task, chunks), extents)
-        return _row(domain, place, start, length, lanes)
+        return _row(space, place, start, length, lanes)
 
     return [(product([*extents, chunks]), chunk)]
 
@@ -119,7 +124,7 @@ def _place_of(
 def outermost(extents: Sequence[ir.Expr | int]) -> int | None:
     """Return how many outer axes make enough tasks; ``None`` if all of them do not.
 
-    The fewer, the fewer divisions to find an iteration's place.
+    Fewer axes need fewer divisions to recover a position.
     """
     tasks = 1
     for number, extent in enumerate(extents, start=1):
@@ -130,10 +135,10 @@ def outermost(extents: Sequence[ir.Expr | int]) -> int | None:
 
 
 def vectors(size: int, widest: int) -> list[tuple[int, int, int]]:
-    """Cut a row into vectors: triples of a start, a width and a number of such vectors.
+    """Divide a row into vectors: triples of a start, a width and a number of such vectors.
 
     As many of the widest as fit, then each half as wide as the one before; a row that fits into one
-    register stays whole.
+    register is one vector.
     """
     if size <= widest // VECTORS:
         return [(0, size, 1)]
@@ -148,41 +153,41 @@ def vectors(size: int, widest: int) -> list[tuple[int, int, int]]:
 
 
 def _row(
-    domain: Domain, place: list[ir.Expr], start: ir.Expr, length: ir.Expr | int, lanes: int
+    space: IterationSpace, place: list[ir.Expr], start: ir.Expr, length: ir.Expr | int, lanes: int
 ) -> tirx.Stmt:
-    """Compute a row by vectors; of a symbolic length, the rest by elements."""
+    """Compute a row by vectors; the remainder of a symbolic length by elements."""
     size = constant(length)
     if size is not None:
-        return by_vectors(size, lanes, lambda n, w: _vector(domain, place, start + n, w))
+        return by_vectors(size, lanes, lambda n, w: _vector(space, place, start + n, w))
     lanes //= VECTORS
     whole = tirx.floordiv(index(length), index(lanes))
     rest = tirx.floormod(index(length), index(lanes))
     return sequence(
         [
-            loop("vector", whole, lambda n: _vector(domain, place, start + n * lanes, lanes)),
-            loop("rest", rest, lambda n: domain.point([*place, start + whole * lanes + n])),
+            loop("vector", whole, lambda n: _vector(space, place, start + n * lanes, lanes)),
+            loop("rest", rest, lambda n: space.point([*place, start + whole * lanes + n])),
         ]
     )
 
 
-def _vector(domain: Domain, place: list[ir.Expr], first: ir.Expr, width: int) -> tirx.Stmt:
-    """Compute neighbouring elements, one output after the other: fewer registers live at once."""
-    files = domain.files(width)
+def _vector(space: IterationSpace, place: list[ir.Expr], first: ir.Expr, width: int) -> tirx.Stmt:
+    """Compute contiguous elements, one output after the other: fewer registers are live."""
+    files = space.files(width)
 
     def store(one: Store, lane: ir.Expr) -> tirx.Stmt:
-        places = dict(zip(domain.variables, [*place, first + lane], strict=True))
+        places = dict(zip(space.variables, [*place, first + lane], strict=True))
         return one.at(places, files, lane)
 
     body = sequence(
-        [loop("lane", width, partial(store, one), tirx.ForKind.VECTORIZED) for one in domain.stores]
+        [loop("lane", width, partial(store, one), tirx.ForKind.VECTORIZED) for one in space.stores]
     )
     return block("vector", body, list(files.values())) if files else body
 
 
-def _tiles(domain: Domain, tiled: int) -> tuple[ir.Expr, Body]:
-    """Cut a transposed read into bands of tiles, whose lines stay in the nearest cache."""
-    across, last = domain.axes[tiled], domain.axes[-1]
-    rest = [a for n, a in enumerate(domain.axes[:-1]) if n != tiled]
+def _tiles(space: IterationSpace, tiled: int) -> tuple[ir.Expr, Body]:
+    """Divide a transposed load into bands of tiles, whose lines stay in the L1 cache."""
+    across, last = space.axes[tiled], space.axes[-1]
+    rest = [a for n, a in enumerate(space.axes[:-1]) if n != tiled]
     bands = ceildiv(across.extent, TILE)
     extents = [*(a.extent for a in rest), bands]
 
@@ -196,22 +201,22 @@ def _tiles(domain: Domain, tiled: int) -> tuple[ir.Expr, Body]:
             def line(row: ir.Expr) -> tirx.Stmt:
                 where = [*place[:tiled], top + row, *place[tiled:]]
                 if size is not None:
-                    return _vector(domain, where, left, width)
+                    return _vector(space, where, left, width)
                 columns = _shorter(width, last.extent, left)
-                return loop("column", columns, lambda column: domain.point([*where, left + column]))
+                return loop("column", columns, lambda column: space.point([*where, left + column]))
 
             return loop("row", _shorter(TILE, across.extent, top), line)
 
         if size is None:
-            tiles = ceildiv(last.extent, TILE)
-            return loop("tile", tiles, lambda n: tile(n * TILE, TILE))
+            transpose_config = ceildiv(last.extent, TILE)
+            return loop("tile", transpose_config, lambda n: tile(n * TILE, TILE))
         return by_vectors(size, TILE, tile, "tile")
 
     return product(extents), task_body
 
 
 def _shorter(size: int, extent: ir.Expr | int, start: ir.Expr) -> ir.Expr | int:
-    """Return the length of a piece of an axis: the last one may be shorter."""
+    """Return the length of a part of an axis: the last one may be shorter."""
     whole = constant(extent)
     if whole is not None and whole % size == 0:
         return size

@@ -1,4 +1,11 @@
-"""Maps on a GPU: one launch, neighbouring threads on neighbouring elements, 16 bytes each."""
+"""The elementwise kernel on a GPU: one launch, coalesced vectors of 16 bytes.
+
+grid: for each iteration space a range of blocks; block: 256 threads
+space with a transposed load (see transpose_config):
+    tile: memory -> shared memory; __syncthreads; columns of the tile -> results in vectors
+other spaces:
+    each thread: load `per_thread` vectors; compute element by element; store vectors
+"""
 
 from __future__ import annotations
 
@@ -23,28 +30,28 @@ from ...core.loops import (
 from ...program.program import Program
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..inline import inlined
-from .domain import Domain, domains, in_registers
-from .tile_reads_gpu import read_tiles
-from .tile_results_gpu import write_tiles
-from .tiles_gpu import Tiles, tiles
-from .vectors_gpu import Vectors, compute, vectors
+from .iteration_space import IterationSpace, in_registers, iteration_spaces
+from .transpose_config import TransposeConfig, transpose_config
+from .transpose_load_gpu import load_tiles
+from .transpose_store_gpu import store_tiles
+from .vectors_gpu import VectorConfig, compute, vectors
 
 THREADS = 256
 Work = Callable[[ir.Expr, ir.Expr], tirx.Stmt]
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What some of the blocks do.
+class BlockRange:
+    """A range of blocks.
 
     Attributes
     ----------
     blocks : PrimExpr
-        How many.
+        Their number.
     finish : callable
-        From the number of the block and of the thread to what that thread does.
+        From the number of the block and of the thread to the statement of that thread.
     prepare : callable, optional
-        The same, before all threads of the block wait for each other.
+        The same, before the barrier.
     shared : tuple of Var
         Buffers in shared memory.
     """
@@ -56,38 +63,38 @@ class Piece:
 
 
 def elementwise_gpu(program: Program) -> tirx.PrimFunc:
-    """Make the kernel: every domain has its own range of blocks in one grid."""
+    """Make the kernel: every iteration space has its own range of blocks in one grid."""
     kept = in_registers(program)
-    pieces: list[Piece] = []
+    ranges: list[BlockRange] = []
     left = STATIC_SHARED_BYTES
-    for domain in domains(inlined(program, kept), kept):
-        cut = tiles(domain, left)
-        left -= 0 if cut is None else cut.shared_bytes
-        pieces.append(_points(domain) if cut is None else _tiles(cut))
-    shared = [buffer for piece in pieces for buffer in piece.shared]
+    for space in iteration_spaces(inlined(program, kept), kept):
+        config = transpose_config(space, left)
+        left -= 0 if config is None else config.shared_bytes
+        ranges.append(_points(space) if config is None else _tiles(config))
+    shared = [buffer for block_range in ranges for buffer in block_range.shared]
 
     def body_of(block_index: ir.Expr) -> tirx.Stmt:
-        # Pieces are chosen by each thread, for barriers must not stand under conditions.
+        # Each thread chooses its range, since barriers must not be under conditions.
         def phase(works: list[Work | None]) -> tirx.Stmt:
             def run(thread: ir.Expr) -> tirx.Stmt:
                 chosen = [
                     (
-                        piece.blocks,
+                        block_range.blocks,
                         lambda number, work=work: work(number, thread) if work else _idle(),
                     )
-                    for piece, work in zip(pieces, works, strict=True)
+                    for block_range, work in zip(ranges, works, strict=True)
                 ]
                 return choose(block_index, chosen)
 
             return threads("threadIdx.x", THREADS, run)
 
-        finish = phase([piece.finish for piece in pieces])
+        finish = phase([block_range.finish for block_range in ranges])
         if not shared:
             return finish
-        prepare = phase([piece.prepare for piece in pieces])
+        prepare = phase([block_range.prepare for block_range in ranges])
         return block("tiles", sequence([prepare, finish]), shared)
 
-    total = add(piece.blocks for piece in pieces)
+    total = add(block_range.blocks for block_range in ranges)
     return kernel(program, threads("blockIdx.x", total, body_of))
 
 
@@ -95,56 +102,56 @@ def _idle() -> tirx.Stmt:
     return sequence([])
 
 
-def _tiles(cut: Tiles) -> Piece:
+def _tiles(config: TransposeConfig) -> BlockRange:
     """Let every block compute a tile."""
-    shared = cut.declare()
-    return Piece(
-        cut.blocks,
-        lambda number, thread: write_tiles(cut, shared, number, thread),
-        lambda number, thread: read_tiles(cut, shared, number, thread),
+    shared = config.declare()
+    return BlockRange(
+        config.blocks,
+        lambda number, thread: store_tiles(config, shared, number, thread),
+        lambda number, thread: load_tiles(config, shared, number, thread),
         shared,
     )
 
 
-def _points(domain: Domain) -> Piece:
-    """Let every thread compute some vectors, or one point where there are none."""
-    cut = vectors(domain)
-    if cut is not None:
-        return _vectors(cut)
-    extents = [a.extent for a in domain.axes]
+def _points(space: IterationSpace) -> BlockRange:
+    """Let every thread compute some vectors, or one point without vectors."""
+    config = vectors(space)
+    if config is not None:
+        return _vectors(config)
+    extents = [a.extent for a in space.axes]
     points = product(extents)
 
     def finish(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         flat = number * THREADS + thread
-        return when_inside(flat, points, domain.point(coordinates(flat, extents)))
+        return when_inside(flat, points, space.point(coordinates(flat, extents)))
 
-    return Piece(ceildiv(points, THREADS), finish)
+    return BlockRange(ceildiv(points, THREADS), finish)
 
 
 def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
-    """Leave the last block's surplus threads idle."""
+    """Guard against the last block's surplus threads."""
     size = constant(points)
     return body if size is not None and size % THREADS == 0 else when(flat < points, body)
 
 
-def _vectors(cut: Vectors) -> Piece:
-    """Give every thread of a block some vectors, neighbouring ones to neighbouring threads."""
-    each, whole = cut.per_thread, cut.whole
+def _vectors(config: VectorConfig) -> BlockRange:
+    """Give every thread some vectors, neighbouring threads neighbouring ones."""
+    each, whole = config.per_thread, config.whole
     count = constant(whole)
     is_full = count is not None and count > 0 and count % (each * THREADS) == 0
-    points = cut.domain.points
+    points = config.space.points
 
     def finish(number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         def start(which: ir.Expr) -> ir.Expr:
             return (number * each + which) * THREADS + thread
 
-        main = compute(cut, start, None if is_full else whole)
-        if constant(cut.left) == 0:
+        main = compute(config, start, None if is_full else whole)
+        if constant(config.left) == 0:
             return main
-        # What is left over is for the first block's first threads, one element each.
-        flat = whole * cut.width + thread
-        place = coordinates(flat, cut.extents)
-        rest = when(tirx.And(number < 1, flat < points), cut.domain.point(place))
+        # The first threads of the first block compute the remainder, one element each.
+        flat = whole * config.width + thread
+        place = coordinates(flat, config.extents)
+        rest = when(tirx.And(number < 1, flat < points), config.space.point(place))
         return sequence([main, rest])
 
-    return Piece(ceildiv(points, cut.width * each * THREADS), finish)
+    return BlockRange(ceildiv(points, config.width * each * THREADS), finish)

@@ -11,16 +11,16 @@ from ...program.group import Group
 from ...program.stage import Stage, Unstructured
 from ..estimate import flops, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
-from ..strides import apart
+from ..strides import strided_access_cost
 from .cpu import elementwise_cpu
-from .domain import in_registers
 from .gpu import THREADS, elementwise_gpu
+from .iteration_space import in_registers
 
 TASK = 4096  # elements of one CPU task, roughly
 
 
 class Elementwise(Template):
-    """Any maps in one launch: broadcasts, transposes, gathers, pieces of others, several outputs.
+    """Any maps in one launch: broadcasts, transposes, gathers, slices, several outputs.
 
     Outputs over equal extents share a loop nest; others get their own range of blocks (GPU) or of
     the parallel loop's tasks (CPU).
@@ -52,7 +52,7 @@ class Elementwise(Template):
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=flops(stages) + (0 if self._is_gpu else sum(map(_apart, stages))),
+            flops=flops(stages) + (0 if self._is_gpu else sum(map(_strided_cost, stages))),
             parallelism=max(1, total // (THREADS if self._is_gpu else TASK)),
         )
 
@@ -63,7 +63,7 @@ class Elementwise(Template):
         return Emission.one(func, claim.group)
 
 
-def _apart(stage: Stage) -> int:
-    """Operations that gathers and scatters are worth: vectors run along the last axis."""
+def _strided_cost(stage: Stage) -> int:
+    """Count the operations that gathers and scatters cost: vectors run along the last axis."""
     wide = [axis for axis in stage.axes if constant(axis.extent) != 1]
-    return apart(stage, wide[-1:])
+    return strided_access_cost(stage, wide[-1:])

@@ -3,7 +3,7 @@
     issue(0) .. issue(stages - 2)               each: copies of 16 bytes, then commit()
     for step:
       wait(pending)                             all but the last `pending` commit groups are there
-      consume(stage_of(step))                   shared memory -> registers
+      consume(stage step % stages)              shared memory -> registers
       issue(step + stages - 1)                  into the stage that was consumed before
 
 A warp that reads only what its own threads copied needs no barrier of the block: ``wait`` and
@@ -14,15 +14,17 @@ saves registers, would sink to their uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from ..._tvm.buffer import scratch
+from ...core.expressions import load
 from ...core.loops import index, simplified
 
 BYTES = 16  # of a copy
-COPY = "copy_vector"
+COPY = "tvm_fusion_cp_async_16"
 _COPY = f"""
 __device__ __forceinline__ void {COPY}(void* to, const void* from) {{
   unsigned place = (unsigned)__cvta_generic_to_shared(to);
@@ -31,7 +33,7 @@ __device__ __forceinline__ void {COPY}(void* to, const void* from) {{
 }}
 """
 _COMMIT = """
-__device__ __forceinline__ void copies_committed() {
+__device__ __forceinline__ void tvm_fusion_cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 """
@@ -42,44 +44,53 @@ __device__ __forceinline__ void {name}() {{
 }}
 """
 _WARP_SYNC = """
-__device__ __forceinline__ void warp_meets() {
+__device__ __forceinline__ void tvm_fusion_warp_sync() {
   __syncwarp();
 }
 """
 
 
-def pipeline_buffer(shape: Sequence[int], dtype: str) -> ir.Var:
-    """Declare the shared memory of all stages of a kernel, as one buffer.
+@dataclass(frozen=True, eq=False)
+class StageRing:
+    """A ring of stages in shared memory, ``buffer[stages, ...]``: a step uses stage step % stages.
 
-    TVM 0.27 lets two buffers share memory if copies into the one come before reads of the other,
-    for to take an address is no use of a buffer to it. CUDA wants one type for all of a name.
+    All stages of a kernel are one buffer. TVM 0.27 lets two buffers share memory if copies into the
+    one precede reads of the other, as it does not count address_of as a use. CUDA wants one type
+    for all declarations of a name.
     """
-    return scratch([index(d) for d in shape], dtype, f"copied_{dtype}", "shared.dyn")
 
+    buffer: ir.Var
 
-def stage_of(step: ir.Expr, stages: int) -> ir.Expr:
-    """Give the stage that a step's copies use."""
-    return simplified(tirx.floormod(step, index(stages)))
+    @classmethod
+    def declare(cls, shape: Sequence[int], dtype: str) -> StageRing:
+        """Declare the ring; the first extent is the number of stages."""
+        extents = [index(d) for d in shape]
+        return cls(scratch(extents, dtype, f"cp_async_{dtype}", "shared.dyn"))
 
+    def element(self, step: ir.Expr, *place: ir.Expr) -> ir.TensorLoad:
+        """Read an element of a step's stage."""
+        stages = index(int(self.buffer.ty.shape[0]))
+        return load(self.buffer, [simplified(tirx.floormod(step, stages)), *place])
 
-def copy(to: ir.TensorLoad, element: ir.TensorLoad) -> tirx.Stmt:
-    """Issue the copy of the vector that starts at an element; both are aligned to its size."""
-    places = (tirx.address_of(to), tirx.address_of(element))
-    return tirx.Evaluate(cuda_func_call(COPY, *places, source_code=_COPY))
+    def copy(self, step: ir.Expr, place: Sequence[ir.Expr], source: ir.TensorLoad) -> tirx.Stmt:
+        """Issue the copy of the aligned vector that starts at ``source`` into a step's stage."""
+        to = self.element(step, *place, index(0))
+        places = (tirx.address_of(to), tirx.address_of(source))
+        return tirx.Evaluate(cuda_func_call(COPY, *places, source_code=_COPY))
 
 
 def commit() -> tirx.Stmt:
     """Close the commit group of the copies issued since the last one; it may be empty."""
-    return tirx.Evaluate(cuda_func_call("copies_committed", source_code=_COMMIT))
+    return tirx.Evaluate(cuda_func_call("tvm_fusion_cp_async_commit", source_code=_COMMIT))
 
 
 def wait(pending: int) -> tirx.Stmt:
     """Wait until at most so many commit groups of the warp's threads are pending."""
-    name = f"copies_but_{pending}"
+    name = f"tvm_fusion_cp_async_wait_{pending}"
     source = _WAIT.format(name=name, pending=pending)
     return tirx.Evaluate(cuda_func_call(name, source_code=source))
 
 
 def warp_sync() -> tirx.Stmt:
     """Let all threads of a warp have read the stage that the next copies overwrite."""
-    return tirx.Evaluate(cuda_func_call("warp_meets", source_code=_WARP_SYNC))
+    return tirx.Evaluate(cuda_func_call("tvm_fusion_warp_sync", source_code=_WARP_SYNC))

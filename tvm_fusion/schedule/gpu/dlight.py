@@ -11,6 +11,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from ...device import device_of
 from ..guard import Rule
 from ..launches import alternatives
 from .launch import STATIC_SHARED_BYTES
@@ -39,8 +40,9 @@ def gpu_rules() -> list[Rule]:
 
 def check_gpu(func: tirx.PrimFunc, target: Target) -> str | None:
     """Say why a scheduled function cannot be launched on the target; ``None`` if it can."""
-    threads = int(target.attrs.get("max_num_threads", 1024))
-    shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
+    device = device_of(target)
+    threads = device.max_threads_per_block or 1024
+    shared = device.shared_memory_per_block or STATIC_SHARED_BYTES
     limits = {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
     for one in alternatives(func):
         lowered = _LOWER_BLOCKS(tvm.IRModule({"main": one}))["main"]
@@ -65,7 +67,7 @@ def _with_static_grid(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _declared_bytes(func: tirx.PrimFunc) -> int:
-    """Count the shared memory that a lowered function declares, rather than asks for at launch."""
+    """Count the shared memory that a lowered function declares, rather than requests at launch."""
     found: list[tirx.AllocBuffer] = []
     tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, found.append))
     buffers = [stmt.buffer for stmt in found if stmt.buffer.scope() == "shared"]

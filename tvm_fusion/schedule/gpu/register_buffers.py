@@ -15,7 +15,7 @@ _WORD_BYTES = 4
 Word = tuple[ir.Var, int]  # a buffer, and the number of its element where 32 bits begin
 
 STREAMED_BYTES = 16  # of a load that leaves the first cache to what is read again
-STREAMED = "read_once"
+STREAMED = "tvm_fusion_load_streamed"
 _STREAMED = f"""
 __device__ __forceinline__ void {STREAMED}(void* to, const void* from) {{
   unsigned* words = (unsigned*)to;

@@ -1,4 +1,4 @@
-"""How a reduction takes in its terms: read from the update that TensorIR writes."""
+"""Combiners of reductions, read from the update that TensorIR writes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..expressions import contains, index_of, loads_of, substitute, variables_of
+from ...core.expressions import loads, substitute, variables
 
 
 @dataclass(frozen=True)
 class Combiner:
-    """How a reduction takes one more term into its results.
+    """How a reduction combines its results with one more term.
 
     Attributes
     ----------
     results, terms : tuple of Var
-        Placeholders of what is there and of what comes in, one each a target.
+        Placeholders of the partial results and of the new terms, one each for a target.
     values : tuple of Expr
         The new results; they mention placeholders only.
     """
@@ -29,7 +29,7 @@ class Combiner:
 
     @property
     def threads_can_share(self) -> bool:
-        """Whether TVM knows how the threads of a GPU combine this."""
+        """Whether TVM lowers it across the threads of a GPU."""
         if len(self.values) == 1:
             return isinstance(self.values[0], (tirx.Add, tirx.Mul, tirx.Max, tirx.Min))
         index, value = self.values[0], self.values[-1]
@@ -41,9 +41,9 @@ class Combiner:
 
     @property
     def in_order(self) -> Combiner:
-        """The same for terms whose first part, an index, is larger than any before it.
+        """The same for terms whose first part, an index, is larger than all before it.
 
-        Whether the better or the first of equals is kept is then one comparison.
+        The better, or the first of equals, is then kept by one comparison.
         """
         earlier = tirx.LT(self.results[0], self.terms[0])
 
@@ -61,20 +61,21 @@ class Combiner:
 
     def __call__(self, results: Sequence[ir.Expr], terms: Sequence[ir.Expr]) -> list[ir.Expr]:
         """Combine results with terms."""
-        pairs = [*zip(self.results, results, strict=True), *zip(self.terms, terms, strict=True)]
+        pairs = dict(zip((*self.results, *self.terms), (*results, *terms), strict=True))
         return [substitute(value, pairs) for value in self.values]
 
 
 def split_update(
     name: str, targets: Sequence[ir.Var], values: Sequence[ir.Expr]
 ) -> tuple[tuple[ir.Expr, ...], Combiner]:
-    """Part ``old + term`` (or max, select, ...) into the terms and the way to combine."""
+    """Split ``old + term`` (or max, select, ...) into the terms and the combiner."""
     results = tuple(_placeholder("result", value) for value in values)
     terms = tuple(_placeholder("term", value) for value in values)
 
+    old_values = dict(zip(targets, results, strict=True))
+
     def old(load: ir.TensorLoad) -> ir.Expr:
-        position = index_of(targets, load.source)
-        return load if position is None else results[position]
+        return old_values.get(load.source, load)
 
     updates = [tvm_ffi.structural_map(v, (ir.TensorLoad, old), order="post") for v in values]
     found = [_term(update, result) for update, result in zip(updates, results, strict=True)]
@@ -90,7 +91,7 @@ def split_update(
     combined = tuple(tvm_ffi.structural_map(u, (ir.Expr, take), order="pre") for u in updates)
     allowed = [*results, *terms]
     for value in combined:
-        if loads_of(value) or any(not contains(allowed, v) for v in variables_of(value)):
+        if loads(value) or any(v not in allowed for v in variables(value)):
             raise ValueError(f"{name}: a reduction whose update depends on the axes")
     return tuple(found), Combiner(
         results, terms, tuple(_results_first(v, results) for v in combined)
@@ -98,13 +99,13 @@ def split_update(
 
 
 def _results_first(value: ir.Expr, results: Sequence[ir.Var]) -> ir.Expr:
-    """Spell ``term < result`` as ``result > term``, the way TVM knows arg-reductions by."""
+    """Write ``term < result`` as ``result > term``, by which TVM recognizes arg-reductions."""
     mirrored = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx.LE}
 
     def flip(kind: type):
         return lambda found: (
             mirrored[kind](found.b, found.a)
-            if contains(results, found.b) and not contains(results, found.a)
+            if found.b in results and found.a not in results
             else found
         )
 

@@ -1,149 +1,129 @@
-"""Row programs on a GPU: one launch, a thread block for one or several rows, or several for one."""
+"""The row kernel on a GPU: a thread block for one or several rows, or several blocks for a row.
+
+grid: ceil(rows / config.rows) * parts blocks; block: config.threads threads for each of its rows
+registers: elements of a row that a thread keeps from one pass to the next; others: shared memory
+for pass over the row (max, sum of exp, normalize, ..):
+    for vectors of 16 bytes, every `threads`-th, LOADS_IN_FLIGHT at a time:
+        load what only this row needs; compute; partial reductions per thread; store
+    block all-reduce of the pass's reductions: warp shuffles, then warps in shared memory, one
+    __syncthreads
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm import ir, sym, tirx
-from tvm.target import Target
+from tvm import ir, tirx
 
-from ...core.loops import NEAR, find
-from ...device import Device, parse
+from ...core.loops import NEAR, block, ceildiv, find, kernel, sequence, threads
+from ...device import Device
+from ...program.program import Program
 from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
-from .block import Block
-from .emit import integer, opaque, sequence, threads_of, volume
-from .geometry import Geometry, choose_geometry
-from .parts import parts_of
+from .config_gpu import RowConfig, row_config
+from .emit import volume
+from .half_precision import with_half_precision_math
 from .passes import plan_passes
-from .precision import loosened
-from .registers import BLOCK_REGISTERS
+from .passes_gpu import emit_pass
+from .register_budget import BLOCK_REGISTERS
+from .row_program import row_program
 from .softmax import with_inverses
-from .stages import RowStages, read_stages
-from .storage import Storage, place_rows
-from .threads import emit_walk
+from .split_rows import blocks_per_row
+from .storage import place_rows
+from .thread_block import ThreadBlock
 
-WARP = 32
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
 
 
 @dataclass(frozen=True)
 class RowEstimate:
-    """What a block of a row kernel will take.
+    """The configuration of a row kernel, and what it takes.
 
     Attributes
     ----------
-    launches : int
-        Always one.
-    threads : int
+    config : RowConfig
         Threads of a block.
     shared_bytes : int
         Static shared memory for row buffers; the exchange between warps comes on top.
     """
 
-    launches: int
-    threads: int
+    config: RowConfig
     shared_bytes: int
 
 
-def schedule_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target) -> tirx.PrimFunc:
-    """Run a row program in one launch.
+def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | str:
+    """Choose the configuration of a row kernel, without building it.
 
     Parameters
     ----------
-    func : tirx.PrimFunc
-        Canonical stages, as ``Program.prim_func`` gives them.
-    rows : int
-        Number of row axes; 0 for a single row without an axis.
-    target : Target
-        A CUDA or ROCm target; its attributes are the limits.
-
-    Returns
-    -------
-    tirx.PrimFunc
-        The same function as loops bound to blocks and threads, still over SBlocks.
-
-    Raises
-    ------
-    ValueError
-        If the function is not canonical, or what :func:`estimate_rows_gpu` says.
-    """
-    program = loosened(with_inverses(read_stages(func, rows)))
-    placed = _place(program, target, copies=True)
-    if isinstance(placed, str):
-        raise ValueError(placed)
-    storage, geometry = placed
-    passes = plan_passes(storage.program)
-
-    parts = parts_of(storage.program, passes, geometry, parse(target).device.sm_count or 1)
-
-    def rows_of(number: ir.Expr) -> tirx.Stmt:
-        block = Block(storage, passes, geometry, number, parts)
-        body = sequence([stmt for one in passes for stmt in emit_walk(block, one)])
-        body = opaque("rows", body, block.buffers)
-        is_known = target.kind.name == "cuda" and block.row_registers > 0
-        return _resident(body, block, geometry) if is_known and _reads_near(body) else body
-
-    count = volume(storage.program.rows)
-    blocks = tirx.floordiv(count + (geometry.rows - 1), integer(geometry.rows)) * parts
-    grid = threads_of("block", sym.Analyzer().simplify(blocks), "blockIdx.x", rows_of)
-    return func.with_body(opaque("root", grid))
-
-
-def estimate_rows_gpu(func: tirx.PrimFunc, rows: int, target: Target | Device) -> RowEstimate | str:
-    """Say what a kernel will take, without building it.
-
-    Parameters
-    ----------
-    func, rows
-        As for :func:`schedule_rows_gpu`.
-    target : Target or Device
-        Whose limits count.
+    program : Program
+        Stages over common rows.
+    device : Device
+        A GPU.
 
     Returns
     -------
     RowEstimate or str
-        The figures, or why it cannot be done: a sentence.
+        The figures, or why there is no kernel: a sentence.
     """
     try:
-        program = read_stages(func, rows)
+        rows = row_program(program)
     except ValueError as reason:
         return f"{reason}."
-    placed = _place(program, target, copies=False)
-    if isinstance(placed, str):
-        return placed
-    storage, geometry = placed
-    return RowEstimate(1, geometry.threads * geometry.rows, storage.shared_bytes)
+    config = row_config(rows, device)
+    storage = place_rows(rows, config, _shared_limit(device), copies=False)
+    return storage if isinstance(storage, str) else RowEstimate(config, storage.shared_bytes)
 
 
-def _reads_near(body: tirx.Stmt) -> bool:
+def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> tirx.PrimFunc:
+    """Run a row program in one launch.
+
+    Parameters
+    ----------
+    program : Program
+        Stages over common rows.
+    config : RowConfig
+        Of :func:`estimate_rows_gpu`.
+    device : Device
+        A GPU.
+
+    Raises
+    ------
+    ValueError
+        If a reduction cannot be split, or what :func:`estimate_rows_gpu` says.
+    """
+    rows = with_half_precision_math(with_inverses(row_program(program)))
+    storage = place_rows(rows, config, _shared_limit(device), copies=True)
+    if isinstance(storage, str):
+        raise ValueError(storage)
+    passes = plan_passes(storage.program)
+    parts = blocks_per_row(storage.program, passes, config, device.sm_count or 1)
+
+    def body(number: ir.Expr) -> tirx.Stmt:
+        owner = ThreadBlock(storage, passes, config, number, parts)
+        stmt = sequence([stmt for one in passes for stmt in emit_pass(owner, one)])
+        stmt = block("rows", stmt, owner.buffers)
+        has_bound = device.kind == "cuda" and owner.row_registers > 0 and _loads_shared(stmt)
+        return _with_occupancy(stmt, owner) if has_bound else stmt
+
+    blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
+    return kernel(program, threads("blockIdx.x", blocks, body))
+
+
+def _loads_shared(body: tirx.Stmt) -> bool:
+    """Whether rows load vectors that all of them share, such as the scale of a norm."""
     return any(NEAR in copy.annotations for copy in find(body, tirx.For))
 
 
-def _resident(body: tirx.Stmt, block: Block, geometry: Geometry) -> tirx.Stmt:
-    """Tell the compiler how many blocks are to find room at once.
+def _with_occupancy(body: tirx.Stmt, owner: ThreadBlock) -> tirx.Stmt:
+    """Bound the blocks of a multiprocessor by the registers of a thread.
 
-    It then has registers for what each element meets that rows share, such as the scale of a norm,
-    and no more; left alone, it takes too few, waiting for each vector, or so many that blocks wait.
+    The compiler then has registers for what rows share, such as the scale of a norm, and no more;
+    left alone, it takes too few, and waits for each vector, or so many that blocks wait.
     """
-    each = block.row_registers + WORKING_REGISTERS
-    count = BLOCK_REGISTERS // (each * geometry.threads * geometry.rows)
+    each = owner.row_registers + WORKING_REGISTERS
+    count = BLOCK_REGISTERS // (each * owner.config.threads * owner.config.rows)
     return body if count < 1 else min_blocks_per_sm(body, count)
 
 
-def _place(
-    program: RowStages, target: Target | Device, copies: bool
-) -> tuple[Storage, Geometry] | str:
-    if isinstance(target, Device):
-        kind = target.kind
-        most = target.max_threads_per_block or 1024
-        shared = target.shared_memory_per_block or STATIC_SHARED_BYTES
-        warp = target.warp_size or WARP
-    else:
-        kind = target.kind.name
-        most = int(target.attrs.get("max_num_threads", 1024))
-        shared = int(target.attrs.get("max_shared_memory_per_block", STATIC_SHARED_BYTES))
-        warp = int(target.attrs.get("thread_warp_size", WARP))
-    # TVM has shuffles of whole AMD waves only.
-    geometry = choose_geometry(program, most, warp, whole_warps=kind == "rocm")
-    storage = place_rows(program, geometry, min(shared, STATIC_SHARED_BYTES), copies)
-    return storage if isinstance(storage, str) else (storage, geometry)
+def _shared_limit(device: Device) -> int:
+    return min(device.shared_memory_per_block or STATIC_SHARED_BYTES, STATIC_SHARED_BYTES)

@@ -1,8 +1,8 @@
-"""What rows propose: reductions over the same rows, with all that lies between and before them.
+"""Proposals of row programs: reductions over the same rows, with the operators between them.
 
-The mapping table keeps two Many-to-Many operators apart, and a One-to-Many operator apart from the
-reduction that it feeds. Over the same rows both are one kernel: softmax and norms written out, an
-embedding under its norm, a broadcast mask under softmax.
+The mapping table separates two Many-to-Many operators, and a One-to-Many operator from the
+reduction that it feeds. Over the same rows both are one kernel: softmax and norms as primitive
+operators, an embedding lookup before its norm, a broadcast mask before softmax.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
-from ..proposals import LIGHT, in_order, reached
+from ..proposals import LIGHT, in_order, own_producers, reached
 
 MAX_BETWEEN = 48  # operators followed from one reduction on
 
@@ -39,12 +39,12 @@ def row_proposals(
     ]
     known = set(reductions)
     spans = [span for op in reductions for span in _spans(graph, op, known)]
-    sets: list[frozenset[Operator]] = [*spans, *_united(spans)]
+    sets: list[frozenset[Operator]] = [*spans, *_joined(spans)]
     sets.extend(frozenset([op]) for op in reductions)
     for operators in dict.fromkeys(sets):
         if len(operators) > 1:
             yield in_order(operators)
-        extended = _with_spreading_producers(graph, operators)
+        extended = _with_broadcasts(graph, operators)
         if extended != operators:
             yield in_order(extended)
 
@@ -52,7 +52,7 @@ def row_proposals(
 def _spans(
     graph: Graph, first: Operator, reductions: set[Operator]
 ) -> Iterator[frozenset[Operator]]:
-    """Yield, per reduction that a reduction reaches, all operators on the ways there."""
+    """Yield, for each reduction that a reduction reaches, all operators on the paths there."""
     below: dict[Operator, None] = {}
     frontier = [first]
     ends = []
@@ -70,38 +70,18 @@ def _spans(
         yield frozenset([first, *reached([last], graph.predecessors, below)])
 
 
-def _united(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
-    """Join spans that share operators: a written-out norm may have three reductions."""
-    united: list[frozenset[Operator]] = []
+def _joined(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
+    """Join spans that share operators: a norm of primitive operators may have three reductions."""
+    joined: list[frozenset[Operator]] = []
     for span in spans:
-        touching = [u for u in united if u & span]
-        united = [u for u in united if not u & span]
-        united.append(span.union(*touching))
-    return united
+        touching = [u for u in joined if u & span]
+        joined = [u for u in joined if not u & span]
+        joined.append(span.union(*touching))
+    return joined
 
 
-def _with_spreading_producers(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:
-    """Add light producers that nothing else reads, up to the last One-to-Many one of each way."""
-    inside = dict.fromkeys(in_order(operators))
-    candidates: dict[Operator, None] = {}
-    changed = True
-    while changed and len(candidates) < MAX_BETWEEN:
-        changed = False
-        for op in [p for o in (*inside, *candidates) for p in graph.predecessors(o)]:
-            if op in inside or op in candidates or op.type not in LIGHT:
-                continue
-            readers = graph.successors(op)
-            leaves = any(v.leaves for v in op.results)
-            if not leaves and all(r in inside or r in candidates for r in readers):
-                candidates[op] = None
-                changed = True
-    spreading = [op for op in candidates if op.type is MappingType.ONE_TO_MANY]
-    added: set[Operator] = set(spreading)
-    for op in spreading:
-        frontier = [op]
-        while frontier:
-            for reader in graph.successors(frontier.pop()):
-                if reader in candidates and reader not in added:
-                    added.add(reader)
-                    frontier.append(reader)
-    return operators | added
+def _with_broadcasts(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:
+    """Add light producers that nothing else reads, up to the last One-to-Many one of a path."""
+    candidates = own_producers(graph, in_order(operators), LIGHT, MAX_BETWEEN)
+    broadcasts = [op for op in candidates if op.type is MappingType.ONE_TO_MANY]
+    return operators | reached(broadcasts, graph.successors, candidates)

@@ -1,8 +1,8 @@
-"""What is known of the exponentials of differences from a row's maximum, and of their sum.
+"""Properties of softmax rows: ``exp(x - max(x))``, and the sum of these exponentials.
 
-Proven from the stages, whatever they are called: the argument of the exponential is a term of the
-maximum minus the maximum over the same elements, so no number above 0; the sum of all of them
-holds the 1 of the maximum itself. Rows that hold NaN are the exception, and NaN their sum.
+Proved from the stages, whatever they are called: the argument of the exponential is a term of the
+maximum minus the maximum over the same elements, so it is at most 0; the sum over the row contains
+the 1 of the maximum itself. Rows with NaN are the exception, and their sum is NaN.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import call_name
+from ...core.expressions import call_name, substitute
 from ...core.loops import find
-from ..expressions import contains, is_maximum, substitute
+from ...program.stage import Axis
+from ..maxima import is_maximum
 from .passes import equal_axes
-from .stages import Axis, RowStages, Stage
+from .row_program import RowProgram, RowStage
 
 
-def decaying(program: RowStages) -> list[ir.Call]:
+def decaying(program: RowProgram) -> list[ir.Call]:
     """List the float32 exponentials of a term of a row's maximum minus that maximum."""
     return [
         call
@@ -31,14 +32,13 @@ def decaying(program: RowStages) -> list[ir.Call]:
     ]
 
 
-def with_inverses(program: RowStages) -> RowStages:
+def with_inverses(program: RowProgram) -> RowProgram:
     """Divide 1 by a row's sum of such exponentials once, and multiply by that.
 
-    The sum is a number from 1 on: its inverse is normal, and products with it are right to one unit
-    of the last place more than quotients. A sum of 0, of a row whose elements are all minus
-    infinity, still makes NaN of 0, and NaN stays.
+    The sum is at least 1: its inverse is normal, and products with it have an error of one more ulp
+    than quotients. A sum of 0, of a row of minus infinity, still makes NaN of 0, and NaN stays.
     """
-    stages: list[Stage] = []
+    stages: list[RowStage] = []
     internal = list(program.internal)
     inverses: list[tuple[ir.Var, ir.Var]] = []  # with the sums that they are of
     for stage in program.stages:
@@ -47,20 +47,21 @@ def with_inverses(program: RowStages) -> RowStages:
             (total,), (indices,) = stage.targets, stage.indices
             inverse = declare(list(total.shape), "float32", f"{total.name}_inverse")
             value = tirx.const(1, "float32") / tirx.BufferLoad(total, list(indices))
-            stages.append(Stage(inverse.name, stage.rows, (), (), (inverse,), (indices,), (value,)))
+            stages.append(
+                RowStage(inverse.name, stage.rows, (), (), (inverse,), (indices,), (value,))
+            )
             inverses.append((total, inverse))
             internal.append(inverse)
     used = [new for _, new in inverses if any(_reads(stage, new) for stage in stages)]
-    unused = [new for _, new in inverses if not contains(used, new)]
-    return RowStages(
-        program.func,
-        tuple(s for s in stages if not contains(unused, s.targets[0])),
-        tuple(b for b in internal if not contains(unused, b)),
+    unused = [new for _, new in inverses if new not in used]
+    return RowProgram(
+        tuple(s for s in stages if s.targets[0] not in unused),
+        tuple(b for b in internal if b not in unused),
     )
 
 
-def _multiplied(stage: Stage, inverses: Sequence[tuple[ir.Var, ir.Var]]) -> Stage:
-    """Multiply by inverses where a stage divides elements of a row by their sums."""
+def _multiplied(stage: RowStage, inverses: Sequence[tuple[ir.Var, ir.Var]]) -> RowStage:
+    """Multiply by inverses where a stage divides elements of a row by their sum."""
 
     def take(quotient: tirx.Div) -> ir.Expr:
         divisor = quotient.b
@@ -70,17 +71,17 @@ def _multiplied(stage: Stage, inverses: Sequence[tuple[ir.Var, ir.Var]]) -> Stag
                     return quotient.a * tirx.BufferLoad(inverse, list(divisor.indices))
         return quotient
 
-    if not inverses or not stage.domain:
+    if not inverses or not stage.loop_axes:
         return stage
     values = [tvm_ffi.structural_map(v, (tirx.Div, take), order="post") for v in stage.values]
     return stage.with_values(values)
 
 
-def _reads(stage: Stage, buffer: ir.Var) -> bool:
+def _reads(stage: RowStage, buffer: ir.Var) -> bool:
     return any(load.source.same_as(buffer) for load in stage.loads)
 
 
-def sums_decaying(program: RowStages, stage: Stage) -> bool:
+def sums_decaying(program: RowProgram, stage: RowStage) -> bool:
     """Whether a stage sums such exponentials over a whole row, computed here or in a stage."""
     if stage.combine is None or stage.inner or len(stage.values) != 1:
         return False
@@ -91,28 +92,28 @@ def sums_decaying(program: RowStages, stage: Stage) -> bool:
         return _is_decaying(program, stage, value)
     if not isinstance(value, ir.TensorLoad) or not program.is_internal(value.source):
         return False
-    producer = program.stages[program.producer(value.source)]
+    producer = program.producer(value.source)
     if not producer.is_map or not _is_whole(producer, stage, value):
         return False
     computed = producer.values[0]
     return isinstance(computed, ir.Call) and _is_decaying(program, producer, computed)
 
 
-def _is_whole(producer: Stage, stage: Stage, load: ir.TensorLoad) -> bool:
+def _is_whole(producer: RowStage, stage: RowStage, load: ir.TensorLoad) -> bool:
     """Whether a reduction reads every element of a producer's row once, in any order of axes."""
     written = producer.written(load.source)
     axes = [axis.var for axis in (*producer.rows, *producer.inner)]
-    if len(producer.targets) != 1 or not equal_axes(producer.inner, stage.domain):
+    if len(producer.targets) != 1 or not equal_axes(producer.inner, stage.loop_axes):
         return False
-    pairs = _paired((*producer.rows, *producer.inner), (*stage.rows, *stage.domain))
+    pairs = _paired((*producer.rows, *producer.inner), (*stage.rows, *stage.loop_axes))
     return (
         len(written) == len(axes)
-        and all(isinstance(i, ir.Var) and contains(axes, i) for i in written)
+        and all(isinstance(i, ir.Var) and i in axes for i in written)
         and _equal(load.indices, [substitute(i, pairs) for i in written])
     )
 
 
-def _is_decaying(program: RowStages, stage: Stage, call: ir.Call) -> bool:
+def _is_decaying(program: RowProgram, stage: RowStage, call: ir.Call) -> bool:
     """Whether a call is ``exp(x - m)``, ``m`` the maximum of ``x`` over the stage's own axes."""
     if call_name(call) != "exp" or str(call.ty.dtype) != "float32":
         return False
@@ -122,19 +123,19 @@ def _is_decaying(program: RowStages, stage: Stage, call: ir.Call) -> bool:
     load = difference.b
     if not program.is_internal(load.source):
         return False
-    peak = program.stages[program.producer(load.source)]
-    if peak.combine is None or peak.inner or not equal_axes(peak.reduce, stage.domain):
+    row_max = program.producer(load.source)
+    if row_max.combine is None or row_max.inner or not equal_axes(row_max.reduce, stage.loop_axes):
         return False
-    if len(peak.values) != 1 or not is_maximum(peak.combine.values[0]):
+    if len(row_max.values) != 1 or not is_maximum(row_max.combine.values[0]):
         return False
-    pairs = _paired((*peak.rows, *peak.reduce), (*stage.rows, *stage.domain))
-    return _equal(load.indices, [substitute(i, pairs) for i in peak.indices[0]]) and (
-        tvm_ffi.structural_equal(difference.a, substitute(peak.values[0], pairs))
+    pairs = _paired((*row_max.rows, *row_max.reduce), (*stage.rows, *stage.loop_axes))
+    return _equal(load.indices, [substitute(i, pairs) for i in row_max.indices[0]]) and (
+        tvm_ffi.structural_equal(difference.a, substitute(row_max.values[0], pairs))
     )
 
 
-def _paired(old: Sequence[Axis], new: Sequence[Axis]) -> list[tuple[ir.Var, ir.Expr]]:
-    return [(a.var, b.var) for a, b in zip(old, new, strict=True)]
+def _paired(old: Sequence[Axis], new: Sequence[Axis]) -> dict[ir.Var, ir.Expr]:
+    return {a.var: b.var for a, b in zip(old, new, strict=True)}
 
 
 def _equal(some: Sequence[ir.Expr], others: Sequence[ir.Expr]) -> bool:

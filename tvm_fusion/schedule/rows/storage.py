@@ -1,4 +1,4 @@
-"""Where a thread block keeps what a row holds: registers, shared memory, or recomputed."""
+"""Placement of row buffers on a GPU: registers, shared memory, or recomputed."""
 
 from __future__ import annotations
 
@@ -8,57 +8,55 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import call_name
-from ..expressions import contains, loads_of, substitute, variables_of
-from .emit import replace
-from .geometry import Geometry
-from .passes import equal_domains, plan_passes, private_buffers
-from .registers import Registers, is_own
-from .stages import RowStages, Stage
+from ...core.expressions import call_name, loads, map_loads, substitute, variables
+from .config_gpu import RowConfig
+from .passes import equal_loops, plan_passes, private_buffers
+from .register_budget import RegisterBudget, is_thread_local
+from .row_program import RowProgram, RowStage
 
-RESERVED_SHARED = 4096  # bytes left to the reductions' exchange between warps
+RESERVED_SHARED = 4096  # bytes left to the block reductions
 
 
 @dataclass(frozen=True)
 class Storage:
-    """What the stages read and write once each row buffer has its place.
+    """The stages, with a place for each row buffer.
 
     Attributes
     ----------
-    program : RowStages
-        With copies of inputs that are read more than once, and without what is recomputed.
+    program : RowProgram
+        With copies of inputs that are loaded more than once, without maps that are recomputed.
     shared : tuple of Var
-        Internal buffers that threads exchange elements through.
+        Internal buffers in shared memory.
     shared_bytes : int
         Static shared memory of a block for those.
     """
 
-    program: RowStages
+    program: RowProgram
     shared: tuple[ir.Var, ...]
     shared_bytes: int
 
 
-def place_rows(program: RowStages, geometry: Geometry, limit: int, copies: bool) -> Storage | str:
-    """Give each row buffer its place.
+def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool) -> Storage | str:
+    """Place each row buffer.
 
     Parameters
     ----------
-    program : RowStages
+    program : RowProgram
         The stages.
-    geometry : Geometry
+    config : RowConfig
         Threads of a row and rows of a block.
     limit : int
         Bytes of shared memory that a block may declare.
     copies : bool
-        Whether to keep what is read more than once; an estimate needs no copies, since they live in
-        registers.
+        Whether to keep inputs that are loaded more than once; an estimate needs no copies, since
+        they live in registers.
 
     Returns
     -------
     Storage or str
-        The places, or why there are none: a sentence.
+        The placement, or why there is none: a sentence.
     """
-    room = Registers(geometry)
+    room = RegisterBudget(config)
     if copies:
         copied = copy_inputs(program)
         if room.hold_all(copied):
@@ -70,21 +68,21 @@ def place_rows(program: RowStages, geometry: Geometry, limit: int, copies: bool)
         passes = plan_passes(program)
         private = private_buffers(program, passes)
         for buffer in program.internal:
-            producer = program.stages[program.producer(buffer)]
-            if not producer.inner or contains(private, buffer):
+            producer = program.producer(buffer)
+            if not producer.inner or buffer in private:
                 continue
-            if is_own(program, buffer) and room.hold(program, passes, [*kept, buffer]):
+            if is_thread_local(program, buffer) and room.hold(program, passes, [*kept, buffer]):
                 kept.append(buffer)
                 continue
             size = _bytes(buffer, len(program.rows))
-            if size is not None and used + size * geometry.rows <= limit - RESERVED_SHARED:
+            if size is not None and used + size * config.rows <= limit - RESERVED_SHARED:
                 shared.append(buffer)
-                used += size * geometry.rows
+                used += size * config.rows
                 continue
             if not producer.is_map or not all(
                 isinstance(i, ir.Var) for i in producer.written(buffer)
             ):
-                held = "an unknown number of" if size is None else size * geometry.rows
+                held = "an unknown number of" if size is None else size * config.rows
                 return (
                     f"{producer.name} needs {held} bytes of shared memory for its results; "
                     f"a block has {limit - RESERVED_SHARED}."
@@ -95,101 +93,97 @@ def place_rows(program: RowStages, geometry: Geometry, limit: int, copies: bool)
             return Storage(program, tuple(shared), used)
 
 
-def copy_inputs(program: RowStages) -> RowStages:
-    """Read each input element once: what several walks load alike becomes a row buffer."""
+def copy_inputs(program: RowProgram) -> RowProgram:
+    """Load each input element once: what several passes load becomes a row buffer."""
     stages = list(program.stages)
     internal = list(program.internal)
     for load, owner in _repeated_loads(program):
-        axes = (*owner.rows, *owner.domain)
+        axes = (*owner.rows, *owner.loop_axes)
         shape = [axis.extent for axis in axes]
         copy = declare(shape, str(load.source.dtype), f"{load.source.name}_row")
         internal.append(copy)
         stages = [_redirect(stage, owner, load, copy) for stage in stages]
         indices = tuple(axis.var for axis in axes)
-        # Rows of a table: behind what computes which of them.
-        read = [other.source for index in load.indices for other in loads_of(index)]
-        behind = [n for n, s in enumerate(stages) if any(contains(s.targets, b) for b in read)]
+        # Behind what computes its indices, such as the rows of an embedding table.
+        read = [other.source for index in load.indices for other in loads(index)]
+        behind = [n for n, s in enumerate(stages) if any(b in s.targets for b in read)]
         stages.insert(
             max(behind, default=-1) + 1,
-            Stage(copy.name, owner.rows, owner.domain, (), (copy,), (indices,), (load,)),
+            RowStage(copy.name, owner.rows, owner.loop_axes, (), (copy,), (indices,), (load,)),
         )
-    return RowStages(program.func, tuple(stages), tuple(internal))
+    return RowProgram(tuple(stages), tuple(internal))
 
 
-def _repeated_loads(program: RowStages) -> list[tuple[ir.TensorLoad, Stage]]:
-    """Find what several walks load at the same position, with a stage whose axes say where."""
-    found: list[tuple[ir.TensorLoad, Stage, set[int]]] = []
+def _repeated_loads(program: RowProgram) -> list[tuple[ir.TensorLoad, RowStage]]:
+    """Find what several passes load at the same position, with the stage whose axes it uses."""
+    found: list[tuple[ir.TensorLoad, RowStage, set[int]]] = []
     for number, one in enumerate(plan_passes(program)):
         for stage in one.stages:
             for load in _plain_loads(program, stage):
-                for seen, owner, walks in found:
-                    if equal_domains(owner, stage) and _is_same(seen, owner, load, stage):
-                        walks.add(number)
+                for seen, owner, numbers in found:
+                    if equal_loops(owner, stage) and _is_same(seen, owner, load, stage):
+                        numbers.add(number)
                         break
                 else:
                     found.append((load, stage, {number}))
-    return [(load, owner) for load, owner, walks in found if len(walks) > 1]
+    return [(load, owner) for load, owner, numbers in found if len(numbers) > 1]
 
 
-def _plain_loads(program: RowStages, stage: Stage) -> list[ir.TensorLoad]:
-    """List loads of inputs that change along the walk and happen whatever the values are."""
+def _plain_loads(program: RowProgram, stage: RowStage) -> list[ir.TensorLoad]:
+    """List unconditional loads of inputs that vary along the loop."""
     branches: list[ir.Call] = []
     for value in stage.values:
         tvm_ffi.structural_walk(value, (ir.Call, branches.append))
     guarded = [
-        load for call in branches if call_name(call) == "if_then_else" for load in loads_of(call)
+        load for call in branches if call_name(call) == "if_then_else" for load in loads(call)
     ]
-    walked = [axis.var for axis in stage.domain]
+    axes = [axis.var for axis in stage.loop_axes]
     return [
         load
         for load in stage.loads
         if not program.is_internal(load.source)
-        and any(contains(walked, v) for index in load.indices for v in variables_of(index))
+        and any(v in axes for index in load.indices for v in variables(index))
         and not any(tvm_ffi.structural_equal(load, other) for other in guarded)
     ]
 
 
-def _is_same(one: ir.TensorLoad, owner: Stage, other: ir.TensorLoad, stage: Stage) -> bool:
+def _is_same(one: ir.TensorLoad, owner: RowStage, other: ir.TensorLoad, stage: RowStage) -> bool:
     return one.source.same_as(other.source) and tvm_ffi.structural_equal(
         one, _in_axes_of(owner, other, stage)
     )
 
 
-def _in_axes_of(owner: Stage, expr: ir.Expr, stage: Stage) -> ir.Expr:
-    old, new = (*stage.rows, *stage.domain), (*owner.rows, *owner.domain)
-    return substitute(expr, [(o.var, n.var) for o, n in zip(old, new, strict=True)])
+def _in_axes_of(owner: RowStage, expr: ir.Expr, stage: RowStage) -> ir.Expr:
+    old, new = (*stage.rows, *stage.loop_axes), (*owner.rows, *owner.loop_axes)
+    return substitute(expr, {o.var: n.var for o, n in zip(old, new, strict=True)})
 
 
-def _redirect(stage: Stage, owner: Stage, load: ir.TensorLoad, copy: ir.Var) -> Stage:
-    """Let a stage read the copy."""
-    if not equal_domains(owner, stage):
+def _redirect(stage: RowStage, owner: RowStage, load: ir.TensorLoad, copy: ir.Var) -> RowStage:
+    """Redirect a stage's loads to the copy."""
+    if not equal_loops(owner, stage):
         return stage
-    position = [axis.var for axis in (*stage.rows, *stage.domain)]
+    position = [axis.var for axis in (*stage.rows, *stage.loop_axes)]
 
     def take(other: ir.TensorLoad) -> ir.Expr:
         same = _is_same(load, owner, other, stage)
         return tirx.BufferLoad(copy, position) if same else other
 
-    return stage.with_values([replace(value, [], take) for value in stage.values])
+    return stage.with_values([map_loads(value, take) for value in stage.values])
 
 
-def recompute(program: RowStages, producer: Stage) -> RowStages:
-    """Substitute a map into its readers."""
+def recompute(program: RowProgram, producer: RowStage) -> RowProgram:
+    """Inline a map into its readers."""
     buffer = producer.targets[0]
 
     def inlined(load: ir.TensorLoad) -> ir.Expr:
         if not load.source.same_as(buffer):
             return load
-        pairs = list(zip(producer.written(buffer), load.indices, strict=True))
+        pairs = dict(zip(producer.written(buffer), load.indices, strict=True))
         return substitute(producer.values[0], pairs)
 
-    stages = [
-        stage.with_values([replace(value, [], inlined) for value in stage.values])
-        for stage in program.stages
-        if stage is not producer
-    ]
+    stages = tuple(stage for stage in program.stages if stage is not producer)
     internal = tuple(b for b in program.internal if not b.same_as(buffer))
-    return RowStages(program.func, tuple(stages), internal)
+    return RowProgram(stages, internal).map_values(lambda value: map_loads(value, inlined))
 
 
 def _bytes(buffer: ir.Var, rows: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The template for reductions over rows, alone or several in a row, with what surrounds them."""
+"""The template for row reductions: softmax, norms, pooling, argmax, with maps around them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from ...core.expressions import loads, variables
 from ...core.template import Claim, Emission, Refusal, Template
-from ...device import Device
+from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.contractions import is_contraction
@@ -18,13 +18,13 @@ from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..address import known_step
 from ..estimate import flops, too_many_parameters, traffic
-from ..strides import apart
+from ..strides import strided_access_cost
 from .cpu import schedule_rows_cpu
 from .gpu import estimate_rows_gpu, schedule_rows_gpu
 from .propose import row_proposals
 
 # A contraction may be one stage of a row, such as the two small products that weigh the channels of
-# an image (squeeze and excitation), if there are few rows: each reads the operand once more.
+# an image (squeeze and excitation), if there are few rows: each reads the operand again.
 SMALL_CONTRACTION = 1 << 21  # operations
 FEW_ROWS = 4
 
@@ -51,12 +51,9 @@ class Rows(Template):
         refusal = too_many_parameters(program) or _large_contraction(program, on_cpu)
         if refusal is not None:
             return refusal
-        shared = 0
-        if not on_cpu:
-            estimate = estimate_rows_gpu(program.prim_func(), program.rows, device)
-            if isinstance(estimate, str):
-                return Refusal("row_too_long", estimate)
-            shared = estimate.shared_bytes
+        estimate = None if on_cpu else estimate_rows_gpu(program, device)
+        if isinstance(estimate, str):
+            return Refusal("row_too_long", estimate)
         return Claim(
             self,
             group,
@@ -64,17 +61,21 @@ class Rows(Template):
             bytes=traffic(group, program.stages),
             flops=flops(program.stages) + (_obstacles(program) if on_cpu else 0),
             parallelism=_row_count(program),
-            shared_bytes=shared,
+            shared_bytes=estimate.shared_bytes if estimate else 0,
+            details={"config": estimate.config if estimate else None},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Write the kernel."""
-        program = claim.group.program
-        schedule = schedule_rows_gpu if "gpu" in target.keys else schedule_rows_cpu
-        return Emission.one(schedule(program.prim_func(), program.rows, target), claim.group)
+        """Write the kernel of the claimed configuration."""
+        program, config = claim.group.program, claim.details["config"]
+        if config is None:
+            func = schedule_rows_cpu(program, target)
+        else:
+            func = schedule_rows_gpu(program, config, device_of(target))
+        return Emission.one(func, claim.group)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
-        """Name reductions over the same rows, which growth keeps apart."""
+        """Name reductions over the same rows, which growth keeps separate."""
         return row_proposals(graph, _is_row_reduction)
 
 
@@ -89,13 +90,14 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
         return Refusal("not_mine", f"{name} is a contraction, too large for a stage of a row.")
     if on_cpu and not all(map(_reads_along, contractions)):
         return Refusal(
-            "not_mine", f"{name} is a contraction over operands that lie across its sum."
+            "not_mine",
+            f"{name} is a contraction over operands that are strided along its reduction.",
         )
     return None
 
 
 def _reads_along(contraction: Stage) -> bool:
-    """Whether what a contraction multiplies lies side by side in memory along its sum."""
+    """Whether the operands of a contraction are contiguous along its reduction."""
     axes = [a.var for a in (*contraction.axes, *contraction.reduce)]
     along = contraction.reduce[-1].var
     return all(
@@ -107,9 +109,9 @@ def _reads_along(contraction: Stage) -> bool:
 
 
 def _obstacles(program: Program) -> int:
-    """Operations that gathers, scatters and choices are worth to vectors of rows or of elements."""
+    """Count the operations that strided accesses and branches cost vectors of rows or elements."""
     return sum(
-        apart(s, [*s.axes[max(program.rows - 1, 0) :], *s.reduce], branches=True)
+        strided_access_cost(s, [*s.axes[max(program.rows - 1, 0) :], *s.reduce], branches=True)
         for s in program.stages
     )
 

@@ -1,1 +1,1 @@
-"""Running sums along rows: one launch, each row read once."""
+"""Prefix sums: one launch, each row read once."""

@@ -1,17 +1,16 @@
-"""Running sums along an axis before the last, on a CPU.
+"""Prefix sums along an axis before the last, on a CPU.
 
-parallel for each slice before the axis, each block of columns behind it:
-total[columns] = 0
-for i along the axis:
-for each vector of the columns:
-total += x[i]; y[i] = total
+parallel for slice before the axis, block of columns behind it:
+    total[columns] = 0
+    for i along the axis:
+        for vector of the columns:
+            total += x[i]; y[i] = total
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
@@ -29,17 +28,15 @@ from ...core.loops import (
     tasks,
     when,
 )
+from .problem import PrefixSumProblem
 
-if TYPE_CHECKING:
-    from .template import Sums
-
-COLUMNS = 256  # of a task: a kilobyte of a line, which memory delivers at its full rate
-FEW_TASKS = 16  # below which narrower blocks share the work out better
+COLUMNS = 256  # of a task: a kilobyte of a line, for the bandwidth of memory
+FEW_TASKS = 16  # below which narrower blocks balance better
 NARROW = 64
-LANES = 16  # of a vector; those of what is left over are powers of two
+LANES = 16  # of a vector; those of the remainder are powers of two
 
 
-def scan_columns(scan: Sums) -> tirx.Stmt:
+def scan_columns(scan: PrefixSumProblem) -> tirx.Stmt:
     """Write the loop over blocks of columns."""
     before, behind = scan.source.shape[: scan.axis], scan.source.shape[scan.axis + 1 :]
     slices, columns = product(before), product(behind)
@@ -53,30 +50,34 @@ def scan_columns(scan: Sums) -> tirx.Stmt:
 
         return tasks(product([slices, blocks]), some)
     width = COLUMNS if count is None or count * extent >= FEW_TASKS * COLUMNS else NARROW
-    pieces: list[tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]] = []
+    ranges: list[tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]] = []
     start = 0
     while start < extent:
         full = (extent - start) // width
         if full:
-            pieces.append((product([slices, full]), partial(_piece, scan, full, start, width)))
+            ranges.append(
+                (product([slices, full]), partial(_block_of_range, scan, full, start, width))
+            )
             start += full * width
         width = width // 2
     total = index(0)
-    for number, _ in pieces:
+    for number, _ in ranges:
         total = total + number
-    return tasks(product([total]), lambda task: choose(task, pieces))
+    return tasks(product([total]), lambda task: choose(task, ranges))
 
 
-def _piece(scan: Sums, full: int, start: int, width: int, task: ir.Expr) -> tirx.Stmt:
+def _block_of_range(
+    scan: PrefixSumProblem, full: int, start: int, width: int, task: ir.Expr
+) -> tirx.Stmt:
     """Sum one of several blocks of the same width."""
     first = tirx.floormod(task, index(full)) * width + start
     return _block(scan, tirx.floordiv(task, index(full)), first, width, None)
 
 
 def _block(
-    scan: Sums, number: ir.Expr, start: ir.Expr, width: int, columns: ir.Expr | None
+    scan: PrefixSumProblem, number: ir.Expr, start: ir.Expr, width: int, columns: ir.Expr | None
 ) -> tirx.Stmt:
-    """Sum some columns of a slice; those beyond ``columns``, if that is given, are not there."""
+    """Sum some columns of a slice; those beyond ``columns``, if given, are masked."""
     shape = scan.source.shape
     before = coordinates(number, list(shape[: scan.axis]))
     total = scratch([index(width)], scan.dtype, "total", scope="local")
@@ -105,9 +106,9 @@ def _block(
             place = [*before, i, *behind]
             held = tirx.BufferLoad(total, [position])
             value = tirx.Cast(scan.dtype, tirx.BufferLoad(scan.source, place))
-            take = tirx.BufferStore(total, held + value, [position])
-            put = tirx.BufferStore(scan.target, tirx.Cast(str(scan.target.dtype), held), place)
-            return sequence([put, take] if scan.is_exclusive else [take, put])
+            add = tirx.BufferStore(total, held + value, [position])
+            store = tirx.BufferStore(scan.target, tirx.Cast(str(scan.target.dtype), held), place)
+            return sequence([store, add] if scan.is_exclusive else [add, store])
 
         return lane(element)
 

@@ -1,19 +1,21 @@
-"""Running sums on a CPU: a task a row, an element after the other."""
+"""Prefix sums along rows, on a CPU.
+
+parallel for row:
+    total = 0
+    for i in range(length):
+        total += x[row, i]; y[row, i] = total
+"""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
 from ...core.loops import block, coordinates, index, loop, product, sequence, tasks
-
-if TYPE_CHECKING:
-    from .template import Sums
+from .problem import PrefixSumProblem
 
 
-def scan_cpu(scan: Sums) -> tirx.Stmt:
+def scan_cpu(scan: PrefixSumProblem) -> tirx.Stmt:
     """Write the loop over rows."""
 
     def row(number: ir.Expr) -> tirx.Stmt:
@@ -23,11 +25,11 @@ def scan_cpu(scan: Sums) -> tirx.Stmt:
 
         def element(i: ir.Expr) -> tirx.Stmt:
             value = tirx.Cast(scan.dtype, tirx.BufferLoad(scan.source, [*place, i]))
-            take = tirx.BufferStore(total, held + value, [index(0)])
-            put = tirx.BufferStore(
+            add = tirx.BufferStore(total, held + value, [index(0)])
+            store = tirx.BufferStore(
                 scan.target, tirx.Cast(str(scan.target.dtype), held), [*place, i]
             )
-            return sequence([put, take] if scan.is_exclusive else [take, put])
+            return sequence([store, add] if scan.is_exclusive else [add, store])
 
         start = tirx.BufferStore(total, tirx.const(0, scan.dtype), [index(0)])
         return block("row", sequence([start, loop("i", scan.length, element)]), [total])

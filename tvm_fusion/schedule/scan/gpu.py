@@ -1,19 +1,23 @@
-"""Running sums on a GPU: a block for one or several rows, vectors of a row one beside the other.
+"""Prefix sums along rows, on a GPU.
 
-Each thread sums the elements of a vector, the threads of a warp sum their totals by exchange of
-registers, and what the warps of a row found goes through shared memory. Longer rows take several
-rounds, each of which begins with the sum so far. Every step is a loop over the threads of its own,
-so that it means the same if threads run one after the other.
+grid: ceil(count / rows) blocks; block: (rows, warps, lanes) threads, a vector of a row for each
+for round (longer rows than the block has vectors), from carry = 0:
+    load a vector; sum up to each of its elements
+    scan the vectors' totals over the lanes of a warp, by shuffles
+    last lane: total of the warp -> shared memory; __syncthreads
+    add the totals of the warps before and the carry; carry += totals of all warps
+    store the vector
+
+Every step is a loop over the threads of its own, so that it means the same if threads run one after
+the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tvm import DataType, ir, tirx
 from tvm.target import Target
-from tvm.tirx.op import tvm_warp_shuffle
 
 from ..._tvm.buffer import scratch
 from ...core.loops import (
@@ -30,41 +34,42 @@ from ...core.loops import (
     unrolled,
     when,
 )
+from ...device import device_of
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
-from ..gpu.warp import FULL_MASK
+from ..gpu.warp import each_thread, shuffle
+from .problem import PrefixSumProblem
 
-if TYPE_CHECKING:
-    from .template import Sums
-
-LEAST_THREADS = 128  # of a block: short rows share one
-MOST_THREADS = 512  # of a row: blocks enough find room for some to wait while others compute
+MIN_THREADS = 128  # of a block: short rows share one
+MAX_THREADS = 512  # of a row: several blocks fit, and hide each other's latency
 SYMBOLIC_ROW = 2048  # what an unknown row is taken for
 
 Body = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
 
-def scan_gpu(scan: Sums, target: Target) -> tirx.Stmt:
+def scan_gpu(scan: PrefixSumProblem, target: Target) -> tirx.Stmt:
     """Write the loop over blocks."""
-    return _Block(scan, target).grid()
+    return _ThreadBlock(scan, target).grid()
 
 
-class _Block:
-    """What the threads of a block do."""
+class _ThreadBlock:
+    """One thread block: some rows."""
 
-    def __init__(self, scan: Sums, target: Target) -> None:
+    def __init__(self, scan: PrefixSumProblem, target: Target) -> None:
         self.scan = scan
-        self.lanes = int(target.attrs.get("thread_warp_size", 32))
-        most = min(int(target.attrs.get("max_num_threads", 1024)), MOST_THREADS)
+        device = device_of(target)
+        self.lanes = device.warp_size or 32
+        most = min(device.max_threads_per_block or 1024, MAX_THREADS)
         types = {str(b.dtype) for b in (scan.source, scan.target)}
         self.width = VECTOR_BYTES // max(DataType(t).itemsize for t in types)
         length = constant(scan.length)
         self.is_vector = types <= VECTOR_TYPES and (length or 1) % self.width == 0
         vectors = -(-(length or SYMBOLIC_ROW) // self.width)
         self.warps = min(-(-vectors // self.lanes), most // self.lanes)
-        self.rows = max(1, LEAST_THREADS // (self.warps * self.lanes))
+        self.rows = max(1, MIN_THREADS // (self.warps * self.lanes))
         self.rounds = ceildiv(scan.length, self.warps * self.lanes * self.width)
         self.count = product(scan.rows)
-        shape = [index(self.rows), index(self.warps), index(self.lanes)]
+        self._shape = (self.rows, self.warps, self.lanes)
+        shape = [index(d) for d in self._shape]
 
         def own(name: str, dtype: str, size: int = 1) -> ir.Var:
             return scratch([*shape, index(size)], dtype, name, scope="local")
@@ -74,7 +79,7 @@ class _Block:
         self.held = own("held", scan.dtype, self.width)
         self.here, self.there = own("here", scan.dtype), own("there", scan.dtype)
         self.before, self.carry = own("before", scan.dtype), own("carry", scan.dtype)
-        self.theirs = own("theirs", scan.dtype)
+        self.shuffled = own("shuffled", scan.dtype)
         self.totals = scratch(shape[:2], scan.dtype, "totals", scope="shared")
 
     def grid(self) -> tirx.Stmt:
@@ -84,43 +89,39 @@ class _Block:
     def _rows(self, number: ir.Expr) -> tirx.Stmt:
         self.first = number * self.rows
         zero = tirx.const(0, self.scan.dtype)
-        start = self._every(lambda *at: tirx.BufferStore(self.carry, zero, [*at, index(0)]))
+        start = self._each_thread(lambda *at: tirx.BufferStore(self.carry, zero, [*at, index(0)]))
         body = sequence([start, loop("round", self.rounds, self._round)])
         vectors = [self.raw, self.out, self.held]
-        numbers = [self.here, self.there, self.theirs, self.before, self.carry, self.totals]
+        numbers = [self.here, self.there, self.shuffled, self.before, self.carry]
+        if self.warps > 1:
+            numbers.append(self.totals)
         return block("rows", body, [*vectors, *numbers])
 
-    def _every(self, body: Body) -> tirx.Stmt:
+    def _each_thread(self, body: Body) -> tirx.Stmt:
         """Run ``body(row, warp, lane)`` in every thread."""
-
-        def row(r: ir.Expr) -> tirx.Stmt:
-            return threads("threadIdx.y", self.warps, lambda w: warp(r, w))
-
-        def warp(r: ir.Expr, w: ir.Expr) -> tirx.Stmt:
-            return threads("threadIdx.x", self.lanes, lambda lane: body(r, w, lane))
-
-        return threads("threadIdx.z", self.rows, row)
+        extents = zip(("threadIdx.z", "threadIdx.y", "threadIdx.x"), self._shape, strict=True)
+        return each_thread(list(extents), body)
 
     def _round(self, number: ir.Expr) -> tirx.Stmt:
-        """Sum the next vectors of each row."""
-        stmts = [self._every(lambda *at: self._read(number, *at))]
+        """Scan the next vectors of each row."""
+        stmts = [self._each_thread(lambda *at: self._read(number, *at))]
         distance = 1
         here, there = self.here, self.there
         while distance < self.lanes:
-            stmts.append(self._every(self._level(here, there, distance)))
+            stmts.append(self._each_thread(self._level(here, there, distance)))
             here, there = there, here
             distance *= 2
         return sequence(
             [
                 *stmts,
-                self._every(lambda *at: self._publish(here, *at)),
-                self._every(lambda *at: self._add(here, *at)),
-                self._every(lambda *at: self._write(number, *at)),
+                self._each_thread(lambda *at: self._publish(here, *at)),
+                *([self._each_thread(lambda *at: self._add(here, *at))] if self.warps > 1 else []),
+                self._each_thread(lambda *at: self._write(number, *at)),
             ]
         )
 
     def _read(self, number: ir.Expr, r: ir.Expr, w: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
-        """Read a vector and sum up to each of its elements; what does not exist is zero."""
+        """Load a vector and sum up to each of its elements; masked elements are zero."""
         at, dtype = [r, w, lane], self.scan.dtype
 
         def clear(i: ir.Expr) -> tirx.Stmt:
@@ -146,49 +147,43 @@ class _Block:
         )
 
     def _level(self, here: ir.Var, there: ir.Var, distance: int) -> Body:
-        """Add what the threads up to one so far before found."""
+        """Write one level of the scan over lanes."""
 
         def body(*at: ir.Expr) -> tirx.Stmt:
             mine = tirx.BufferLoad(here, [*at, index(0)])
-            ask, before = self._from_before(here, at, distance)
-            return sequence([ask, tirx.BufferStore(there, mine + before, [*at, index(0)])])
+            exchange, before = self._from_before(here, at, distance)
+            return sequence([exchange, tirx.BufferStore(there, mine + before, [*at, index(0)])])
 
         return body
 
     def _from_before(
         self, buffer: ir.Var, at: tuple[ir.Expr, ...], distance: int
     ) -> tuple[tirx.Stmt, ir.Expr]:
-        """Ask the thread so far before, in a statement that all threads take part in.
+        """Shuffle from an earlier lane, in a statement that all threads execute.
 
-        The first ones get zero: that is said by the expression.
+        The first lanes get zero from the expression.
         """
         lane = tirx.Cast("int32", at[-1])
         other = tirx.max(lane - tirx.const(distance, "int32"), tirx.const(0, "int32"))
         mine = tirx.BufferLoad(buffer, [*at, index(0)])
-        sizes = (tirx.const(self.lanes, "int32"), tirx.const(self.lanes, "int32"))
-        its = tvm_warp_shuffle(tirx.const(FULL_MASK, "uint32"), mine, other, *sizes)
-        ask = tirx.BufferStore(self.theirs, its, [*at, index(0)])
-        found = tirx.BufferLoad(self.theirs, [*at, index(0)])
-        return ask, tirx.Select(at[-1] >= distance, found, tirx.const(0, self.scan.dtype))
+        value = shuffle(mine, other, self.lanes, self.lanes)
+        exchange = tirx.BufferStore(self.shuffled, value, [*at, index(0)])
+        found = tirx.BufferLoad(self.shuffled, [*at, index(0)])
+        return exchange, tirx.Select(at[-1] >= distance, found, tirx.const(0, self.scan.dtype))
 
     def _publish(self, found: ir.Var, *at: ir.Expr) -> tirx.Stmt:
-        """Let the last thread of a warp say what the warp found; each keeps what came before."""
+        """Store the total of each warp in shared memory; keep the sum before each lane."""
         r, w, lane = at
         total = tirx.BufferLoad(found, [*at, index(0)])
-        ask, before = self._from_before(found, at, 1)
-        return sequence(
-            [
-                ask,
-                tirx.BufferStore(self.before, before, [*at, index(0)]),
-                when(
-                    tirx.EQ(lane, index(self.lanes - 1)),
-                    tirx.BufferStore(self.totals, total, [r, w]),
-                ),
-            ]
-        )
+        exchange, before = self._from_before(found, at, 1)
+        kept = sequence([exchange, tirx.BufferStore(self.before, before, [*at, index(0)])])
+        if self.warps == 1:  # nor is there another round
+            return kept
+        published = tirx.BufferStore(self.totals, total, [r, w])
+        return sequence([kept, when(tirx.EQ(lane, index(self.lanes - 1)), published)])
 
     def _add(self, found: ir.Var, *at: ir.Expr) -> tirx.Stmt:
-        """Add what the warps before found, and all rounds before."""
+        """Add the totals of the warps before, and of all rounds before."""
         r, w, _ = at
         zero = index(0)
         stmts = []
@@ -202,7 +197,7 @@ class _Block:
         return sequence(stmts)
 
     def _write(self, number: ir.Expr, *at: ir.Expr) -> tirx.Stmt:
-        """Write the sums of a vector."""
+        """Store the sums of a vector."""
         r = at[0]
         before = tirx.BufferLoad(self.before, [*at, index(0)])
 
@@ -233,7 +228,7 @@ class _Block:
         at: list[ir.Expr],
         body: Callable[[ir.Expr, list[ir.Expr]], tirx.Stmt],
     ) -> tirx.Stmt:
-        """Write ``body(i, place)`` for the elements of a vector that exist."""
+        """Run ``body(i, place)`` for the elements of a vector inside the row."""
         r, w, lane = at
         row = tirx.min(self.first + r, self.count - 1) if self.rows > 1 else self.first + r
         place = coordinates(row, self.scan.rows)

@@ -1,11 +1,8 @@
-"""The template for running sums along rows."""
+"""The template for prefix sums."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.target import Target
 
 from ..._tvm.buffer import declare
@@ -16,50 +13,14 @@ from ...device import Device
 from ...ecg.legalizations.scan import NAME, is_last
 from ...ecg.work import at
 from ...program.group import Group
-from ..half_math import HALF_TYPES
 from .columns_cpu import scan_columns
 from .cpu import scan_cpu
 from .gpu import scan_gpu
-
-
-@dataclass(frozen=True)
-class Sums:
-    """A running sum along one axis.
-
-    Attributes
-    ----------
-    source, target : Var
-        Buffers of the same shape.
-    is_exclusive : bool
-        Whether an element is no part of its own sum.
-    axis : int
-        Which; the last one on GPUs.
-    """
-
-    source: ir.Var
-    target: ir.Var
-    is_exclusive: bool
-    axis: int
-
-    @property
-    def rows(self) -> Sequence[ir.Expr]:
-        """Extents before the last."""
-        return list(self.source.shape)[:-1]
-
-    @property
-    def length(self) -> ir.Expr:
-        """Elements of a row."""
-        return self.source.shape[-1]
-
-    @property
-    def dtype(self) -> str:
-        """What sums are held in."""
-        dtype = str(self.target.dtype)
-        return "float32" if dtype in HALF_TYPES else dtype
+from .problem import PrefixSumProblem
 
 
 class PrefixSum(Template):
-    """One running sum along rows, of any number and length."""
+    """One prefix sum along an axis, of any number and length of rows."""
 
     name = "prefix_sum"
 
@@ -95,7 +56,7 @@ class PrefixSum(Template):
         (given,), (result,) = group.inputs, group.outputs
         source = declare(given.shape, given.dtype, "x")
         made = declare(result.shape, result.dtype, "sums")
-        scan = Sums(source, made, claim.details["is_exclusive"], claim.details["axis"])
+        scan = PrefixSumProblem(source, made, claim.details["is_exclusive"], claim.details["axis"])
         if self._is_gpu:
             body = scan_gpu(scan, target)
         else:

@@ -1,4 +1,4 @@
-"""The guarded rules for a PrimFunc of any form, per kind of target."""
+"""The guarded rules for a PrimFunc of any form, for each kind of target."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def rules(target: Target) -> tuple[Sequence[Rule], Check]:
 
 
 def _anything_runs(func: tirx.PrimFunc, target: Target) -> str | None:
-    """Plain loops run on a CPU, whatever they are."""
+    """Accept everything: plain loops run on a CPU."""
     return None

@@ -18,9 +18,9 @@ from .rules import rules
 
 
 class Single(Template):
-    """Any one operator alone, also what no program expresses: scans, sorts, scatters, custom TIR.
+    """Any one operator, also those that are no program: scans, sorts, scatters, custom TIR.
 
-    It may take several launches, and never refuses one operator: a build is not lost to it.
+    It may take several launches, and never refuses a single operator, so a build cannot fail here.
     """
 
     name = "single"
@@ -55,8 +55,8 @@ class Single(Template):
 def _plain(group: Group) -> tirx.PrimFunc:
     """Return the operator's PrimFunc with the group's parameters.
 
-    Merging does not look into calls of foreign code, whose symbolic arguments would be left behind;
-    so a symbolic operator keeps its own PrimFunc where its parameters are the group's.
+    Merging does not substitute symbolic arguments in calls of external functions; so a symbolic
+    operator keeps its own PrimFunc where its parameters are the group's.
     """
     op = group.members[0]
     is_symbolic = any(not isinstance(d, tirx.IntImm) for v in op.results for d in v.shape)
@@ -69,16 +69,16 @@ def _plain(group: Group) -> tirx.PrimFunc:
 
 @dataclass(frozen=True)
 class _Structure:
-    """Nests that the rules are expected to leave, and the buffers between them."""
+    """Expected loop nests behind the rules, and the buffers between them."""
 
     nests: int
     buffer_bytes: int
 
 
 def _structure(func: tirx.PrimFunc) -> _Structure:
-    """Count blocks; of those that write a buffer inside, maps are inlined.
+    """Count blocks; maps that write an internal buffer are inlined.
 
-    A PrimFunc that launches by itself has a grid for every binding of ``blockIdx.x``.
+    A scheduled PrimFunc has a grid for every binding of ``blockIdx.x``.
     """
     blocks: list[s_tir.SBlock] = []
     attrs: list[tirx.AttrStmt] = []

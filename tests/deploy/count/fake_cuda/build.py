@@ -36,4 +36,5 @@ def load(folder: Path) -> ctypes.CDLL:
     ctypes.CDLL(str(folder / RUNTIME), ctypes.RTLD_GLOBAL)
     for name in ("kernels", "host_launches", "copies", "graph_launches", "captures"):
         getattr(driver, f"fake_{name}").restype = ctypes.c_long
+    driver.fake_log.restype = ctypes.c_char_p
     return driver

@@ -1,0 +1,241 @@
+"""PTX that kernels use, told by the text of the device function around it, whatever its name is."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+
+from tvm_fusion.schedule.gpu.warp import FULL_MASK
+from tvm_fusion.schedule.half_functions import PREFIX
+
+from .machine import WARP
+from .memory import EmulationError, poison
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+
+def _cdf(x):
+    return 0.5 * (1 + _ERF(np.asarray(x / np.sqrt(2))).astype("float64"))
+
+
+HALF = {  # functions of float32
+    "exp": np.exp,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "erf": lambda x: _ERF(np.asarray(x)).astype("float64"),
+    "normal_cdf": _cdf,
+    "gelu": lambda x: np.where(np.isneginf(x), 0, x * _cdf(x)),
+    "one_plus_tanh": lambda x: 1 + np.tanh(x),
+    "div": np.divide,
+}
+
+
+def shuffle(kind, m, mask, value, lane, width):
+    """Values of other threads of a warp; of one that is not there or takes no part, poison."""
+    if np.all(mask == FULL_MASK) and m.per_block % WARP == 0:
+        m.whole(m.warp, "warp")
+    value = np.broadcast_to(value, (m.threads, np.shape(value)[1] if np.ndim(value) else 1))
+    lane, own = np.broadcast_to(lane, (m.threads, 1))[:, 0], m.inner % WARP % width
+    asked = {"": lane % width, "_up": own - lane, "_down": own + lane}[kind]
+    asked = np.where((asked < 0) | (asked >= width), own, asked)
+    source = m.numbers - own + asked
+    is_there = source < m.threads
+    source = np.where(is_there, source, 0)
+    is_there &= m.warp[source] == m.warp
+    if m.mask is not None:
+        is_there &= m.mask[source]
+    return np.where(is_there[:, None], value[source], poison(1, value.dtype))
+
+
+def device_function(translate, node):
+    """Make a function of the machine from a call of a function that is written in CUDA."""
+    name, *arguments, source = node.args
+    name, source = name.value, source.value
+    if name.startswith(PREFIX):
+        kind = re.sub("_b?float16$", "", name[len(PREFIX) :])
+        if kind not in HALF:
+            raise EmulationError(f"no such device function is known: {name}")
+        values = [translate.of(x) for x in arguments]
+        return lambda m: np.asarray(
+            HALF[kind](*(np.asarray(v(m), "float64") for v in values))
+        ).astype("float32")
+    found = [(make, match) for p, make in _PATTERNS if (match := re.search(p, source))]
+    if len(found) != 1 or source.count("asm") != (found[0][0] is not _warp_barrier):
+        raise EmulationError(f"no such device function is known: {name}: {source}")
+    make, match = found[0]
+    return make(translate, match, arguments, source)
+
+
+def _copy(translate, match, arguments, _source):
+    to, origin = (translate.pointer(x) for x in arguments)
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        count = int(match[1]) // memory.item
+        if not m.active().size:
+            return
+        place, threads = target.vector(at, count)
+        _, value = memory.vector(begin, count)[0], memory.read(_vector(begin, count))
+        if m.mask is not None:
+            place, threads, value = (x[m.mask] for x in (place, threads, value))
+        m.copy(target, place, threads, value)
+
+    return run
+
+
+def _commit(_translate, _match, _arguments, _source):
+    return lambda m: m.commit()
+
+
+def _wait(_translate, match, _arguments, source):
+    pending, is_barrier = int(match[1] or 0), "__syncwarp();" in source
+
+    def run(m):
+        m.wait(pending)
+        if is_barrier:
+            m.warp_barrier()
+
+    return run
+
+
+def _warp_barrier(_translate, _match, _arguments, _source):
+    return lambda m: m.warp_barrier()
+
+
+def _read(translate, _match, arguments, _source):
+    to, origin = (translate.pointer(x) for x in arguments)
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        count = 16 // memory.item
+        memory.vector(begin, count)
+        target.write(slice(int(at), int(at) + count), memory.read(_vector(begin, count)))
+
+    return run
+
+
+def _vector(begin, count):
+    return np.asarray(begin) + np.arange(count)[None]
+
+
+def _operands(source, names):
+    """Words of the arguments that are operands ``%0``, ``%1``, ...: (argument, word) of each."""
+    signature = re.search(r"\w+\(([^)]*)\)\s*\{", source)[1]
+    parameters = [p.split()[-1].lstrip("*") for p in signature.split(",")]
+    alias = dict(re.findall(r"(\w+) = \((?:const )?\w+\*\)(\w+);", source))
+    found = []
+    for text in re.findall(r'"\+?=?[rf]"\(([^()]+(?:\([^()]*\)\w*)?)\)', source):
+        word = re.fullmatch(r"(\w+)\[(\d+)\]", text)
+        if word is None:
+            raise EmulationError(f"no operand is known as {text}")
+        found.append((parameters.index(alias.get(word[1], word[1])), int(word[2])))
+    return found
+
+
+def _multiply(translate, match, arguments, source):
+    """``mma.m16n8k16`` of PTX's manual, by groupID and threadID_in_group."""
+    pointers = [translate.pointer(x) for x in arguments]
+    operands = _operands(source, None)
+    groups = [re.findall(r"%(\d+)", g) for g in re.findall(r"\{([%\d, ]+)\}", source)]
+    d, a, b, c = ([operands[int(i)] for i in g] for g in groups)
+    if [len(x) for x in (d, a, b, c)] != [4, 4, 2, 4] or d != c:
+        raise EmulationError("operands are not those of mma.m16n8k16")
+
+    def run(m):
+        m.whole(m.warp, "warp")
+        if m.per_block % WARP:
+            raise EmulationError("a warp is not whole")
+        found = [p(m) for p in pointers]
+
+        def words(parts, count):
+            vectors = []
+            for argument, word in parts:
+                memory, at = found[argument]
+                value = memory.read(slice(int(at) + word * count, int(at) + (word + 1) * count))
+                vectors.append(value.astype("float32").reshape(-1, 8, 4, count))
+            return vectors
+
+        warps = m.threads // WARP
+        left, right = np.empty((warps, 16, 16), "float32"), np.empty((warps, 16, 8), "float32")
+        for i, part in enumerate(words(a, 2)):
+            left[:, i % 2 * 8 : i % 2 * 8 + 8, i // 2 * 8 : i // 2 * 8 + 8] = part.reshape(-1, 8, 8)
+        for i, part in enumerate(words(b, 2)):
+            right[:, i * 8 : i * 8 + 8] = part.reshape(-1, 8, 8).transpose(0, 2, 1)
+        product = left @ right
+        for i, (argument, word) in enumerate(d):
+            memory, at = found[argument]
+            own = product[:, i // 2 * 8 : i // 2 * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2]
+            own = own.reshape(m.threads, 1)
+            place = int(at) + word
+            memory.write(place, memory.read(place) + own)
+
+    return run
+
+
+def _transpose(translate, _match, arguments, _source):
+    """``movmatrix``: rows of four threads with two elements each become columns."""
+    to, origin = (translate.pointer(x) for x in arguments)
+
+    def run(m):
+        m.whole(m.warp, "warp")
+        (target, at), (memory, begin) = to(m), origin(m)
+        pair = memory.read(slice(int(begin), int(begin) + 2)).reshape(-1, 8, 8)
+        turned = pair.transpose(0, 2, 1).reshape(m.threads, 2)
+        target.write(slice(int(at), int(at) + 2), turned)
+
+    return run
+
+
+def _table(translate, match, arguments, _source):
+    """Any function of three bits: ``lop3``."""
+    operands, table = [translate.of(x) for x in arguments], int(match[1], 0)
+
+    def run(m):
+        given = [np.asarray(x(m), "uint32") for x in operands]
+        total = np.uint32(0)
+        for number in range(8):
+            if table >> number & 1:
+                bits = [x if number >> (2 - i) & 1 else ~x for i, x in enumerate(given)]
+                total = total | (bits[0] & bits[1] & bits[2])
+        return total
+
+    return run
+
+
+def _pairs(translate, match, arguments, _source):
+    """Multiply and add both halves of words, rounding once."""
+    from .expressions import scalar_type
+
+    operands = [translate.of(x) for x in arguments]
+    dtype = scalar_type({"f16": "float16", "bf16": "bfloat16"}[match[1]])
+
+    def run(m):
+        x, y, z = (
+            np.ascontiguousarray(np.atleast_2d(np.asarray(f(m), "uint32"))).view(dtype)
+            for f in operands
+        )
+        exact = x.astype("float64") * y.astype("float64") + z.astype("float64")
+        return np.ascontiguousarray(exact.astype(dtype)).view("uint32")
+
+    return run
+
+
+def _widen(translate, _match, arguments, _source):
+    value = translate.of(arguments[0])
+    return lambda m: np.asarray(value(m)).astype("float32")
+
+
+_PATTERNS = [
+    (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+);", _copy),
+    (r"cp\.async\.commit_group;", _commit),
+    (r"cp\.async\.wait_(?:all|group (\d+));", _wait),
+    (r"^(?:(?!asm)[\s\S])*\{\s*__syncwarp\(\);\s*\}\s*$", _warp_barrier),
+    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _multiply),
+    (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
+    (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
+    (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),
+    (r"fma\.rn\.(f16|bf16)x2 %0, %1, %2, %3;", _pairs),
+    (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),
+]

@@ -1,0 +1,103 @@
+"""Threads of several blocks in lockstep, and what orders them: barriers and waits for copies."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+
+from .memory import EmulationError
+
+WARP = 32
+
+
+class Machine:
+    """Blocks ``first`` to ``first + blocks`` of a grid.
+
+    Every statement is run by all threads at once, which is one of the orders that a GPU may take;
+    that no other order gives another result is what memory checks.
+
+    Attributes
+    ----------
+    mask : array or None
+        Threads that run; ``None`` for all.
+    numbers, block, warp : array
+        Of each thread: its number, its block's, its warp's.
+    slots : list
+        Values of variables and buffers.
+    """
+
+    def __init__(self, first, blocks, per_block, slots):
+        self.blocks, self.per_block = blocks, per_block
+        self.threads = blocks * per_block
+        self.numbers = np.arange(self.threads)
+        self.block, self.inner = np.divmod(self.numbers, per_block)
+        self.grid_block = self.block + first
+        warps = -(-per_block // WARP)
+        self.warp = self.block * warps + self.inner // WARP
+        self.block_of_warp = np.repeat(np.arange(blocks), warps)
+        self.slots, self.mask = slots, None
+        self.block_barriers, self.warp_barriers = (
+            np.zeros(blocks, int),
+            np.zeros(blocks * warps, int),
+        )
+        self.committed = np.zeros(self.threads, int)
+        self.copies = []
+
+    @contextmanager
+    def only(self, condition):
+        """Let the threads run for which a condition holds; gives whether any does."""
+        before = self.mask
+        condition = np.broadcast_to(np.reshape(condition, (-1,)), (self.threads,))
+        mask = condition if before is None else before & condition
+        self.mask = None if mask.all() else mask
+        try:
+            yield mask.any()
+        finally:
+            self.mask = before
+
+    def active(self):
+        return self.numbers if self.mask is None else self.numbers[self.mask]
+
+    def passed(self, threads):
+        """How many barriers of their blocks and of their warps threads have passed."""
+        return np.stack(
+            [self.block_barriers[self.block[threads]], self.warp_barriers[self.warp[threads]]]
+        )
+
+    def block_barrier(self):
+        self.whole(self.block, "block")
+        self.block_barriers[np.unique(self.block[self.active()])] += 1
+
+    def warp_barrier(self):
+        self.whole(self.warp, "warp")
+        self.warp_barriers[np.unique(self.warp[self.active()])] += 1
+
+    def whole(self, group, what):
+        """Refuse what all threads of a warp or block must do, where some do not."""
+        if self.mask is None:
+            return
+        if (np.isin(group, group[self.mask]) & ~self.mask).any():
+            raise EmulationError(f"not all threads of a {what} take part")
+
+    def copy(self, memory, place, threads, value):
+        memory.copy(place, threads)
+        self.copies.append((memory, place, threads, value, self.committed[threads]))
+
+    def commit(self):
+        self.committed[self.active()] += 1
+
+    def wait(self, pending):
+        """Let groups of copies land, all of a thread's but the last few that it committed."""
+        waits = np.full(self.threads, -1)
+        active = self.active()
+        waits[active] = self.committed[active] - pending
+        left = []
+        for memory, place, threads, value, group in self.copies:
+            lands = group < waits[threads]
+            if lands.any():
+                memory.landed(place[lands], threads[lands], value[lands])
+            if not lands.all():
+                keep = ~lands
+                left.append((memory, *(x[keep] for x in (place, threads, value, group))))
+        self.copies = left

@@ -1,0 +1,243 @@
+"""Iteration spaces: outputs over equal axes share a loop nest, in the order of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+from ...core.expressions import load, loads
+from ...core.loops import block, constant, coordinates, index, local, product, sequence, substitute
+from ...program.program import Program
+from ...program.stage import Axis, Stage
+from ..address import offset, stride, without_loads
+
+TILED_STRIDE = 16  # elements: loads with a longer stride use a fraction of a cache line
+_NO_FILES: Mapping[ir.Var, ir.Var] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Store:
+    """``buffer[indices] = value``."""
+
+    buffer: ir.Var
+    indices: tuple[ir.Expr, ...]
+    value: ir.Expr
+
+    def moved(self, places: Mapping[ir.Var, ir.Expr]) -> Store:
+        """Substitute expressions for axes."""
+        where = tuple(substitute(i, places) for i in self.indices)
+        return Store(self.buffer, where, substitute(self.value, places))
+
+    def at(
+        self,
+        places: Mapping[ir.Var, ir.Expr],
+        files: Mapping[ir.Var, ir.Var] = _NO_FILES,
+        lane: ir.Expr | None = None,
+    ) -> tirx.BufferStore:
+        """Write the statement for one point.
+
+        Parameters
+        ----------
+        places : Mapping of Var to PrimExpr
+            Position along each axis.
+        files : Mapping of Var to Var
+            Registers, one element for each lane, instead of buffers.
+        lane : PrimExpr, optional
+            Element of the registers; the first when omitted.
+        """
+        slot = [index(0) if lane is None else lane]
+
+        def swap(found: ir.TensorLoad) -> ir.Expr:
+            file = files.get(found.source)
+            return found if file is None else load(file, slot)
+
+        value = substitute(substitute(self.value, {}, swap) if files else self.value, places)
+        if self.buffer in files:
+            return tirx.BufferStore(files[self.buffer], value, slot)
+        return tirx.BufferStore(self.buffer, value, [substitute(i, places) for i in self.indices])
+
+
+@dataclass(frozen=True)
+class IterationSpace:
+    """Stores over the same axes; along the last axis the first output is contiguous.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+        None has extent 1; no two neighbours are contiguous as one.
+    stores : tuple of Store
+        In order.
+    registers : frozenset of Var
+        Stored buffers that are read at the same point only, so they live in registers.
+    """
+
+    axes: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+    registers: frozenset[ir.Var]
+
+    @property
+    def outputs(self) -> tuple[Store, ...]:
+        """Stores to memory."""
+        return tuple(s for s in self.stores if s.buffer not in self.registers)
+
+    def files(self, lanes: int) -> dict[ir.Var, ir.Var]:
+        """Declare the registers of some lanes."""
+        kept = [s.buffer for s in self.stores if s.buffer in self.registers]
+        return {b: local(f"{b.name}_register", [lanes], str(b.ty.dtype)) for b in kept}
+
+    def point(self, place: Sequence[ir.Expr]) -> tirx.Stmt:
+        """Compute one point."""
+        places = dict(zip(self.variables, place, strict=True))
+        files = self.files(1)
+        body = sequence([store.at(places, files) for store in self.stores])
+        return block("point", body, list(files.values())) if files else body
+
+    @property
+    def variables(self) -> list[ir.Var]:
+        """The axes' variables."""
+        return [axis.var for axis in self.axes]
+
+    @property
+    def points(self) -> ir.Expr:
+        """Number of iterations."""
+        return product([axis.extent for axis in self.axes])
+
+    @property
+    def loads(self) -> list[ir.TensorLoad]:
+        """List every load from memory, those in indices of other loads included."""
+        exprs = [e for s in self.stores for e in (s.value, *s.indices)]
+        found = [x for e in exprs for x in loads(e)]
+        return [x for x in found if x.source not in self.registers]
+
+    def steps(self, axis: ir.Var) -> list[ir.Expr | None]:
+        """Give the stride along an axis of every access."""
+        places = [offset(s.buffer, s.indices) for s in self.outputs]
+        places += [offset(x.source, x.indices) for x in self.loads]
+        return [stride(p, axis, self.variables) for p in places]
+
+    def transposed_axis(self) -> int | None:
+        """Return the axis along which a load is contiguous that is strided along the last axis."""
+        if len(self.axes) < 2:
+            return None
+        last = self.variables[-1]
+        for found in self.loads:
+            place = offset(found.source, found.indices)
+            step = stride(place, last, self.variables)
+            if step is None or ((size := constant(step)) is not None and abs(size) < TILED_STRIDE):
+                continue
+            for number, axis in enumerate(self.axes[:-1]):
+                if _is_one(stride(place, axis.var, self.variables)):
+                    return number
+        return None
+
+
+def in_registers(program: Program) -> frozenset[ir.Var]:
+    """List the internal maps that are read only at the point where they are computed."""
+    kept: set[ir.Var] = set()
+    internal = set(program.internal)
+    for number in range(len(program.stages) - 1, -1, -1):
+        stage = program.stages[number]
+        if not stage.is_map or len(stage.targets) != 1 or stage.targets[0] not in internal:
+            continue
+        readers = [
+            reader
+            for reader in program.stages[number + 1 :]
+            if any(x.source.same_as(stage.targets[0]) for v in reader.values for x in loads(v))
+        ]
+        outside = (r.targets[0] in kept or r.targets[0] not in internal for r in readers)
+        if all(outside) and all(_reads_in_step(reader, stage) for reader in readers):
+            kept.add(stage.targets[0])
+    return frozenset(kept)
+
+
+def _reads_in_step(reader: Stage, stage: Stage) -> bool:
+    """Whether a map reads another one's result at its own point."""
+    own, other = ([a for a in s.axes if constant(a.extent) != 1] for s in (reader, stage))
+    if not reader.is_map or not _same_extents(own, other):
+        return False
+    names = {b.var: a.var for a, b in zip(own, other, strict=True)}
+    where = [substitute(i, names) for i in stage.indices[0]]
+    guarded_loads = [
+        x for v in reader.values for x in loads(v) if x.source.same_as(stage.targets[0])
+    ]
+    return all(
+        tvm_ffi.structural_equal(list(x.indices), where, map_free_vars=False) for x in guarded_loads
+    )
+
+
+def _same_extents(first: Sequence[Axis], second: Sequence[Axis]) -> bool:
+    analyzer = sym.Analyzer()
+    return len(first) == len(second) and all(
+        analyzer.can_prove_equal(a.extent, b.extent) for a, b in zip(first, second, strict=True)
+    )
+
+
+def iteration_spaces(
+    stages: Sequence[Stage], registers: frozenset[ir.Var] = frozenset()
+) -> list[IterationSpace]:
+    """Group maps by their axes, and order each space by memory."""
+    spaces: list[tuple[list[Axis], list[Store]]] = []
+    for stage in stages:
+        axes = [a for a in stage.axes if constant(a.extent) != 1]
+        units = {a.var: index(0) for a in stage.axes if constant(a.extent) == 1}
+        space = next((s for s in spaces if _same_extents(s[0], axes)), None)
+        if space is None:
+            space = (axes, [])
+            spaces.append(space)
+        known, stores = space
+        places = {**units, **{a.var: b.var for a, b in zip(axes, known, strict=True)}}
+        written = zip(stage.targets, stage.indices, stage.values, strict=True)
+        stores.extend(Store(*one).moved(places) for one in written)
+    return [_merged(_ordered(IterationSpace(tuple(a), tuple(s), registers))) for a, s in spaces]
+
+
+def _ordered(space: IterationSpace) -> IterationSpace:
+    """Sort the axes by the stride of the first store, smallest last."""
+    first = space.outputs[0]
+    place = offset(first.buffer, first.indices)
+    steps = [stride(place, v, space.variables) for v in space.variables]
+    sizes = [None if s is None else constant(s) for s in steps]
+    if any(s is None for s in sizes):
+        return space
+    order = sorted(range(len(sizes)), key=lambda i: -abs(sizes[i] or 0))
+    return replace(space, axes=tuple(space.axes[i] for i in order))
+
+
+def _merged(space: IterationSpace) -> IterationSpace:
+    """Fuse axes that are contiguous as one in all accesses."""
+    number = len(space.axes) - 2
+    while number >= 0:
+        outer, inner = space.axes[number : number + 2]
+        if _is_contiguous_as_one(space, outer, inner):
+            both = Axis(
+                tirx.Var(f"{outer.var.name}_{inner.var.name}", "int64"),
+                product([outer.extent, inner.extent]),
+            )
+            split = coordinates(both.var, (outer.extent, inner.extent))
+            places = dict(zip((outer.var, inner.var), split, strict=True))
+            axes = (*space.axes[:number], both, *space.axes[number + 2 :])
+            stores = tuple(s.moved(places) for s in space.stores)
+            space = replace(space, axes=axes, stores=stores)
+        number -= 1
+    return space
+
+
+def _is_contiguous_as_one(space: IterationSpace, outer: Axis, inner: Axis) -> bool:
+    loose = [without_loads(s.value) for s in space.stores]
+    used = {v for e in loose for v in tirx.analysis.undefined_vars(e)}
+    if outer.var in used or inner.var in used:
+        return False
+    analyzer = sym.Analyzer()
+    pairs = zip(space.steps(outer.var), space.steps(inner.var), strict=True)
+    return all(
+        a is not None and b is not None and analyzer.can_prove_equal(a, b * index(inner.extent))
+        for a, b in pairs
+    )
+
+
+def _is_one(step: ir.Expr | None) -> bool:
+    return step is not None and constant(step) == 1

@@ -1,0 +1,301 @@
+"""Shared-memory transpose on a GPU: its tiles, chosen so that both sides coalesce.
+
+grid: a block for each tile of the iteration space; block: 256 threads
+load:  each thread, vectors along the axis `across` on which the source is contiguous:
+       memory -> registers -> tile in shared memory, padded by a word for each row
+__syncthreads
+store: each thread, columns of the tile: shared memory -> registers; other operands in vectors;
+       compute; vectors along the last axis -> memory
+
+Shared memory has 32 banks of 4 bytes. A word of the tile is one float32, or two half-type elements
+that are contiguous in the source. A row of it is 32 words and one of padding, so that the words of
+one column are in different banks. When loading columns, 32 / w threads of a warp are adjacent along
+the results, with vectors of w elements each, and w of them one word of the tile further: for the
+same lane of their vectors they load rows w apart, in banks w apart, and the words between. When
+storing, a warp stores contiguous words of a few rows, each shifted by one bank. (Two to four
+threads conflict where sources of both sizes meet, whose rows of float32 are 65 words long, and when
+tiles with shorter or longer rows are stored.)
+
+Where rows of results are not aligned to sectors, tiles would share sectors with their neighbours,
+and memory takes twice as long for partial ones. Each row of such a tile begins at the last sector
+before (`shift`), so that all vectors are aligned, whatever the length of rows; only the first and
+the last vector of a row are masked. The load begins as much earlier. Where lines of the source are
+not even aligned to words, they are loaded in aligned vectors, too (`overlaps`), which hold elements
+of neighbouring lines at both ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import scratch
+from ...core.loops import ceildiv, constant, coordinates, index, product, substitute, when
+from ...program.stage import Axis
+from ..address import offset, stride
+from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
+from .alignment import WORD, aligned_width, have_same_alignment, overlap_of, shift_of, step_of
+from .guarded_loads import GuardedLoad, bytes_of, guarded_loads
+from .iteration_space import TILED_STRIDE, IterationSpace
+
+THREADS = 256
+WARP = 32  # threads that access shared memory at once; a wave of 64 does so in two halves
+WORDS = 2048  # of a tile
+ROW = 32  # words of its rows: a cache line
+MIN_COLUMNS = 16  # of the last axis: of fewer, most of a tile would be empty
+MAX_WASTE = 20  # at most one in so many tiles may be behind the end
+
+
+@dataclass(frozen=True)
+class TilePosition:
+    """The tile of a block, and a thread of it.
+
+    Attributes
+    ----------
+    rest : list of PrimExpr
+        Position along the other axes.
+    row, column : PrimExpr
+        The first result of the tile.
+    thread : PrimExpr
+        Number of the thread.
+    """
+
+    rest: list[ir.Expr]
+    row: ir.Expr
+    column: ir.Expr
+    thread: ir.Expr
+
+
+@dataclass(frozen=True)
+class TransposeConfig:
+    """The tiles of an iteration space with transposed loads.
+
+    Attributes
+    ----------
+    domain : Domain
+        The iteration space.
+    across : int
+        The axis along which the transposed loads are contiguous.
+    transposed : tuple of GuardedLoad
+        Loads that go through shared memory.
+    straight : tuple of TensorLoad
+        Vectorized loads along the last axis; other elements are loaded one by one.
+    width : int
+        Elements of a vector of results.
+    per_word : int
+        Elements of a word.
+    words : int
+        Words of a row of the tile: 32, fewer or more where an axis is short.
+    shift : int
+        Results by which rows of a tile may begin earlier, aligned to a sector.
+    overlaps : tuple of int
+        For each transposed load, elements by which its vectors may begin earlier.
+    """
+
+    space: IterationSpace
+    across: int
+    transposed: tuple[GuardedLoad, ...]
+    straight: tuple[ir.TensorLoad, ...]
+    width: int
+    per_word: int
+    words: int
+    shift: int
+    overlaps: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """Results along ``across``, of one block."""
+        return self.words * self.per_word
+
+    @property
+    def pair(self) -> int:
+        """Results along ``across`` of a thread: those of a word, if they are aligned alike."""
+        return 1 if self.shift or any(self.overlaps) else self.per_word
+
+    @property
+    def columns(self) -> int:
+        """Results along the last axis, of one block."""
+        return WORDS // self.words
+
+    @property
+    def depth(self) -> int:
+        """Elements of a tile along the last axis."""
+        return self.columns + self.shift
+
+    def pitch(self, number: int) -> int:
+        """Elements of a row of a tile, its padding included."""
+        per_word = WORD // bytes_of(self.transposed[number].element)
+        return ((self.rows + self.overlaps[number]) // per_word + 1) * per_word
+
+    @property
+    def sides(self) -> tuple[Axis, Axis]:
+        """The axis ``across`` and the last one."""
+        return self.space.axes[self.across], self.space.axes[-1]
+
+    def place(self, rest: list[ir.Expr], row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the position of a result along each axis."""
+        found = [*rest[: self.across], row, *rest[self.across :], column]
+        return dict(zip(self.space.variables, found, strict=True))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of the tiles."""
+        sizes = [bytes_of(r.element) for r in self.transposed]
+        return sum(self.depth * self.pitch(i) * size for i, size in enumerate(sizes))
+
+    def declare(self) -> tuple[ir.Var, ...]:
+        """Declare the tiles."""
+        return tuple(
+            scratch(
+                [index(self.depth * self.pitch(i))],
+                str(r.element.ty.dtype),
+                f"{r.element.source.name}_tile",
+                scope="shared",
+            )
+            for i, r in enumerate(self.transposed)
+        )
+
+    @property
+    def group(self) -> int:
+        """Tiles of a column that are numbered before those of the next (block swizzle).
+
+        Blocks that run at the same time are then near each other in the source and in the result,
+        and share pages of memory.
+        """
+        bands = constant(ceildiv(self.sides[0].extent, self.rows))
+        for size in (8, 4, 2):
+            if bands is not None and -bands % size * MAX_WASTE <= bands:
+                return size
+        return 1
+
+    @property
+    def _extents(self) -> list[ir.Expr]:
+        """Count blocks: along the other axes; groups; along the last axis; of a group."""
+        row, last = self.sides
+        rest = [index(axis.extent) for axis in self.space.axes[:-1] if axis is not row]
+        groups = ceildiv(row.extent, self.rows * self.group)
+        columns = ceildiv(last.extent + max(0, self.shift - 1), self.columns)
+        return [*rest, groups, columns, index(self.group)]
+
+    @property
+    def blocks(self) -> ir.Expr:
+        """Number of tiles."""
+        return product(self._extents)
+
+    def position(self, number: ir.Expr, thread: ir.Expr) -> TilePosition:
+        """Give the tile of a block, for a thread."""
+        *rest, group, column, band = coordinates(number, self._extents)
+        row = (group * self.group + band) * self.rows
+        return TilePosition(rest, row, column * self.columns, thread)
+
+    def inside_row(self, row: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+        """Guard against elements of a tile behind the end of the axis ``across``."""
+        return _inside(self.sides[0], self.rows * self.group, row, body)
+
+    def inside_column(self, column: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+        """Guard against elements of a tile outside the last axis."""
+        if self.shift:
+            return when(column >= index(0), when(column < index(self.sides[1].extent), body))
+        return _inside(self.sides[1], self.columns, column, body)
+
+    def back(self, rest: list[ir.Expr], row: ir.Expr) -> ir.Expr:
+        """Count the results between the last sector boundary before a row, and the row."""
+        if not self.shift:
+            return index(0)
+        first = self.space.outputs[0]
+        place = substitute(offset(first.buffer, first.indices), self.place(rest, row, index(0)))
+        return tirx.floormod(place, index(self.shift))
+
+
+def _inside(axis: Axis, size: int, place: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+    extent = constant(axis.extent)
+    is_whole = extent is not None and extent % size == 0
+    return body if is_whole else when(place < index(axis.extent), body)
+
+
+def transpose_config(
+    space: IterationSpace, shared_bytes: int = STATIC_SHARED_BYTES
+) -> TransposeConfig | None:
+    """Choose tiles; ``None`` where nothing is transposed, or tiles do not cover it.
+
+    Parameters
+    ----------
+    domain : Domain
+        The iteration space.
+    shared_bytes : int
+        Shared memory that is left.
+    """
+    across = space.transposed_axis()
+    if across is None:
+        return None
+    row, last = space.axes[across], space.axes[-1]
+    if (constant(last.extent) or MIN_COLUMNS) < MIN_COLUMNS:
+        return None
+    sides = [(s.buffer, offset(s.buffer, s.indices)) for s in space.outputs]
+    if any(str(s.buffer.ty.dtype) not in VECTOR_TYPES for s in space.stores) or any(
+        step_of(space, place, last) != 1 for _, place in sides
+    ):
+        return None
+    found = guarded_loads(space)
+    transposed = tuple(r for r in found if _is_transposed(space, r.element, row, last))
+    if not transposed:
+        return None
+    shift = shift_of(space)
+    if shift:
+        width = VECTOR_BYTES // max(bytes_of(buffer) for buffer, _ in sides)
+    else:
+        width = min(aligned_width(space, place, last, bytes_of(buffer)) for buffer, place in sides)
+
+    def is_straight(found: ir.TensorLoad) -> bool:
+        place = offset(found.source, found.indices)
+        if step_of(space, place, last) != 1:
+            return False
+        if shift:
+            return have_same_alignment(place, sides[0][1], width)
+        return aligned_width(space, place, last, bytes_of(found)) >= width
+
+    straight = tuple(r.element for r in found if r.condition is None and is_straight(r.element))
+    per_word = max(WORD // bytes_of(r.element) for r in transposed)
+    words = _words(constant(row.extent), constant(last.extent), per_word)
+    overlaps = tuple(overlap_of(space, r, row) for r in transposed)
+    config = TransposeConfig(
+        space, across, transposed, straight, width, per_word, words, shift, overlaps
+    )
+    return config if config.shared_bytes <= shared_bytes else None
+
+
+def _words(across: int | None, last: int | None, per_word: int) -> int:
+    """Choose the length of a tile's rows; their number follows."""
+    if last is not None and last <= WARP:
+        return 2 * ROW
+    short = (
+        words for words in (ROW // 4, ROW // 2) if across is not None and across <= words * per_word
+    )
+    return next(short, ROW)
+
+
+def _is_transposed(space: IterationSpace, found: ir.TensorLoad, row: Axis, last: Axis) -> bool:
+    place = offset(found.source, found.indices)
+    away = stride(place, last.var, space.variables)
+    size = None if away is None else constant(away)
+    return (
+        str(found.ty.dtype) in VECTOR_TYPES
+        and away is not None
+        and (size is None or abs(size) >= TILED_STRIDE)
+        and step_of(space, place, row) == 1
+    )
+
+
+def head_elements(
+    config: TransposeConfig,
+    found: ir.TensorLoad,
+    overlap: int,
+    position: TilePosition,
+    column: ir.Expr,
+) -> ir.Expr:
+    """Count the elements of a line in a tile before those that are needed."""
+    place = substitute(
+        offset(found.source, found.indices), config.place(position.rest, position.row, column)
+    )
+    return tirx.floormod(place, index(overlap))

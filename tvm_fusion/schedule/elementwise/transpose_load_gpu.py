@@ -1,0 +1,165 @@
+"""The load half of the shared-memory transpose: see :mod:`.transpose_config`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import ir, tirx
+
+from ...core.expressions import load
+from ...core.loops import (
+    block,
+    constant,
+    coordinates,
+    local,
+    loop,
+    product,
+    sequence,
+    substitute,
+    unrolled,
+    when,
+)
+from ..address import offset
+from .alignment import WORD, AlignedVector, aligned_width
+from .guarded_loads import bytes_of
+from .transpose_config import THREADS, TilePosition, TransposeConfig
+
+
+def load_tiles(
+    config: TransposeConfig, shared: Sequence[ir.Var], number: ir.Expr, thread: ir.Expr
+) -> tirx.Stmt:
+    """Load a thread's part of the tiles into registers, and store it in shared memory.
+
+    Parameters
+    ----------
+    config : TransposeConfig
+        The tiles.
+    shared : sequence of Var
+        The tiles.
+    number, thread : PrimExpr
+        Of the block, and of the thread.
+    """
+    position = config.position(number, thread)
+    parts = [_TileLoad(config, i, position) for i in range(len(config.transposed))]
+    loads = [part.fetch() for part in parts]
+    stores = [part.keep(tile) for part, tile in zip(parts, shared, strict=True)]
+    registers = [register for part in parts for register in part.registers]
+    return block("read_tile", sequence([*loads, *stores]), registers)
+
+
+class _TileLoad:
+    """What one thread loads of a tile: a few vectors along its rows."""
+
+    def __init__(self, config: TransposeConfig, number: int, position: TilePosition) -> None:
+        read = config.transposed[number]
+        found = read.element
+        self._config, self._found, self._position, self._condition = (
+            config,
+            found,
+            position,
+            read.condition,
+        )
+        self._pitch, self._overlap = config.pitch(number), config.overlaps[number]
+        place = offset(found.source, found.indices)
+        self._width = self._overlap or 1
+        if read.condition is None and not self._overlap:
+            self._width = aligned_width(config.space, place, config.sides[0], bytes_of(found))
+        self._per_row = (config.rows + self._overlap) // self._width
+        self._vectors = config.depth * self._per_row
+        self._steps = -(-self._vectors // THREADS)
+        size = self._steps * self._width
+        self.register = local(f"{found.source.name}_part", [size], str(found.ty.dtype))
+        self._vector = AlignedVector.of(found.source, self._width)
+
+    @property
+    def registers(self) -> list[ir.Var]:
+        """The loaded elements, and the number of an aligned vector."""
+        return [self.register, self._vector.number] if self._overlap else [self.register]
+
+    def _place(self, step: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        """Give row and column in the tile of a vector's first element."""
+        column, vector = coordinates(self._item(step), (self._config.depth, self._per_row))
+        return vector * self._width, column
+
+    def _item(self, step: ir.Expr) -> ir.Expr:
+        return step * THREADS + self._position.thread
+
+    def _each(self, vector: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Run over a thread's vectors."""
+
+        def existing(step: ir.Expr) -> tirx.Stmt:
+            body = vector(step)
+            is_whole = self._vectors % THREADS == 0
+            return body if is_whole else when(self._item(step) < self._vectors, body)
+
+        return unrolled("step", self._steps, existing)
+
+    def fetch(self) -> tirx.Stmt:
+        """Load all vectors."""
+        config, position = self._config, self._position
+        copy = self._aligned if self._overlap else self._own
+
+        def vector(step: ir.Expr) -> tirx.Stmt:
+            row, column = self._place(step)
+            row, column = position.row + row, position.column - config.shift + column
+            copied = config.inside_column(column, copy(step, row, column))
+            return config.inside_row(row - self._overlap, copied)
+
+        return self._each(vector)
+
+    def _own(self, step: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
+        """Load a vector of a line."""
+        config, position = self._config, self._position
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            value = substitute(self._found, config.place(position.rest, row + lane, column))
+            return tirx.BufferStore(self.register, value, [step * self._width + lane])
+
+        copied = loop("lane", self._width, one, tirx.ForKind.VECTORIZED)
+        if self._condition is None:
+            return copied
+        return when(substitute(self._condition, config.place(position.rest, row, column)), copied)
+
+    def _aligned(self, step: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
+        """Load the last aligned vector of the source that begins before a place in a line.
+
+        The source's last elements are loaded one by one, where they are no whole vector.
+        """
+        source, aligned = self._found.source, self._vector
+        place = offset(source, self._found.indices)
+        place = substitute(place, self._config.place(self._position.rest, row, column))
+        size = product(list(source.ty.shape))
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            value = load(source, aligned.at(lane))
+            return tirx.BufferStore(self.register, value, [step * self._width + lane])
+
+        def existing(lane: ir.Expr) -> tirx.Stmt:
+            return when(aligned.first + lane < size, one(lane))
+
+        copied = loop("lane", self._width, one, tirx.ForKind.VECTORIZED)
+        if (constant(size) or 1) % self._width:
+            single = unrolled("lane", self._width, existing)
+            copied = tirx.IfThenElse(aligned.first + self._width <= size, copied, single)
+        else:  # the last line may end with the source's last whole vector
+            copied = when(aligned.first < size, copied)
+        return sequence([aligned.find(place), copied])
+
+    def keep(self, tile: ir.Var) -> tirx.Stmt:
+        """Store them in shared memory, word by word: its rows are not aligned to vectors."""
+        lanes = min(self._width, WORD // bytes_of(self._found))
+
+        def vector(step: ir.Expr) -> tirx.Stmt:
+            row, column = self._place(step)
+
+            def word(number: ir.Expr) -> tirx.Stmt:
+                def one(lane: ir.Expr) -> tirx.Stmt:
+                    part = number * lanes + lane
+                    value = load(self.register, [step * self._width + part])
+                    return tirx.BufferStore(tile, value, [column * self._pitch + row + part])
+
+                return loop("lane", lanes, one, tirx.ForKind.VECTORIZED)
+
+            return unrolled("word", self._width // lanes, word)
+
+        return self._each(vector)

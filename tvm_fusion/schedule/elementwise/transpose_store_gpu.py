@@ -1,0 +1,208 @@
+"""The compute and store half of the shared-memory transpose: see :mod:`.transpose_config`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import ir, tirx
+
+from ...core.expressions import load
+from ...core.loops import block, coordinates, index, local, loop, sequence, substitute, unrolled
+from ..address import offset, same
+from .alignment import WORD, AlignedVector
+from .guarded_loads import bytes_of
+from .iteration_space import Store
+from .transpose_config import THREADS, WARP, TilePosition, TransposeConfig, head_elements
+
+
+def store_tiles(
+    config: TransposeConfig, shared: Sequence[ir.Var], number: ir.Expr, thread: ir.Expr
+) -> tirx.Stmt:
+    """Compute a thread's results, a word of the tiles by a vector at a time.
+
+    Parameters
+    ----------
+    config : TransposeConfig
+        The tiles.
+    shared : sequence of Var
+        The tiles.
+    number, thread : PrimExpr
+        Of the block, and of the thread.
+    """
+    return _Results(config, shared, config.position(number, thread)).write()
+
+
+Places = Callable[[ir.Expr], list[ir.Expr]]  # from the lane of a vector to the element's indices
+
+
+class _Results:
+    """What one thread computes of a tile."""
+
+    def __init__(
+        self, config: TransposeConfig, shared: Sequence[ir.Var], position: TilePosition
+    ) -> None:
+        self._config, self._shared, self._position = config, shared, position
+        space, width = config.space, config.width
+        self._transposed = [read.element for read in config.transposed]
+        self._columns = [
+            local(f"{x.source.name}_column", [width * config.pair], str(x.ty.dtype))
+            for x in self._transposed
+        ]
+        self._straight = [
+            local(f"{x.source.name}_vector", [width], str(x.ty.dtype)) for x in config.straight
+        ]
+        self._reads = [AlignedVector.of(x.source, width) for x in config.straight]
+        self._writes = [AlignedVector.of(s.buffer, width) for s in space.outputs]
+        self._kept, self._single = space.files(width), space.files(1)
+        self._vectors = {
+            s.buffer: local(f"{s.buffer.name}_vector", [width], str(s.buffer.ty.dtype))
+            for s in space.outputs
+        }
+
+    def write(self) -> tirx.Stmt:
+        """Compute and store all results, some vectors at a time."""
+        steps = (
+            self._config.columns
+            * self._config.rows
+            // self._config.pair
+            // self._config.width
+            // THREADS
+        )
+        body = unrolled("step", steps, self._step)
+        buffers = [*self._columns, *self._straight, *self._kept.values(), *self._vectors.values()]
+        if self._config.shift:
+            buffers += [*self._single.values()]
+            buffers += [aligned.number for aligned in (*self._reads, *self._writes)]
+        return block("write_tile", body, buffers)
+
+    def _step(self, number: ir.Expr) -> tirx.Stmt:
+        """Compute one vector of each row of a word."""
+        config, position = self._config, self._position
+        threads_in_row = WARP // config.width
+        extents = (config.columns // WARP, config.rows // config.pair, threads_in_row)
+        outer, word, inner = coordinates(number * THREADS + position.thread, extents)
+        back = config.back(position.rest, position.row + word * config.pair)
+        first = (outer * threads_in_row + inner) * config.width - back
+        column = position.column + first
+
+        def place(which: int, lane: ir.Expr, part: ir.Expr) -> ir.Expr:
+            """Give the place of an element in a tile."""
+            overlap, pitch = config.overlaps[which], config.pitch(which)
+            at = (first + config.shift + lane) * pitch + word * config.pair + part
+            if overlap:
+                at = at + head_elements(
+                    config, self._transposed[which], overlap, position, column + lane
+                )
+            return at
+
+        def row(part: ir.Expr) -> tirx.Stmt:
+            at = position.row + word * config.pair + part
+            vector = self._vector(at, column, part)
+            if not config.shift:
+                return config.inside_row(at, vector)
+            last = index(config.sides[1].extent)
+            is_whole = tirx.And(column >= 0, column + config.width <= last)
+            single = self._one_by_one(at, column, lambda i, lane: place(i, lane, part))
+            return config.inside_row(at, tirx.IfThenElse(is_whole, vector, single))
+
+        fetched = [self._fetch(i, place) for i in range(len(self._transposed))]
+        rows = unrolled("part", config.pair, row)
+        stmt = sequence([*fetched, rows])
+        return stmt if config.shift else config.inside_column(column, stmt)
+
+    def _fetch(self, which: int, place: Callable[[int, ir.Expr, ir.Expr], ir.Expr]) -> tirx.Stmt:
+        """Load a word, or two, of each of some rows of a tile."""
+        tile, register, pair = self._shared[which], self._columns[which], self._config.pair
+        # Two contiguous words are not aligned to a vector in every row.
+        is_word = bytes_of(self._transposed[which]) < WORD
+        kind = tirx.ForKind.VECTORIZED if is_word else tirx.ForKind.UNROLLED
+
+        def row(lane: ir.Expr) -> tirx.Stmt:
+            def one(part: ir.Expr) -> tirx.Stmt:
+                value = load(tile, [place(which, lane, part)])
+                return tirx.BufferStore(register, value, [lane * pair + part])
+
+            return loop("part", pair, one, kind)
+
+        return unrolled("lane", self._config.width, row)
+
+    def _vector(self, row: ir.Expr, column: ir.Expr, part: ir.Expr) -> tirx.Stmt:
+        """Compute and store one vector of a row."""
+        config, space, position = self._config, self._config.space, self._position
+        stmts = []
+
+        def at(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
+            return config.place(position.rest, row, column + lane)
+
+        for i, (x, register) in enumerate(zip(config.straight, self._straight, strict=True)):
+            where, before = self._places(self._reads[i], x.indices, at)
+
+            def read(
+                lane: ir.Expr,
+                source: ir.Var = x.source,
+                register: ir.Var = register,
+                where: Places = where,
+            ) -> tirx.Stmt:
+                return tirx.BufferStore(register, load(source, where(lane)), [lane])
+
+            stmts += [*before, loop("lane", config.width, read, tirx.ForKind.VECTORIZED)]
+        for store in space.stores:
+
+            def compute(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
+                slots = [load(r, [lane * config.pair + part]) for r in self._columns]
+                loaded = [*zip(self._transposed, slots, strict=True)]
+                loaded += [
+                    (x, load(r, [lane]))
+                    for x, r in zip(config.straight, self._straight, strict=True)
+                ]
+                return _swapped(store, loaded).at(at(lane), {**self._kept, **self._vectors}, lane)
+
+            stmts.append(unrolled("lane", config.width, compute))
+        for i, store in enumerate(space.outputs):
+            where, before = self._places(self._writes[i], store.indices, at)
+
+            def write(lane: ir.Expr, store: Store = store, where: Places = where) -> tirx.Stmt:
+                value = load(self._vectors[store.buffer], [lane])
+                return tirx.BufferStore(store.buffer, value, where(lane))
+
+            stmts += [*before, loop("lane", config.width, write, tirx.ForKind.VECTORIZED)]
+        return sequence(stmts)
+
+    def _places(
+        self,
+        aligned: AlignedVector,
+        indices: Sequence[ir.Expr],
+        at: Callable[[ir.Expr], dict[ir.Var, ir.Expr]],
+    ) -> tuple[Places, list[tirx.Stmt]]:
+        """Give the indices of a vector's elements, and the statements that they need."""
+        if self._config.shift:
+            return aligned.at, [
+                aligned.find(substitute(offset(aligned.buffer, indices), at(index(0))))
+            ]
+        return (lambda lane: [substitute(i, at(lane)) for i in indices]), []
+
+    def _one_by_one(
+        self, row: ir.Expr, column: ir.Expr, place: Callable[[int, ir.Expr], ir.Expr]
+    ) -> tirx.Stmt:
+        """Compute and store the vectors at the ends of a row, masked."""
+        config, position = self._config, self._position
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            loaded = [
+                (x, load(tile, [place(i, lane)]))
+                for i, (x, tile) in enumerate(zip(self._transposed, self._shared, strict=True))
+            ]
+            at = config.place(position.rest, row, column + lane)
+            stmts = [_swapped(s, loaded).at(at, self._single) for s in config.space.stores]
+            return config.inside_column(column + lane, sequence(stmts))
+
+        return loop("lane", config.width, one)
+
+
+def _swapped(store: Store, loaded: Sequence[tuple[ir.TensorLoad, ir.Expr]]) -> Store:
+    """Redirect the loads of a store's value to registers."""
+
+    def swap(found: ir.TensorLoad) -> ir.Expr:
+        return next((where for x, where in loaded if same(found, x)), found)
+
+    return Store(store.buffer, store.indices, substitute(store.value, {}, swap))

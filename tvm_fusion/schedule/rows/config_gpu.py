@@ -1,0 +1,145 @@
+"""Configuration of a row kernel on a GPU: threads of a row, and rows of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ...device import Device
+from ..gpu.warp import each_thread
+from .emit import static_volume
+from .passes import lanes_are_rows
+from .row_program import RowProgram
+from .vectorize import streams_of, vectorize
+
+THREADS = 128  # of a block of short rows
+LANE_ROWS = 32  # neighbouring rows of a block whose threads run along rows
+ELEMENTS_PER_THREAD = 8  # scalar elements of a row, from which on more threads pay
+SYMBOLIC_ROW = 2048  # what an unknown row is taken for
+SYMBOLIC_COUNT = 1024  # what an unknown number of rows is taken for
+# Vectors of a row that a thread loads before more threads pay: 64 bytes in flight a thread keep
+# memory busy with a quarter to a half of the threads that a multiprocessor holds, as many as fit
+# with a row in their registers.
+VECTORS_PER_THREAD = 4
+THREADS_TO_FILL = 1 << 17  # below which a device has room for more threads, with less to do each
+# Warps whose results each thread reduces serially; of more, each warp reduces them like the terms
+# of its own threads, which takes twice as long. Rows have more to fill a device.
+MAX_SERIAL_WARPS = 8
+MAX_ROW_ELEMENTS = 64  # of a row that a thread keeps: the loops over them are unrolled
+MIN_THREADS = 8  # whose vectors fill a cache line
+WARP_SIZE = 32  # where the device does not say
+
+
+@dataclass(frozen=True)
+class RowConfig:
+    """Threads of a block: ``threads`` for each of its ``rows``.
+
+    Attributes
+    ----------
+    threads, rows : int
+        Threads are a power of two up to a warp, whole warps from there on.
+    rows_first : bool
+        Whether neighbouring threads have neighbouring rows, rather than elements of a row.
+    warp_size : int
+        Threads that exchange values without shared memory.
+    """
+
+    threads: int
+    rows: int
+    rows_first: bool = False
+    warp_size: int = WARP_SIZE
+
+    @property
+    def warps(self) -> int:
+        """Warps of a row; 1 also where a row has a part of one."""
+        return 1 if self.rows_first else max(1, self.threads // self.warp_size)
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a row in one warp."""
+        return self.threads // self.warps
+
+    def each_thread(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Run ``body(row, thread)`` in every thread of every row."""
+        return self.each_lane(lambda r, w, lane: body(r, w * self.lanes + lane))
+
+    def each_lane(self, body: Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Run ``body(row, warp of the row, thread of the warp)`` in every thread of every row."""
+        row, warp, lane = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
+        if self.warps == 1:
+            row = "threadIdx.y"
+        if self.rows_first:
+            row, lane = "threadIdx.x", "threadIdx.y"
+        extents = [(row, self.rows), (warp, self.warps), (lane, self.lanes)]
+        return each_thread(extents, body, binds_single=False)
+
+
+def row_config(program: RowProgram, device: Device) -> RowConfig:
+    """Choose the threads of a row and the rows of a block.
+
+    Parameters
+    ----------
+    program : RowProgram
+        The stages.
+    device : Device
+        A GPU.
+    """
+    warp_size, limit = device.warp_size or WARP_SIZE, device.max_threads_per_block or 1024
+    work = max(static_volume(s.loop_axes, SYMBOLIC_ROW) for s in program.stages)
+    if not all(s.combine is None or s.combine.threads_can_share for s in program.stages):
+        return RowConfig(1, THREADS, rows_first=True, warp_size=warp_size)
+    if lanes_are_rows(program):
+        if work <= 2 * ELEMENTS_PER_THREAD:
+            return RowConfig(1, 2 * THREADS, rows_first=True, warp_size=warp_size)
+        threads = min(_power_of_two(-(-work // ELEMENTS_PER_THREAD)), limit // LANE_ROWS, 16)
+        return RowConfig(threads, LANE_ROWS, rows_first=True, warp_size=warp_size)
+    loops = [stage.inner or stage.reduce for stage in program.stages]
+    longest = max(loops, key=lambda axes: static_volume(axes, SYMBOLIC_ROW))
+    size = static_volume(longest, SYMBOLIC_ROW)
+    vectors = vectorize(program, longest)
+    if vectors.is_unconditional:
+        count = static_volume(program.rows, SYMBOLIC_COUNT)
+        is_single = streams_of(program, longest) == 1
+        # Narrow accesses of several streams are too many for a thread to have in flight.
+        each = VECTORS_PER_THREAD * (vectors.accesses if is_single else 1)
+        threads = _threads_in_flight(vectors.count(size), each, count, warp_size)
+        enough = max(MAX_SERIAL_WARPS * warp_size, -(-size // MAX_ROW_ELEMENTS))
+        enough = _whole_warps(enough, warp_size)
+        if is_single and vectors.width > 1 and count * enough >= THREADS_TO_FILL:
+            threads = min(threads, enough)
+        least = min(MIN_THREADS * vectors.accesses, warp_size)
+    else:
+        threads = _power_of_two(-(-size // ELEMENTS_PER_THREAD))
+        if size <= warp_size * 4 * ELEMENTS_PER_THREAD:
+            # A warp needs no barrier to combine its results.
+            threads = min(_power_of_two(size), warp_size)
+        least = 1
+    # TVM has shuffles of whole AMD waves only.
+    least = warp_size if device.kind == "rocm" else min(least, _power_of_two(size))
+    threads = min(max(threads, least), limit // warp_size * warp_size)
+    rows = min(max(1, THREADS // threads), _power_of_two(static_volume(program.rows, THREADS)))
+    return RowConfig(threads, _floor_power(rows), warp_size=warp_size)
+
+
+def _threads_in_flight(vectors: int, each: int, rows: int, warp_size: int) -> int:
+    """Choose threads for a row: as few as keep memory busy, as many as there is room for."""
+    while each > 1 and rows * -(-vectors // each) < THREADS_TO_FILL:
+        each //= 2
+    threads = -(-vectors // each)
+    return _power_of_two(threads) if threads < warp_size else _whole_warps(threads, warp_size)
+
+
+def _whole_warps(threads: int, warp_size: int) -> int:
+    return -(-threads // warp_size) * warp_size
+
+
+def _power_of_two(count: int) -> int:
+    """Round up to a power of two."""
+    return 1 << (max(count, 1) - 1).bit_length()
+
+
+def _floor_power(count: int) -> int:
+    """Round down to a power of two."""
+    return 1 << (count.bit_length() - 1)

@@ -1,0 +1,143 @@
+"""Passes over the rows of a thread block: loops of its threads, then block reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import ir, sym, tirx
+
+from ...core.loops import index, loop, sequence
+from ...program.stage import Axis
+from .block_reduce import block_all_reduce
+from .emit import Pairs, assign, bind, nest, store_all, unflatten, volume
+from .passes import Pass
+from .register_budget import items_per_thread
+from .row_program import RowStage
+from .thread_block import Position, ThreadBlock
+from .unaligned_loop import UnalignedLoop
+from .vector_loop import VectorLoop
+
+MAX_UNROLLED = 32  # iterations; arrays in registers need constant indices
+
+
+def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
+    """Write one pass over the rows of a block, then the reductions across its threads."""
+    first = one.stages[0]
+    each_thread = block.config.each_thread
+    if first.inner and first.reduce:
+        return [each_thread(lambda r, t: _results(block, first, r, t))]
+    reductions = [stage for stage in one.stages if stage.combine is not None]
+    stmts = [each_thread(_initialize(block, stage)) for stage in reductions]
+    vectors = block.vectorized(first.loop_axes)
+    is_unconditional = vectors.is_unconditional and (
+        vectors.width > 1 or not block.config.rows_first
+    )
+    elements = _vectors if is_unconditional else _elements
+    stmts.append(each_thread(lambda r, t: elements(block, one.stages, r, t)))
+    stmts += block_all_reduce(block, reductions)
+    for stage in reductions:
+        if not block.program.is_internal(stage.targets[0]):
+            stmts.append(each_thread(_store_reduction(block, stage)))
+    return stmts
+
+
+def _vectors(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+    """Loop over every ``threads``-th vector of a row, from the thread's own on."""
+    is_aligned = block.vectorized(stages[0].loop_axes).origin is None
+    loop_class = VectorLoop if is_aligned else UnalignedLoop
+    return loop_class(block, stages, r, t).whole()
+
+
+def _elements(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+    """Loop over every ``threads``-th element of a row, from the thread's own on."""
+    vectors = block.vectorized(stages[0].loop_axes).axes
+    axes = [[stage.loop_axes[i] for i in vectors] for stage in stages]
+
+    def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
+        position = Position(r, t, item)
+        return sequence(
+            [
+                _element(block, stage, bind(own, unflatten(flat, own)), position)
+                for stage, own in zip(stages, axes, strict=True)
+            ]
+        )
+
+    return _items(block, axes[0], t, at)
+
+
+def _results(block: ThreadBlock, stage: RowStage, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+    """Compute whole results in a thread, where a reduction has several in a row."""
+    inner = [stage.inner[i] for i in block.vectorized(stage.inner).axes]
+    terms = block.terms(stage)
+
+    def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
+        position = Position(r, t, item)
+        known = bind(inner, unflatten(flat, inner))
+
+        def term(terms_at: list[ir.Expr]) -> tirx.Stmt:
+            return _element(block, stage, known + bind(stage.reduce, terms_at), position)
+
+        values = [tirx.BufferLoad(b, [r, t]) for b in terms]
+        return sequence(
+            [
+                store_all(terms, [r, t], stage.init),
+                nest(stage.reduce, term),
+                block.store(stage, block.pairs(stage, known, r), position, values),
+            ]
+        )
+
+    return _items(block, inner, t, at)
+
+
+def _items(
+    block: ThreadBlock,
+    axes: Sequence[Axis],
+    t: ir.Expr,
+    at: Callable[[ir.Expr, ir.Expr], tirx.Stmt],
+) -> tirx.Stmt:
+    """Loop over some axes, element by element: ``at(flat position, item)``."""
+    if not axes:
+        return at(index(0), index(0))
+    threads = block.config.threads
+    extent = volume(axes)
+    count = items_per_thread(axes, threads)
+
+    def item(number: ir.Expr) -> tirx.Stmt:
+        flat = number * threads + t
+        body = at(flat, number)
+        whole = count is not None and count * threads == int(extent)
+        return body if whole else tirx.IfThenElse(flat < extent, body, None)
+
+    if count is None:
+        number = sym.Analyzer().simplify(tirx.floordiv(extent + (threads - 1), index(threads)))
+        return loop("item", number, item)
+    unrolled = tirx.ForKind.UNROLLED if count <= MAX_UNROLLED else tirx.ForKind.SERIAL
+    return loop("item", count, item, unrolled)
+
+
+def _element(block: ThreadBlock, stage: RowStage, at: Pairs, position: Position) -> tirx.Stmt:
+    """Compute one element of a map, or combine one term of a reduction."""
+    pairs = block.pairs(stage, at, position.r)
+    values = [block.value(stage, value, pairs, position) for value in stage.values]
+    if stage.combine_in_order is None:
+        return block.store(stage, pairs, position, values)
+    terms = block.terms(stage)
+    mine = [position.r, position.t]
+    return assign(
+        terms, mine, stage.combine_in_order([tirx.BufferLoad(b, mine) for b in terms], values)
+    )
+
+
+def _initialize(block: ThreadBlock, stage: RowStage):
+    return lambda r, t: store_all(block.terms(stage), [r, t], stage.init)
+
+
+def _store_reduction(block: ThreadBlock, stage: RowStage):
+    """Store a reduction's results to memory."""
+
+    def body(r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        values = [tirx.BufferLoad(result, [r]) for result in block.results(stage)]
+        position = Position(r, t, index(0))
+        return block.store(stage, block.pairs(stage, [], r), position, values)
+
+    return body

@@ -1,0 +1,105 @@
+"""Register budget: what a thread keeps of its rows from one pass to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import DataType, ir
+
+from ...program.stage import Axis
+from .config_gpu import MAX_ROW_ELEMENTS, RowConfig
+from .emit import static_volume
+from .passes import Pass, is_same_position, plan_passes, private_buffers
+from .row_program import RowProgram
+from .vectorize import Vectorization, vectorize
+
+REGISTER_ELEMENTS = 32  # scalar elements of one row buffer that a thread keeps in registers
+# 32-bit registers of a thread: reserved for addresses and arithmetic, and the occupancy limit.
+RESERVED_REGISTERS = 32
+MAX_REGISTERS = 96
+BLOCK_REGISTERS = 1 << 16
+
+
+@dataclass(frozen=True)
+class RegisterBudget:
+    """Room for rows in the registers of a block's threads.
+
+    Attributes
+    ----------
+    config : RowConfig
+        The threads.
+    """
+
+    config: RowConfig
+
+    def hold_all(self, program: RowProgram) -> bool:
+        """Whether there is room for every row buffer that threads need not share."""
+        passes = plan_passes(program)
+        private = private_buffers(program, passes)
+        rows = [
+            buffer
+            for buffer in program.internal
+            if program.producer(buffer).inner
+            and buffer not in private
+            and is_thread_local(program, buffer)
+        ]
+        return self.hold(program, passes, rows)
+
+    def hold(self, program: RowProgram, passes: Sequence[Pass], rows: Sequence[ir.Var]) -> bool:
+        """Whether there is room for some row buffers, each live from its first pass to its last."""
+        threads = self.config.threads * self.config.rows
+        registers = min(MAX_REGISTERS, BLOCK_REGISTERS // threads) - RESERVED_REGISTERS
+        held = [0] * len(passes)
+        for buffer in rows:
+            size = self._bytes(program, buffer)
+            if size is None:
+                return False
+            for number in _life(program, passes, buffer):
+                held[number] += size
+        return max(held, default=0) <= 4 * registers
+
+    def _bytes(self, program: RowProgram, buffer: ir.Var) -> int | None:
+        """Count the bytes of a thread's part of a row; ``None`` if it is too long to unroll."""
+        axes = program.producer(buffer).inner
+        vectors = vectorize(program, axes)
+        width = vectors.width
+        steps = items_per_thread(axes, self.config.threads, vectors)
+        if steps is None:
+            return None
+        if width == 1:
+            return 4 * steps if steps <= REGISTER_ELEMENTS else None
+        size = DataType(str(buffer.dtype)).itemsize
+        return steps * width * size if steps * width <= MAX_ROW_ELEMENTS else None
+
+
+def _life(program: RowProgram, passes: Sequence[Pass], buffer: ir.Var) -> range:
+    """List the passes after which a buffer is still live."""
+    touched = [
+        number
+        for number, one in enumerate(passes)
+        for stage in one.stages
+        if buffer in stage.targets or any(load.source.same_as(buffer) for load in stage.loads)
+    ]
+    return range(min(touched), max(touched))
+
+
+def is_thread_local(program: RowProgram, buffer: ir.Var) -> bool:
+    """Whether each element is read only by the thread that writes it."""
+    producer = program.producer(buffer)
+    return all(
+        is_same_position(producer, reader, load) and not (reader.inner and reader.reduce)
+        for reader in program.stages
+        for load in reader.loads
+        if load.source.same_as(buffer)
+    )
+
+
+def items_per_thread(
+    axes: Sequence[Axis], threads: int, vectors: Vectorization | None = None
+) -> int | None:
+    """Count the elements of each thread of a row, or its vectors; ``None`` where symbolic."""
+    if any(axis.size is None for axis in axes):
+        return None
+    size = static_volume(axes, 1)
+    return -(-(vectors.count(size) if vectors else size) // threads)

@@ -1,0 +1,101 @@
+"""Vectorized loops over unaligned rows: aligned vectors, masked at both ends of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from tvm import ir, sym, tirx
+
+from ...core.loops import index, loop, product
+from ...program.stage import Axis
+from ..address import offset
+from .emit import Pairs, bind, replace
+from .row_program import RowStage
+from .vector_loop import UNROLLED, VectorLoad, VectorLoop
+from .vectorize import is_streamed
+
+
+class UnalignedLoop(VectorLoop):
+    """Loop over the aligned vectors that cover a row.
+
+    Full vectors are one access; masked lanes of the head and tail vectors are neither reduced nor
+    stored. Nothing outside a buffer is loaded: a vector that crosses its end is loaded by elements
+    instead. Masked lanes compute the nearest element inside. Conditions that hold in all vectors
+    but the ends vanish once the loop is unrolled.
+    """
+
+    @cached_property
+    def _begin(self) -> ir.Expr:
+        """Position of the row in memory, modulo whole vectors."""
+        origin = self.block.vectorized(self.stages[0].loop_axes).origin
+        if origin is None:
+            raise ValueError(f"rows of {self.stages[0].name} are aligned")
+        position = replace(origin.position, self.block.pairs(origin.stage, [], self.r))
+        return sym.Analyzer().simplify(position)
+
+    @cached_property
+    def _size(self) -> ir.Expr:
+        return index(self.stages[0].loop_axes[0].extent)
+
+    def _is_in_vectors(self, stage: RowStage, load: ir.TensorLoad, axis: Axis) -> bool:
+        # What rows share has another offset in a vector for each row.
+        return is_streamed(load, stage.rows) and super()._is_in_vectors(stage, load, axis)
+
+    def _exists(self, step: ir.Expr) -> ir.Expr:
+        return self._first(step) < self._size
+
+    def _terms(
+        self, stage: RowStage, values: Sequence[ir.Expr], step: ir.Expr, lane: ir.Expr
+    ) -> list[ir.Expr]:
+        is_inside = self._is_inside(step, lane)
+        return [tirx.Select(is_inside, v, i) for v, i in zip(values, stage.init, strict=True)]
+
+    def _copy(self, read: VectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        whole = super()._copy(read, number, step)
+        buffer, stage = read.load.source, read.stage
+        size = product(buffer.shape)
+        if sym.Analyzer().can_prove_equal(tirx.floormod(size, index(self.width)), 0):
+            return whole
+        first = replace(read.load, self._contiguous(stage, step, index(0)))
+        end = offset(buffer, first.indices) + self.width
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            value = replace(read.load, self._element(stage, step, lane))
+            return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
+
+        is_in_memory = tirx.Or(self._first(step) + self.width <= self._size, end <= size)
+        return tirx.IfThenElse(is_in_memory, whole, loop("lane", self.width, one, UNROLLED))
+
+    def _write(self, target: ir.Var, own: ir.Var, step: ir.Expr) -> tirx.Stmt:
+        first = self._first(step)
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            store = self._store(target, own, step, lane)
+            return tirx.IfThenElse(self._is_inside(step, lane), store, None)
+
+        ends = self.block.once(loop("lane", self.width, one, UNROLLED), self.r)
+        is_whole = tirx.And(first >= 0, first + self.width <= self._size)
+        return tirx.IfThenElse(is_whole, super()._write(target, own, step), ends)
+
+    def _element(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
+        inside = tirx.min(tirx.max(self._first(step) + lane, index(0)), self._size - 1)
+        return self.block.pairs(stage, bind(self._axes(stage), [inside]), self.r)
+
+    def _contiguous(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
+        # In terms of the vector's number, so that TVM can prove the access aligned.
+        number = tirx.floordiv(self._begin, index(self.width)) + self._number(step)
+        at = number * self.width + lane - self._begin
+        return self.block.pairs(stage, bind(self._axes(stage), [at]), self.r)
+
+    def _is_inside(self, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
+        at = self._first(step) + lane
+        return tirx.And(at >= 0, at < self._size)
+
+    def _first(self, step: ir.Expr) -> ir.Expr:
+        """Position in the row of a vector's first element; negative in the head vector."""
+        before = tirx.floormod(self._begin, index(self.width))
+        return self._number(step) * self.width - before
+
+    def _number(self, step: ir.Expr) -> ir.Expr:
+        return step * self.block.config.threads + self.t

@@ -1,0 +1,288 @@
+"""Vectorized loops over the rows of a thread block.
+
+for group of LOADS_IN_FLIGHT vectors, each `threads` vectors apart:
+    for vector: load what only this row needs -> registers          # 16 bytes an access
+    for vector: load what rows share; for lane: compute; store results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from ...core.loops import NEAR, index, loop, sequence
+from ...program.stage import Axis
+from .config_gpu import MAX_ROW_ELEMENTS
+from .emit import Pairs, assign, bind, replace, static_volume, unflatten
+from .register_budget import items_per_thread
+from .row_program import RowStage
+from .thread_block import Position, ThreadBlock
+from .vectorize import is_streamed, is_vector, lanes_per_access
+
+LOADS_IN_FLIGHT = 8  # of 16 bytes that a thread issues before it uses the first
+UNROLLED, VECTORIZED = tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED
+
+
+@dataclass(frozen=True)
+class VectorLoad:
+    """A vectorized load of an input.
+
+    Attributes
+    ----------
+    stage : RowStage
+        Whose axes it mentions.
+    load : TensorLoad
+        The load.
+    registers : Var
+        Its destination.
+    is_row : bool
+        Whether the registers hold a whole row, rather than some vectors.
+    is_streamed : bool
+        Whether it is issued before anything is computed: each row has elements of its own.
+    """
+
+    stage: RowStage
+    load: ir.TensorLoad
+    registers: ir.Var
+    is_row: bool
+    is_streamed: bool
+
+
+class VectorLoop:
+    """Loop over every ``threads``-th vector of a row, from the thread's own on.
+
+    Only copies are vector statements, so it does not matter which arithmetic a GPU's language has
+    on vectors.
+
+    Parameters
+    ----------
+    block : ThreadBlock
+        Whose threads run the loop.
+    stages : sequence of RowStage
+        Of one pass.
+    r, t : Expr
+        The row of the block, and the thread of the row.
+    """
+
+    def __init__(self, block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr):
+        self.block, self.stages, self.r, self.t = block, stages, r, t
+        vectors = block.vectorized(stages[0].loop_axes)
+        self.width = vectors.width
+        self.axes = [[stage.loop_axes[i] for i in vectors.axes] for stage in stages]
+        self.vectors = vectors.count(static_volume(self.axes[0], 1))
+        self.steps = items_per_thread(self.axes[0], block.config.threads, vectors) or 1
+        loads = self._loads()
+        streams = sum(is_streamed(load, stage.rows) for stage, load in loads)
+        self.in_flight = min(
+            self.steps, max(1, LOADS_IN_FLIGHT * vectors.accesses // max(streams, 1))
+        )
+        self.reads = [self._read(stage, load) for stage, load in loads]
+        self.results = [
+            (target, self._registers(target, self.width))
+            for stage in stages
+            if stage.is_map
+            for target in stage.targets
+            if not block.program.is_internal(target)
+        ]
+
+    def whole(self) -> tirx.Stmt:
+        """Write the loop: some vectors at a time, their loads first."""
+        if self.steps * self.width <= MAX_ROW_ELEMENTS:
+            starts = range(0, self.steps, self.in_flight)
+            return sequence(
+                [self._group(index(s), min(self.in_flight, self.steps - s)) for s in starts]
+            )
+        groups = -(-self.steps // self.in_flight)
+        return loop("group", groups, lambda g: self._group(g * self.in_flight, self.in_flight))
+
+    def _group(self, first: ir.Expr, count: int) -> tirx.Stmt:
+        streamed = [read for read in self.reads if read.is_streamed]
+
+        def read_all(number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+            return sequence([self._copy(read, number, step) for read in streamed])
+
+        phases = [read_all, self._vector] if streamed else [self._vector]
+        return sequence([self._each(first, count, phase) for phase in phases])
+
+    def _each(
+        self, first: ir.Expr, count: int, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
+    ) -> tirx.Stmt:
+        """Run ``body(number in the group, step)`` for each vector of a group."""
+
+        def step(number: ir.Expr) -> tirx.Stmt:
+            at = first + number
+            stmt = body(number, at)
+            exists = self._exists(at)
+            if exists is not None:
+                stmt = tirx.IfThenElse(exists, stmt, None)
+            is_own_step = self.block.is_own_step(self.stages, at)
+            return stmt if is_own_step is None else tirx.IfThenElse(is_own_step, stmt, None)
+
+        return loop("step", count, step, UNROLLED)
+
+    def _exists(self, step: ir.Expr) -> ir.Expr | None:
+        """Whether the thread has a vector left; ``None`` if all have."""
+        threads = self.block.config.threads
+        if self.steps * threads == self.vectors and self.steps % self.in_flight == 0:
+            return None
+        # The first condition is known where the loop is unrolled.
+        return tirx.Or(step < self.vectors // threads, step * threads + self.t < self.vectors)
+
+    def _vector(self, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        """Compute the elements of one vector."""
+        shared = [self._copy(x, number, step) for x in self.reads if not x.is_streamed]
+
+        def lane(lane: ir.Expr) -> tirx.Stmt:
+            loaded = tuple(
+                (
+                    replace(read.load, self._element(read.stage, step, lane)),
+                    tirx.BufferLoad(read.registers, self._slot(read, number, step, lane)),
+                )
+                for read in self.reads
+            )
+            position = Position(self.r, self.t, step * self.width + lane, loaded)
+            stmts = [
+                self._stage(s, step, lane, position) for s in self.stages if not self._is_read(s)
+            ]
+            return sequence(stmts) if stmts else tirx.Evaluate(index(0))
+
+        return sequence(
+            [
+                *shared,
+                loop("lane", self.width, lane, UNROLLED),
+                *(self._write(target, own, step) for target, own in self.results),
+            ]
+        )
+
+    def _stage(
+        self, stage: RowStage, step: ir.Expr, lane: ir.Expr, position: Position
+    ) -> tirx.Stmt:
+        block = self.block
+        pairs = self._element(stage, step, lane)
+        values = [block.value(stage, value, pairs, position) for value in stage.values]
+        mine = [self.r, self.t]
+        if stage.combine_in_order is not None:
+            terms = block.terms(stage)
+            old, new = (
+                [tirx.BufferLoad(b, mine) for b in terms],
+                self._terms(stage, values, step, lane),
+            )
+            return assign(terms, mine, stage.combine_in_order(old, new))
+        own = next((own for target, own in self.results if target.same_as(stage.targets[0])), None)
+        if own is None:
+            return block.store(stage, pairs, position, values)
+        return tirx.BufferStore(own, values[0], [*mine, lane])
+
+    def _terms(
+        self, stage: RowStage, values: Sequence[ir.Expr], step: ir.Expr, lane: ir.Expr
+    ) -> Sequence[ir.Expr]:
+        """Give the terms of an element."""
+        return values
+
+    def _copy(self, read: VectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        """Load one vector."""
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            value = replace(read.load, self._contiguous(read.stage, step, lane))
+            return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
+
+        copy = self._in_accesses(str(read.load.source.dtype), one)
+        if read.is_streamed or not isinstance(copy, tirx.For):
+            return copy
+        return tirx.For(
+            copy.loop_var, copy.min, copy.extent, copy.kind, copy.body, annotations={NEAR: True}
+        )
+
+    def _write(self, target: ir.Var, own: ir.Var, step: ir.Expr) -> tirx.Stmt:
+        """Store one vector."""
+        return self.block.once(
+            self._in_accesses(str(target.dtype), lambda lane: self._store(target, own, step, lane)),
+            self.r,
+        )
+
+    def _store(self, target: ir.Var, own: ir.Var, step: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
+        """Store one element of a vector, contiguous with its first."""
+        stage = next(s for s in self.stages if target in s.targets)
+        pairs = self._contiguous(stage, step, lane)
+        where = [replace(i, pairs) for i in stage.written(target)]
+        return tirx.BufferStore(target, tirx.BufferLoad(own, [self.r, self.t, lane]), where)
+
+    def _in_accesses(self, dtype: str, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Copy a vector in accesses of 16 bytes."""
+        at_once = lanes_per_access(dtype, self.width)
+
+        def access(number: ir.Expr) -> tirx.Stmt:
+            return loop("lane", at_once, lambda lane: body(number * at_once + lane), VECTORIZED)
+
+        return loop("access", self.width // at_once, access, UNROLLED)
+
+    def _loads(self) -> list[tuple[RowStage, ir.TensorLoad]]:
+        """List the vectorized loads, each once."""
+        step, lane = tirx.Var("step", "int64"), tirx.Var("lane", "int64")
+        found: list[tuple[RowStage, ir.TensorLoad, ir.Expr]] = []
+        for stage, axes in zip(self.stages, self.axes, strict=True):
+            for load in stage.loads:
+                if not self._is_in_vectors(stage, load, axes[-1]):
+                    continue
+                place = replace(load, self._element(stage, step, lane))
+                if not any(tvm_ffi.structural_equal(place, other) for *_, other in found):
+                    found.append((stage, load, place))
+        return [(stage, load) for stage, load, _ in found]
+
+    def _is_in_vectors(self, stage: RowStage, load: ir.TensorLoad, axis: Axis) -> bool:
+        """Whether a load is vectorized, rather than scalar where it is used."""
+        return is_vector(self.block.program, load, axis)
+
+    def _read(self, stage: RowStage, load: ir.TensorLoad) -> VectorLoad:
+        """Choose the registers: those of the row, if the stage only copies it."""
+        streamed = is_streamed(load, stage.rows)
+        row = None
+        if streamed and self._is_copy(stage, load):
+            row = self.block.row_in_registers(stage.targets[0])
+        if row is not None:
+            return VectorLoad(stage, load, row, True, True)
+        size = self.width * (self.in_flight if streamed else 1)
+        return VectorLoad(stage, load, self._registers(load.source, size), False, streamed)
+
+    def _is_copy(self, stage: RowStage, load: ir.TensorLoad) -> bool:
+        return (
+            stage.is_map
+            and stage.values[0].same_as(load)
+            and self.block.program.is_internal(stage.targets[0])
+        )
+
+    def _is_read(self, stage: RowStage) -> bool:
+        return any(read.is_row and read.stage is stage for read in self.reads)
+
+    def _registers(self, buffer: ir.Var, size: int) -> ir.Var:
+        threads = self.block.config.threads
+        return self.block.scratch(
+            [threads, size], str(buffer.dtype), f"{buffer.name}_vector", "local"
+        )
+
+    def _slot(
+        self, read: VectorLoad, number: ir.Expr, step: ir.Expr, lane: ir.Expr
+    ) -> list[ir.Expr]:
+        vector = step if read.is_row else number if read.is_streamed else index(0)
+        return [self.r, self.t, vector * self.width + lane]
+
+    def _element(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
+        """Give the position of an element of a vector along a stage's axes."""
+        axes = self._axes(stage)
+        if (axes[-1].size or 0) % self.width == 0:
+            return self._contiguous(stage, step, lane)
+        flat = (step * self.block.config.threads + self.t) * self.width + lane
+        return self.block.pairs(stage, bind(axes, unflatten(flat, axes)), self.r)
+
+    def _contiguous(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
+        """Give the same, contiguous with the first element even beyond the end of an axis."""
+        axes = self._axes(stage)
+        flat = (step * self.block.config.threads + self.t) * self.width
+        *outer, last = unflatten(flat, axes)
+        return self.block.pairs(stage, bind(axes, [*outer, last + lane]), self.r)
+
+    def _axes(self, stage: RowStage) -> list[Axis]:
+        return next(a for s, a in zip(self.stages, self.axes, strict=True) if s is stage)

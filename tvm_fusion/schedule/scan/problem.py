@@ -1,0 +1,46 @@
+"""The prefix-sum problem: a running sum along one axis of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir
+
+from ..half_math import HALF_TYPES
+
+
+@dataclass(frozen=True)
+class PrefixSumProblem:
+    """A running sum along one axis.
+
+    Attributes
+    ----------
+    source, target : Var
+        Buffers of the same shape.
+    is_exclusive : bool
+        Whether an element is no part of its own sum.
+    axis : int
+        The axis; the last one on GPUs.
+    """
+
+    source: ir.Var
+    target: ir.Var
+    is_exclusive: bool
+    axis: int
+
+    @property
+    def rows(self) -> Sequence[ir.Expr]:
+        """Extents before the last."""
+        return list(self.source.shape)[:-1]
+
+    @property
+    def length(self) -> ir.Expr:
+        """Elements of a row."""
+        return self.source.shape[-1]
+
+    @property
+    def dtype(self) -> str:
+        """Type of the sums."""
+        dtype = str(self.target.dtype)
+        return "float32" if dtype in HALF_TYPES else dtype
