@@ -279,7 +279,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a product without terms is one",
-        "frontend/normalize/over_nothing.py",
+        "frontend/normalize/empty_operands.py",
         "    if name in _PLAIN_SUMS:\n        return 0",
         "    if name in _PLAIN_SUMS:\n        return 1",
         seeds=(1000033,),
