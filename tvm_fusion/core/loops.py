@@ -72,6 +72,11 @@ def unrolled(name: str, extent: ir.Expr | int, body: Body) -> tirx.Stmt:
     return loop(name, extent, body, tirx.ForKind.UNROLLED)
 
 
+def vectorized(width: int, body: Body) -> tirx.Stmt:
+    """Write a loop over the lanes of a vector."""
+    return loop("lane", width, body, tirx.ForKind.VECTORIZED)
+
+
 #: Annotation of a loop over a kernel's tasks.
 TASKS = "tvm_fusion.tasks"
 #: Annotation of a loop of a GPU that copies into registers what other blocks read as well.
@@ -141,6 +146,26 @@ def sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
     if not stmts:
         return tirx.Evaluate(index(0))
     return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
+
+
+def store_all(
+    targets: Sequence[ir.Var], indices: Sequence[ir.Expr], values: Sequence[ir.Expr]
+) -> tirx.Stmt:
+    """Store values that read none of the targets."""
+    return sequence(
+        [tirx.BufferStore(t, v, list(indices)) for t, v in zip(targets, values, strict=True)]
+    )
+
+
+def update_all(
+    targets: Sequence[ir.Var], indices: Sequence[ir.Expr], values: Sequence[ir.Expr]
+) -> tirx.Stmt:
+    """Store values that may read all targets: several are computed before one is stored."""
+    if len(targets) == 1:
+        return store_all(targets, indices, values)
+    names = [tirx.Var(f"new{i}", str(value.ty.dtype)) for i, value in enumerate(values)]
+    binds = [tirx.Bind(name, value) for name, value in zip(names, values, strict=True)]
+    return sequence([*binds, store_all(targets, indices, names)])
 
 
 def when(condition: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
