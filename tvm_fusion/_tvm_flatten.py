@@ -26,6 +26,7 @@ from tvm.s_tir import pipeline
 from ._tvm_bf16_lower import ComputeLegalizeElsewhere, LowerBF16
 from ._tvm_let import LetInRegisters
 from ._tvm_storage import SeparateStorage
+from ._tvm_structural import structural_map
 from .fusion.expressions import loads
 from .fusion.polynomial import Polynomials
 from .schedule.loops import constant, find
@@ -144,13 +145,13 @@ def _with_indices(body: tirx.Stmt, change: Callable[[ir.Expr], ir.Expr]) -> tirx
         return access if new is None else tirx.BufferStore(access.buffer, access.value, new)
 
     kinds = [(ir.TensorLoad, load), (tirx.BufferStore, store)]
-    return tvm_ffi.structural_map(body, kinds, order="post")
+    return structural_map(body, kinds, order="post")
 
 
 def _mapped(
     node: Any, kinds: Sequence[type], change: Callable[[Any], Any], order: str = "post"
 ) -> Any:
-    return tvm_ffi.structural_map(node, [(kind, change) for kind in kinds], order=order)
+    return structural_map(node, [(kind, change) for kind in kinds], order=order)
 
 
 def _shifts(division: Any) -> bool:

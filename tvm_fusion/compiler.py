@@ -64,6 +64,7 @@ def compile(  # the public name, as in tvm.compile
         from .deploy.static_inputs import mark_static_inputs
         from .frontend import import_model
         from .frontend.weights import WeightNames, tracking
+        from .fusion.claims import remembering
         from .pipeline import stages
 
         passes = stages(config)
@@ -81,7 +82,7 @@ def compile(  # the public name, as in tvm.compile
         choose_threads()
         has_run_kernels()  # evaluates constants
         names = WeightNames((name, const) for const, name in imported.weight_names.items())
-        with spec.tvm_target(), context, tracking(names):
+        with spec.tvm_target(), context, tracking(names), remembering():
             mod = update_in_place(imported.mod, imported.signatures, config.writes)
             mod = tvm.ir.transform.Sequential(passes)(mod)
             static_inputs = {*config.static_inputs, *config.in_place}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
-from ..device import Device
+from tvm.target import Target
+
+from ..device import Device, parse
+from ..ecg.legalize import remembering_legalizations
 from ..schedule.template import Claim, Refusal, Template
 from .cost import CostModel
 from .group import Group
+from .records import default_records
 
 Ban = tuple[str, Hashable]  # template name and group structure, after a broken claim
 
@@ -27,6 +33,11 @@ class ClaimBook:
         Compares claims.
     banned : set of (str, Hashable)
         Claims that emission has broken: not to be made again.
+
+    Attributes
+    ----------
+    asked, answered : int
+        Structures that templates were asked about; all questions.
     """
 
     def __init__(
@@ -42,9 +53,11 @@ class ClaimBook:
         self._banned = banned
         self._known: dict[Hashable, Claim | Refusal] = {}
         self.asked = 0
+        self.answered = 0
 
     def claim(self, group: Group) -> Claim | Refusal:
         """Take the cheapest claim of a group, or join the templates' reasons into one refusal."""
+        self.answered += 1
         known = self._known.get(group.key)
         if known is None:
             known = self._known[group.key] = self._ask(group)
@@ -70,6 +83,42 @@ class ClaimBook:
             elif best is None or self.us(answer) < self.us(best):
                 best = answer
         return best or _joined(refusals)
+
+
+_books: ContextVar[dict[str, ClaimBook] | None] = ContextVar("books", default=None)
+
+
+@contextmanager
+def remembering() -> Iterator[dict[str, ClaimBook]]:
+    """Let rewriting and planning inside of ``with`` ask once about equal groups.
+
+    Yields
+    ------
+    dict of str to ClaimBook
+        By target.
+    """
+    books: dict[str, ClaimBook] = {}
+    token = _books.set(books)
+    try:
+        with remembering_legalizations():
+            yield books
+    finally:
+        _books.reset(token)
+
+
+def claim_book(target: Target, banned: frozenset[Ban] = frozenset()) -> ClaimBook:
+    """Give the claims made for a target inside of :func:`remembering`, or a new book."""
+    from ..schedule.templates import templates
+
+    books = _books.get()
+    if books is None or banned:
+        books = {}
+    elif str(target) in books:
+        return books[str(target)]
+    device = parse(target).device
+    cost = CostModel(device, default_records())
+    book = books[str(target)] = ClaimBook(templates(target), device, cost, banned)
+    return book
 
 
 def _joined(refusals: list[Refusal]) -> Refusal:

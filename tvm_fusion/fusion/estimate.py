@@ -10,15 +10,12 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from ..device import parse
 from ..ecg.graph import CONSTANTS, Graph
 from ..ecg.legalize import Legalize
 from ..schedule.template import Claim
-from .claims import ClaimBook
-from .cost import CostModel
+from .claims import claim_book
 from .decisions import recording
 from .plan import plan
-from .records import default_records
 
 
 @dataclass(frozen=True, order=True)
@@ -57,10 +54,9 @@ class Estimator:
         from ..schedule.templates import templates
 
         self._target = target
-        device = parse(target).device
         self._templates = templates(target)
-        self._cost = CostModel(device, default_records())
-        self._book = ClaimBook(self._templates, device, self._cost)
+        self._book = claim_book(target)
+        self._cost = self._book.cost
         self._legalize = Legalize()  # one for all: the book knows groups by their PrimFuncs
 
     def estimate(self, func: relax.Function, constants: Sequence[int] = ()) -> RegionCost:

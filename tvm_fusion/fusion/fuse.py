@@ -7,16 +7,13 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ..device import parse
 from ..ecg.graph import Graph
 from ..foreign import on_ours
 from .apply import apply_groups
-from .claims import Ban, ClaimBook
-from .cost import CostModel
+from .claims import Ban, claim_book
 from .group import Group
 from .plan import Plan, plan
 from .primitive import TEMPLATE
-from .records import default_records
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseOperators")
@@ -72,9 +69,8 @@ def plan_module(
     """
     from ..schedule.templates import templates
 
-    device = parse(target).device
     asked = templates(target)
-    book = ClaimBook(asked, device, CostModel(device, default_records()), banned)
+    book = claim_book(target, banned)
     plans: dict[relax.DataflowBlock, Plan] = {}
     for func in list(mod.functions.values()):
         if isinstance(func, relax.Function):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
+from .._tvm_structural import structural_map, structural_walk
+
 
 def substitute(expr: ir.Expr, pairs: Sequence[tuple[ir.Var, ir.Expr]]) -> ir.Expr:
     """Replace variables, the buffers of loads excepted."""
@@ -19,13 +21,13 @@ def substitute(expr: ir.Expr, pairs: Sequence[tuple[ir.Var, ir.Expr]]) -> ir.Exp
                 return new
         return var
 
-    return tvm_ffi.structural_map(expr, (ir.Var, swap), order="post")
+    return structural_map(expr, (ir.Var, swap), order="post")
 
 
 def loads_of(expr: ir.Expr) -> list[ir.TensorLoad]:
     """Every load of an expression."""
     found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
+    structural_walk(expr, (ir.TensorLoad, found.append))
     return found
 
 
