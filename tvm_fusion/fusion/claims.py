@@ -36,8 +36,8 @@ class ClaimBook:
 
     Attributes
     ----------
-    asked, answered : int
-        Structures that templates were asked about; all questions.
+    questions, asked : int
+        How many there were; about how many structures templates were asked.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class ClaimBook:
         self._banned = banned
         self._known: dict[Hashable, Claim | Refusal] = {}
         self.asked = 0
-        self.answered = 0
+        self.questions = 0
 
     def claim(self, group: Group) -> Claim | Refusal:
         """Take the cheapest claim of a group, or join the templates' reasons into one refusal."""
-        self.answered += 1
+        self.questions += 1
         known = self._known.get(group.key)
         if known is None:
             known = self._known[group.key] = self._ask(group)
@@ -92,11 +92,17 @@ _books: ContextVar[dict[str, ClaimBook] | None] = ContextVar("books", default=No
 def remembering() -> Iterator[dict[str, ClaimBook]]:
     """Let rewriting and planning inside of ``with`` ask once about equal groups.
 
+    Inside of another one, that one remembers.
+
     Yields
     ------
     dict of str to ClaimBook
         By target.
     """
+    outer = _books.get()
+    if outer is not None:
+        yield outer
+        return
     books: dict[str, ClaimBook] = {}
     token = _books.set(books)
     try:
