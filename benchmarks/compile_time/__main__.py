@@ -83,7 +83,7 @@ def render(record: dict[str, Any]) -> str:
     names = [_title(name) for name in cases]
     rows = [row("wall", "wall"), row("**processor, this process**", "cpu")]
     rows += [row(stage, "main", stage) for stage in (*(s[0] for s in STAGES), REST)]
-    rows += [row(f"other threads: {s[0]}", "threads", s[0]) for s in THREADS]
+    rows += [row(f"other threads: {s}", "threads", s) for s in (*(t[0] for t in THREADS), REST)]
     rows += [
         row("**other processes (linker, nvcc)**", "children"),
         row("of it in claims", "claims", "seconds"),
@@ -100,8 +100,8 @@ def render(record: dict[str, Any]) -> str:
             "",
             f"Seconds of `tvm_fusion.compile(...).export(...)` in a fresh process on {cpus} cores,"
             " imports included.",
-            "Wall time is that of a machine that may have other work; processor time is sampled, see",
-            "`sample.py`. Questions that templates were not asked were answered from memory.",
+            "Wall time is that of a machine that may have other work; processor time is sampled:",
+            "see `sample.py`. Questions that templates were not asked were answered from memory.",
             "",
             *table(["", *names], rows),
             "",

@@ -3,16 +3,14 @@
 Run as ``python -m benchmarks.compile_time.sample MODEL TARGET``; MODEL is an ONNX file or the
 number of layers of GPT-2's decoder. Prints JSON.
 
-A timer signal interrupts the main thread every few milliseconds of processor time. What the thread
-used since the last signal goes to the stage that its stack is in; what other threads used, to what
-the stacks of the code generator's threads are in.
+Every few milliseconds another thread looks at all stacks. What a thread has used of a processor
+since the last look goes to the stage that its stack is in.
 """
 
 from __future__ import annotations
 
 import json
 import resource
-import signal
 import sys
 import tempfile
 import threading
@@ -22,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-INTERVAL = 0.005  # seconds of processor time
+INTERVAL = 0.005  # seconds
 
 # The first stage of which a function is in the stack, by file and name.
 STAGES = (
@@ -56,7 +54,7 @@ class Sampler:
     Attributes
     ----------
     main, others : Counter
-        Seconds of the main thread by stage; of the code generator's threads by what they do.
+        Seconds of the thread that makes it by stage; of the code generator's by what they do.
     claims : float
         Seconds of the main thread in claims, in whatever stage.
     """
@@ -65,27 +63,36 @@ class Sampler:
         self.main: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
         self.claims = 0.0
-        self._thread, self._process = time.thread_time(), time.process_time()
+        self._compiling = threading.get_ident()
+        self._used: dict[int, float] = {self._compiling: time.thread_time()}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Sampler:
-        signal.signal(signal.SIGPROF, self._sample)
-        signal.setitimer(signal.ITIMER_PROF, INTERVAL, INTERVAL)
+        self._thread.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        self._done.set()
+        self._thread.join()
 
-    def _sample(self, _number: int, frame: FrameType | None) -> None:
-        thread, process = time.thread_time(), time.process_time()
-        own, all_ = thread - self._thread, process - self._process
-        self._thread, self._process = thread, process
-        self.main[_find(frame, STAGES, REST)] += own
-        self.claims += own if _find(frame, (CLAIM,), "") else 0.0
+    def _run(self) -> None:
         mine = threading.get_ident()
-        stacks = [f for t, f in sys._current_frames().items() if t != mine]
-        busy = list(filter(None, (_find(stack, THREADS, "") for stack in stacks)))
-        for stage in busy:
-            self.others[stage] += max(0.0, all_ - own) / len(busy)
+        while not self._done.wait(INTERVAL):
+            for thread, frame in sys._current_frames().items():
+                if thread != mine:
+                    self._sample(thread, frame)
+
+    def _sample(self, thread: int, frame: FrameType) -> None:
+        """Give what a thread has used since it was looked at last to what it does now."""
+        now = time.clock_gettime(time.pthread_getcpuclockid(thread))
+        used = now - self._used.get(thread, 0.0)
+        self._used[thread] = now
+        if thread != self._compiling:
+            self.others[_find(frame, THREADS, REST)] += used
+            return
+        self.main[_find(frame, STAGES, REST)] += used
+        self.claims += used if _find(frame, (CLAIM,), "") else 0.0
 
 
 def _find(frame: FrameType | None, rules: Rules, otherwise: str) -> str:
