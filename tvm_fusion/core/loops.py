@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
 from .._tvm.buffer import scratch
+from .._tvm.structural import structural_map, structural_walk
 from .untouched import SCHEDULED
 
 if TYPE_CHECKING:
@@ -229,13 +229,13 @@ def substitute(
         return tirx.Cast(str(var.ty.dtype), value)
 
     callbacks = [(ir.Var, swap)] if load is None else [(ir.TensorLoad, load), (ir.Var, swap)]
-    return tvm_ffi.structural_map(expr, *([callbacks] if load else callbacks), order="post")
+    return structural_map(expr, callbacks)
 
 
 def find(expr: ir.Expr, kind: type) -> list:
     """List the nodes of a kind in an expression or statement."""
     found: list = []
-    tvm_ffi.structural_walk(expr, (kind, found.append))
+    structural_walk(expr, (kind, found.append))
     return found
 
 
