@@ -4,6 +4,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from emulator.launch import is_for_gpu, launch
+from nvcc import cuda_source
 from tvm import relax, s_tir, tirx
 
 from tvm_fusion import transform
@@ -164,22 +165,6 @@ def launches(func, members, spec):
 
 def tvm_variables(value):
     return [v for d in value.shape for v in tirx.analysis.undefined_vars(d)]
-
-
-def cuda_source(func):
-    """Text of a module with one kernel as CUDA; no compiler is called."""
-    name = "tvm_callback_cuda_compile"
-    callback = tvm.get_global_func(name, allow_missing=True)
-    tvm_ffi.register_global_func(name, lambda *_: b"none", override=True)
-    target = CUDA.tvm_target()
-    try:
-        with target:
-            mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-            built = tvm.compile(mod, target, tir_pipeline="tvm_fusion")
-    finally:
-        if callback is not None:
-            tvm_ffi.register_global_func(name, callback, override=True)
-    return built.mod.imports[0].inspect_source()
 
 
 def cuda_kernel(func):

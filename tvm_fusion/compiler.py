@@ -68,6 +68,7 @@ def compile(  # the public name, as in tvm.compile
         from .core.weight_names import WeightNames, tracking
         from .deploy.build import build, export_library, prepare, store
         from .frontend import import_model
+        from .fusion.claims import remembering
 
         imported = import_model(model, config)
         if not imported.signatures:
@@ -82,7 +83,7 @@ def compile(  # the public name, as in tvm.compile
         prepared: dict[str, Prepared] = {}
         taken: dict[str, list[Decision]] = {}
         context = {"relax.backend.use_cuda_graph": config.cuda_graph}
-        with tvm.transform.PassContext(config=context), tracking(names):
+        with tvm.transform.PassContext(config=context), tracking(names), remembering():
             for one in spec.each:
                 (arch,) = one.archs
                 with one.tvm_target(), recording() as taken[arch]:

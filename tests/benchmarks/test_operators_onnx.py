@@ -57,7 +57,7 @@ def test_a_part_of_the_cases(known, part):
     seed = int(os.environ.get("OPERATORS_SEED", "0"))
     names = random.Random(seed).sample(sorted(known), int(len(known) * PART))[part::PARTS]
     stock = records.verdicts_of(records.load(), "stock", known)
-    found = judge_all(names, "ours", workers=1, timeout=90)
+    found = judge_all(names, "ours", jobs=1, timeout=90)
     bad = {
         name: f"{verdict}: {reason}"
         for name, (verdict, reason) in found.items()

@@ -39,7 +39,7 @@ def test_drawn_cases_are_right_or_refused(part):
     drawn = random.Random(seed).sample([*cases()], CASES)[part::PARTS]
     found = [
         (result.name, result.dtype, outcome)
-        for result in sweep(drawn, most=1, workers=1, limit=120)
+        for result in sweep(drawn, most=1, jobs=1, limit=120)
         for outcome in result.outcomes
     ]
     bad = [case for case in found if case[2]["outcome"] in BAD]
@@ -63,20 +63,18 @@ def test_a_worker_that_dies_or_hangs_costs_one_sample(monkeypatch):
     class Worker(module._Worker):
         def __init__(self, limit):
             self._limit = limit
-            self._process = FakeProcess()
 
-        def _line(self, limit):
+        def line(self, limit):
             return answers.pop(0)
 
-    class FakeProcess:
-        class stdin:
-            write = flush = staticmethod(lambda *_: None)
-
-        def kill(self):
+        def send(self, line):
             pass
 
-        def wait(self):
-            return -11
+        def ended(self):
+            return "the process ended with -11"
+
+        def close(self):
+            pass
 
     monkeypatch.setattr(module, "_Worker", Worker)
     (result,) = module.sweep([("add", "float32")], 2, 1, 1.0)

@@ -30,16 +30,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if _interrupt.is_command_line():
         _interrupt.end_at_once()  # before the imports that take time
-        gc.set_threshold(_COLLECT_AFTER)
-        # apache-tvm-ffi imports PyTorch wherever it is installed, which takes a second; no command
-        # needs it.
-        cast("dict[str, Any]", sys.modules).setdefault("torch", None)
+        prepare_process()
     from .dispatch import dispatch
 
     code = dispatch(arguments)
     if code == _interrupt.EXIT_CODE and _interrupt.is_command_line():
         _interrupt.leave()
     return code
+
+
+def prepare_process() -> None:
+    """Save time that a process of ONNX models alone need not spend; before TVM is imported."""
+    gc.set_threshold(_COLLECT_AFTER)
+    # apache-tvm-ffi imports PyTorch wherever it is installed, which takes a second.
+    cast("dict[str, Any]", sys.modules).setdefault("torch", None)
 
 
 __all__ = ["main"]

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.relax import vm_build
 from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
+
+from .._tvm.structural import structural_walk
 
 # Parts for each core: kernels take unequal time. A part of a GPU's is a run of nvcc, whose start
 # takes as long as five kernels (0.6 of 0.7 s with CUDA 13).
@@ -122,7 +123,7 @@ def _parts(kernels: _Functions, target: Target) -> list[_Functions]:
 
 def _calls_another(func: tirx.PrimFunc) -> bool:
     found: list[ir.GlobalVar] = []
-    tvm_ffi.structural_walk(func.body, (ir.GlobalVar, found.append))
+    structural_walk(func.body, (ir.GlobalVar, found.append))
     return bool(found)
 
 

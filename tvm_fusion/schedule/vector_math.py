@@ -69,7 +69,8 @@ def _lowered(
         name = call_name(call)
         if name not in functions or str(call.ty.dtype) != "float32" or find(call, tirx.Let):
             return call
-        shared = lane is not None and lane not in tirx.analysis.undefined_vars(call)
+        used = tirx.analysis.undefined_vars(call)
+        shared = lane is not None and not any(v.same_as(lane) for v in used)
         if shared or any(call.same_as(other) for other in kept):
             return call
         return functions[name](call.args[0])
@@ -115,7 +116,7 @@ def _is_vectorised(call: ir.Call, varying: list[ir.Var] | None) -> bool:
 
     def varies(expr: ir.Expr) -> bool:
         variables = tirx.analysis.undefined_vars(expr)
-        return any(varying is None or v in varying for v in variables)
+        return any(varying is None or any(v.same_as(x) for x in varying) for v in variables)
 
     if call_name(call) == "if_then_else":
         return not varies(call.args[0])

@@ -6,13 +6,13 @@ from group_kernels import (
     CUDA,
     close,
     compiles_for_cuda,
-    cuda_source,
     group,
     kernel,
     run,
     shared_bytes,
     tensor,
 )
+from nvcc import cuda_source
 from quantised_products import along, inputs_of, int4, int8
 from tvm import ir, relax
 

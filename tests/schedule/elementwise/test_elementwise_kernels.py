@@ -1,8 +1,6 @@
 """Maps in one launch: right on both targets, written once, in vectors where that can be."""
 
 import re
-import shutil
-import subprocess
 from collections import Counter
 
 import numpy as np
@@ -15,11 +13,11 @@ from group_kernels import (
     check,
     compiles_for_cuda,
     cuda_kernel,
-    cuda_source,
     group,
     kernel,
     tensor,
 )
+from nvcc import machine_code, needs_nvcc
 from tvm import ir, relax, tirx
 
 from tvm_fusion.core.loops import find, index, simplified, substitute
@@ -542,16 +540,13 @@ LARGE = {
 
 
 @pytest.mark.cuda_toolchain
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("case", LARGE)
-def test_registers_leave_room_for_all_threads_of_a_multiprocessor(case, tmp_path):
-    _, func = kernel(Elementwise(True), group(*LARGE[case], CUDA), CUDA)
-    (tmp_path / "kernel.cu").write_text(cuda_source(func))
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas=-v", "kernel.cu"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes spill stores" in done.stderr
-    assert int(re.search(r"Used (\d+) registers", done.stderr)[1]) <= 32
+@needs_nvcc
+def test_registers_leave_room_for_all_threads_of_a_multiprocessor():
+    groups = [group(*graph, CUDA) for graph in LARGE.values()]
+    functions = {f"case{i}": kernel(Elementwise(True), g, CUDA)[1] for i, g in enumerate(groups)}
+    for one in machine_code(functions).values():
+        assert one.spilled_bytes == 0
+        assert one.registers <= 32
 
 
 @pytest.mark.rocm_toolchain

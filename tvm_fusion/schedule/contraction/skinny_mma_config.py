@@ -17,8 +17,7 @@ from ...core.loops import constant, index, product
 from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
-from ..gpu.launch import has_tensor_cores
-from ..gpu.mma import ACCUMULATORS, ATOMS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, WARP
+from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, WARP, mma_atom
 from ..gpu.vector_loads import ElementLoads
 from .dequantize import FLOATS, has_integers
 from .dequantize_f16x2 import quantized_and_scales
@@ -136,7 +135,7 @@ def _mma_config(cut: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         A GPU.
     """
     half, dtype = str(uncast(cut.a).ty.dtype), str(uncast(cut.b).ty.dtype)
-    if cut.norm_scale is not None or not has_tensor_cores(device) or half not in ATOMS:
+    if cut.norm_scale is not None or mma_atom(device, half) is None:
         return None
     if cut.contraction.dtype != "float32":
         return None

@@ -102,10 +102,13 @@ def _results_first(value: ir.Expr, results: Sequence[ir.Var]) -> ir.Expr:
     """Write ``term < result`` as ``result > term``, by which TVM recognizes arg-reductions."""
     mirrored = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx.LE}
 
+    def is_result(expr: ir.Expr) -> bool:
+        return any(expr.same_as(result) for result in results)
+
     def flip(kind: type):
         return lambda found: (
             mirrored[kind](found.b, found.a)
-            if found.b in results and found.a not in results
+            if is_result(found.b) and not is_result(found.a)
             else found
         )
 

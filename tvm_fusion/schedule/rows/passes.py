@@ -190,8 +190,7 @@ def equal_axes(one: Sequence[Axis], other: Sequence[Axis]) -> bool:
 
 
 def _position(axes: Sequence[Axis], index: ir.Expr) -> int | None:
-    variables = [a.var for a in axes]
-    return variables.index(index) if index in variables else None
+    return next((n for n, a in enumerate(axes) if a.var.same_as(index)), None)
 
 
 def _is_one(step: ir.Expr) -> bool:

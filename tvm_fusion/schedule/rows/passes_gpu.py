@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, sym, tirx
 
-from ...core.loops import index, loop, sequence
+from ...core.loops import index, loop, sequence, store_all, update_all
 from ...program.stage import Axis
-from .block_reduce import block_all_reduce
-from .emit import Pairs, assign, bind, nest, store_all, unflatten, volume
+from ..gpu.block_reduce import Reduction, block_all_reduce
+from .emit import Pairs, bind, nest, unflatten, volume
 from .passes import Pass
 from .register_budget import items_per_thread
 from .row_program import RowStage
@@ -34,7 +34,12 @@ def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
     )
     elements = _vectors if is_unconditional else _elements
     stmts.append(each_thread(lambda r, t: elements(block, one.stages, r, t)))
-    stmts += block_all_reduce(block, reductions)
+    across = [
+        Reduction(s.name, s.combine, s.init, block.terms(s), block.results(s))
+        for s in reductions
+        if s.combine is not None
+    ]
+    stmts += block_all_reduce(block.config, across, block.scratch)
     for stage in reductions:
         if not block.program.is_internal(stage.targets[0]):
             stmts.append(each_thread(_store_reduction(block, stage)))
@@ -123,7 +128,7 @@ def _element(block: ThreadBlock, stage: RowStage, at: Pairs, position: Position)
         return block.store(stage, pairs, position, values)
     terms = block.terms(stage)
     mine = [position.r, position.t]
-    return assign(
+    return update_all(
         terms, mine, stage.combine_in_order([tirx.BufferLoad(b, mine) for b in terms], values)
     )
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tvm import DataType, ir
 
 from ...program.stage import Axis
-from .config_gpu import MAX_ROW_ELEMENTS, RowConfig
+from ..gpu.row_threads import RowThreads
+from .config_gpu import MAX_ROW_ELEMENTS
 from .emit import static_volume
 from .passes import Pass, is_same_position, plan_passes, private_buffers
 from .row_program import RowProgram
@@ -27,11 +28,11 @@ class RegisterBudget:
 
     Attributes
     ----------
-    config : RowConfig
+    config : RowThreads
         The threads.
     """
 
-    config: RowConfig
+    config: RowThreads
 
     def hold_all(self, program: RowProgram) -> bool:
         """Whether there is room for every row buffer that threads need not share."""

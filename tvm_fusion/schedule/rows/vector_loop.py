@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.loops import NEAR, index, loop, sequence
+from ...core.loops import NEAR, index, loop, sequence, update_all, vectorized
 from ...program.stage import Axis
 from .config_gpu import MAX_ROW_ELEMENTS
-from .emit import Pairs, assign, bind, replace, static_volume, unflatten
+from .emit import Pairs, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread
 from .row_program import RowStage
 from .thread_block import Position, ThreadBlock
@@ -170,7 +170,7 @@ class VectorLoop:
                 [tirx.BufferLoad(b, mine) for b in terms],
                 self._terms(stage, values, step, lane),
             )
-            return assign(terms, mine, stage.combine_in_order(old, new))
+            return update_all(terms, mine, stage.combine_in_order(old, new))
         own = next((own for target, own in self.results if target.same_as(stage.targets[0])), None)
         if own is None:
             return block.store(stage, pairs, position, values)
@@ -215,7 +215,7 @@ class VectorLoop:
         at_once = lanes_per_access(dtype, self.width)
 
         def access(number: ir.Expr) -> tirx.Stmt:
-            return loop("lane", at_once, lambda lane: body(number * at_once + lane), VECTORIZED)
+            return vectorized(at_once, lambda lane: body(number * at_once + lane))
 
         return loop("access", self.width // at_once, access, UNROLLED)
 

@@ -9,11 +9,11 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
 from ...core.expressions import substitute, variables
-from ...core.loops import index, loop, product, sequence
+from ...core.loops import index, loop, product, sequence, store_all, update_all
 from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner
-from .emit import Pairs, assign, bind, flatten, replace, store_all
+from .emit import Pairs, bind, flatten, replace
 from .passes import Pass, private_buffers
 from .row_program import RowProgram, RowStage
 from .softmax import decaying
@@ -90,7 +90,7 @@ class RowVectors:
                     for value, start in zip(values, stage.init, strict=True)
                 ]
             partial = [self._partial_of(target, size) for target in stage.targets]
-            return assign(
+            return update_all(
                 partial,
                 [lane],
                 stage.combine([tirx.BufferLoad(p, [lane]) for p in partial], values),
@@ -143,7 +143,7 @@ class RowVectors:
         def lower(call: ir.Call) -> ir.Expr:
             if not any(call.same_as(other) for other in self._decaying):
                 return call
-            varies = lane in variables(substitute(call, dict(pairs)))
+            varies = any(v.same_as(lane) for v in variables(substitute(call, dict(pairs))))
             return decay(call.args[0]) if varies else call
 
         return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
@@ -197,7 +197,7 @@ def _halve(combine: Combiner | None, whole: list[ir.Var], halves: list[ir.Var], 
     def body(lane: ir.Expr) -> tirx.Stmt:
         low = [tirx.BufferLoad(w, [lane]) for w in whole]
         high = [tirx.BufferLoad(w, [lane + size]) for w in whole]
-        return assign(halves, [lane], combine(low, high) if combine else low)
+        return update_all(halves, [lane], combine(low, high) if combine else low)
 
     return body
 
