@@ -36,7 +36,7 @@ class PrefixSum(Template):
         (result,) = group.outputs
         axis, rank = op.record.attrs["axis"], len(result.shape)
         if self._is_gpu and not is_last(axis, rank):
-            return Refusal("not_along_rows", f"{op.title} goes along an axis that is not the last.")
+            return Refusal("not_along_rows", f"{op.title} does not scan the last axis.")
         return Claim(
             self,
             group,
