@@ -48,8 +48,9 @@ class Merger:
         Green cells ask for a claim alone; yellow ones must also not cost more than the parts, and
         so must green ones that would compute something twice.
         """
-        if first.is_opaque or second.is_opaque:
-            return _opaque(first if first.is_opaque else second)
+        for block in (first, second):
+            if block.is_opaque or block.type is MappingType.OPAQUE:
+                return _opaque(block)
         cell = combine(first.type, second.type)
         if cell.relation is Relation.BREAK:
             return Refusal(
@@ -148,5 +149,6 @@ def _class(block: Block) -> str:
 
 
 def _opaque(block: Block) -> Refusal:
-    op = block.members[0]
-    return Refusal("opaque", f"{op.name} is opaque: {op.classification.reason}.")
+    op = next(op for op in block.members if op.type is MappingType.OPAQUE)
+    name = op.name if op.record is None and op.gvar is None else op.title
+    return Refusal("opaque", f"{name} is opaque: {op.classification.reason}.")

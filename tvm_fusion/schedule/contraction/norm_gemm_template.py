@@ -120,7 +120,11 @@ def _analysed(group: Group) -> _Analysed | Refusal:
             "no_constant_weight", f"{name} has a single row and no constant weight to pack."
         )
     if lanes_are_rows(row_program(prologue.rows)):
-        return Refusal("rows_across", f"The rows that {name} reads are not contiguous in memory.")
+        return Refusal(
+            "vectors_across_rows",
+            f"The reductions before {name} are vectorized across rows: these are short, or not "
+            "contiguous in memory.",
+        )
     return _Analysed(program, prologue, contraction, view, stages, constants)
 
 

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 from group_kernels import CPU, CUDA, group, tensor
+from toy_templates import Anchored, graph_of, planned
 from tvm import relax, tirx
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
 
 import tvm_fusion
 from tvm_fusion.core.template import Refusal, Template
-from tvm_fusion.program.stage import Unstructured
+from tvm_fusion.fusion.claims import ClaimBook
+from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.contraction.norm_gemm_template import NormGemm
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
@@ -25,6 +31,27 @@ from tvm_fusion.schedule.single.template import Single
 
 op = relax.op
 N = tirx.Var("n", "int64")
+
+
+@I.ir_module
+class Horner:
+    @T.prim_func(private=True, s_tir=True)
+    def horner(A: T.Buffer((8, 16), "float32"), B: T.Buffer((8,), "float32")):
+        T.func_attr({"tirx.noalias": True})
+        for i, k in T.grid(8, 16):
+            with T.sblock("horner"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = T.float32(0)
+                B[vi] = B[vi] * T.float32(0.5) + A[vi, vk]
+
+    @R.function
+    def main(x: R.Tensor((8, 16), "float32")) -> R.Tensor((8,), "float32"):
+        cls = Horner
+        with R.dataflow():
+            y = R.call_tir(cls.horner, (x,), out_ty=R.Tensor((8,), "float32"))
+            R.output(y)
+        return y
 
 
 @dataclass(frozen=True)
@@ -63,10 +90,25 @@ def chain(times, function):
     return body
 
 
-def doubling(emit, x):
+def doubling(emit, x, w):
     for _ in range(11):
-        x = emit(op.multiply(op.add(x, x), x))
-    return x
+        x = emit(op.multiply(emit(op.add(x, x)), x))
+    return op.matmul(x, w)
+
+
+def leaving_prologue(emit, x, w):
+    rows = emit(op.exp(x))
+    return [rows, op.matmul(rows, w)]
+
+
+def mirrored(emit, x):
+    total = emit(op.sum(x, -1))
+    return op.add(total, emit(op.flip(total, 1)))
+
+
+def query_per_key(emit, q, k, v):
+    s = emit(op.einsum([q, k], "qkd,kd->qk"))
+    return op.matmul(emit(op.nn.softmax(s, -1)), v)
 
 
 def attention(score=None, weigh=None, norm=None, second=None):
@@ -125,10 +167,6 @@ def rms(emit, x, g, w):
 
 def two_results(emit, x, w):
     return [op.matmul(x, w), op.exp(x)]
-
-
-def summed_prefix(emit, x, w):
-    return op.matmul(emit(op.nn.relu(x)), w)
 
 
 CASES = [
@@ -234,7 +272,6 @@ CASES = [
         [tensor("x", 5, 7)],
         lambda emit, x: op.cumsum(x, 0),
         ("cumsum does not scan the last axis",),
-        True,
     ),
     Case("several_axes", Attention(False), QKV, attention(norm=softmax_of_both_axes), ("max",)),
     Case("no_softmax", Attention(False), QKV, attention(norm=two_maxima), ("behind matmul (max)",)),
@@ -245,7 +282,7 @@ CASES = [
         attention(second=lambda emit, p, v: op.matmul(v, p)),
         ("matmul does not reduce the axis of the softmax",),
     ),
-    Case("scores_used_elsewhere", Attention(False), QKV, scores_and_more, ("Scores",)),
+    Case("scores_used_elsewhere", Attention(False), QKV, scores_and_more, ("relu reads scores",)),
     Case("unsupported_dtype", Attention(False), QKV64, attention(), ("float64", "float32")),
     Case("scores_elsewhere", Attention(False), QKV, attention(norm=shifted_rows), ("own row",)),
     Case("weights_changed", Attention(False), QKV, attention(weigh=op.square), ("not linear",)),
@@ -254,12 +291,27 @@ CASES = [
     Case(
         "row_too_long",
         Rows(),
-        [tensor("x", 2, 100000)],
-        lambda emit, x: op.sort(x, -1),
-        ("shared memory",),
+        [tensor("x", 2, 40000, 3)],
+        mirrored,
+        ("The results of sum need 160000 bytes of shared memory",),
         True,
     ),
-    Case("expression_too_large", Elementwise(False), [tensor("x", 4)], doubling, ("2000 nodes",)),
+    Case("expression_too_large", CpuContraction(), XW, doubling, ("multiply", "2000 nodes")),
+    Case("prologue_recomputed", CpuContraction(), XW, leaving_prologue, ("compute exp again",)),
+    Case(
+        "vectors_across_rows",
+        NormGemm(),
+        [tensor("x", 33, 4), tensor("w", 4, 48)],
+        norm_then(product),
+        ("before matmul",),
+    ),
+    Case(
+        "query_varies_with_key",
+        Attention(False),
+        [tensor("q", 9, 7, 8), tensor("k", 7, 8), tensor("v", 7, 6)],
+        query_per_key,
+        ("Both operands of einsum",),
+    ),
 ]
 
 
@@ -274,3 +326,150 @@ def test_a_template_says_why_not(case):
     assert refusal.code == case.code, refusal
     assert all(words in refusal.sentence for words in case.says), refusal.sentence
     assert refusal.sentence.endswith(".")
+
+
+# Edges -------------------------------------------------------------------------------------------
+
+
+def built(params, body):
+    """A module of ``body(emit, *params)``, which returns an expression or a list of such."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            results = body(builder.emit, *params)
+            results = results if isinstance(results, list) else [results]
+            outputs = [builder.emit_output(builder.normalize(r)) for r in results]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    return builder.get()
+
+
+def two_products(emit, x, w, v):
+    return op.matmul(emit(op.nn.relu(emit(op.matmul(x, w)))), v)
+
+
+def after(producer, consumer):
+    def body(emit, *params):
+        return consumer(emit(producer(*params)))
+
+    return body
+
+
+def flipped_epilogue(emit, x, w):
+    y = emit(op.matmul(x, w))
+    return op.add(y, emit(op.flip(y, 0)))
+
+
+def norm_gemm(emit, x, g, w):
+    return op.matmul(emit(op.nn.layer_norm(x, g, g, [-1])), w)
+
+
+def around(emit, x):
+    a = emit(op.nn.softmax(x, -1))
+    return op.add(a, emit(op.cumsum(a, 0)))
+
+
+SQUARE = [tensor(n, 64, 64) for n in "xwv"]
+EDGES = [
+    (
+        "mapping_red",
+        SQUARE,
+        two_products,
+        "relu -> matmul",
+        "Many-to-Many (matmul) feeding Many-to-Many (matmul) is not fused (mapping table), and no "
+        "template proposed to fuse them.",
+    ),
+    (
+        "mapping_red",
+        [SQUARE[0], tensor("g", 64), SQUARE[1]],
+        norm_gemm,
+        "layer_norm -> matmul",
+        "a template's proposal to fuse layer_norm + matmul was refused: rows: Contractions join",
+    ),
+    (
+        "opaque",
+        SQUARE[:1],
+        after(lambda x: op.cumsum(x, 0), op.exp),
+        "cumsum -> exp",
+        "cumsum is opaque: ",
+    ),
+    ("too_many_members", SQUARE[:1], chain(100, op.exp), "exp -> exp", "would have 100 operators"),
+    ("not_profitable", [tensor("x", 2, 40000, 3)], mirrored, "sum -> add", "Fused they would take"),
+    (
+        "epilogue_elsewhere",
+        SQUARE[:2],
+        flipped_epilogue,
+        "matmul -> add",
+        "contraction: An element of add needs more than one element of the result of matmul",
+    ),
+    ("not_convex", SQUARE[:1], around, "softmax -> add", "make a cycle: cumsum"),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "params", "body", "edge", "says"), EDGES, ids=[f"{e[0]}-{e[3]}" for e in EDGES]
+)
+def test_an_edge_says_why_it_is_not_fused(code, params, body, edge, says):
+    target = "cuda:sm_90a" if edge == "layer_norm -> matmul" else "cpu:x86-64-v4"
+    found = tvm_fusion.explain(built(params, body), target, stock=False).refused
+    edges = [(f"{e.producer.title} -> {e.consumer.title}", e.code) for e in found]
+    assert (edge, code) in edges
+    assert says in found[edges.index((edge, code))].sentence
+
+
+def test_a_proposal_that_a_better_one_overlaps():
+    mod = built([tensor("x", 6, 8)], chain(3, op.nn.softmax))
+    a, b, c = (found.name for found in graph_of(mod).operators)
+    (edge,) = (
+        d for d in planned(mod, Anchored(2, ((a, b), (b, c)))).decisions if d.code != "fused"
+    )
+    assert edge.code == "mapping_red"
+    assert "A proposal that saves as much or more has some of these operators" in edge.sentence
+
+
+def test_a_broken_claim_is_not_made_again():
+    members = group([tensor("x", 6, 8)], chain(1, op.exp))
+    book = ClaimBook(
+        (Elementwise(False),), CPU.device, CostModel(CPU.device), {("elementwise", members.key)}
+    )
+    refusal = book.claim(members)
+    assert refusal.code == "claim_broken"
+    assert "failed after it was claimed" in refusal.sentence
+
+
+def test_an_update_that_is_no_reduction():
+    (members,) = (Group([o]) for o in graph_of(Horner).operators)
+    refusal = Rows().claim(members, CUDA.device)
+    assert refusal.code == "no_combiner"
+    assert "horner: the update is no sum, product, extremum or selection" in refusal.sentence
+
+
+# Codes -------------------------------------------------------------------------------------------
+
+ELSEWHERE = {
+    "better_proposal",  # test_a_proposal_that_a_better_one_overlaps
+    "claim_broken",  # test_a_broken_claim_is_not_made_again
+    "no_combiner",  # test_an_update_that_is_no_reduction
+    # A map in the way that the composition of a group has already given another form.
+    "not_inlinable",
+    # Computed: the code of the nearest template's refusal, or no_template if all are far away.
+    "no_template",
+}
+
+
+def codes(*rooms):
+    """All codes that refusals in the package's source are made with."""
+    found = set()
+    for path in (p for r in rooms for p in (Path(tvm_fusion.__file__).parent / r).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
+                found |= {
+                    x.value
+                    for x in ast.walk(node.args[0])
+                    if isinstance(x, ast.Constant) and isinstance(x.value, str)
+                }
+    return found
+
+
+def test_every_code_has_a_case():
+    tested = {case.code for case in CASES} | {edge[0] for edge in EDGES}
+    assert codes("fusion", "schedule") - ELSEWHERE == tested
