@@ -97,8 +97,8 @@ def test_a_proposal_that_no_template_claims_changes_nothing():
     assert names(with_proposal) == names(without)
     (told,), (untold,) = with_proposal.decisions, without.decisions
     assert told.code == untold.code == "mapping_red"
-    assert untold.sentence.endswith("and no template proposed the two.")
-    assert "a template's proposal of the two was refused: " in told.sentence
+    assert untold.sentence.endswith("and no template proposed to fuse them.")
+    assert "a template's proposal to fuse softmax + sum was refused: " in told.sentence
 
 
 def test_proposals_that_save_more_come_first():

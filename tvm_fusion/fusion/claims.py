@@ -18,6 +18,7 @@ from .cost import CostModel
 from .records import default_records
 
 _FALLBACK = "one_operator_only"
+_BROKEN = Refusal("claim_broken", "Making the kernels of this group failed after it was claimed.")
 
 
 class ClaimBook:
@@ -76,7 +77,7 @@ class ClaimBook:
             if template.is_fallback and best is not None:
                 continue
             if (template.name, group.key) in self._banned:
-                refusals[template.name] = Refusal("claim_broken", "It broke its promise.")
+                refusals[template.name] = _BROKEN
                 continue
             answer = template.claim(group, self.device)
             if isinstance(answer, Refusal):
@@ -152,4 +153,8 @@ class RefusedByAll(Refusal):
 
 
 def _sentences(refusals: Mapping[str, Refusal]) -> str:
-    return " ".join(f"{name}: {refusal.sentence}" for name, refusal in refusals.items())
+    """Join what templates say, each sentence once."""
+    names: dict[str, list[str]] = {}
+    for name, refusal in refusals.items():
+        names.setdefault(refusal.sentence, []).append(name)
+    return " ".join(f"{', '.join(by)}: {sentence}" for sentence, by in names.items())

@@ -13,6 +13,7 @@ from .claims import ClaimBook, RefusedByAll
 from .partition import Block, Partition
 
 MAX_MEMBERS = 96  # beyond it a kernel takes longer to compile than it can save
+_NAMED = 6  # operators that a sentence names
 
 
 class Merger:
@@ -47,13 +48,14 @@ class Merger:
         Green cells ask for a claim alone; yellow ones must also not cost more than the parts, and
         so must green ones that would compute something twice.
         """
-        if first.is_opaque or second.is_opaque:
-            return _opaque(first if first.is_opaque else second)
+        for block in (first, second):
+            if block.is_opaque or block.type is MappingType.OPAQUE:
+                return _opaque(block)
         cell = combine(first.type, second.type)
         if cell.relation is Relation.BREAK:
             return Refusal(
                 "mapping_red",
-                f"{first.type.value} feeding {second.type.value} is not fused (mapping table), "
+                f"{_class(first)} feeding {_class(second)} is not fused (mapping table), "
                 f"and {self._on_proposals(first, second)}",
             )
         type_ = cell.type or second.type
@@ -74,13 +76,12 @@ class Merger:
         members = tuple(sorted((o for b in blocks for o in b.members), key=lambda o: o.index))
         if len(members) > MAX_MEMBERS:
             return Refusal(
-                "too_many_members", f"The group would have more than {MAX_MEMBERS} operators."
+                "too_many_members",
+                f"The group would have {len(members)} operators, at most {MAX_MEMBERS} are fused.",
             )
-        if not self._partition.is_convex(blocks):
-            return Refusal(
-                "not_convex",
-                "Fusing them would make a cycle: a path between the two leads outside.",
-            )
+        between = self._partition.between(blocks)
+        if between is not None:
+            return not_convex(between)
         claim = self._book.claim(Group(members))
         parts = [b.claim for b in blocks]
         if isinstance(claim, RefusedByAll):
@@ -98,11 +99,20 @@ class Merger:
             self._turned_down.setdefault(op, []).append((operators, refusal))
 
     def _on_proposals(self, first: Block, second: Block) -> str:
-        for op in first.members:
-            for operators, refusal in self._turned_down.get(op, ()):
-                if not operators.isdisjoint(second.members):
-                    return f"a template's proposal of the two was refused: {refusal.sentence}"
-        return "no template proposed the two."
+        """Tell of the smallest proposal that has an edge between the two inside."""
+        graph, readers = self._partition.graph, set(second.members)
+        about = [
+            (operators, refusal)
+            for op in first.members
+            for operators, refusal in self._turned_down.get(op, ())
+            if any(s in readers and s in operators for s in graph.successors(op))
+        ]
+        if not about:
+            return "no template proposed to fuse them."
+        operators, refusal = min(about, key=lambda proposal: len(proposal[0]))
+        # Proposals of many operators differ from edge to edge; the reader has nothing of it.
+        what = "them and other operators" if len(operators) > _NAMED else titles(operators)
+        return f"a template's proposal to fuse {what} was refused: {refusal.sentence}"
 
     def _too_dear(self, claim: Claim, parts: list[Claim]) -> Refusal | None:
         together, apart = self._book.cost.compare([claim], parts)
@@ -115,6 +125,30 @@ class Merger:
         )
 
 
+def titles(operators: Iterable[Operator]) -> str:
+    """Name operators by their titles, in order; of many the first ones and the last."""
+    found = [op.title for op in sorted(operators, key=lambda op: op.index)]
+    if len(found) > _NAMED:
+        found = [*found[: _NAMED - 2], f"{len(found) - _NAMED + 1} more", found[-1]]
+    return " + ".join(found)
+
+
+def not_convex(between: Block) -> Refusal:
+    """Refuse a group that something outside of it both reads and feeds."""
+    return Refusal(
+        "not_convex",
+        f"Fusing them would make a cycle: {titles(between.members)}, outside of the group, "
+        "depends on one of them, and another one on it.",
+    )
+
+
+def _class(block: Block) -> str:
+    """Name a block's class with the operators that have it."""
+    anchors = [op for op in block.members if op.type is block.type]
+    return f"{block.type.value} ({titles(anchors)})" if anchors else block.type.value
+
+
 def _opaque(block: Block) -> Refusal:
-    op = block.members[0]
-    return Refusal("opaque", f"{op.name} is opaque: {op.classification.reason}.")
+    op = next(op for op in block.members if op.type is MappingType.OPAQUE)
+    name = op.name if op.record is None and op.gvar is None else op.title
+    return Refusal("opaque", f"{name} is opaque: {op.classification.reason}.")

@@ -97,8 +97,8 @@ class Partition:
         """Blocks of some operators, without duplicates."""
         return list(dict.fromkeys(self.block_of[op] for op in operators))
 
-    def is_convex(self, blocks: Iterable[Block]) -> bool:
-        """Whether some blocks may become one: nothing outside both needs and feeds them.
+    def between(self, blocks: Iterable[Block]) -> Block | None:
+        """Find a block that both depends on and feeds some others, which then cannot become one.
 
         The paper's listing lacks this check; a skip connection fused around its own branch would
         wait for itself.
@@ -115,11 +115,11 @@ class Partition:
                 continue
             for successor in self.successors(block):
                 if successor in inside:
-                    return False
+                    return block
                 if successor not in seen:
                     seen.add(successor)
                     frontier.append(successor)
-        return True
+        return None
 
     def _around(self, block: Block, neighbours) -> list[Block]:
         found: dict[Block, None] = {}

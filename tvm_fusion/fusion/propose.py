@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..core.template import Template
-from ..ecg.graph import Graph
+from ..core.template import Refusal, Template
+from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
-from .merge import Merger
+from .merge import Merger, not_convex, titles
 from .partition import Block, Partition
 
 
@@ -41,7 +41,7 @@ def accepted_proposals(
     ranked: list[tuple[float, Block]] = []
     for operators in candidates:
         if len(operators) < 2 or any(op.is_opaque for op in operators):
-            continue
+            continue  # the edges around an opaque operator are refused for its sake
         members = sorted(operators, key=lambda op: op.index)  # a set has another order every time
         parts = tuple(partition.blocks_of(members))
         block = merger.join(parts, MappingType.MANY_TO_MANY, must_pay=True)
@@ -50,10 +50,23 @@ def accepted_proposals(
         else:
             merger.turn_down(operators, block)
     ranked.sort(key=lambda pair: (-pair[0], pair[1].first))
-    taken: set = set()
+    taken: dict[Operator, Block] = {}
     for _, block in ranked:
-        free = partition.blocks_of(block.members)
+        other = next((taken[op] for op in block.members if op in taken), None)
         # Blocks that were taken meanwhile may have closed a path around this one.
-        if taken.isdisjoint(block.members) and partition.is_convex(free):
-            taken.update(block.members)
+        between = partition.between(partition.blocks_of(block.members)) if other is None else None
+        if other is not None:
+            merger.turn_down(frozenset(block.members), _overlaps(other))
+        elif between is not None:
+            merger.turn_down(frozenset(block.members), not_convex(between))
+        else:
+            taken.update(dict.fromkeys(block.members, block))
             yield block
+
+
+def _overlaps(other: Block) -> Refusal:
+    return Refusal(
+        "better_proposal",
+        f"A proposal that saves as much or more has some of these operators: "
+        f"{titles(other.members)}.",
+    )

@@ -83,7 +83,11 @@ def parts_of(operator: Operator) -> tuple[Part, ...]:
     """
     operands, parts = _parts.get(operator, (None, ()))
     if operands is not operator.operands:
-        parts = tuple(Part(s) for s in _stages_of(operator))
+        try:
+            stages = _stages_of(operator)
+        except Unstructured as reason:
+            raise Unstructured(f"{operator.title} is not maps and reductions: {reason}") from None
+        parts = tuple(Part(replace(s, operator=operator.title)) for s in stages)
         _parts[operator] = operator.operands, parts
     return parts
 

@@ -122,7 +122,14 @@ def _copy(stage: Stage, output: Buffer, source: Buffer) -> Stage:
     fresh = {a.var: b.var for a, b in zip(stage.axes, axes, strict=True)}
     indices = tuple(substitute(i, fresh) for i in stage.indices[0])
     return Stage(
-        f"{stage.name}_out", axes, (), (output,), (indices,), (load(source, indices),), None
+        f"{stage.name}_out",
+        axes,
+        (),
+        (output,),
+        (indices,),
+        (load(source, indices),),
+        None,
+        operator=stage.operator,
     )
 
 

@@ -77,6 +77,8 @@ class Stage:
         The initial values of a reduction; ``None`` for a map.
     solution : Solution, optional
         Of a map whose write index is not its axes in some order: which point writes an element.
+    operator : str
+        Title of the operator that it is part of; empty for a stage that a template adds.
     """
 
     name: str
@@ -87,6 +89,12 @@ class Stage:
     values: tuple[ir.Expr, ...]
     init: tuple[ir.Expr, ...] | None
     solution: Solution | None = None
+    operator: str = ""
+
+    @property
+    def title(self) -> str:
+        """What a user may find it by: its operator's title, or else its own name."""
+        return self.operator or self.name
 
     def at(self, indices: Sequence[ir.Expr]) -> ir.Expr:
         """Express what a map writes to the element at ``indices`` of its target."""

@@ -159,7 +159,7 @@ class WithoutFlag(Law):
     def check(self, match: Match) -> Refusal | None:
         """Refuse what is not exempt."""
         if not self._law.exempt(match):
-            return Refusal("flag", f"Here it needs --allow {self._flag}.")
+            return Refusal("needs_flag", f"It is allowed here by --allow {self._flag} only.")
         return self._law.check(match)
 
     def backwards(self) -> Law | None:

@@ -23,7 +23,7 @@ def too_many_parameters(program: Program) -> Refusal | None:
     count = len(program.inputs) + len(program.scalars) + len(program.outputs)
     if count <= MAX_PARAMETERS:
         return None
-    sentence = f"The kernel would have {count} parameters, at most {MAX_PARAMETERS} are passed."
+    sentence = f"The kernel would have {count} parameters; a launch takes {MAX_PARAMETERS}."
     return Refusal("too_many_parameters", sentence)
 
 

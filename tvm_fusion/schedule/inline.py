@@ -24,13 +24,16 @@ def inlined_size(program: Program, kept: Set[ir.Var] = frozenset()) -> Refusal |
             size += len(find(value, ir.Expr))
             size += sum(sizes.get(load.source, 0) for load in find(value, ir.TensorLoad))
         if size > MAX_NODES:
-            sentence = f"{stage.name} would be an expression of more than {MAX_NODES} nodes."
+            sentence = f"{stage.title} would be an expression of more than {MAX_NODES} nodes."
             return Refusal("expression_too_large", sentence)
         if stage.targets[0] in kept:
             sizes[stage.targets[0]] = 1
         elif stage.is_map and stage.targets[0] in program.internal:
             if len(stage.targets) > 1 or not _is_invertible(stage):
-                sentence = f"{stage.name} writes in an order that its readers cannot follow."
+                sentence = (
+                    f"{stage.title} cannot be inlined into its readers: "
+                    "the point that writes an element does not follow from the element's indices."
+                )
                 return Refusal("not_inlinable", sentence)
             sizes[stage.targets[0]] = size
     return None

@@ -69,7 +69,7 @@ PRODUCTS = (
     holds("gather_factors", **A, k=-3, l=4, dtypes="int32"),
     refuses("gather_factors", "overflow", **A, k=2e38, l=2e38),
     holds("distribute_constants", **A, k=0.1, l=ROW / 4),
-    refuses("distribute_constants", "large_factor", **A, k=0.1, l=ROW),
+    refuses("distribute_constants", "factor_above_one", **A, k=0.1, l=ROW),
     refuses("distribute_constants", "integers", **A, k=3, l=1, dtypes="int32"),
     refuses("distribute_constants", "underflow", **A, k=1e-30, l=1e-30),
 )

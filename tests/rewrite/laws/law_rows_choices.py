@@ -47,7 +47,7 @@ ORDER = (
         left=lambda a: op.maximum(op.sigmoid(a), relax.const(0, a.ty.dtype.dtype)),
         right=lambda a: op.sigmoid(a),
     ),
-    refuses("largest_is_known", "order", **AB),
+    refuses("largest_is_known", "unknown_order", **AB),
     holds(
         "smallest_is_known",
         **A,
@@ -66,7 +66,7 @@ ORDER = (
         **AB,
         left=lambda a, b: op.maximum(op.exp(op.abs(b)), op.tanh(a)),
     ),
-    refuses("smallest_is_known", "order", **AB),
+    refuses("smallest_is_known", "unknown_order", **AB),
     holds(
         "clip_as_maximum",
         **A,
@@ -76,7 +76,7 @@ ORDER = (
             op.maximum(a, relax.const(-1, a.ty.dtype.dtype)), relax.const(6, a.ty.dtype.dtype)
         ),
     ),
-    refuses("clip_as_maximum", "ends", **A, left=lambda a: op.clip(a, 6, -1)),
+    refuses("clip_as_maximum", "unordered_bounds", **A, left=lambda a: op.clip(a, 6, -1)),
     holds(
         "clip_of_constants",
         **A,
@@ -85,8 +85,8 @@ ORDER = (
         dtypes=ALL,
         right=lambda a, low, high: op.clip(a, -1.0, 6.0),
     ),
-    refuses("clip_of_constants", "ends", **A, low=6, high=-1),
-    refuses("clip_of_constants", "ends", **A, low=np.arange(5), high=7),
+    refuses("clip_of_constants", "unordered_bounds", **A, low=6, high=-1),
+    refuses("clip_of_constants", "unordered_bounds", **A, low=np.arange(5), high=7),
     holds("relu_as_maximum", **A, dtypes=ALL),
     holds("relu_as_maximum", **A, dtypes=ALL, backwards=True),
     holds("order_of_sums", **ABC, **MAX),
@@ -342,7 +342,7 @@ def _part(x, begin, end):
 
 CONCATS = (
     holds("concat_one", **A, left=lambda a: _join(a), right=lambda a: a),
-    refuses("concat_one", "pieces", **JOINED, left=lambda a, b: _join(a, b)),
+    refuses("concat_one", "several_inputs", **JOINED, left=lambda a, b: _join(a, b)),
     holds(
         "concat_of_concat",
         **JOINED,
@@ -351,7 +351,7 @@ CONCATS = (
     ),
     refuses(
         "concat_of_concat",
-        "pieces",
+        "no_nested_concat",
         a="4 4",
         b="4 4",
         left=lambda a, b: _join(_join(a, b, axis=0), _join(a, b, axis=0)),
@@ -370,13 +370,13 @@ CONCATS = (
     ),
     refuses(
         "concat_of_slices",
-        "pieces",
+        "no_adjacent_slices",
         a="n 9",
         left=lambda a: _join(_part(a, 4, 6), _part(a, 1, 4)),
     ),
     refuses(
         "concat_of_slices",
-        "pieces",
+        "no_adjacent_slices",
         a="5 5",
         left=lambda a: _join(_part(a, 0, 2), _part(a, 2, 4), axis=0),
     ),
@@ -394,7 +394,10 @@ CONCATS = (
         right=lambda a, b, c: _join(b, c),
     ),
     refuses(
-        "slice_of_concat", "pieces", **JOINED, left=lambda a, b: _cut([1], [2], [4])(_join(a, b))
+        "slice_of_concat",
+        "slices_all_inputs",
+        **JOINED,
+        left=lambda a, b: _cut([1], [2], [4])(_join(a, b)),
     ),
     holds(
         "concat_of_unary",
@@ -402,7 +405,12 @@ CONCATS = (
         left=lambda a, b: _join(op.exp(a), op.exp(b)),
         right=lambda a, b: op.exp(_join(a, b)),
     ),
-    refuses("concat_of_unary", "pieces", **JOINED, left=lambda a, b: _join(op.exp(a), op.tanh(b))),
+    refuses(
+        "concat_of_unary",
+        "different_operators",
+        **JOINED,
+        left=lambda a, b: _join(op.exp(a), op.tanh(b)),
+    ),
 )
 CASES: tuple[Case, ...] = (
     *LATTICES,

@@ -121,7 +121,7 @@ SCALED: tuple[Case, ...] = (
         diagonal=lambda x: op.reshape(x, [5, 1]),
         dtypes=ALL,
     ),
-    refuses("scale_terms", "not_terms", a="n 5", b="5 3", s="n 1"),
+    refuses("scale_terms", "not_along_k", a="n 5", b="5 3", s="n 1"),
     refuses("scale_terms", "larger_factor", a="n 1", b="5 3", s="5"),
     refuses("scale_terms", "batches", a="7 n 5", b="5 3", s="7 1 5"),
     refuses("scale_terms", "vector", a="5", b="5 3", s="5"),
@@ -133,7 +133,7 @@ SCALED: tuple[Case, ...] = (
         diagonal=lambda x: op.reshape(x, [5]),
         dtypes=ALL,
     ),
-    refuses("scale_terms_of_weights", "not_terms", a="n 5", b="5 3", s="3"),
+    refuses("scale_terms_of_weights", "not_along_k", a="n 5", b="5 3", s="3"),
     refuses("scale_terms_of_weights", "larger_factor", a="n 5", b="1 3", s="5 1"),
     refuses("scale_terms_of_weights", "batches", a="n 5", b="7 5 3", s="7 5 1"),
 )

@@ -109,7 +109,7 @@ MEANS: tuple[Case, ...] = (
         dtypes="float32",
         right=lambda a: op.exp(total(a)),
     ),
-    refuses("product_of_exp", "narrow", a="n 5", axes=product, dtypes="float16 bfloat16"),
+    refuses("product_of_exp", "half_precision", a="n 5", axes=product, dtypes="float16 bfloat16"),
 )
 
 ORDERS: tuple[Case, ...] = (
@@ -245,7 +245,7 @@ NESTED: tuple[Case, ...] = (
     ),
     refuses(
         "reduce_of_permuted",
-        "order",
+        "axes_reordered",
         a="3 n 5",
         reduce=total,
         permutation=lambda x: op.permute_dims(x, [1, 0, 2]),

@@ -127,7 +127,8 @@ def test_row_that_fits_nowhere_is_recomputed():
 def test_results_that_fit_nowhere_are_refused():
     example = programs.mirrored_columns(2, 40000, 3)
     reason = estimate_rows_gpu(example.program(), DEVICE)
-    assert "160000 bytes of shared memory" in reason
+    assert reason.code == "row_too_long"
+    assert "160000 bytes of shared memory" in reason.sentence
     with pytest.raises(ValueError, match="160000 bytes"):
         schedule_rows_gpu(example.program(), RowThreads(32, 1), DEVICE)
 

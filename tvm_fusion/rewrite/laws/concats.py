@@ -43,8 +43,10 @@ class ConcatOne(_Pieces):
     after = a
 
     def check(self, match: Match) -> Refusal | None:
-        """Refuse several pieces."""
-        return None if len(_pieces(match)) == 1 else Refusal("pieces", "There are several pieces.")
+        """Refuse several inputs."""
+        if len(_pieces(match)) == 1:
+            return None
+        return Refusal("several_inputs", "The concat has several inputs.")
 
     def rewrite(self, match: Match) -> int | None:
         """Take the piece."""
@@ -60,7 +62,7 @@ class ConcatOfConcat(_Pieces):
     def check(self, match: Match) -> Refusal | None:
         """Refuse pieces of which none is joined along the same axis."""
         if _flat(match) == _pieces(match):
-            return Refusal("pieces", "No piece is joined along the same axis.")
+            return Refusal("no_nested_concat", "No input is a concat along the same axis.")
         return None
 
     def rewrite(self, match: Match) -> int | None:
@@ -77,7 +79,10 @@ class ConcatOfSlices(_Pieces):
     def check(self, match: Match) -> Refusal | None:
         """Refuse pieces of which no two are neighbours."""
         if self._merged(match) is None:
-            return Refusal("pieces", "No two pieces are neighbours of one tensor.")
+            return Refusal(
+                "no_adjacent_slices",
+                "No two neighbouring inputs are adjacent slices of one tensor.",
+            )
         return None
 
     def rewrite(self, match: Match) -> int | None:
@@ -109,7 +114,9 @@ class ConcatOfUnary(_Pieces):
     def check(self, match: Match) -> Refusal | None:
         """Refuse pieces that one function does not compute."""
         if self._function(match) is None:
-            return Refusal("pieces", "The pieces are not all computed by one function.")
+            return Refusal(
+                "different_operators", "The inputs are not all computed by the same operator."
+            )
         return None
 
     def rewrite(self, match: Match) -> int | None:
@@ -152,7 +159,10 @@ class SliceOfConcat(Law):
     def check(self, match: Match) -> Refusal | None:
         """Refuse a slice that touches all pieces."""
         if _touched(match) is None:
-            return Refusal("pieces", "It touches all pieces, or where they end is not known.")
+            return Refusal(
+                "slices_all_inputs",
+                "The slice reads all inputs of the concat, or their extents are symbolic.",
+            )
         return None
 
     def rewrite(self, match: Match) -> int | None:

@@ -105,7 +105,7 @@ class ProductOfExp(Law):
     def check(self, match: Match) -> Refusal | None:
         if str(match.type("a").dtype) in ("float32", "float64"):
             return None
-        return Refusal("narrow", "Sums of a half type are too coarse to be exponents.")
+        return Refusal("half_precision", "A sum in half precision is too coarse to be an exponent.")
 
     def rewrite(self, match: Match) -> int | None:
         summed = renamed(match, match.head("axes"), "relax.sum", match.number("a"), self.name)

@@ -138,7 +138,7 @@ class ReduceOfPermuted(Law):
         kept, _ = self._axes(match)
         if kept == sorted(kept):
             return None
-        return Refusal("order", "The axes that are kept come in another order.")
+        return Refusal("axes_reordered", "The axes that are kept come in another order.")
 
     def rewrite(self, match: Match) -> int | None:
         head, graph = match.head("reduce"), match.graph

@@ -156,7 +156,7 @@ class ClipAsMaximum(Law):
         """Refuse ends that are no numbers, or in the wrong order."""
         ends = _ends(match)
         if ends is None or ends[0] > ends[1]:
-            return Refusal("ends", "The ends are no numbers in order.")
+            return Refusal("unordered_bounds", "The bounds are not constants, lower one first.")
         return None
 
     def rewrite(self, match: Match) -> int | None:
@@ -179,7 +179,7 @@ class ClipOfConstants(Law):
         """Refuse ends that are no numbers, or in the wrong order."""
         lowest, highest = match.uniform("low"), match.uniform("high")
         if lowest is None or highest is None or lowest > highest:
-            return Refusal("ends", "The ends are no numbers in order.")
+            return Refusal("unordered_bounds", "The bounds are not constants, lower one first.")
         return None
 
     def rewrite(self, match: Match) -> int | None:
@@ -193,7 +193,7 @@ def _ordered(match: Match, lower: str, upper: str) -> Refusal | None:
     highest = graph[match.number(lower)].bounds.high
     if highest <= graph[match.number(upper)].bounds.low:
         return None
-    return Refusal("order", "Which one is larger is not known.")
+    return Refusal("unknown_order", "Which operand is larger is not known.")
 
 
 def _ends(match: Match) -> tuple[float, float] | None:

@@ -142,7 +142,7 @@ class DistributeConstants(Law):
         """Refuse factors with which ``a * l`` may overflow where ``a + k`` does not."""
         refusal = all_of(floating(match), representable(match, np.multiply, "k", "l"))
         if refusal is None and np.any(np.abs(match.graph[match.number("l")].value) > 1):  # type: ignore[arg-type]
-            refusal = Refusal("large_factor", "A factor above 1 may overflow.")
+            refusal = Refusal("factor_above_one", "A factor above 1 may overflow.")
         return refusal
 
 

@@ -87,7 +87,9 @@ class _ScaledTerms(Linear):
         if not matrices(match, "a", "b"):
             return VECTOR
         if is_one(sizes[self.summed]) or not is_one(sizes[1 - self.summed]):
-            return Refusal("not_terms", "The factor is not one for each term of the sum.")
+            return Refusal(
+                "not_along_k", "The factor does not vary along the reduced axis (K) alone."
+            )
         if not same(sizes[self.summed], _sizes(match, self.into)[self.summed]):
             return Refusal("larger_factor", "The matrix is broadcast by the factor.")
         if not all(map(is_one, extents(match.type("s"))[:-2])):

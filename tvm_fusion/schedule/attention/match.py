@@ -43,30 +43,47 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
             "It is not two matrix products with the maximum and the sum of a softmax between.",
         )
     if any(len(s.targets) != 1 or len(s.reduce) != 1 for s in reductions):
-        return Refusal("not_mine", "A reduction has several results, or runs over several axes.")
+        return Refusal(
+            "several_axes",
+            f"A reduction ({_titles(reductions)}) has several results or several axes.",
+        )
     refusal = inlined_size(program)
     if refusal is not None:
         return refusal
     stages = inlined(program)
     scores, maximum, total, product = (s for s in stages if not s.is_map)
     if not isinstance(maximum.values[0], tirx.Max) or not isinstance(total.values[0], tirx.Add):
-        return Refusal("not_mine", "The reductions between the two matrix products are no softmax.")
+        return Refusal(
+            "no_softmax" if is_contraction(product) else "not_mine",
+            f"The reductions behind {scores.title} ({_titles((maximum, total))}) are not the "
+            "maximum and the sum of a softmax.",
+        )
     if not is_contraction(product):
-        return Refusal("second_product", f"{product.name} is no product of weights and values.")
+        return Refusal(
+            "second_product", f"{product.title} behind the softmax is no product with values."
+        )
     between = [s.targets[0] for s in (scores, maximum, total)]
     for stage in stages:
         if stage.is_map and not stage.reads.isdisjoint(between):
             sentence = (
-                f"{stage.name} reads scores or softmax statistics, which are not kept in memory."
+                f"{stage.title} reads scores or softmax statistics, which attention kernels "
+                "never write to memory."
             )
             return Refusal("scores_used_elsewhere", sentence)
     if not program.outputs or any(t in program.outputs for t in between):
         return Refusal(
-            "scores_used_elsewhere", "Scores or softmax weights are outputs of the group."
+            "scores_used_elsewhere",
+            "Scores or softmax statistics are read outside of the group; attention kernels never "
+            "write them to memory.",
         )
     whole = (scores, maximum, total, product)
     if any(str(s.targets[0].ty.dtype) not in floats for s in whole):
-        return Refusal("not_mine", f"The scores' dtype is none of {', '.join(floats)}.")
+        dtypes = dict.fromkeys(str(s.targets[0].ty.dtype) for s in whole)
+        return Refusal(
+            "unsupported_dtype",
+            f"Scores, statistics or results are {', '.join(dtypes)}; "
+            f"attention kernels take {', '.join(floats)}.",
+        )
     return _Reader(program, stages, *whole).pattern()
 
 
@@ -103,7 +120,11 @@ class _Reader:
         if isinstance(second, Refusal):
             return second
         if second.column_split is not None:
-            return Refusal("epilogue_elsewhere", "A result needs several columns of the product.")
+            return Refusal(
+                "epilogue_elsewhere",
+                f"An output of the group needs several columns of the result of "
+                f"{self._product.title}.",
+            )
         key = self._key()
         if isinstance(key, Refusal):
             return key
@@ -115,16 +136,20 @@ class _Reader:
         if added is None or not tvm_ffi.structural_equal(added, exponent, map_free_vars=False):
             return Refusal(
                 "no_softmax",
-                f"{self._total.name} does not sum the exponentials of what "
-                f"{self._maximum.name} is the maximum of, over the same axis.",
+                f"It is no softmax: {self._total.title} does not sum the exponentials of the "
+                f"scores less their maximum by {self._maximum.title}, over the same axis.",
             )
         weighted = [f for f in (second.left, second.right) if self._reads_softmax(f)]
         if len(weighted) != 1:
-            return Refusal("second_product", f"{self._product.name} weighs no values by softmax.")
+            return Refusal(
+                "second_product",
+                f"{self._product.title} multiplies no values with softmax weights.",
+            )
         own = self._axes_of(self._product)
         if own is None or not _is(own.get(self._product.reduce[0].var), key.var):
             return Refusal(
-                "second_product", f"{self._product.name} does not sum over the axis of softmax."
+                "second_product",
+                f"{self._product.title} does not reduce the axis of the softmax.",
             )
         return self._finish(first, second, key, score, exponent, weighted[0], own)
 
@@ -144,13 +169,16 @@ class _Reader:
             return weights or _elsewhere(self._product)
         columns = [a for a in self._product.axes if a.var not in own]
         if len(columns) != 1:
-            return Refusal("second_product", f"{self._product.name} has no single axis of columns.")
+            return Refusal("second_product", f"{self._product.title} has not one axis of columns.")
         value = second.right if weighted.same_as(second.left) else second.left
         k, q = first.left, first.right
         if key.var not in variables(k):
             k, q = q, k
         if key.var in variables(q):
-            return Refusal("not_mine", f"Both operands of {self._scores.name} run along the keys.")
+            return Refusal(
+                "query_varies_with_key",
+                f"Both operands of {self._scores.title} vary along the axis of the softmax.",
+            )
         value = substitute(value, own)
         others = [a for a in self._scores.axes if a.var is not key.var]
         used = variables(k) | variables(value)
@@ -160,9 +188,13 @@ class _Reader:
         try:
             wide = [None if e is None else widened(e) for e in exprs]
         except ValueError as reason:
-            return Refusal("not_mine", f"{reason}.")
+            return Refusal("unsupported_dtype", f"Operands of attention: {reason}.")
         if any(e is not None and str(e.ty.dtype) != FLOAT for e in wide):
-            return Refusal("not_mine", "Operands are not floating point of at most 32 bits.")
+            return Refusal(
+                "unsupported_dtype",
+                f"Operands of {self._scores.title} or {self._product.title} are not floating "
+                "point of at most 32 bits.",
+            )
         q, k, value, score, weight, masked_weight = wide
         return Pattern(
             tuple(a for a in others if a is not query),
@@ -267,6 +299,10 @@ def _added(stage: Stage) -> ir.Expr | None:
     return None
 
 
+def _titles(stages: Sequence[Stage]) -> str:
+    return ", ".join(dict.fromkeys(stage.title for stage in stages))
+
+
 def _is(one: ir.Expr | None, other: ir.Expr) -> bool:
     return one is not None and one.same_as(other)
 
@@ -277,5 +313,6 @@ def _extent(axis: Axis) -> float:
 
 def _elsewhere(stage: Stage) -> Refusal:
     return Refusal(
-        "scores_elsewhere", f"{stage.name} does not read the scores of its own row, each once."
+        "scores_elsewhere",
+        f"{stage.title} does not read the scores of its own row, each element once.",
     )

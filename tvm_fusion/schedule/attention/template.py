@@ -116,9 +116,12 @@ def _claim_flash_decode(
 def _too_large(pattern: Pattern) -> Refusal | None:
     sizes = [constant(axis.extent) for axis in (pattern.depth, pattern.column)]
     if any(size is None for size in sizes):
-        return Refusal("symbolic_head", "The head dimension is symbolic.")
+        return Refusal("symbolic_head", "The head dimension (of keys or of values) is symbolic.")
     if max(size or 0 for size in sizes) > MAX_HEAD_DIM:
-        return Refusal("head_too_large", f"A key or a value has more than {MAX_HEAD_DIM} elements.")
+        return Refusal(
+            "head_too_large",
+            f"The head dimension is {max(size or 0 for size in sizes)}, at most {MAX_HEAD_DIM}.",
+        )
     return None
 
 

@@ -61,7 +61,10 @@ def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights |
     linear = _Linear(softmax)
     value = linear.read(divided)
     if value is None:
-        return Refusal("weights_changed", "Operators behind the softmax depend on its values.")
+        return Refusal(
+            "weights_changed",
+            "Operators behind the softmax are not linear in its weights.",
+        )
     exponential = tirx.Var("exponential", FLOAT)
     stands = exponential if dtype == FLOAT else tirx.Cast(dtype, exponential)
     masked_weight = (

@@ -44,7 +44,9 @@ def result_of(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:
     target = stage.targets[0]
     reads = reads_of(part, target)
     if not reads:
-        return Refusal("unrelated_output", f"{part.name} does not read {stage.name}'s result.")
+        return Refusal(
+            "unrelated_output", f"{part.title} does not read what {stage.title} computes."
+        )
     if len(part.targets) != 1 or any(not _same_place(reads[0], x) for x in reads[1:]):
         return elsewhere(part, stage)
     found = reindexed(part, stage, reads[0])
@@ -61,7 +63,8 @@ def elsewhere(part: Stage, stage: Stage) -> Refusal:
     """Refuse a map that a single element of the sum does not determine."""
     return Refusal(
         "epilogue_elsewhere",
-        f"{part.name} does not read {stage.name}'s result at its own position.",
+        f"An element of {part.title} needs more than one element of the result of "
+        f"{stage.title}, or some elements are not read exactly once.",
     )
 
 

@@ -93,7 +93,7 @@ def _analysed(group: Group) -> _Analysed | Refusal:
         return Refusal("unstructured", str(reason))
     reductions = sum(not stage.is_map for stage in program.stages)
     if reductions < 2:
-        return Refusal("not_mine", f"There are {reductions} reductions, not several.")
+        return Refusal("not_mine", f"There is no norm prologue: {reductions} reductions.")
     prologue = norm_prologue(program)
     if isinstance(prologue, Refusal):
         return prologue
@@ -105,18 +105,26 @@ def _analysed(group: Group) -> _Analysed | Refusal:
     if isinstance(contraction, Refusal):
         return contraction
     view = gemm_view(contraction)
-    name = contraction.stage.name
+    name = contraction.stage.title
     if view is None or not _is_prologue_a(view, prologue):
-        return Refusal("not_mine", f"{name} is no matrix product of the rows.")
+        return Refusal(
+            "norm_not_operand_a", f"{name} is no GEMM with the rows of the reductions as operand A."
+        )
     refusal = refuse_unpacked_split(group, contraction)
     if refusal is not None:
         return refusal
     # A packed constant is passed in no other form: not one that the rows read, too.
     constants = constants_of(group) - set(prologue.rows.inputs)
     if not view.m_axes and packable(contraction, view, constants) is None:
-        return Refusal("not_mine", f"{name} has a single row and no constant to pack.")
+        return Refusal(
+            "no_constant_weight", f"{name} has a single row and no constant weight to pack."
+        )
     if lanes_are_rows(row_program(prologue.rows)):
-        return Refusal("rows_across", "Rows are not contiguous in memory.")
+        return Refusal(
+            "vectors_across_rows",
+            f"The reductions before {name} are vectorized across rows: these are short, or not "
+            "contiguous in memory.",
+        )
     return _Analysed(program, prologue, contraction, view, stages, constants)
 
 

@@ -68,7 +68,9 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
     contractions = [s for s in reductions if is_contraction(s)]
     if len(contractions) != 1 or contractions[0] is not reductions[-1]:
         return Refusal(
-            "not_mine", f"Of {len(reductions)} reductions, {len(contractions)} are contractions."
+            "not_mine",
+            f"It is not row reductions and then one contraction: of {len(reductions)} reductions, "
+            f"{len(contractions)} are contractions.",
         )
     (stage,) = contractions
     after = _depending(program, stage)
@@ -78,14 +80,20 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
     if operand_a is None or any(
         x.source in computed for s in after for x in s.loads if s is not stage
     ):
-        return Refusal("not_mine", f"More than one operand of {stage.name} needs reductions.")
+        return Refusal(
+            "norm_not_operand_a",
+            f"What the other reductions compute is not just one operand of {stage.title}.",
+        )
     rows = stage.axes[: program.rows]
     axes = (*rows, *stage.reduce)
     if variables(operand_a) & {a.var for a in stage.axes} - {a.var for a in rows}:
-        return Refusal("not_mine", f"The columns of {stage.name} need rows of their own.")
+        return Refusal(
+            "norm_not_operand_a",
+            f"The operand of {stage.title} with the reductions varies with its columns (N).",
+        )
     if any(constant(a.extent) is None for a in stage.reduce):
         return Refusal(
-            "row_too_long", f"The reduction extent of {stage.name} is not known at compile time."
+            "symbolic_k", f"The reduction extent (K) of {stage.title} is not known at compile time."
         )
     shape = [a.extent for a in axes]
     operand = declare(shape, str(operand_a.ty.dtype), "rows")

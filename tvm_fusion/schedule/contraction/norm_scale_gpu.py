@@ -65,14 +65,20 @@ def with_norm_scale(
     stages : sequence of Stage
         The program's, without internal maps.
     """
-    unlike = Refusal(
-        "not_mine",
-        "It is not a matrix product with rows scaled by a row reduction (norm prologue).",
-    )
     first, product = (s for s in stages if not s.is_map)
     given = operands_of(product)
     if given is None or is_contraction(first) or not is_contraction(product):
-        return unlike
+        is_one = is_contraction(first) or is_contraction(product)
+        return Refusal(
+            "several_reductions" if is_one else "not_mine",
+            f"Of two reductions ({first.title}, {product.title}) a contraction kernel computes "
+            "the first as a norm prologue of the second only.",
+        )
+    unlike = Refusal(
+        "no_norm_scale",
+        f"{product.title} is not fused behind {first.title}: operand A is no product of terms "
+        "with a factor per row that the reduction alone gives.",
+    )
     (target, *others), term = first.targets, _summand(first)
     normed = [f for f in given if any(x.source.same_as(target) for x in loads(f))]
     readers = [s for s in stages if s is not first and target in s.reads]

@@ -81,18 +81,18 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
     """
     reductions = [s for s in program.stages if not s.is_map]
     if len(reductions) != 1:
-        return Refusal("not_mine", f"There are {len(reductions)} reductions, not one.")
+        return Refusal("not_mine", f"There are {len(reductions)} reductions.")
     stage = reductions[0]
     operands = operands_of(stage)
     if operands is None:
-        return Refusal("not_mine", f"{stage.name} is no sum over products of two operands.")
+        return Refusal("not_mine", f"{stage.title} is no sum over products of two operands.")
     for part in program.stages:
         if part is stage:
             break
         if part.targets[0] in {x.source for f in operands for x in loads(f)}:
             return Refusal(
                 "prologue_recomputed",
-                f"{stage.name} would compute {part.name} again for every element it adds to.",
+                f"{stage.title} would compute {part.title} again for every element it adds to.",
             )
     target = stage.targets[0]
     total = tirx.Var("total", str(target.ty.dtype))

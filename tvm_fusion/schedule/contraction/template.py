@@ -14,6 +14,7 @@ from ...core.template import Claim, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
+from ...program.contractions import is_contraction
 from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
@@ -42,7 +43,7 @@ class Contraction(Template):
             return Refusal("unstructured", str(reason))
         reductions = sum(not stage.is_map for stage in program.stages)
         if reductions > self._max_reductions or not reductions:
-            return Refusal("not_mine", f"There are {reductions} reductions, not one.")
+            return _several_reductions(program, self._max_reductions)
         refusal = too_many_parameters(program) or inlined_size(program)
         return refusal or self._claim(group, program, inlined(program), device)
 
@@ -71,6 +72,19 @@ class Contraction(Template):
     @abstractmethod
     def _takes(self, expanded: Sequence[Operator]) -> bool:
         """Whether operators that expand an operand belong into the contraction."""
+
+
+def _several_reductions(program: Program, most: int) -> Refusal:
+    reductions = [stage for stage in program.stages if not stage.is_map]
+    if not any(map(is_contraction, reductions)):
+        return Refusal("not_mine", "There is no contraction.")
+    names = ", ".join(dict.fromkeys(stage.title for stage in reductions))
+    prologue = ", or two of which the first is a norm prologue" if most > 1 else ""
+    return Refusal(
+        "several_reductions",
+        f"A contraction kernel computes one reduction{prologue}; "
+        f"there are {len(reductions)} ({names}).",
+    )
 
 
 def _expanded(graph: Graph, producer: Operator, reader: Operator) -> list[Operator]:
@@ -102,7 +116,8 @@ def refuse_unpacked_split(group: Group, contraction: SumOfProducts) -> Refusal |
         return None
     return Refusal(
         "epilogue_elsewhere",
-        "The epilogue reads several columns of a product without a packed constant weight.",
+        f"The epilogue of {contraction.stage.title} reads several columns of its result, which "
+        "takes a constant weight of a width that can be packed by whole vectors.",
     )
 
 

@@ -42,8 +42,11 @@ class GpuContraction(Contraction):
         contraction, norm_scale = read
         skinny = skinny_gemm_config(contraction, device, norm_scale)
         if norm_scale is not None and skinny is None:
-            sentence = "A norm prologue is fused into skinny GEMM with short rows only."
-            return Refusal("not_mine", sentence)
+            sentence = (
+                "A norm prologue is fused into GEMV and skinny GEMM only; "
+                f"{contraction.stage.title} has too many or too long rows, or another layout."
+            )
+            return Refusal("not_skinny", sentence)
         if norm_scale is not None:
             work = flops(program.stages)  # normalized rows are computed once
         else:

@@ -39,7 +39,7 @@ class Elementwise(Template):
             return Refusal("unstructured", str(reason))
         reduction = next((s for s in program.stages if not s.is_map), None)
         if reduction is not None:
-            return Refusal("not_mine", f"{reduction.name} is a reduction.")
+            return Refusal("not_mine", f"{reduction.title} is a reduction.")
         kept = in_registers(program)
         refusal = too_many_parameters(program) or inlined_size(program, kept)
         if refusal is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ...core.loops import NEAR, block, ceildiv, find, kernel, sequence, threads
+from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
 from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
@@ -51,7 +52,7 @@ class RowEstimate:
     shared_bytes: int
 
 
-def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | str:
+def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal:
     """Choose the configuration of a row kernel, without building it.
 
     Parameters
@@ -63,16 +64,18 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | str:
 
     Returns
     -------
-    RowEstimate or str
-        The figures, or why there is no kernel: a sentence.
+    RowEstimate or Refusal
+        The figures, or why there is no kernel.
     """
     try:
         rows = row_program(program)
     except ValueError as reason:
-        return f"{reason}."
+        return Refusal("no_combiner", f"{reason}.")
     config = row_config(rows, device)
     storage = place_rows(rows, config, _shared_limit(device), copies=False)
-    return storage if isinstance(storage, str) else RowEstimate(config, storage.shared_bytes)
+    if isinstance(storage, str):
+        return Refusal("row_too_long", storage)
+    return RowEstimate(config, storage.shared_bytes)
 
 
 def schedule_rows_gpu(program: Program, config: RowThreads, device: Device) -> tirx.PrimFunc:

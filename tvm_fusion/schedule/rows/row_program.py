@@ -38,6 +38,8 @@ class RowStage:
         A reduction's neutral elements; empty for a map.
     combine : Combiner or None
         ``None`` for a map.
+    operator : str
+        Title of the operator that it is part of; empty for what a kernel adds.
     """
 
     name: str
@@ -49,6 +51,12 @@ class RowStage:
     values: tuple[ir.Expr, ...]
     init: tuple[ir.Expr, ...] = ()
     combine: Combiner | None = None
+    operator: str = ""
+
+    @property
+    def title(self) -> str:
+        """What a user may find it by: its operator's title, or else its own name."""
+        return self.operator or self.name
 
     @property
     def loop_axes(self) -> tuple[Axis, ...]:
@@ -130,7 +138,7 @@ def row_program(program: Program) -> RowProgram:
 def _stage(stage: Stage, rows: int) -> RowStage:
     values, combine = stage.values, None
     if stage.init is not None:
-        values, combine = split_update(stage.name, stage.targets, values)
+        values, combine = split_update(stage.title, stage.targets, values)
     return RowStage(
         stage.name,
         stage.axes[:rows],
@@ -141,6 +149,7 @@ def _stage(stage: Stage, rows: int) -> RowStage:
         values,
         stage.init or (),
         combine,
+        stage.operator,
     )
 
 

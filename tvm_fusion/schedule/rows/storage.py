@@ -84,7 +84,7 @@ def place_rows(program: RowProgram, config: RowThreads, limit: int, copies: bool
             ):
                 held = "an unknown number of" if size is None else size * config.rows
                 return (
-                    f"{producer.name} needs {held} bytes of shared memory for its results; "
+                    f"The results of {producer.title} need {held} bytes of shared memory; "
                     f"a block has {limit - RESERVED_SHARED}."
                 )
             program = recompute(program, producer)

@@ -52,8 +52,8 @@ class Rows(Template):
         if refusal is not None:
             return refusal
         estimate = None if on_cpu else estimate_rows_gpu(program, device)
-        if isinstance(estimate, str):
-            return Refusal("row_too_long", estimate)
+        if isinstance(estimate, Refusal):
+            return estimate
         return Claim(
             self,
             group,
@@ -83,15 +83,20 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
     contractions = [stage for stage in program.stages if is_contraction(stage)]
     if not contractions:
         return None
-    name = contractions[0].name
+    name = max(contractions, key=_operations).title
     if len(program.stages) == sum(s.is_map for s in program.stages) + 1:
         return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
     if _row_count(program) > FEW_ROWS or max(map(_operations, contractions)) > SMALL_CONTRACTION:
-        return Refusal("not_mine", f"{name} is a contraction, too large for a stage of a row.")
+        return Refusal(
+            "large_contraction",
+            f"Contractions join a row kernel of at most {FEW_ROWS} rows and {SMALL_CONTRACTION} "
+            f"operations each; {name} is larger or has more rows.",
+        )
     if on_cpu and not all(map(_reads_along, contractions)):
         return Refusal(
-            "not_mine",
-            f"{name} is a contraction over operands that are strided along its reduction.",
+            "strided_contraction",
+            f"An operand of {name} is not contiguous along its reduction, and a row kernel reads "
+            "it whole for every row.",
         )
     return None
 

@@ -30,13 +30,14 @@ class PrefixSum(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim one operator that legalization has left without a schedule."""
         op = group.members[0]
-        is_open = len(group) == 1 and op.func is not None and not is_scheduled(op.func)
-        if not is_open or op.record is None or op.record.name != NAME:
+        if len(group) != 1 or op.record is None or op.record.name != NAME:
             return Refusal("not_mine", "It is not a single cumulative sum.")
         (result,) = group.outputs
         axis, rank = op.record.attrs["axis"], len(result.shape)
         if self._is_gpu and not is_last(axis, rank):
-            return Refusal("not_along_rows", f"{op.title} goes along an axis that is not the last.")
+            return Refusal("not_along_rows", f"{op.title} does not scan the last axis.")
+        if op.func is None or is_scheduled(op.func):
+            return Refusal("not_mine", f"Legalization has scheduled {op.title}.")
         return Claim(
             self,
             group,

@@ -32,7 +32,7 @@ class Single(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim a group of one member."""
         if len(group) != 1 or group.members[0].func is None:
-            return Refusal("one_operator_only", "The fallback takes one operator at a time.")
+            return Refusal("one_operator_only", "The fallback takes one operator alone.")
         op = group.members[0]
         structure = _structure(op.func)
         return Claim(
