@@ -130,14 +130,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "lanes without an element contribute zeros",
-        "schedule/rows/lanes.py",
-        "tirx.Select(lane >= fresh, value, start)",
-        "tirx.Select(lane >= fresh, value, tirx.const(0, str(start.ty.dtype)))",
+        "schedule/rows/vectors_cpu.py",
+        "tirx.Select(lane >= first_new, value, start)",
+        "tirx.Select(lane >= first_new, value, tirx.const(0, str(start.ty.dtype)))",
         seeds=(0,),
     ),
     Bug(
         "every reduction starts from zero",
-        "schedule/rows/lanes.py",
+        "schedule/rows/vectors_cpu.py",
         "lambda lane: store_all(partial, [lane], stage.init))",
         "lambda lane: store_all(\n"
         "            partial, [lane], [tirx.const(0, str(i.ty.dtype)) for i in "
@@ -147,26 +147,26 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a vector with one element too many is left out",
         "schedule/rows/cpu.py",
-        "chunks = sym.Analyzer().simplify(tirx.floordiv(extent + (width - 1), integer(width)))",
-        "chunks = sym.Analyzer().simplify(tirx.floordiv(extent + (width - 2), integer(width)))",
+        "chunks = sym.Analyzer().simplify(tirx.floordiv(extent + (width - 1), index(width)))",
+        "chunks = sym.Analyzer().simplify(tirx.floordiv(extent + (width - 2), index(width)))",
         seeds=(11,),
     ),
     Bug(
-        "stages of other extents walk a row together",
+        "stages of other extents share a loop",
         "schedule/rows/passes.py",
-        "return not mixed and equal_domains(one.stages[0], stage)",
-        "return not mixed and len(one.domain) == len(stage.domain)",
+        "return not mixed and equal_loops(one.stages[0], stage)",
+        "return not mixed and len(one.loop_axes) == len(stage.loop_axes)",
         seeds=(0,),
     ),
     Bug(
         "a reduction's result is read before it is complete",
         "schedule/rows/passes.py",
-        "(0 if together else 1)",
-        "(0 if together or not stage.is_map else 1)",
+        "(0 if is_same else 1)",
+        "(0 if is_same or not stage.is_map else 1)",
         seeds=(7,),
     ),
     Bug(
-        "one reader in the walk keeps a value from all later ones",
+        "one reader in the pass keeps a value from all later ones",
         "schedule/rows/passes.py",
         "    return producer.is_map and all(\n",
         "    return producer.is_map and any(\n",
@@ -231,8 +231,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "elements of the last vector are counted twice",
         "schedule/rows/cpu.py",
-        "integer(size), integer(size - int(extent) % size))",
-        "integer(size), None)",
+        "index(size), index(size - int(extent) % size))",
+        "index(size), None)",
         seeds=(0,),
     ),
     Bug(
@@ -244,7 +244,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "sums along a row of 64-bit integers hold 32 bits",
-        "schedule/scan/template.py",
+        "schedule/scan/problem.py",
         'return "float32" if dtype in HALF_TYPES else dtype',
         'return "float32" if dtype in HALF_TYPES else dtype.replace("int64", "int32")',
         seeds=(1002601,),

@@ -122,11 +122,11 @@ def test_devices_without_tensor_cores(arch):
 
 @pytest.mark.parametrize(("name", "pair"), [("int4", "half2"), ("int4_bfloat16", "nv_bfloat162")])
 def test_integers_are_dequantized_in_pairs(name, pair):
-    """Without arithmetic of their own: what they are too large by is subtracted from sums."""
+    """Without arithmetic of their own: the bias is subtracted from sums."""
     params, body, _ = CASES[name]
     text = cuda_source(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
     body = text[text.rindex("__global__") :]
-    assert f"*({pair}*)(numbers_ptr + 0)" in body
+    assert f"*({pair}*)(dequantized_ptr + 0)" in body
     assert not [x for x in ("fma", "__hsub", "__hmul") if x in body]
 
 

@@ -47,14 +47,7 @@ class SkinnyMmaConfig(GemvConfig):
 
     ``threads_n`` is the number of groups of a warp, ``slices_k`` that of warps, ``stages`` the
     depth of the register pipeline.
-
-    Attributes
-    ----------
-    min_blocks_per_sm : int
-        Occupancy target: fewer blocks of a multiprocessor have more registers each.
     """
-
-    min_blocks_per_sm: int = 1
 
     @property
     def threads(self) -> int:
@@ -91,6 +84,11 @@ class SkinnyMmaConfig(GemvConfig):
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         return super().shared_bytes + self.shared_row_bytes
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread: loads in flight take all that launch bounds allow."""
+        return self._register_limit
 
     def lane_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell a thread's warp, groupID and threadID_in_group."""
@@ -186,8 +184,9 @@ def _mma_config(cut: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         "slices_k": warps,
         "stages": stages,
         "cp_async_stages": 0,
+        "min_blocks_per_sm": per_sm,
     }
-    return SkinnyMmaConfig(**given, min_blocks_per_sm=per_sm)
+    return SkinnyMmaConfig(**given)
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:
