@@ -5,6 +5,7 @@ import tvm
 import tvm_ffi
 from emulator.launch import is_for_gpu, launch
 from nvcc import cuda_source
+from relax_modules import main_module
 from tvm import relax, s_tir, tirx
 
 from tvm_fusion import transform
@@ -27,19 +28,8 @@ def tensor(name, *shape, dtype="float32"):
 
 def group(params, body, spec=CPU):
     """All operators of ``body(emit, *params)``, which returns an expression or a list of such."""
-    builder = relax.BlockBuilder()
-
-    def emit(expr):
-        return builder.emit(expr)
-
-    with builder.function("main", params):
-        with builder.dataflow():
-            results = body(emit, *params)
-            results = results if isinstance(results, list) else [results]
-            outputs = [builder.emit_output(builder.normalize(r)) for r in results]
-        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     with spec.tvm_target():
-        mod = transform.Legalize()(builder.get())
+        mod = transform.Legalize()(main_module(params, body))
     func = mod["main"]
     return Group(Graph(mod, func, func.body.blocks[0]).operators)
 

@@ -163,7 +163,7 @@ BUGS: tuple[Bug, ...] = (
         "schedule/rows/passes.py",
         "(0 if is_same else 1)",
         "(0 if is_same or not stage.is_map else 1)",
-        seeds=(7,),
+        seeds=(7, 8),
     ),
     Bug(
         "one reader in the pass keeps a value from all later ones",

@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from emulator.memory import EmulationError
 from nvcc import cuda_source, machine_code, needs_nvcc
+from relax_modules import main_module
 from row_checks import check, gpu_target
 from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
 from tvm import relax, s_tir, tirx
@@ -173,14 +174,11 @@ def test_nothing_is_spilled():
 def test_tvm_knows_how_threads_share_a_search(operator, shape):
     """It recognises a reduction of two values by its spelling."""
     x = relax.Var("x", relax.TensorType(shape, "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(operator(x, len(shape) - 1))
-        builder.emit_func_output(y)
     target = parse("cuda:sm_90a").tvm_target()
     with target:
-        mod = tvm.ir.transform.Sequential([stage() for _, stage in STAGES])(builder.get())
+        mod = tvm.ir.transform.Sequential([stage() for _, stage in STAGES])(
+            main_module([x], operator(x, len(shape) - 1))
+        )
     (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     lowered = s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": func}))
     assert "tvm_thread_allreduce" in lowered.script()
