@@ -222,24 +222,24 @@ CASES = {
             op.nn.relu(emit(op.permute_dims(y)))],
         lambda x, y: [np.maximum(x.T, y.T), np.maximum(y.T, 0)],
     ),
-    "a transposed slice that begins anywhere": (
+    "an unaligned transposed slice": (
         [tensor("x", 130, 200, dtype="float16")],
         lambda emit, x: op.permute_dims(emit(op.strided_slice(x, [0, 1], [3, 1], [131, 193]))),
         lambda x: [x[3:131, 1:193].T],
     ),
-    "rows of results that begin anywhere": (
+    "unaligned rows of results": (
         [tensor("x", 301, 132, dtype="float16")],
         lambda emit, x: op.astype(emit(op.permute_dims(x)), "float32"),
         lambda x: [x.T],
     ),
-    "rows of both sides that begin anywhere": (
+    "unaligned rows on both sides": (
         [tensor("x", 3, 421, 131, dtype="bfloat16"), tensor("y", 3, 131, 421, dtype="bfloat16"),
          tensor("b", 421, dtype="bfloat16")],
         lambda emit, x, y, b: op.maximum(
             emit(op.maximum(emit(op.permute_dims(x, [0, 2, 1])), y)), b),
         lambda x, y, b: [np.maximum(np.maximum(x.transpose(0, 2, 1), y), b)],
     ),
-    "rows of the source that begin anywhere": (
+    "unaligned rows of the source": (
         [tensor("x", 512, 131, dtype="float16")],
         lambda emit, x: op.nn.relu(emit(op.permute_dims(x))),
         lambda x: [np.maximum(x.T, 0)],
@@ -427,7 +427,7 @@ TYPES = ("float16", "float32")
 def test_tiles_have_no_bank_conflicts(source, result, rows):
     """A warp's threads access different banks, or the same word, in every instruction.
 
-    A few ask for the same bank where rows of results are shifted by unequal numbers of elements.
+    A few conflict where rows of results are shifted by unequal numbers of elements.
     """
     members = group(
         [tensor("x", rows, 2 * rows, dtype=source)],

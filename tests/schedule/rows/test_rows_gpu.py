@@ -82,7 +82,7 @@ def threads_and_blocks(func):
         (programs.softmax(512, 1024), (512, 32, 8)),  # warps of a row
         (programs.softmax(512, 20), (32, 8, 16)),  # rows of a block
         (programs.softmax(512, tirx.Var("n", "int64")), (512, 32, 8)),
-        (programs.total((512, 1000), (0,)), (32, 32, 16)),  # neighbouring columns side by side
+        (programs.total((512, 1000), (0,)), (32, 32, 16)),  # threads along the columns
         (programs.max_pool(1, 8, 18, 18), (8, 256, 1)),  # a thread an output
         (programs.total((1000, 1000), (0, 1)), (1, 32, 32)),
     ],

@@ -161,7 +161,7 @@ def test_slices_begin_at_whole_vectors_or_are_read_one_by_one(start, expected):
 
 
 def backwards(m, n):
-    """Rows of which one walk reads the last element first."""
+    """Rows of which one pass reads the last element first."""
     x = programs.tensor(m, n)
     k = programs.reduced(n, "k")
     top = programs.compute((m,), lambda i: te.max(x[i, k], k), "top")
@@ -283,7 +283,7 @@ def test_cuda_moves_sixteen_bytes_and_spills_nothing(case, dtype, tmp_path):
 
 
 def test_what_rows_share_is_widened_at_once_and_has_registers():
-    """Not the rows themselves: those are asked for as a whole before any of it is converted."""
+    """Not the rows themselves: all of their loads are issued before one is converted."""
     target = gpu_target()
     text = cuda_source(scheduled(programs.layer_norm(64, 4096, "bfloat16")), target)
     widened = set(re.findall(r"tvm_fusion_widen\((\w+)_vector", text))

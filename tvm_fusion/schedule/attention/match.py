@@ -56,7 +56,9 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
     between = [s.targets[0] for s in (scores, maximum, total)]
     for stage in stages:
         if stage.is_map and not stage.reads.isdisjoint(between):
-            sentence = f"{stage.name} uses what lies between the products, which is never whole."
+            sentence = (
+                f"{stage.name} reads scores or softmax statistics, which are not kept in memory."
+            )
             return Refusal("scores_used_elsewhere", sentence)
     if not program.outputs or any(t in program.outputs for t in between):
         return Refusal(

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from ..._tvm.buffer import scratch
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, substitute
-from ..expressions import plain_maximum
+from ..maxima import plain_maximum
 from ..vector_functions import decay
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig

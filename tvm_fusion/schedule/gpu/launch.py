@@ -1,14 +1,14 @@
-"""What every GPU kernel shares: sizes of vectors and of static shared memory, launch bounds."""
+"""Limits of GPU kernels: vector sizes, static shared memory, launch bounds."""
 
 from __future__ import annotations
 
 from tvm import tirx
 
 _MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"  # of TVM's generator of CUDA
-# What a kernel may declare statically on every device; more must be asked for at launch.
+# What a kernel may declare statically on every device; more is requested at launch.
 STATIC_SHARED_BYTES = 48 * 1024
 VECTOR_BYTES = 16  # of the widest load or store of a thread
-# What CUDA moves in vectors; elements of other types move one by one.
+# Types with vector loads and stores in CUDA; others are accessed one by one.
 VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 
 

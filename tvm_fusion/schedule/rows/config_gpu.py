@@ -15,7 +15,7 @@ from .row_program import RowProgram
 from .vectorize import streams_of, vectorize
 
 THREADS = 128  # of a block of short rows
-LANE_ROWS = 32  # neighbouring rows of a block whose threads lie along rows
+LANE_ROWS = 32  # neighbouring rows of a block whose threads run along rows
 ELEMENTS_PER_THREAD = 8  # scalar elements of a row, from which on more threads pay
 SYMBOLIC_ROW = 2048  # what an unknown row is taken for
 SYMBOLIC_COUNT = 1024  # what an unknown number of rows is taken for

@@ -28,8 +28,10 @@ def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
         return [each_thread(lambda r, t: _results(block, first, r, t))]
     reductions = [stage for stage in one.stages if stage.combine is not None]
     stmts = [each_thread(_initialize(block, stage)) for stage in reductions]
-    order = block.order(first.loop_axes)
-    is_unconditional = order.is_unconditional and (order.width > 1 or not block.config.rows_first)
+    vectors = block.vectorized(first.loop_axes)
+    is_unconditional = vectors.is_unconditional and (
+        vectors.width > 1 or not block.config.rows_first
+    )
     elements = _vectors if is_unconditional else _elements
     stmts.append(each_thread(lambda r, t: elements(block, one.stages, r, t)))
     stmts += block_all_reduce(block, reductions)
@@ -41,15 +43,15 @@ def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
 
 def _vectors(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Loop over every ``threads``-th vector of a row, from the thread's own on."""
-    is_aligned = block.order(stages[0].loop_axes).origin is None
+    is_aligned = block.vectorized(stages[0].loop_axes).origin is None
     loop_class = VectorLoop if is_aligned else UnalignedLoop
     return loop_class(block, stages, r, t).whole()
 
 
 def _elements(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Loop over every ``threads``-th element of a row, from the thread's own on."""
-    order = block.order(stages[0].loop_axes).axes
-    axes = [[stage.loop_axes[i] for i in order] for stage in stages]
+    vectors = block.vectorized(stages[0].loop_axes).axes
+    axes = [[stage.loop_axes[i] for i in vectors] for stage in stages]
 
     def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
         position = Position(r, t, item)
@@ -65,7 +67,7 @@ def _elements(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.
 
 def _results(block: ThreadBlock, stage: RowStage, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Compute whole results in a thread, where a reduction has several in a row."""
-    inner = [stage.inner[i] for i in block.order(stage.inner).axes]
+    inner = [stage.inner[i] for i in block.vectorized(stage.inner).axes]
     terms = block.terms(stage)
 
     def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:

@@ -15,7 +15,6 @@ from tvm import ir, tirx
 
 from ...core.loops import NEAR, index, loop, sequence
 from ...program.stage import Axis
-from ..expressions import contains
 from .config_gpu import MAX_ROW_ELEMENTS
 from .emit import Pairs, assign, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread
@@ -33,7 +32,7 @@ class VectorLoad:
 
     Attributes
     ----------
-    stage : Stage
+    stage : RowStage
         Whose axes it mentions.
     load : TensorLoad
         The load.
@@ -60,9 +59,9 @@ class VectorLoop:
 
     Parameters
     ----------
-    block : Block
+    block : ThreadBlock
         Whose threads run the loop.
-    stages : sequence of Stage
+    stages : sequence of RowStage
         Of one pass.
     r, t : Expr
         The row of the block, and the thread of the row.
@@ -70,15 +69,15 @@ class VectorLoop:
 
     def __init__(self, block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr):
         self.block, self.stages, self.r, self.t = block, stages, r, t
-        order = block.order(stages[0].loop_axes)
-        self.width = order.width
-        self.axes = [[stage.loop_axes[i] for i in order.axes] for stage in stages]
-        self.vectors = order.count(static_volume(self.axes[0], 1))
-        self.steps = items_per_thread(self.axes[0], block.config.threads, order) or 1
+        vectors = block.vectorized(stages[0].loop_axes)
+        self.width = vectors.width
+        self.axes = [[stage.loop_axes[i] for i in vectors.axes] for stage in stages]
+        self.vectors = vectors.count(static_volume(self.axes[0], 1))
+        self.steps = items_per_thread(self.axes[0], block.config.threads, vectors) or 1
         loads = self._loads()
         streams = sum(is_streamed(load, stage.rows) for stage, load in loads)
         self.in_flight = min(
-            self.steps, max(1, LOADS_IN_FLIGHT * order.accesses // max(streams, 1))
+            self.steps, max(1, LOADS_IN_FLIGHT * vectors.accesses // max(streams, 1))
         )
         self.reads = [self._read(stage, load) for stage, load in loads]
         self.results = [
@@ -206,7 +205,7 @@ class VectorLoop:
 
     def _store(self, target: ir.Var, own: ir.Var, step: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
         """Store one element of a vector, contiguous with its first."""
-        stage = next(s for s in self.stages if contains(s.targets, target))
+        stage = next(s for s in self.stages if target in s.targets)
         pairs = self._contiguous(stage, step, lane)
         where = [replace(i, pairs) for i in stage.written(target)]
         return tirx.BufferStore(target, tirx.BufferLoad(own, [self.r, self.t, lane]), where)
