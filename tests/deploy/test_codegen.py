@@ -33,7 +33,8 @@ def test_every_kernel_is_in_one_part(monkeypatch, count, target):
     monkeypatch.setattr(codegen.os, "sched_getaffinity", lambda _: {0, 1, 2})
     given = kernels(count)
     parts = codegen._parts(given, target)
-    assert [g for part in parts for g in part] != [] and sum(map(len, parts)) == count
+    assert [g for part in parts for g in part] != []
+    assert sum(map(len, parts)) == count
     assert {g.name_hint for part in parts for g in part} == {g.name_hint for g in given}
     wanted = {"llvm": min(12, count), "cuda": {1: 1, 7: 1, 30: 3}[count]}
     assert len(parts) == wanted[target.kind.name]
