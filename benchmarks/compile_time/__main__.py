@@ -100,7 +100,7 @@ def render(record: dict[str, Any]) -> str:
             "",
             f"Seconds of `tvm_fusion.compile(...).export(...)` in a fresh process on {cpus} cores,"
             " imports included.",
-            "Wall time is that of a machine that may have other work; processor time is sampled:",
+            "Wall time is that of a machine that may have other work; processor time is sampled,",
             "see `sample.py`. Questions that templates were not asked were answered from memory.",
             "",
             *table(["", *names], rows),

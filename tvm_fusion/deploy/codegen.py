@@ -31,10 +31,10 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from .._tvm.structural import structural_walk
 
-# Parts for each core: kernels take unequal time. A part of a GPU's is a run of nvcc, whose start
-# takes as long as five kernels (0.6 of 0.7 s with CUDA 13).
-_PARTS = {"cpu": 4, "gpu": 1}
-_FEWEST = {"cpu": 1, "gpu": 6}  # kernels of a part
+# Parts for each core: kernels take unequal time. A part of CUDA's is a run of nvcc, whose start
+# takes as long as several kernels. One code object of AMD's is what its tools expect to find.
+_PARTS = {"llvm": 4, "cuda": 1}
+_FEWEST = {"llvm": 1, "cuda": 6}  # kernels of a part
 
 _Functions = dict[ir.GlobalVar, tirx.PrimFunc]
 
@@ -99,7 +99,7 @@ def compiling(
         return Compiled(relax.VMExecutable(linked), tuple(objects))
 
     parts = _parts(kernels, target)
-    if len(parts) == 1:  # an instrument sees passes of one thread
+    if len(parts) == 1:
         yield lambda: link(map(compile_part, parts))
         return
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -112,11 +112,11 @@ def compiling(
 
 def _parts(kernels: _Functions, target: Target) -> list[_Functions]:
     """Deal kernels out to parts; those that call others stay together with all."""
-    kind = "gpu" if "gpu" in target.keys else "cpu"
-    most = len(os.sched_getaffinity(0)) * _PARTS[kind]
-    count = max(1, min(most, len(kernels) // _FEWEST[kind]))
+    kind = target.kind.name
+    most = len(os.sched_getaffinity(0)) * _PARTS.get(kind, 0)
+    count = max(1, min(most, len(kernels) // _FEWEST.get(kind, 1)))
     if PassContext.current().instruments or any(map(_calls_another, kernels.values())):
-        count = 1
+        count = 1  # an instrument sees the passes of one thread
     items = list(kernels.items())
     return [dict(items[start::count]) for start in range(count)]
 
