@@ -1,4 +1,9 @@
+import os
 import shutil
+
+# Before TVM is imported: threads that wait for work spin, and tests run side by side.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # TVM's as well
 
 import onnx
 import pytest

@@ -4,6 +4,8 @@ import numpy as np
 import tvm
 import tvm_ffi
 from emulator.launch import is_for_gpu, launch
+from nvcc import cuda_source
+from relax_modules import main_module
 from tvm import relax, s_tir, tirx
 
 from tvm_fusion import transform
@@ -26,19 +28,8 @@ def tensor(name, *shape, dtype="float32"):
 
 def group(params, body, spec=CPU):
     """All operators of ``body(emit, *params)``, which returns an expression or a list of such."""
-    builder = relax.BlockBuilder()
-
-    def emit(expr):
-        return builder.emit(expr)
-
-    with builder.function("main", params):
-        with builder.dataflow():
-            results = body(emit, *params)
-            results = results if isinstance(results, list) else [results]
-            outputs = [builder.emit_output(builder.normalize(r)) for r in results]
-        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     with spec.tvm_target():
-        mod = transform.Legalize()(builder.get())
+        mod = transform.Legalize()(main_module(params, body))
     func = mod["main"]
     return Group(Graph(mod, func, func.body.blocks[0]).operators)
 
@@ -164,22 +155,6 @@ def launches(func, members, spec):
 
 def tvm_variables(value):
     return [v for d in value.shape for v in tirx.analysis.undefined_vars(d)]
-
-
-def cuda_source(func):
-    """Text of a module with one kernel as CUDA; no compiler is called."""
-    name = "tvm_callback_cuda_compile"
-    callback = tvm.get_global_func(name, allow_missing=True)
-    tvm_ffi.register_global_func(name, lambda *_: b"none", override=True)
-    target = CUDA.tvm_target()
-    try:
-        with target:
-            mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-            built = tvm.compile(mod, target, tir_pipeline="tvm_fusion")
-    finally:
-        if callback is not None:
-            tvm_ffi.register_global_func(name, callback, override=True)
-    return built.mod.imports[0].inspect_source()
 
 
 def cuda_kernel(func):

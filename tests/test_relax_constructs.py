@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from relax_constructs import CASES, X
+from relax_modules import main_module
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -101,13 +102,8 @@ def test_what_has_no_kernel_is_refused_before_it_is_planned(mod, sentence):
 
 def test_operator_that_cannot_be_lowered_is_named():
     x = relax.Var("x", relax.TensorType(X.shape, "bool"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(relax.op.negative(x))
-        builder.emit_func_output(y)
     with pytest.raises(tvm_fusion.UserError, match="operator negative cannot be lowered"):
-        tvm_fusion.compile(builder.get(), "cpu")
+        tvm_fusion.compile(main_module([x], relax.op.negative(x)), "cpu")
 
 
 def test_operators_in_messages_of_tvm_are_named():

@@ -68,6 +68,7 @@ def compile(  # the public name, as in tvm.compile
         from .core.weight_names import WeightNames, tracking
         from .deploy.build import build, export_library, prepare, store
         from .frontend import import_model
+        from .fusion.claims import remembering
 
         imported = import_model(model, config)
         if not imported.signatures:
@@ -82,15 +83,17 @@ def compile(  # the public name, as in tvm.compile
         prepared: dict[str, Prepared] = {}
         taken: dict[str, list[Decision]] = {}
         context = {"relax.backend.use_cuda_graph": config.cuda_graph}
-        with tvm.transform.PassContext(config=context), tracking(names):
+        with tvm.transform.PassContext(config=context), tracking(names), remembering():
             for one in spec.each:
                 (arch,) = one.archs
                 with one.tvm_target(), recording() as taken[arch]:
                     mod = _scheduled(imported, _dumped(config, arch, spec))
                     prepared[arch] = prepare(mod, one, public, imported.dims, names)
-            built = build({arch: one.mod for arch, one in prepared.items()}, spec)
+            built = build(prepared, spec)
     weights, used = store(prepared, built.names)
-    code = {arch: _code(imported, config, one) for arch, one in prepared.items()}
+    code = {
+        arch: _code(imported, config, one, built.counts[arch]) for arch, one in prepared.items()
+    }
     first, *others = prepared
     content = {
         "schema": manifest.SCHEMA,
@@ -119,7 +122,7 @@ def compile(  # the public name, as in tvm.compile
         content,
         weights,
         used,
-        lambda path: export_library(built.executable, spec, path),
+        lambda path: export_library(built.compiled, spec, path),
         time.perf_counter() - start,
     )
 
@@ -148,14 +151,16 @@ def _dumped(config: FusionConfig, arch: str, spec: TargetSpec) -> FusionConfig:
     return replace(config, dump=config.dump / arch)
 
 
-def _code(imported: Imported, config: FusionConfig, one: Prepared) -> dict[str, Any]:
+def _code(
+    imported: Imported, config: FusionConfig, one: Prepared, counts: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write what the manifest says of an architecture's functions."""
     return {
         name: {
             "weights": one.weight_names.get(name, []),
             "in_place": _in_place(signature, config.writes),
             "destinations": [signature.outputs[i].name for i in one.destinations[name]],
-            **one.counts[name],
+            **counts[name],
         }
         for name, signature in imported.signatures.items()
     }

@@ -42,14 +42,13 @@ def main(folder: str, library: str, text: str) -> None:
 
 
 def _compile(mods: dict[str, Any], target: Any) -> Any:
-    import tvm
-
     from tvm_fusion._tvm.versions import PIPELINE
+    from tvm_fusion.deploy.codegen import compiling
 
     from .merge import merged
 
-    with target:
-        return tvm.compile(merged(mods), target, relax_pipeline=None, tir_pipeline=PIPELINE)
+    with target, compiling(merged(mods), target, PIPELINE) as compiled_code:
+        return compiled_code()
 
 
 def _refused(mod: Any, spec: Any) -> str | None:

@@ -1,14 +1,16 @@
 """Compare the kernels that two commits generate: ``python -m benchmarks.kernel_diff BASE [HEAD]``.
 
 Every graph's kernels are written by either commit, in a checkout of its own, and compared as text.
-Exit code 1 where one differs.
+With ``--rename``, names of variables, buffers and blocks may differ. Exit code 1 where one differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import keyword
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,23 +22,47 @@ MODELS = "bert_base t5_small_enc llama_4l"
 ROOT = Path(__file__).parents[2]
 
 
-def differences(base: Path, head: Path, lines: int) -> Iterator[str]:
+_WORD = re.compile(r'"[^"\n]*"|\bT\.[\w.]+|\b[A-Za-z_]\w*')
+
+
+def differences(base: Path, head: Path, lines: int, rename: bool = False) -> Iterator[str]:
     """Yield a paragraph for each file that differs: its name and the start of its diff."""
     names = {p.relative_to(d) for d in (base, head) for p in d.rglob("*.txt")}
     for name in sorted(names):
-        before, after = (_lines(folder / name) for folder in (base, head))
+        before, after = (_lines(folder / name, rename) for folder in (base, head))
         if before != after:
             diff = list(difflib.unified_diff(before, after, "base", "head", lineterm="", n=2))
             rest = [f"... {len(diff) - lines} more lines"] if len(diff) > lines else []
             yield "\n".join([f"{name.with_suffix('')} differs:", *diff[:lines], *rest])
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path, rename: bool) -> list[str]:
     if not path.exists():
         return ["(no such graph)"]
     # TVM lists what a block reads and writes in the order of addresses.
-    lines = path.read_text().splitlines()
-    return [line for line in lines if not line.lstrip().startswith(("T.reads(", "T.writes("))]
+    lines = [
+        line
+        for line in path.read_text().splitlines()
+        if not line.lstrip().startswith(("T.reads(", "T.writes("))
+    ]
+    return _renamed("\n".join(lines)).splitlines() if rename else lines
+
+
+def _renamed(text: str) -> str:
+    """Replace names by numbers, in the order in which each kernel uses them."""
+
+    def kernel(part: str) -> str:
+        names: dict[str, str] = {}
+
+        def number(match: re.Match[str]) -> str:
+            word = match.group()
+            is_fixed = word.startswith(("T.", '"')) or keyword.iskeyword(word)
+            return word if is_fixed else names.setdefault(word, f"v{len(names)}")
+
+        part = re.sub(r'T\.sblock\("\w*"\)', "T.sblock()", part)
+        return _WORD.sub(number, part)
+
+    return "\n\n".join(sorted(map(kernel, text.split("\n\n"))))
 
 
 def _collect(commit: str, scratch: Path, targets: str, models: str) -> Path:
@@ -70,6 +96,7 @@ def main() -> int:
     parser.add_argument("head", nargs="?", default="", help="a commit; the working tree if omitted")
     parser.add_argument("--targets", default=TARGETS, help=f"default: {TARGETS}")
     parser.add_argument("--models", default=MODELS, help=f"of the zoo; default: {MODELS}")
+    parser.add_argument("--rename", action="store_true", help="names may differ")
     parser.add_argument("--lines", type=int, default=40, help="of each diff that are shown")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -78,7 +105,7 @@ def main() -> int:
             for commit in (options.base, options.head)
         ]
         files = len(list(folders[0].rglob("*.txt")))
-        found = list(differences(*folders, options.lines))
+        found = list(differences(*folders, options.lines, options.rename))
     print(*found, sep="\n\n")
     print(f"{len(found)} of {files} graphs and targets differ in their kernels")
     return 1 if found else 0

@@ -30,3 +30,13 @@ def test_kernels_are_those_of_the_target():
     assert cpu == again
     assert "threadIdx.x" not in "".join(cpu)
     assert "threadIdx.x" in "".join(cuda)
+
+
+def test_names_may_differ(tmp_path):
+    kernel = 'with T.sblock("{0}"):\n    for {1} in range(8):\n        {2}[{1}] = T.exp({2}[{3}])\n'
+    base = written(tmp_path / "base", {"cpu/g": kernel.format("rows", "i", "x", "i")})
+    head = written(tmp_path / "head", {"cpu/g": kernel.format("kernel", "j", "y", "j")})
+    assert list(differences(base, head, lines=40))
+    assert not list(differences(base, head, lines=40, rename=True))
+    written(head, {"cpu/g": kernel.format("kernel", "j", "y", "0")})
+    assert list(differences(base, head, lines=40, rename=True))

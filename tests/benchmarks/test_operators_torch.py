@@ -13,7 +13,7 @@ pytest.importorskip("expecttest")  # which torch's operator database imports
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 # Of those that the record has; the same in every run, or others that OPERATORS_SEED names.
-CASES = 250
+CASES, PARTS = 250, 3
 
 
 def test_the_record_is_clean_and_its_page_is_generated():
@@ -29,21 +29,22 @@ def test_the_record_is_clean_and_its_page_is_generated():
     assert (command.HERE / "README.md").read_text() == page(stored)
 
 
-def test_drawn_cases_are_right_or_refused():
+@pytest.mark.parametrize("part", range(PARTS))
+def test_drawn_cases_are_right_or_refused(part):
     from benchmarks.operators_torch.samples import cases
     from benchmarks.operators_torch.sweep import sweep
     from benchmarks.operators_torch.table import BAD
 
     seed = int(os.environ.get("OPERATORS_SEED", "0"))
-    drawn = random.Random(seed).sample([*cases()], CASES)
+    drawn = random.Random(seed).sample([*cases()], CASES)[part::PARTS]
     found = [
         (result.name, result.dtype, outcome)
-        for result in sweep(drawn, most=1, workers=2, limit=120)
+        for result in sweep(drawn, most=1, jobs=1, limit=120)
         for outcome in result.outcomes
     ]
     bad = [case for case in found if case[2]["outcome"] in BAD]
     assert not bad, f"OPERATORS_SEED={seed}: {bad}"
-    assert sum(outcome["outcome"] == "right" for _, _, outcome in found) > CASES // 3
+    assert sum(outcome["outcome"] == "right" for _, _, outcome in found) > len(drawn) // 4
 
 
 def test_a_worker_that_dies_or_hangs_costs_one_sample(monkeypatch):
@@ -62,20 +63,18 @@ def test_a_worker_that_dies_or_hangs_costs_one_sample(monkeypatch):
     class Worker(module._Worker):
         def __init__(self, limit):
             self._limit = limit
-            self._process = FakeProcess()
 
-        def _line(self, limit):
+        def line(self, limit):
             return answers.pop(0)
 
-    class FakeProcess:
-        class stdin:
-            write = flush = staticmethod(lambda *_: None)
-
-        def kill(self):
+        def send(self, line):
             pass
 
-        def wait(self):
-            return -11
+        def ended(self):
+            return "the process ended with -11"
+
+        def close(self):
+            pass
 
     monkeypatch.setattr(module, "_Worker", Worker)
     (result,) = module.sweep([("add", "float32")], 2, 1, 1.0)

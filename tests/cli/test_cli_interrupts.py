@@ -54,13 +54,13 @@ def test_an_interrupt_while_modules_are_imported(module, dense_file, tmp_path):
 def test_an_interrupt_inside_a_pass_is_no_error_of_tvm(dense_file, tmp_path, monkeypatch):
     """Left to itself TVM makes a RuntimeError of it, which a guard would take for a fallback."""
     import tvm_fusion
-    from tvm_fusion.schedule.contraction.template import Contraction
+    from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
     from tvm_fusion.schedule.elementwise.template import Elementwise
 
     def interrupt(*_arguments):
         raise KeyboardInterrupt
 
-    for template in (Elementwise, Contraction):
+    for template in (Elementwise, CpuContraction):
         monkeypatch.setattr(template, "emit", interrupt)
     with pytest.raises(KeyboardInterrupt):
         tvm_fusion.compile(dense_file, dims={"batch": 1})

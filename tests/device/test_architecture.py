@@ -19,7 +19,7 @@ from tvm_fusion.device.architecture import (
     runs_on,
     virtual_arch,
 )
-from tvm_fusion.schedule.contraction.template import Contraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 
 PACKAGE = Path(tvm_fusion.__file__).parent
 # Names of GPU architectures, and LLVM's of instruction sets and CPUs.
@@ -94,7 +94,7 @@ def product_for(target):
     spec = parse(target)
     params = [tensor("x", 8, 512, dtype="float16"), tensor("w", 512, 256, dtype="float16")]
     members = group(params, lambda emit, x, w: relax.op.matmul(x, w), spec)
-    return kernel(Contraction(True), members, spec)[1].script()
+    return kernel(GpuContraction(), members, spec)[1].script()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from relax_modules import main_module
 from tvm import relax, s_tir, tirx
 
 from tvm_fusion import transform
@@ -24,12 +25,7 @@ CASES = [
 def module(shape, out, dtype):
     operator = getattr(relax.op.nn, f"adaptive_avg_pool{len(out)}d")
     x = relax.Var("x", relax.TensorType(shape, dtype))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(operator(x, out))
-        builder.emit_func_output(y)
-    return builder.get()
+    return main_module([x], operator(x, out))
 
 
 def reference(x, out):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from relax_modules import main_module
 from tvm import relax, s_tir, te, tirx
 from tvm.relax import op
 
@@ -24,13 +25,8 @@ def lower(operator, *shapes, dtypes=("float32",) * 4):
         relax.Var(f"x{k}", relax.TensorType([n if d is N else d for d in shape], dtype))
         for k, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=False))
     ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(operator(*params))
-        builder.emit_func_output(result)
     with parse("cpu").tvm_target():
-        mod = transform.Legalize()(builder.get())
+        mod = transform.Legalize()(main_module(params, operator(*params)))
     (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     return func
 

@@ -4,6 +4,7 @@ import ml_dtypes  # noqa: F401  # numpy's bfloat16
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.device import parse
@@ -13,14 +14,14 @@ TESTS = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
 
 def compiled(name, dtype, pipeline):
     x = relax.Var("x", relax.TensorType((67,), dtype))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(getattr(relax.op, name)(x))
-        builder.emit_func_output(y)
     target = parse("cpu").tvm_target()
     tir = "tvm_fusion" if pipeline == "tvm_fusion" else "default"
-    return tvm.compile(builder.get(), target, relax_pipeline=pipeline, tir_pipeline=tir)
+    return tvm.compile(
+        main_module([x], getattr(relax.op, name)(x)),
+        target,
+        relax_pipeline=pipeline,
+        tir_pipeline=tir,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])

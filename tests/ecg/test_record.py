@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion import transform
@@ -57,12 +58,7 @@ def test_convolution():
 
 def test_survives_copies_files_and_passes():
     with parse("cpu").tvm_target():
-        builder = relax.BlockBuilder()
-        with builder.function("main", [X]):
-            with builder.dataflow():
-                y = builder.emit_output(relax.op.nn.softmax(X, 1))
-            builder.emit_func_output(y)
-        mod = transform.Legalize()(builder.get())
+        mod = transform.Legalize()(main_module([X], relax.op.nn.softmax(X, 1)))
         expected = OpRecord("relax.nn.softmax", {"axis": 1})
         passes = [relax.transform.DeadCodeElimination(), relax.transform.ToNonDataflow()]
         for other in [

@@ -4,6 +4,7 @@ import ml_dtypes  # noqa: F401  # numpy's bfloat16
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.device import parse
@@ -13,13 +14,13 @@ FUNCTIONS = {"floor_mod": np.mod, "floor_divide": np.floor_divide}
 
 def run(name, x, y, pipeline="tvm_fusion"):
     a, b = (relax.Var(n, relax.TensorType(v.shape, str(v.dtype))) for n, v in (("a", x), ("b", y)))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [a, b]):
-        with builder.dataflow():
-            result = builder.emit_output(getattr(relax.op, name)(a, b))
-        builder.emit_func_output(result)
     target = parse("cpu").tvm_target()
-    executable = tvm.compile(builder.get(), target, relax_pipeline=pipeline, tir_pipeline=pipeline)
+    executable = tvm.compile(
+        main_module([a, b], getattr(relax.op, name)(a, b)),
+        target,
+        relax_pipeline=pipeline,
+        tir_pipeline=pipeline,
+    )
     inputs = map(tvm.runtime.tensor, (x, y))
     return relax.VirtualMachine(executable, tvm.cpu())["main"](*inputs).numpy()
 

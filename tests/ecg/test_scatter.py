@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
@@ -21,13 +22,8 @@ def scattered(data, indices, updates, mode, names=("a", "b", "c")):
         relax.Var(name, relax.TensorType(a.shape, str(a.dtype)))
         for name, a in zip(names, (data, indices, updates), strict=True)
     ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(relax.op.scatter_nd(*params, reduction=mode))
-        builder.emit_func_output(result)
     built = tvm.compile(
-        builder.get(),
+        main_module(params, relax.op.scatter_nd(*params, reduction=mode)),
         parse("cpu").tvm_target(),
         relax_pipeline="tvm_fusion",
         tir_pipeline="tvm_fusion",
@@ -70,13 +66,10 @@ def test_extents_that_are_not_known_go_tvms_way():
     n = tirx.Var("n", "int64")
     types = [((n, 4), "float32"), ((2, 1), "int64"), ((2, 4), "float32")]
     params = [relax.Var(f"p{i}", relax.TensorType(*ty)) for i, ty in enumerate(types)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(relax.op.scatter_nd(*params))
-        builder.emit_func_output(result)
     pipeline = {"relax_pipeline": "tvm_fusion", "tir_pipeline": "tvm_fusion"}
-    built = tvm.compile(builder.get(), parse("cpu").tvm_target(), **pipeline)
+    built = tvm.compile(
+        main_module(params, relax.op.scatter_nd(*params)), parse("cpu").tvm_target(), **pipeline
+    )
     data, indices = np.zeros((5, 4), "float32"), np.array([[3], [1]])
     given = [tvm.runtime.tensor(a) for a in (data, indices, np.ones((2, 4), "float32"))]
     found = relax.VirtualMachine(built, tvm.cpu())["main"](*given).numpy()

@@ -1,6 +1,7 @@
 """Counts against formulas: arithmetic, compulsory traffic, cheapness."""
 
 import pytest
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion import transform
@@ -24,13 +25,8 @@ def kernel(operator, *shapes, dtypes=(), target="cpu"):
         relax.Var(f"x{i}", relax.TensorType(shape, dtypes[i] if dtypes else "float32"))
         for i, shape in enumerate(shapes)
     ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            y = builder.emit_output(operator(*params))
-        builder.emit_func_output(y)
     with parse(target).tvm_target():
-        mod = transform.Legalize()(builder.get())
+        mod = transform.Legalize()(main_module(params, operator(*params)))
     (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     return func
 

@@ -41,6 +41,8 @@ class Machine:
             np.zeros(blocks, int),
             np.zeros(blocks * warps, int),
         )
+        self.clock = 0  # barriers that all blocks have passed, where they passed as many
+        self.memories = []
         self.committed = np.zeros(self.threads, int)
         self.copies = []
 
@@ -67,11 +69,23 @@ class Machine:
 
     def block_barrier(self):
         self.whole(self.block, "block")
+        if self.mask is None and self.clock is not None:
+            self.clock += 1
+            for memory in self.memories:  # no later write can come before these reads
+                memory.reads.clear()
+        else:
+            self._note_reads()
+            self.clock = None
         self.block_barriers[np.unique(self.block[self.active()])] += 1
 
     def warp_barrier(self):
         self.whole(self.warp, "warp")
+        self._note_reads()
         self.warp_barriers[np.unique(self.warp[self.active()])] += 1
+
+    def _note_reads(self):
+        for memory in self.memories:
+            memory.note_reads()
 
     def whole(self, group, what):
         """Refuse what all threads of a warp or block must do, where some do not."""

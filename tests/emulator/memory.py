@@ -85,6 +85,8 @@ class Memory:
             self.writer, self.reader, self.reader_warp = (np.full(count, -1) for _ in range(3))
             self.written, self.read_at = (np.zeros((2, count), "int32") for _ in range(2))
             self.copying = np.zeros(count, bool)
+            self.reads = []  # since the last barrier
+            machine.memories.append(self)
 
     def viewed(self, dtype):
         """The same bits as numbers of another type."""
@@ -174,6 +176,11 @@ class Memory:
     def _check_read(self, place, threads):
         place, threads = self._units(place, threads)
         self._check_copies(place, "read")
+        if self.per_block:
+            self.reads.append((place, threads))
+        clock = self.machine.clock
+        if self.per_block and clock is not None and not (self.written[0, place] == clock).any():
+            return
         writer = self.writer[place]
         other = (writer >= 0) & (writer != threads)
         if other.any():
@@ -181,8 +188,14 @@ class Memory:
             warp = self.machine.warp[writer_]
             if not self._ordered(self.written[:, place_], warp, threads_).all():
                 raise EmulationError(f"{self.name}: read without a barrier after the write")
-        if not self.per_block:
-            return
+
+    def note_reads(self):
+        """Note who read what, before a barrier of some threads or a write."""
+        for place, threads in self.reads:
+            self._note_read(place, threads)
+        self.reads.clear()
+
+    def _note_read(self, place, threads):
         machine = self.machine
         now, warp = machine.passed(threads), machine.warp[threads]
         before, before_warp = self.reader[place], self.reader_warp[place]
@@ -203,6 +216,7 @@ class Memory:
         differs = np.ones(place.shape, bool) if value is None else ~_same(self.data[place], value)
         place, threads, differs = self._units(place, threads, differs)
         self._check_copies(place, "written")
+        self.note_reads()
         writer = self.writer[place]
         other = differs & (writer >= 0) & (writer != threads)
         if other.any():

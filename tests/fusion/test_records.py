@@ -133,6 +133,8 @@ def test_an_empty_file_becomes_records(tmp_path):
     path.touch()
     with Records.open(path) as records:
         records.put(KEY, 1.0)
+    with Records.open(path) as records:
+        assert records.get(KEY) == 1.0
 
 
 def test_the_environment_names_the_file(tmp_path, monkeypatch):

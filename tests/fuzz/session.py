@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from benchmarks.workers import ROOT, Worker, share
 
 from .coverage import Coverage
 from .dims import Dim
 
 SECONDS, SHRINKING_SECONDS = 60, 600  # for one graph: some make LLVM search for ever
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -122,31 +120,25 @@ def run(
     Report
         Failures by seed.
     """
-    report, todo, lock = Report(), list(reversed(seeds)), threading.Lock()
+    report, lock = Report(), threading.Lock()
 
-    def work() -> None:
+    def serve(left: Iterator[int]) -> None:
         worker = None
-        while True:
-            with lock:
-                enough = stop_at is not None and len(report.failures) >= stop_at
-                if not todo or enough:
-                    break
-                seed = todo.pop()
+        for seed in left:
             worker = worker or _Worker(target, shrinking, path)
             result = worker.check(seed)
-            if worker.process.poll() is not None:
+            if worker.is_over:
                 worker = None
             with lock:
                 report.add(result)
                 if "failure" in result:
                     log(describe(report.failures[-1]))
+                if stop_at is not None and len(report.failures) >= stop_at:
+                    break
         if worker:
             worker.close()
 
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in share(seeds, jobs, serve):
         thread.join()
     report.failures.sort(key=lambda failure: failure["seed"])
     return report
@@ -157,57 +149,32 @@ def describe(failure: dict[str, Any]) -> str:
     return f"seed {failure['seed']}: {failure['kind']}: {failure['sentence']}\n{failure['graph']}\n"
 
 
-class _Worker:
+class _Worker(Worker):
     """A process that reads seeds and writes results, one a line."""
 
     def __init__(self, target: str, shrinking: bool, path: Sequence[str]):
         folders = [*path, str(ROOT), os.environ.get("PYTHONPATH", "")]
-        threads = os.environ.get("TVM_NUM_THREADS", "2")
-        env = {
-            **os.environ,
+        environment = {
             "PYTHONPATH": os.pathsep.join(f for f in folders if f),
-            "TVM_NUM_THREADS": threads,
+            "TVM_NUM_THREADS": os.environ.get("TVM_NUM_THREADS", "2"),
         }
-        command = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
-        self.seconds = SHRINKING_SECONDS if shrinking else SECONDS
-        self.errors: Any = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process
-        self.process: Any = subprocess.Popen(
-            [*command, "-m", "tests.fuzz", "--worker", target, str(int(shrinking))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            env=env,
-            text=True,
-            cwd=path[0] if path else ROOT,
+        isolated = ["-P"] if sys.version_info >= (3, 11) else []
+        super().__init__(
+            *(*isolated, "-m", "tests.fuzz", "--worker", target, str(int(shrinking))),
+            environment=environment,
+            folder=path[0] if path else ROOT,
         )
+        self.seconds = SHRINKING_SECONDS if shrinking else SECONDS
 
     def check(self, seed: int) -> dict[str, Any]:
-        process = self.process
-        limit = threading.Timer(self.seconds, self.process.kill)
-        limit.start()
-        try:
-            process.stdin.write(f"{seed}\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        finally:
-            limit.cancel()
+        self.send(str(seed))
+        line = self.line(self.seconds)
         if line:
             return json.loads(line)
-        code = self.process.wait()
-        self.errors.seek(0)
-        said = self.errors.read().strip().splitlines()[-1:]
-        self.errors.close()
-        sentence = f"the process ended with {code} (-9 after {self.seconds} s): {''.join(said)}"
+        sentence = self.ended() if line == "" else f"it took more than {self.seconds} s"
+        self.close()
         failure = {"kind": "crash", "sentence": sentence, "graph": "not shrunk"}
         return {"seed": seed, "failure": failure}
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-        self.errors.close()
 
 
 def serve(target: str, shrinking: bool) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.lower.names import ValidNames
@@ -11,12 +12,7 @@ from tvm_fusion.lower.names import ValidNames
 def module():
     """A kernel whose parameter is named as in many a model file."""
     x = relax.Var("gpu_0/data 0", relax.TensorType((4, 5), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(relax.op.nn.softmax(x))
-        builder.emit_func_output(y)
-    return relax.transform.LegalizeOps()(builder.get())
+    return relax.transform.LegalizeOps()(main_module([x], relax.op.nn.softmax(x)))
 
 
 def kernel(mod):

@@ -1,6 +1,7 @@
 """DLight's rules under guard; no GPU and no CUDA compiler is needed to schedule."""
 
 import pytest
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
@@ -19,12 +20,7 @@ def tensor(name, *shape):
 
 
 def module(params, operator):
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            y = builder.emit_output(operator(*params))
-        builder.emit_func_output(y)
-    return builder.get()
+    return main_module(params, operator(*params))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from group_kernels import CUDA, cuda_kernel, cuda_source, group, kernel, tensor
+from group_kernels import CUDA, cuda_kernel, group, kernel, tensor
+from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 
 from tvm_fusion.core.loops import block, index, loop, threads
@@ -282,13 +283,9 @@ def test_other_devices_are_left_alone():
 
 
 @pytest.mark.cuda_toolchain
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
-def test_nvcc_accepts(arch, tmp_path):
+def test_nvcc_accepts(arch):
     members = group([tensor("x", 129, dtype="float16")], every_function, CUDA)
-    source_file = tmp_path / "kernel.cu"
-    source_file.write_text(cuda_source(kernel(Elementwise(True), members, CUDA)[1]))
-    command = ["nvcc", f"-arch={arch}", "-cubin", "-Xptxas=-v", "kernel.cu"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes stack frame" in done.stderr
+    (one,) = machine_code({"main": kernel(Elementwise(True), members, CUDA)[1]}, arch).values()
+    assert one.stack_bytes == 0

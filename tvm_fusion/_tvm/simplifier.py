@@ -12,6 +12,8 @@ import math
 import tvm_ffi
 from tvm import ir, tirx
 
+from .structural import structural_map
+
 
 def _with_zero(node: tirx.Mul | tirx.Div) -> ir.Expr:
     factors = [_zeros_hidden(x) for x in (node.a, node.b)]
@@ -48,7 +50,7 @@ def hide_from_simplifier(value: ir.Expr) -> ir.Expr:
     :class:`tvm_fusion.lower.nan.KeepNaNTests` does,
     in whole functions; this is for what is simplified before it runs.
     """
-    return tvm_ffi.structural_map(value, ARITHMETIC, order="post")
+    return structural_map(value, ARITHMETIC, order="post")
 
 
 def _zeros_hidden(factor: ir.Expr) -> ir.Expr:

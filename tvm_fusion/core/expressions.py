@@ -8,6 +8,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from .._tvm.structural import structural_map, structural_walk
+
 _CHOICE = "if_then_else"
 # Calls that cost about as much as an addition; every other intrinsic counts as expensive.
 _CHEAP_CALLS = frozenset(
@@ -25,18 +27,18 @@ def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
         return values.get(expr, expr)
     if not values or isinstance(expr, tirx.IntImm | tirx.FloatImm):
         return expr
-    return tvm_ffi.structural_map(expr, (ir.Var, lambda v: values.get(v, v)), order="post")
+    return structural_map(expr, (ir.Var, lambda v: values.get(v, v)), order="post")
 
 
 def map_loads(expr: ir.Expr, change: Callable[[ir.TensorLoad], ir.Expr]) -> ir.Expr:
     """Replace loads, those in the indices of others first."""
-    return tvm_ffi.structural_map(expr, (ir.TensorLoad, change), order="post")
+    return structural_map(expr, (ir.TensorLoad, change), order="post")
 
 
 def loads(expr: ir.Expr) -> list[ir.TensorLoad]:
     """List all loads, those in the indices of others included."""
     found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
+    structural_walk(expr, (ir.TensorLoad, found.append))
     return found
 
 
@@ -72,7 +74,7 @@ def size(expr: ir.Expr) -> int:
         count += 1
 
     callbacks = [(ir.TensorLoad, visit_load), (ir.Expr, visit)]
-    tvm_ffi.structural_walk(expr, callbacks, order="pre")
+    structural_walk(expr, callbacks, order="pre")
     return count
 
 
@@ -81,7 +83,7 @@ def has_division(expr: ir.Expr) -> bool:
     if isinstance(expr, ir.Var | tirx.IntImm):
         return False
     found: list[ir.Expr] = []
-    tvm_ffi.structural_walk(expr, ((tirx.FloorDiv, tirx.FloorMod), found.append))
+    structural_walk(expr, ((tirx.FloorDiv, tirx.FloorMod), found.append))
     return bool(found)
 
 
@@ -113,7 +115,7 @@ def is_movement(expr: ir.Expr) -> bool:
 def is_expensive(expr: ir.Expr) -> bool:
     """Whether an expression calls a function that takes many instructions, such as ``exp``."""
     calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(expr, (ir.Call, calls.append))
+    structural_walk(expr, (ir.Call, calls.append))
     return any(call_name(call) not in _CHEAP_CALLS for call in calls)
 
 

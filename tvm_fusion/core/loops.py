@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
 from .._tvm.buffer import scratch
+from .._tvm.structural import structural_map, structural_walk
 from .untouched import SCHEDULED
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ def loop(name: str, extent: ir.Expr | int, body: Body, kind: int = tirx.ForKind.
 def unrolled(name: str, extent: ir.Expr | int, body: Body) -> tirx.Stmt:
     """Write a loop whose trips are to be written out."""
     return loop(name, extent, body, tirx.ForKind.UNROLLED)
+
+
+def vectorized(width: int, body: Body) -> tirx.Stmt:
+    """Write a loop over the lanes of a vector."""
+    return loop("lane", width, body, tirx.ForKind.VECTORIZED)
 
 
 #: Annotation of a loop over a kernel's tasks.
@@ -143,6 +148,26 @@ def sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
 
 
+def store_all(
+    targets: Sequence[ir.Var], indices: Sequence[ir.Expr], values: Sequence[ir.Expr]
+) -> tirx.Stmt:
+    """Store values that read none of the targets."""
+    return sequence(
+        [tirx.BufferStore(t, v, list(indices)) for t, v in zip(targets, values, strict=True)]
+    )
+
+
+def update_all(
+    targets: Sequence[ir.Var], indices: Sequence[ir.Expr], values: Sequence[ir.Expr]
+) -> tirx.Stmt:
+    """Store values that may read all targets: several are computed before one is stored."""
+    if len(targets) == 1:
+        return store_all(targets, indices, values)
+    names = [tirx.Var(f"new{i}", str(value.ty.dtype)) for i, value in enumerate(values)]
+    binds = [tirx.Bind(name, value) for name, value in zip(names, values, strict=True)]
+    return sequence([*binds, store_all(targets, indices, names)])
+
+
 def when(condition: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
     """Guard a statement; a guard that always holds vanishes."""
     if sym.Analyzer().can_prove(condition):
@@ -204,13 +229,13 @@ def substitute(
         return tirx.Cast(str(var.ty.dtype), value)
 
     callbacks = [(ir.Var, swap)] if load is None else [(ir.TensorLoad, load), (ir.Var, swap)]
-    return tvm_ffi.structural_map(expr, *([callbacks] if load else callbacks), order="post")
+    return structural_map(expr, callbacks)
 
 
 def find(expr: ir.Expr, kind: type) -> list:
     """List the nodes of a kind in an expression or statement."""
     found: list = []
-    tvm_ffi.structural_walk(expr, (kind, found.append))
+    structural_walk(expr, (kind, found.append))
     return found
 
 

@@ -66,7 +66,7 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     -------
     Merged
     """
-    found = _kernels(mods, may_share=spec.kind == "cuda")
+    found = _kernels(mods, may_share=spec.kind != "rocm")
     taken: set[str] = set()
     renamed: dict[str, dict[ir.GlobalVar, ir.GlobalVar]] = {arch: {} for arch in mods}
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm.ir import GenericConst
+from tvm.target import Target
 
 from .._tvm.versions import PIPELINE
 from ..core.weight_names import Packing, WeightNames
@@ -19,6 +21,7 @@ from ..errors import UserError
 from ..signature import DimRange
 from .amd_code import check_amd_code
 from .architectures import Merged, merge, suffix
+from .codegen import Compiled, compiling
 from .count import count
 from .destinations import add_destinations, destinations
 from .lower import LowerToVM
@@ -41,8 +44,10 @@ class Prepared:
         By function, the weights in the order in which they follow its inputs.
     packings : dict of str to Packing
         By name, of weights that are packed.
-    counts : dict of str to dict
-        By function: ``kernels``, ``host_launches``, ``calls``, ``intermediate_bytes``.
+    target : Target
+        With the one architecture.
+    extents : dict of str to int
+        Of symbolic dimensions, at which kernels are counted.
     destinations : dict of str to list of int
         By function, the results that its form with destinations takes as parameters.
     """
@@ -51,7 +56,8 @@ class Prepared:
     weights: dict[str, np.ndarray]
     weight_names: dict[str, list[str]]
     packings: dict[str, Packing]
-    counts: dict[str, dict[str, Any]]
+    target: Target
+    extents: dict[str, int]
     destinations: dict[str, list[int]]
 
 
@@ -61,8 +67,11 @@ class Built:
 
     Attributes
     ----------
-    executable : tvm.runtime.Executable
+    compiled : Compiled
         Bytecode and machine code of all architectures.
+    counts : dict of str to dict
+        By architecture and function: ``kernels``, ``host_launches``, ``calls``,
+        ``intermediate_bytes``.
     suffixes : dict of str to str
         By architecture, what stands behind the names of the library's functions.
     names : dict of str to dict of str to str
@@ -71,7 +80,8 @@ class Built:
         By architectures, the kernels for exactly these; empty for one.
     """
 
-    executable: Any
+    compiled: Compiled
+    counts: dict[str, dict[str, Any]]
     suffixes: dict[str, str]
     names: dict[str, dict[str, str]]
     kernels: dict[tuple[str, ...], list[str]]
@@ -110,18 +120,16 @@ def prepare(
     weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
     packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
     extents = {name: dim.high for name, dim in dims.items()}
-    target = spec.tvm_target()
-    counts = {name: _count(lowered, target, name, extents) for name in functions}
-    return Prepared(lowered, weights, weight_names, packings, counts, passed)
+    return Prepared(lowered, weights, weight_names, packings, spec.tvm_target(), extents, passed)
 
 
-def build(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Built:
+def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
     """Build what was prepared for each architecture; runs under the toolchain.
 
     Parameters
     ----------
-    mods : mapping of str to tvm.IRModule
-        By architecture, lowered modules.
+    prepared : mapping of str to Prepared
+        By architecture.
     spec : TargetSpec
         All of the architectures.
 
@@ -134,15 +142,17 @@ def build(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Built:
     UserError
         If a kernel's machine code is wrong, as far as that is checked.
     """
+    mods = {arch: one.mod for arch, one in prepared.items()}
     suffixes, merged = dict.fromkeys(mods, ""), Merged(next(iter(mods.values())), {}, {})
     if len(mods) > 1:
         suffixes, merged = {arch: suffix(arch) for arch in mods}, merge(mods, spec)
     target = spec.tvm_target()
-    with target:
-        executable = tvm.compile(merged.mod, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+    with target, compiling(merged.mod, target, PIPELINE) as compiled_code:
+        counts = {arch: _counts(one) for arch, one in prepared.items()}  # meanwhile
+        compiled = compiled_code()
     if spec.kind == "rocm":
-        check_amd_code(executable.mod)
-    return Built(executable, suffixes, merged.names, merged.kernels)
+        check_amd_code(compiled.executable.mod)
+    return Built(compiled, counts, suffixes, merged.names, merged.kernels)
 
 
 def store(
@@ -182,21 +192,29 @@ def store(
     return stored, used
 
 
-def export_library(executable: Any, spec: TargetSpec, path: Path) -> None:
+def export_library(compiled: Compiled, spec: TargetSpec, path: Path) -> None:
     """Link an executable into a shared library with the target's own tools."""
-    with toolchain(spec) as tools:
+    with toolchain(spec) as tools, tempfile.TemporaryDirectory() as folder:
+        objects = [Path(folder, f"kernels{number}.o") for number in range(len(compiled.objects))]
+        for place, code in zip(objects, compiled.objects, strict=True):
+            place.write_bytes(code)
         try:
-            executable.export_library(str(path), fcompile=tools.link)
+            compiled.executable.export_library(
+                str(path), fcompile=tools.link, addons=[str(place) for place in objects]
+            )
         except RuntimeError as error:  # what TVM raises around the linker's output
             output = str(error).strip().splitlines()[1:] or [str(error)]
             reason = next((line for line in output if "fail" in line or "error" in line), output[0])
             raise UserError(f"linking {path.name} failed ({reason})") from error
 
 
-def _count(
-    mod: tvm.IRModule, target: Any, function: str, extents: Mapping[str, int]
-) -> dict[str, Any]:
-    result = count(mod, target, function=function, dims=extents, tir_pipeline=PIPELINE)
+def _counts(one: Prepared) -> dict[str, Any]:
+    with one.target:
+        return {name: _count(one, name) for name in one.destinations}
+
+
+def _count(one: Prepared, function: str) -> dict[str, Any]:
+    result = count(one.mod, one.target, function=function, dims=one.extents, tir_pipeline=PIPELINE)
     return {
         "kernels": result.kernels,
         "host_launches": result.host_launches,

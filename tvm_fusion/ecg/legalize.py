@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 import tvm
@@ -30,6 +32,20 @@ DISPATCHED = (
 _NO_KERNELS = ("relax.ccl.", "relax.dist.", "relax.inspect.", "relax.grad.")
 
 
+_Remembered = dict[str, dict[str, Legalization]]  # by target, then by operator
+_remembered: ContextVar[_Remembered | None] = ContextVar("remembered", default=None)
+
+
+@contextmanager
+def remembering_legalizations() -> Iterator[None]:
+    """Let all passes inside of ``with`` give equal operators the very same PrimFunc."""
+    token = _remembered.set({})
+    try:
+        yield
+    finally:
+        _remembered.reset(token)
+
+
 @tvm.transform.module_pass(opt_level=0, name="Legalize")
 class Legalize:
     """Lower operators to PrimFuncs that remember their names and attributes.
@@ -41,16 +57,21 @@ class Legalize:
     are kernels and stay as they are.
 
     One instance gives equal operators of all modules that it is applied to the very same PrimFunc:
-    what is known of a group of PrimFuncs, such as its claims, holds in the next module, too.
+    what is known of a group of PrimFuncs, such as its claims, holds in the next module, too. So do
+    all instances inside of :func:`remembering_legalizations`.
     """
 
     def __init__(self) -> None:
-        self._by_target: dict[str, dict[str, Legalization]] = {}
+        self._by_target: _Remembered = {}
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every rewritable function."""
         target = str(Target.current(allow_none=True))
-        known = self._by_target.setdefault(target, _legalizations())
+        remembered = _remembered.get()
+        by_target = self._by_target if remembered is None else remembered
+        known = by_target.get(target)
+        if known is None:
+            known = by_target[target] = _legalizations()
         # What reads no more than a shape, as ones_like, leaves the operand without a reader.
         unread = relax.transform.DeadCodeElimination()
         return on_rewritable(IntegerPower(), relax.transform.LegalizeOps(known), unread)(mod)

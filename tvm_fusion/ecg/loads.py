@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import ir, tirx
+
+from .._tvm.structural import structural_map
 
 _PURE = 1  # tirx.CallEffectKind.Pure; larger kinds read or write memory
 _LEAVES = (tirx.IntImm, tirx.FloatImm, ir.StringImm)
@@ -89,7 +90,7 @@ def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
     """Replace variables by values, all at once; a value is converted to its variable's type."""
     if not values or (isinstance(expr, ir.Var) and expr not in values):
         return expr
-    return tvm_ffi.structural_map(
+    return structural_map(
         expr, (ir.Var, lambda var: _as_type(values[var], var) if var in values else var)
     )
 

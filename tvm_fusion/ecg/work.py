@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import tvm
-import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
+from .._tvm.structural import structural_map, structural_walk
 from ..core.expressions import call_name
 
 #: A number, or an expression over symbolic dimensions.
@@ -107,10 +107,10 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
     int
         The value.
     """
-    if not isinstance(count, ir.Expr):
+    if not isinstance(count, ir.Expr) or isinstance(count, tirx.IntImm):
         return int(count)
     values = dims or {}
-    numeric = tvm_ffi.structural_map(
+    numeric = structural_map(
         count,
         (ir.Var, lambda v: tirx.IntImm(str(v.ty.dtype), values.get(v.name, default))),
         order="post",
@@ -339,5 +339,5 @@ def _sum(counts: Iterator[Count]) -> Count:
 
 def _find(node: Any, *kinds: type) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(node, *((kind, lambda x, *_: found.append(x)) for kind in kinds))
+    structural_walk(node, (kinds, found.append))
     return found

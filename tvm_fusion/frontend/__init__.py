@@ -1,4 +1,4 @@
-"""From a model as users have it to one Relax module: read, check, import, name the dimensions."""
+"""Import a model as one Relax module: read, check, convert, name its dimensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert extents between TIR expressions and strings over dimension names."""
+"""Convert symbolic extents between TIR expressions and strings such as ``batch*4``."""
 
 from __future__ import annotations
 

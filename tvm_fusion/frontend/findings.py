@@ -1,4 +1,4 @@
-"""Everything that keeps a model from being compiled, collected so as to be told at once."""
+"""Collect everything that keeps a model from being compiled, and report it in one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every importer ends with: normalisation, dataflow blocks, bounds of symbolic dimensions."""
+"""Normalize an imported module: dataflow blocks, precision, bounds of symbolic dimensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of both frameworks, composed of Relax's."""
+"""Compose operators of both frameworks of Relax operators."""
 
 from __future__ import annotations
 

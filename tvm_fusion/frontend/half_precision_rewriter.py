@@ -1,4 +1,4 @@
-"""The rewrite of one function behind :class:`tvm_fusion.frontend.precision.ToHalfPrecision`."""
+"""Rewrite one function to half precision, for :class:`.precision.ToHalfPrecision`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..core.evaluate import numpy_dtype
 from ..core.weight_names import derived
 from .normalize.engine import op_name
 from .operator_precision import PREDICATES, REDUCTIONS, Precision, precision_of
+from .tensor_types import dtype_of
 
 FULL = "float32"
 
@@ -84,7 +85,7 @@ class _Rewriter(PyExprMutator):
     # Structure: blocks, variables, tuples. Whoever is not known gets the types of the model.
 
     def visit_var_def_(self, var: Any) -> Any:
-        if self.half_io and hash(var) in self.params and _dtype(var) == FULL:
+        if self.half_io and hash(var) in self.params and dtype_of(var) == FULL:
             var = relax.Var(var.name, relax.TensorType(var.ty.shape, self.half))
             return var
         return super().visit_var_def_(var)
@@ -110,7 +111,7 @@ class _Rewriter(PyExprMutator):
             item = self.visit_expr(value) if source is None else source.expr[value.index]
             new = _Value(item)
         elif isinstance(value, relax.Tuple):
-            kind = self._result_dtype if hash(var) in self.results else _dtype
+            kind = self._result_dtype if hash(var) in self.results else dtype_of
             new = _Value(relax.Tuple([self._operand(f, kind(f)) for f in value.fields]))
         else:
             super().visit_var_binding_(binding)
@@ -125,9 +126,9 @@ class _Rewriter(PyExprMutator):
 
     def _leave_block(self, var: Any, new: _Value) -> None:
         """Bind a variable that is seen outside of its block, in the type that is expected there."""
-        wanted = self._result_dtype(var) if hash(var) in self.results else _dtype(var)
+        wanted = self._result_dtype(var) if hash(var) in self.results else dtype_of(var)
         expr = self.builder_.normalize(new.expr)
-        if self._floating(var) and _dtype(expr) != wanted:
+        if self._floating(var) and dtype_of(expr) != wanted:
             expr = self.builder_.normalize(relax.op.astype(self._bound(expr), wanted))
         bound = relax.Var(var.name, expr.ty)
         self.builder_.emit_normalized(relax.VarBinding(bound, expr))
@@ -149,7 +150,7 @@ class _Rewriter(PyExprMutator):
             return self._tuple(var, value)
         if self.half_io and hash(var) in self.results:
             return value.expr
-        return self._cast(value, _dtype(var)) if self._floating(var) else value.expr
+        return self._cast(value, dtype_of(var)) if self._floating(var) else value.expr
 
     def _tuple(self, var: Any, value: _Value) -> Any:
         """Give a tuple back with the types of the model, or as it is if those are right."""
@@ -193,7 +194,7 @@ class _Rewriter(PyExprMutator):
         if precision is Precision.FLOAT32 or from_integers:
             return FULL
         if precision is Precision.FOLLOW:
-            if any(_dtype(s.expr) == FULL and not s.from_integers for s in sources):
+            if any(dtype_of(s.expr) == FULL and not s.from_integers for s in sources):
                 return FULL
             return self.half if sources else FULL
         return self.half
@@ -205,7 +206,7 @@ class _Rewriter(PyExprMutator):
 
     def _is_stored(self, var: Any, value: _Value) -> bool:
         """Decide whether a float32 value is rounded here: several readers share its storage."""
-        if not self._floating(var) or _dtype(value.expr) != FULL:
+        if not self._floating(var) or dtype_of(value.expr) != FULL:
             return False
         readers = self.readers[hash(var)]
         in_full = all(r in (Precision.FLOAT32, Precision.KEEP) for r in readers)
@@ -236,7 +237,7 @@ class _Rewriter(PyExprMutator):
         if isinstance(arg, GenericConst):
             return self._constant(arg, dtype) if dtype and self._floating(arg) else arg
         if isinstance(arg, relax.Var) and self._floating(arg):
-            return self._cast(self._value(arg), dtype or _dtype(arg))
+            return self._cast(self._value(arg), dtype or dtype_of(arg))
         return self.visit_expr(arg)
 
     def _cast(self, value: _Value, dtype: str) -> Any:
@@ -244,7 +245,7 @@ class _Rewriter(PyExprMutator):
 
         A widening cast belongs into the kernel that reads it: shared, it would be stored.
         """
-        if _dtype(value.expr) == dtype:
+        if dtype_of(value.expr) == dtype:
             return value.expr
         if dtype != self.half:
             return self.builder_.emit(relax.op.astype(value.expr, dtype))
@@ -258,7 +259,7 @@ class _Rewriter(PyExprMutator):
         return value.rounded[1]
 
     def _constant(self, const: GenericConst, dtype: str) -> GenericConst:
-        if _dtype(const) == dtype:
+        if dtype_of(const) == dtype:
             return const
         key = (hash(const), dtype)
         if key not in self.constants:
@@ -274,10 +275,10 @@ class _Rewriter(PyExprMutator):
         return expr if isinstance(expr, relax.Var) else self.builder_.emit(expr, name)
 
     def _floating(self, expr: Any) -> bool:
-        return _dtype(expr) in (FULL, self.half)
+        return dtype_of(expr) in (FULL, self.half)
 
     def _result_dtype(self, expr: Any) -> str:
-        return self.half if self.half_io and _dtype(expr) == FULL else _dtype(expr)
+        return self.half if self.half_io and dtype_of(expr) == FULL else dtype_of(expr)
 
     def _count_readers(self, expr: Any) -> None:
         if isinstance(expr, relax.Call) and op_name(expr) not in PREDICATES:
@@ -311,14 +312,6 @@ def _tuple_fields(expr: Any) -> list[Any]:
 def _leaves(call: Any) -> Iterator[Any]:
     for arg in call.args:
         yield from _tuple_fields(arg) if isinstance(arg, relax.Tuple) else [arg]
-
-
-def _dtype(expr: Any) -> str:
-    """Return the dtype of a tensor, or an empty string for anything else."""
-    ty = expr.ty if hasattr(expr, "ty") else None
-    if not isinstance(ty, relax.TensorType) or ty.dtype is None:
-        return ""
-    return str(ty.dtype.dtype)
 
 
 def _with_out_dtype(attrs: Any, dtype: str) -> Any:

@@ -1,4 +1,4 @@
-"""From ONNX to Relax: preflight, then TVM's importer."""
+"""Import ONNX models: preflight, then the converters of :mod:`.onnx_ops` in TVM's importer."""
 
 from __future__ import annotations
 

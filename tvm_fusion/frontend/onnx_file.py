@@ -1,4 +1,4 @@
-"""Reading ONNX files, with one sentence for each way in which a file can be unusable."""
+"""Read ONNX files, with one error for each way in which a file can be unusable."""
 
 from __future__ import annotations
 

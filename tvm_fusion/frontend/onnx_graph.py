@@ -1,4 +1,4 @@
-"""Traversal of ONNX models: nodes and tensors, those of branches and loop bodies included."""
+"""Traverse ONNX models: nodes and tensors, those of branches and loop bodies included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewriting ONNX models by onnx's own tools: to a newer opset, and functions into their bodies."""
+"""Rewrite ONNX models with onnx's own tools: convert the opset, inline functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ONNX itself says about the types of a model's values, to compare an import with."""
+"""Infer the types of a model's values with ONNX, to compare an import with."""
 
 from __future__ import annotations
 

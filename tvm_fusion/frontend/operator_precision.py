@@ -1,4 +1,4 @@
-"""What reduced precision does to each operator: the table behind :mod:`.precision`."""
+"""Classify operators by how they compute in half precision: the table of :mod:`.precision`."""
 
 from __future__ import annotations
 

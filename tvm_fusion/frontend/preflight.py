@@ -1,4 +1,4 @@
-"""What can be said about an ONNX model before any work: what it holds that is not supported."""
+"""Check an ONNX model before any work: report every unsupported operator, type and dimension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silence for what TVM's importers print while they fold constants: none of it is for the user."""
+"""Silence the warnings and prints of TVM's importers."""
 
 from __future__ import annotations
 

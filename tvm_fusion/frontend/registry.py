@@ -1,4 +1,4 @@
-"""What the converters of both frameworks share: their registry, and how one says what it cannot do.
+"""Register converters of a framework's operators, and say what one cannot convert.
 
 A framework has one registry. Preflight, decomposition and the importer read it; nothing else says
 which operators are supported.

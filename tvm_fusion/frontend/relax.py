@@ -1,4 +1,4 @@
-"""Relax modules as they are, with dimensions bound and every function described."""
+"""Import Relax modules: bind dimensions, describe every function."""
 
 from __future__ import annotations
 

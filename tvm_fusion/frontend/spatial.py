@@ -1,10 +1,15 @@
-"""Relax's operators and layouts by number of spatial axes."""
+"""Provide Relax's convolutions and poolings by number of spatial axes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax
+
+from .tensor_types import dtype_of
 
 nn = relax.op.nn
 
@@ -26,3 +31,57 @@ def per_axis(value: Any, rank: int) -> list[int]:
     """Return a number for each spatial axis of one for all, or of several."""
     values = [value] if isinstance(value, int) else list(value)
     return values * rank if len(values) == 1 else values
+
+
+def average_windows(
+    x: Any,
+    emit: Callable[[Any], Any],
+    extents: Sequence[int],
+    out: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    padding: tuple[Sequence[int], Sequence[int]],
+    counts_padding: bool,
+    divisor: float | None = None,
+) -> Any:
+    """Average windows of which the last may reach beyond the padding.
+
+    The sums are divided by ``divisor`` or, without one, by how many elements of each window lie in
+    the tensor, or in the padded tensor if ``counts_padding``: numbers that are known now.
+
+    Parameters
+    ----------
+    x : tvm.relax.Expr
+        Batch, channels and spatial axes.
+    emit : callable
+        Binds an expression to a variable.
+    extents, out : sequence of int
+        Spatial extents before and after.
+    kernel, strides, dilations : sequence of int
+        A number for each spatial axis.
+    padding : (sequence of int, sequence of int)
+        Before and after each spatial axis.
+    """
+    rank, dtype = len(kernel), dtype_of(x)
+    width, crop = [0, 0, 0, 0], []
+    scale = np.full(out, math.prod(kernel), "float64")
+    axes = zip(extents, out, kernel, strides, dilations, *padding, strict=True)
+    for axis, (extent, o, k, stride, dilation, before, after) in enumerate(axes):
+        reach = (o - 1) * stride + (k - 1) * dilation + 1
+        width += [before, max(after, reach - extent - before)]
+        crop.append(reach)
+        place = np.arange(o)[:, None] * stride - before + np.arange(k) * dilation
+        low, high = (-before, extent + after) if counts_padding else (0, extent)
+        count = ((place >= low) & (place < high)).sum(1)
+        if divisor is None:
+            scale /= count.reshape([-1 if a == axis else 1 for a in range(rank)])
+    if divisor is not None:
+        scale /= divisor
+    x = emit(nn.pad(x, width)) if any(width) else x
+    x = emit(relax.op.strided_slice(x, list(range(2, 2 + rank)), [0] * rank, crop))
+    layout = DATA_LAYOUT[rank]
+    mean = AVG_POOL[rank](
+        x, kernel, strides, dilation=dilations, layout=layout, count_include_pad=True
+    )
+    return relax.op.multiply(emit(mean), relax.const(scale.astype(dtype), dtype))

@@ -1,4 +1,4 @@
-"""Types of tensors, as converters of both frameworks and passes ask about them."""
+"""Query and compare dtypes and extents of Relax tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ HALF = ("float16", "bfloat16")
 
 def dtype_of(value: Any) -> str:
     """Return the dtype of a tensor expression, an empty string for anything else."""
-    return str(value.ty.dtype.dtype) if isinstance(value.ty, relax.TensorType) else ""
+    ty = getattr(value, "ty", None)
+    return str(ty.dtype.dtype) if isinstance(ty, relax.TensorType) and ty.dtype is not None else ""
 
 
 def is_float(dtype: str) -> bool:

@@ -1,4 +1,4 @@
-"""From torch.export to Relax: preflight, then TVM's importer."""
+"""Import exported PyTorch programs: decompose, preflight, then TVM's importer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decomposition of an exported program into the operators that there are converters for."""
+"""Decompose an exported program into operators that have a converter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exported program changes in place: tensors that come in, and go out changed."""
+"""Return the tensors that an exported program mutates as further outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters that are tuples, as one input for each tensor in them."""
+"""Flatten tuple parameters to one input for each tensor."""
 
 from __future__ import annotations
 

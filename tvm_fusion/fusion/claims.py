@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
+from tvm.target import Target
+
 from ..core.template import Ban, Claim, Refusal, Template
-from ..device import Device
+from ..core.templates import templates
+from ..device import Device, device_of
+from ..ecg.legalize import remembering_legalizations
 from ..program.group import Group
 from .cost import CostModel
+from .records import default_records
 
 _FALLBACK = "one_operator_only"
 _BROKEN = Refusal("claim_broken", "Making the kernels of this group failed after it was claimed.")
@@ -28,6 +35,11 @@ class ClaimBook:
         Compares claims.
     banned : set of (str, Hashable)
         Claims that emission has broken: not to be made again.
+
+    Attributes
+    ----------
+    questions, asked : int
+        How many there were; about how many structures templates were asked.
     """
 
     def __init__(
@@ -43,9 +55,11 @@ class ClaimBook:
         self._banned = banned
         self._known: dict[Hashable, Claim | RefusedByAll] = {}
         self.asked = 0
+        self.questions = 0
 
     def claim(self, group: Group) -> Claim | RefusedByAll:
         """Take the cheapest claim of a group, or tell why each template refuses it."""
+        self.questions += 1
         known = self._known.get(group.key)
         if known is None:
             known = self._known[group.key] = self._ask(group)
@@ -71,6 +85,46 @@ class ClaimBook:
             elif best is None or self.us(answer) < self.us(best):
                 best = answer
         return best or RefusedByAll(refusals)
+
+
+_books: ContextVar[dict[str, ClaimBook] | None] = ContextVar("books", default=None)
+
+
+@contextmanager
+def remembering() -> Iterator[dict[str, ClaimBook]]:
+    """Let rewriting and planning inside of ``with`` ask once about equal groups.
+
+    Inside of another one, that one remembers.
+
+    Yields
+    ------
+    dict of str to ClaimBook
+        By target.
+    """
+    outer = _books.get()
+    if outer is not None:
+        yield outer
+        return
+    books: dict[str, ClaimBook] = {}
+    token = _books.set(books)
+    try:
+        with remembering_legalizations():
+            yield books
+    finally:
+        _books.reset(token)
+
+
+def claim_book(target: Target, banned: frozenset[Ban] = frozenset()) -> ClaimBook:
+    """Give the claims made for a target inside of :func:`remembering`, or a new book."""
+    books = _books.get()
+    if books is None or banned:
+        books = {}
+    elif str(target) in books:
+        return books[str(target)]
+    device = device_of(target)
+    cost = CostModel(device, default_records())
+    book = books[str(target)] = ClaimBook(templates(target), device, cost, banned)
+    return book
 
 
 class RefusedByAll(Refusal):

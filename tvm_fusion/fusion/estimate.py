@@ -13,13 +13,10 @@ from tvm.target import Target
 from ..core.decisions import recording
 from ..core.template import Claim
 from ..core.templates import templates
-from ..device import device_of
 from ..ecg.graph import CONSTANTS, Graph
 from ..ecg.legalize import Legalize
-from .claims import ClaimBook
-from .cost import CostModel
+from .claims import claim_book
 from .plan import plan
-from .records import default_records
 
 
 @dataclass(frozen=True, order=True)
@@ -56,10 +53,9 @@ class Estimator:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        device = device_of(target)
         self._templates = templates(target)
-        self._cost = CostModel(device, default_records())
-        self._book = ClaimBook(self._templates, device, self._cost)
+        self._book = claim_book(target)
+        self._cost = self._book.cost
         self._legalize = Legalize()  # one for all: the book knows groups by their PrimFuncs
 
     def estimate(self, func: relax.Function, constants: Sequence[int] = ()) -> RegionCost:

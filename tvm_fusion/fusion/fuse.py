@@ -10,14 +10,11 @@ from tvm.target import Target
 from ..core.template import TEMPLATE, Ban
 from ..core.templates import templates
 from ..core.untouched import on_rewritable
-from ..device import device_of
 from ..ecg.graph import Graph
 from ..program.group import Group
 from .apply import apply_groups
-from .claims import ClaimBook
-from .cost import CostModel
+from .claims import claim_book
 from .plan import Plan, plan
-from .records import default_records
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseOperators")
@@ -73,9 +70,8 @@ def plan_module(
     dict of DataflowBlock to Plan
         In the order of functions and blocks.
     """
-    device = device_of(target)
     asked = templates(target)
-    book = ClaimBook(asked, device, CostModel(device, default_records()), banned)
+    book = claim_book(target, banned)
     plans: dict[relax.DataflowBlock, Plan] = {}
     for func in list(mod.functions.values()):
         if isinstance(func, relax.Function):

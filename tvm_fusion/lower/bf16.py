@@ -15,10 +15,10 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
+from .._tvm.structural import structural_map
 from .._tvm.target import target_kind
 from ..core.expressions import call_name
 from ..core.loops import find
@@ -82,7 +82,7 @@ class LowerBF16:
             *((kind, lowering.arithmetic) for kind in _ARITHMETIC),
             *((kind, lowering.comparison) for kind in _COMPARISONS),
         ]
-        body = tvm_ffi.structural_map(func.body, kinds, order="post")
+        body = structural_map(func.body, kinds, order="post")
         for lanes in sorted(lowering.lanes):
             source = ir.StringImm(_source(lanes))
             body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", source, body)

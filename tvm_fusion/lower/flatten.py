@@ -23,6 +23,7 @@ from tvm import ir, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.s_tir import pipeline
 
+from .._tvm.structural import structural_map
 from ..core.expressions import loads
 from ..core.loops import constant, find
 from ..core.polynomial import Polynomials
@@ -144,13 +145,13 @@ def _with_indices(body: tirx.Stmt, change: Callable[[ir.Expr], ir.Expr]) -> tirx
         return access if new is None else tirx.BufferStore(access.buffer, access.value, new)
 
     kinds = [(ir.TensorLoad, load), (tirx.BufferStore, store)]
-    return tvm_ffi.structural_map(body, kinds, order="post")
+    return structural_map(body, kinds, order="post")
 
 
 def _mapped(
     node: Any, kinds: Sequence[type], change: Callable[[Any], Any], order: str = "post"
 ) -> Any:
-    return tvm_ffi.structural_map(node, [(kind, change) for kind in kinds], order=order)
+    return structural_map(node, [(kind, change) for kind in kinds], order=order)
 
 
 def _shifts(division: Any) -> bool:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
 
 from .._tvm.buffer import scratch
+from .._tvm.structural import structural_map, structural_walk
 from .._tvm.target import target_kind
 
 MOST_NODES = 20_000  # of an expression with its variables put in place; an arc tangent has 10,606
@@ -42,7 +42,7 @@ class LetInRegisters:
             last = tirx.BufferStore(node.buffer, value, node.indices)
             return tirx.SeqStmt([*made.allocations, *made.stores, last])
 
-        body = tvm_ffi.structural_map(func.body, (tirx.BufferStore, store), order="post")
+        body = structural_map(func.body, (tirx.BufferStore, store), order="post")
         return func.with_body(body)
 
 
@@ -57,7 +57,7 @@ class _Registers:
         """Store the variables that an expression binds; returns it over loads of them."""
         while True:
             lets: list[tirx.Let] = []
-            tvm_ffi.structural_walk(expr, (tirx.Let, lets.append))
+            structural_walk(expr, (tirx.Let, lets.append))
             if not lets:
                 return expr
             outer = next(let for let in lets if not any(_inside(let, other) for other in lets))
@@ -81,7 +81,7 @@ def _inside(let: tirx.Let, other: tirx.Let) -> bool:
     if let.same_as(other):
         return False
     inner: list[tirx.Let] = []
-    tvm_ffi.structural_walk(other, (tirx.Let, inner.append))
+    structural_walk(other, (tirx.Let, inner.append))
     return any(node.same_as(let) for node in inner)
 
 
@@ -89,32 +89,30 @@ def _swapped(expr: ir.Expr, let: tirx.Let, body: ir.Expr) -> ir.Expr:
     def swap(node: tirx.Let) -> ir.Expr:
         return body if node.same_as(let) else node
 
-    return tvm_ffi.structural_map(expr, (tirx.Let, swap), order="pre")
+    return structural_map(expr, (tirx.Let, swap), order="pre")
 
 
 def _replaced(expr: ir.Expr, var: ir.Var, value: ir.Expr) -> ir.Expr:
-    return tvm_ffi.structural_map(
-        expr, (ir.Var, lambda v: value if v.same_as(var) else v), order="post"
-    )
+    return structural_map(expr, (ir.Var, lambda v: value if v.same_as(var) else v), order="post")
 
 
 def _is_lazy(expr: ir.Expr) -> bool:
     """Whether a part may not be computed always: loads under conditions."""
     calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(expr, (ir.Call, calls.append))
+    structural_walk(expr, (ir.Call, calls.append))
     return any(getattr(call.op, "name", "") == "tirx.if_then_else" for call in calls)
 
 
 def _inlined_nodes(expr: ir.Expr) -> int:
     """Count the nodes that an expression has with all variables put in place."""
     lets: list[tirx.Let] = []
-    tvm_ffi.structural_walk(expr, (tirx.Let, lets.append))
+    structural_walk(expr, (tirx.Let, lets.append))
     values = {let.var: let.value for let in lets}
     sizes: dict[ir.Var, int] = {}
 
     def nodes(part: ir.Expr) -> int:
         found: list[ir.Expr] = []
-        tvm_ffi.structural_walk(part, (ir.Expr, found.append))
+        structural_walk(part, (ir.Expr, found.append))
         return sum(size(node) if isinstance(node, ir.Var) else 1 for node in found)
 
     def size(var: ir.Var) -> int:

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial, reduce
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -38,6 +39,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
 from .._tvm.simplifier import ARITHMETIC, is_float
+from .._tvm.structural import structural_map
 from .._tvm.target import target_kind
 
 _OPPOSITE = {tirx.LT: tirx.GE, tirx.LE: tirx.GT, tirx.GT: tirx.LE, tirx.GE: tirx.LT}
@@ -71,12 +73,12 @@ class PassNaNOn:
         """Rewrite one function, for the target that it is to run on."""
         on_cuda = target_kind(func) == "cuda"
         extremum = partial(_extremum, write=_for_cuda if on_cuda else _for_llvm)
-        kinds = [(tirx.Max, extremum), (tirx.Min, extremum), (tirx.NE, _not_equal)]
+        kinds: list[Any] = [(tirx.Max, extremum), (tirx.Min, extremum), (tirx.NE, _not_equal)]
         if not on_cuda:
             func = func.with_body(
-                tvm_ffi.structural_map(func.body, (tirx.BufferStore, _element_first), order="post")
+                structural_map(func.body, (tirx.BufferStore, _element_first), order="post")
             )
-        return func.with_body(tvm_ffi.structural_map(func.body, kinds, order="post"))
+        return func.with_body(structural_map(func.body, kinds, order="post"))
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="KeepNaNTests")
@@ -87,9 +89,9 @@ class KeepNaNTests:
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
         """Rewrite one function that is not lowered yet."""
-        kinds = [(tirx.EQ, _same), (tirx.NE, _same), (tirx.Not, _opposite)]
+        kinds: list[Any] = [(tirx.EQ, _same), (tirx.NE, _same), (tirx.Not, _opposite)]
         kinds += ARITHMETIC
-        return func.with_body(tvm_ffi.structural_map(func.body, kinds, order="post"))
+        return func.with_body(structural_map(func.body, kinds, order="post"))
 
 
 def _same(node: tirx.EQ | tirx.NE) -> ir.Expr:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import tvm
-import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from .._tvm.simplifier import hide_from_simplifier
+from .._tvm.structural import structural_map, structural_walk
 from ..core.expressions import has_division, load, map_loads, size, variables
 from ..core.polynomial import Polynomials
 from .stage import Axis
@@ -109,7 +109,7 @@ class Domain:
     def _divide_by_sizes(self, index: ir.Expr) -> ir.Expr:
         """Resolve divisions by symbolic extents."""
         found: list[ir.Expr] = []
-        tvm_ffi.structural_walk(index, (_DIVISIONS, found.append))
+        structural_walk(index, (_DIVISIONS, found.append))
         if all(isinstance(division.b, tirx.IntImm) for division in found):
             return index
         polynomials = Polynomials({a.var: a.extent for a in self.axes})
@@ -122,7 +122,7 @@ class Domain:
                 return division
             return both[0] if isinstance(division, tirx.FloorDiv) else both[1]
 
-        divided = tvm_ffi.structural_map(index, (_DIVISIONS, divide), order="post")
+        divided = structural_map(index, (_DIVISIONS, divide), order="post")
         return divided if divided.same_as(index) else self._analyzer.simplify(divided)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from .._tvm.structural import structural_map, structural_walk
 from ..core.expressions import call_name, has_load, int64, load, loads, map_loads, substitute
 from .stage import Unstructured
 
@@ -66,11 +66,11 @@ def stores_of(name: str, body: tirx.Stmt, start: Mapping[ir.Var, ir.Expr]) -> li
 
 def _expression(name: str, expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
     """Resolve variables and ``let``; widen indices and positions compared to int64."""
-    expr = tvm_ffi.structural_map(
+    expr = structural_map(
         expr, (tirx.Let, lambda let: substitute(let.body, {let.var: let.value})), order="post"
     )
     calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(expr, (ir.Call, calls.append))
+    structural_walk(expr, (ir.Call, calls.append))
     for call in calls:
         effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, ir.Op) else None
         if effect is None or effect > _PURE or call_name(call) == "address_of":
@@ -78,10 +78,10 @@ def _expression(name: str, expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> i
     expr = substitute(expr, values)
     expr = map_loads(expr, lambda found: load(found.source, [_index(i) for i in found.indices]))
     narrow: list[ir.Expr] = []
-    tvm_ffi.structural_walk(expr, (tirx.Cast, narrow.append))
+    structural_walk(expr, (tirx.Cast, narrow.append))
     if not any(isinstance(cast.value, ir.Var) for cast in narrow):
         return expr
-    return tvm_ffi.structural_map(expr, (_COMPARISONS, _widen_comparison), order="post")
+    return structural_map(expr, (_COMPARISONS, _widen_comparison), order="post")
 
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)

@@ -1,4 +1,4 @@
-"""Where in memory an access lies, and how that moves along an axis."""
+"""Addresses of accesses: offsets, strides, contiguity, and the conditions of loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VECTOR = 16  # elements of a vector, or a multiple of them
 
 
 def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
-    """Row-major position of an element, in elements."""
+    """Give the row-major offset of an element, in elements."""
     total = index(0)
     for position, extent in zip(indices, buffer.ty.shape, strict=True):
         total = total * index(extent) + index(position)
@@ -23,7 +23,7 @@ def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
 
 
 def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr | None:
-    """Distance between neighbours along an axis; ``None`` where it is not the same everywhere."""
+    """Give the stride along an axis; ``None`` where it is not the same everywhere."""
     elements = find(position, ir.TensorLoad)
     if any(axis in variables(i) for element in elements for i in element.indices):
         return None
@@ -36,16 +36,16 @@ def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr |
 def known_step(
     buffer: ir.Var, indices: Sequence[ir.Expr], axis: ir.Var, axes: Sequence[ir.Var]
 ) -> int | None:
-    """Distance between neighbours along an axis, if it is one number everywhere."""
+    """Give the stride along an axis, if it is a constant."""
     step = stride(offset(buffer, indices), axis, axes)
     return None if step is None else constant(step)
 
 
 def lies_along(buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis) -> bool:
-    """Whether neighbours along an axis lie side by side, in every aligned vector of it.
+    """Whether accesses are contiguous along an axis, in every aligned vector of it.
 
-    So do the columns of heads: ``column // 64`` and ``column % 64`` are two dimensions, but no
-    vector of 16 from a multiple of 16 on crosses from one head to the next.
+    So are the columns of attention heads: ``column // 64`` and ``column % 64`` are two dimensions,
+    but no aligned vector of 16 crosses from one head to the next.
     """
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = sym.Analyzer()
@@ -56,7 +56,7 @@ def lies_along(buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis) -> bool:
 
 
 def is_aligned(place: ir.Expr, lanes: int, analyzer: sym.Analyzer) -> bool:
-    """Whether a vector from a place on never crosses a multiple of its length."""
+    """Whether a vector at an offset is always aligned to its length."""
     return analyzer.can_prove_equal(tirx.floormod(place, index(lanes)), 0)
 
 
@@ -74,12 +74,12 @@ def conditional_loads(expr: ir.Expr) -> list[ir.TensorLoad]:
 
 
 def conditions_of(load: ir.TensorLoad, expr: ir.Expr) -> list[ir.Expr]:
-    """List the conditions that must all hold where an expression reads an element.
+    """List the conditions that must all hold where an expression loads an element.
 
     Raises
     ------
     ValueError
-        If it reads that element in several places, under different conditions perhaps.
+        If it loads that element in several places, possibly under different conditions.
     """
 
     def count(part: ir.Expr) -> int:
@@ -101,7 +101,7 @@ def conditions_of(load: ir.TensorLoad, expr: ir.Expr) -> list[ir.Expr]:
 
 
 def without_loads(expr: ir.Expr) -> ir.Expr:
-    """Replace every load by a variable, to see where else an axis is used."""
+    """Replace every load by a variable, to find other uses of an axis."""
     return tvm_ffi.structural_map(
         expr,
         (ir.TensorLoad, lambda load: tirx.Var("element", str(load.ty.dtype))),

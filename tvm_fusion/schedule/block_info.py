@@ -1,4 +1,4 @@
-"""What the CPU schedule needs to know of a block, and the inlining of elementwise blocks."""
+"""Axes and accesses of a block for the CPU schedule, and the inlining of elementwise blocks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BlockInfo:
         )
 
     def reusing_axes(self, load: ir.TensorLoad) -> list[int]:
-        """Spatial axes that do not index a load, so that its elements serve again along them."""
+        """List spatial axes that do not index a load, along which its elements are reused."""
         return [a for a in self.spatial if self.extents[a] != 1 and not self.uses(load, a)]
 
     def uses(self, load: ir.TensorLoad, axis: int) -> bool:
@@ -96,7 +96,7 @@ def block_info(sch: s_tir.Schedule, block: SBlockRV) -> BlockInfo | None:
 
 
 def inline_maps(sch: s_tir.Schedule) -> None:
-    """Inline every map into its consumers where that recomputes nothing dear.
+    """Inline every map into its consumers where that recomputes nothing expensive.
 
     Into maps always, up to a size of expression; into reductions only what is a plain copy that
     keeps the innermost axis, since the reduction would evaluate it once per term.

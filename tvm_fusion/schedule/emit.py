@@ -34,14 +34,14 @@ def emit_groups(
     mod : tvm.IRModule
         With Primitive functions that carry their template's name.
     target : Target
-        What to schedule for.
+        The target.
 
     Returns
     -------
     dict of GlobalVar to Emission
         Kernels by group.
     dict of GlobalVar to (str, Hashable)
-        Groups whose claim was broken; the reasons stand in the decisions.
+        Groups whose claim was broken; the reasons are recorded as decisions.
     """
     device = device_of(target)
     emitted: dict[ir.GlobalVar, Emission] = {}

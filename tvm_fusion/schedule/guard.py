@@ -1,4 +1,4 @@
-"""Guarded scheduling: rules in a fixed order; what fails falls back for that kernel alone."""
+"""Guarded scheduling: rules in a fixed order; a rule that fails costs its kernel only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def schedule_function(
     func : tirx.PrimFunc
         Unscheduled function over SBlocks.
     target : Target
-        What to schedule for.
+        The target.
     rules : sequence of Rule
         Tried in order.
     check : callable
@@ -55,7 +55,7 @@ def schedule_function(
     -------
     tirx.PrimFunc
         The scheduled function, marked ``tirx.is_scheduled``, or ``func`` itself when every rule
-        failed; either way the reasons stand in the decisions.
+        failed; either way the reasons are recorded as decisions.
     """
     on_cpu = target.kind.name == "llvm"
     if on_cpu and _is_empty(func):  # a GPU needs threads all the same

@@ -1,4 +1,4 @@
-"""Kernels in the place of groups: calls of Primitive functions become calls of PrimFuncs."""
+"""Install kernels: calls of groups become calls of PrimFuncs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _calls(
     names: _Names,
     packer: Packer,
 ) -> list[relax.Binding]:
-    """Spell one call of a group as the calls of its kernels."""
+    """Rewrite one call of a group to the calls of its kernels."""
     args = list(binding.value.args)
     symbols = _symbols(group.params, args)
     has_symbols = bool(args) and isinstance(args[0].ty, relax.ShapeType)
@@ -102,14 +102,14 @@ def _calls(
     outputs = [Slot("output", i) for i in range(len(fields))]
     types = dict(zip(outputs, fields, strict=True))
     for i, workspace in enumerate(emission.workspaces):
-        types[Slot("workspace", i)] = _over(symbols, workspace)
+        types[Slot("workspace", i)] = _substituted(symbols, workspace)
     bindings: list[relax.Binding] = []
     for position, packing in emission.packing.items():
         slot = Slot("input", position)
         if isinstance(exprs[slot], ir.GenericConst):
             exprs[slot] = packer(packing, exprs[slot])
             continue
-        packed = _over(_symbols(packing.params[:1], [exprs[slot]]), _type_of(packing))
+        packed = _substituted(_symbols(packing.params[:1], [exprs[slot]]), _type_of(packing))
         var = relax.DataflowVar(f"packed{position}", packed)
         call = relax.Call(_CALL_TIR, [names[packing], relax.Tuple([exprs[slot]])], None, [packed])
         bindings.append(relax.VarBinding(var, call))
@@ -135,7 +135,7 @@ def _calls(
 
 
 def _symbols(params: Sequence[ir.Var], args: Sequence[relax.Expr]) -> dict[ir.Var, ir.Expr]:
-    """Tell what a function's symbolic variables are where it is called with some arguments."""
+    """Bind a function's symbolic variables to those of the arguments of a call."""
     known: dict[ir.Var, ir.Expr] = {}
     for param, arg in zip(params, args, strict=True):
         if isinstance(param.ty, relax.ShapeType):
@@ -146,12 +146,12 @@ def _symbols(params: Sequence[ir.Var], args: Sequence[relax.Expr]) -> dict[ir.Va
     return known
 
 
-def _over(symbols: Mapping[ir.Var, ir.Expr], type_: relax.TensorType) -> relax.TensorType:
-    """Write a type over the caller's symbolic variables."""
+def _substituted(symbols: Mapping[ir.Var, ir.Expr], type_: relax.TensorType) -> relax.TensorType:
+    """Substitute the caller's symbolic variables in a type."""
     return tvm_ffi.structural_map(type_, (ir.Var, lambda v: symbols.get(v, v)), order="post")
 
 
 def _type_of(packing: tirx.PrimFunc) -> relax.TensorType:
-    """Type of what a packing function writes: its last parameter."""
+    """Return the type of a packing function's output: its last parameter."""
     buffer = packing.params[-1].ty
     return relax.TensorType(list(buffer.shape), str(buffer.dtype))

@@ -21,7 +21,7 @@ from .single.rules import rules
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleKernels")
 class ScheduleKernels:
-    """Make kernels of all groups for the current target, and schedule what is in no group.
+    """Make kernels of all groups for the current target, and schedule the other PrimFuncs.
 
     A template that cannot emit what it claimed loses that claim: the decision ``claim_broken`` is
     recorded, and the region is planned again without it. PrimFuncs that are scheduled already stay

@@ -1,4 +1,4 @@
-"""How many launches a scheduled PrimFunc is, told from its structure."""
+"""Launches of a scheduled PrimFunc, counted from its structure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def launches(func: tirx.PrimFunc) -> int:
 
 
 def alternatives(func: tirx.PrimFunc) -> list[tirx.PrimFunc]:
-    """Give a function of which one of several things is done as one function for each of them."""
+    """Split a function with alternatives into one function for each of them."""
     found = [loop for loop in find(func.body, tirx.For) if is_choice(loop)]
     return [func.with_body(loop.body) for loop in found] or [func]
 
 
 def is_choice(stmt: tirx.Stmt) -> bool:
-    """Tell whether a statement is one of several of which one is done."""
+    """Whether a statement is one of several alternatives."""
     return isinstance(stmt, tirx.For) and ONE_OF in stmt.annotations
 
 

@@ -1,4 +1,4 @@
-"""Constants in the form that kernels read: packing functions, run at compile time.
+"""Packed constants: packing functions, run at compile time.
 
 Weights that the model names may be replaced when an artifact is loaded; so their packing functions
 go into the library as well.
@@ -47,7 +47,7 @@ class Packer:
         packing : tirx.PrimFunc
             From the constant to the packed form, static shapes.
         constant : ir.GenericConst
-            What to pack.
+            The constant.
 
         Returns
         -------

@@ -1,10 +1,10 @@
-"""Walks over a graph that templates find their proposals with."""
+"""Graph traversals from which templates make their proposals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 
-from ..ecg.graph import Operator
+from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
 from ..program.bind import parts_of
 from ..program.stage import Stage, Unstructured
@@ -28,16 +28,16 @@ def reached(
     step: Callable[[Operator], Iterable[Operator]],
     among: Container[Operator],
 ) -> set[Operator]:
-    """Find the operators among some that steps lead to, those of the start included.
+    """Find the operators among some that are reachable, those of the start included.
 
     Parameters
     ----------
     start : iterable of Operator
-        Where walks begin.
+        Where the traversal begins.
     step : callable
         Such as ``graph.successors``.
     among : container of Operator
-        Where they may go.
+        Operators that may be visited.
     """
     found = set(start)
     frontier = list(found)
@@ -47,6 +47,47 @@ def reached(
                 found.add(op)
                 frontier.append(op)
     return found
+
+
+def own_producers(
+    graph: Graph,
+    inside: Iterable[Operator],
+    types: tuple[MappingType, ...],
+    limit: int,
+    accepts: Callable[[Operator], bool] = lambda op: True,
+) -> dict[Operator, None]:
+    """Find producers, transitively, whose results only these operators read.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph.
+    inside : iterable of Operator
+        The operators.
+    types : tuple of MappingType
+        Of the producers.
+    limit : int
+        Of the number of producers.
+    accepts : callable
+        Whether a producer is included.
+    """
+    inside = dict.fromkeys(inside)
+    found: dict[Operator, None] = {}
+    changed = True
+    while changed and len(found) < limit:
+        changed = False
+        for op in [p for o in (*inside, *found) for p in graph.predecessors(o)]:
+            if op in inside or op in found or op.type not in types or leaves(op):
+                continue
+            if all(r in inside or r in found for r in graph.successors(op)) and accepts(op):
+                found[op] = None
+                changed = True
+    return found
+
+
+def leaves(op: Operator) -> bool:
+    """Whether a result of an operator is an output of the graph."""
+    return any(value.leaves for value in op.results)
 
 
 def in_order(operators: Iterable[Operator]) -> tuple[Operator, ...]:

@@ -1,4 +1,4 @@
-"""What a CPU's vectors pay for elements that do not lie side by side in memory."""
+"""The cost of strided accesses and branches in a CPU's vectors: gathers, scatters, masks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .estimate import points, terms
 # In operations of all vector units, which is how claims count: measured with transposes of 37,000
 # to 300,000 elements on two AVX-512 cores.
 GATHER, SCATTER = 16, 32
-BRANCH = 48  # where lanes part ways, they are computed one by one
+BRANCH = 48  # divergent lanes are computed one by one
 
 Access = tuple[ir.Var, Sequence[ir.Expr]]
 
 
-def apart(stage: Stage, candidates: Sequence[Axis], branches: bool = False) -> int:
-    """Count the operations that a stage's gathers, scatters and branches are worth.
+def strided_access_cost(stage: Stage, candidates: Sequence[Axis], branches: bool = False) -> int:
+    """Count the operations that a stage's gathers, scatters and branches cost.
 
     Parameters
     ----------
     stage : Stage
         Part of a program.
     candidates : sequence of Axis
-        Along one of these run the vectors, where the fewest accesses have elements apart; without
-        any there are no vectors.
+        Vectors run along one of these, that with the fewest strided accesses; without any there are
+        no vectors.
     branches : bool
-        Whether the schedule leaves choices in its loops, on which lanes may not agree.
+        Whether the schedule keeps branches in its loops, on which lanes may diverge.
 
     Returns
     -------
@@ -47,15 +47,15 @@ def apart(stage: Stage, candidates: Sequence[Axis], branches: bool = False) -> i
     evaluated = points(stage) * terms(stage)
 
     def costs(axis: ir.Var) -> tuple[int, int]:
-        gathers, scatters = (_apart(accesses, axis, axes) for accesses in (reads, writes))
-        parting = sum(axis in variables(choice) for choice in choices)
+        gathers, scatters = (_strided(accesses, axis, axes) for accesses in (reads, writes))
+        divergent = sum(axis in variables(choice) for choice in choices)
         strides = evaluated * GATHER * gathers + points(stage) * SCATTER * scatters
-        return strides, evaluated * BRANCH * parting
+        return strides, evaluated * BRANCH * divergent
 
     return sum(min((costs(a.var) for a in candidates if constant(a.extent) != 1), default=(0, 0)))
 
 
-def _apart(accesses: Iterable[Access], axis: ir.Var, axes: Sequence[ir.Var]) -> int:
+def _strided(accesses: Iterable[Access], axis: ir.Var, axes: Sequence[ir.Var]) -> int:
     return sum(not _is_short(buffer, where, axis, axes) for buffer, where in accesses)
 
 

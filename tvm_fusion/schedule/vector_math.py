@@ -10,7 +10,6 @@ from tvm import ir, tirx
 
 from ..core.expressions import call_name
 from ..core.loops import find
-from .expressions import contains, variables_of
 from .vector_functions import erf, exp, log, sigmoid, tanh
 from .vector_trigonometry import acos, asin, atan, cos, sin
 
@@ -70,7 +69,8 @@ def _lowered(
         name = call_name(call)
         if name not in functions or str(call.ty.dtype) != "float32" or find(call, tirx.Let):
             return call
-        shared = lane is not None and not contains(variables_of(call), lane)
+        used = tirx.analysis.undefined_vars(call)
+        shared = lane is not None and not any(v.same_as(lane) for v in used)
         if shared or any(call.same_as(other) for other in kept):
             return call
         return functions[name](call.args[0])
@@ -115,8 +115,8 @@ def _is_vectorised(call: ir.Call, varying: list[ir.Var] | None) -> bool:
     """Whether TVM makes a vector of a call; any variable may vary over lanes when None is given."""
 
     def varies(expr: ir.Expr) -> bool:
-        variables = variables_of(expr)
-        return any(varying is None or contains(varying, v) for v in variables)
+        variables = tirx.analysis.undefined_vars(expr)
+        return any(varying is None or any(v.same_as(x) for x in varying) for v in variables)
 
     if call_name(call) == "if_then_else":
         return not varies(call.args[0])

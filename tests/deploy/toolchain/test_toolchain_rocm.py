@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -61,6 +62,10 @@ def _assembly(built):
     return "\n".join(module.inspect_source("asm") for module in kinds)
 
 
+def _vector_instructions(assembly):
+    return len(re.findall(r"^\s+v_\w+", assembly, re.MULTILINE))
+
+
 def _build(mod, arch, target=None):
     spec = parse(f"rocm:{arch}")
     with toolchain(spec):
@@ -116,14 +121,19 @@ def test_wave_size_in_the_metadata_is_the_one_that_schedules_use(arch):
 )
 def test_missing_and_double_precision_functions_come_from_ocml(function, lanes, dtype):
     assembly = _assembly(_build(_map(getattr(tirx, function), dtype, lanes), "gfx942"))
-    assert "s_endpgm" in assembly
+    assert "__ocml" not in assembly  # linked and inlined
+    copied = _assembly(_build(_map(lambda x: x, dtype, lanes), "gfx942"))
+    assert _vector_instructions(assembly) > _vector_instructions(copied)
 
 
 @pytest.mark.parametrize(
     "function", [pytest.param(f, marks=needs_ocml) for f in ("pow", "atan2", "hypot", "fmod")]
 )
 def test_functions_of_two_arguments_come_from_ocml(function):
-    _build(_map(getattr(tirx, function), "float64", arity=2), "gfx1100")
+    assembly = _assembly(_build(_map(getattr(tirx, function), "float64", arity=2), "gfx1100"))
+    assert "__ocml" not in assembly
+    added = _assembly(_build(_map(lambda a, b: a + b, "float64", arity=2), "gfx1100"))
+    assert _vector_instructions(assembly) > _vector_instructions(added)
 
 
 @pytest.mark.parametrize("arch", [pytest.param(a, marks=needs_ocml) for a in MACHINES])

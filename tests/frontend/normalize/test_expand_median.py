@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -14,12 +15,7 @@ F32 = "float32"
 
 def module(shape, axis, keepdims):
     x = relax.Var("x", relax.TensorType(shape, F32))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(relax.op.median(x, axis, keepdims))
-        builder.emit_func_output(y)
-    return builder.get()
+    return main_module([x], relax.op.median(x, axis, keepdims))
 
 
 def test_before_and_expected():

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.script import ir as I
@@ -28,12 +29,7 @@ def module(build, *specs):
         else relax.Var(f"x{i}", relax.TensorType(*s))
         for i, s in enumerate(specs)
     ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x for x in operands if isinstance(x, relax.Var)]):
-        with builder.dataflow():
-            result = builder.emit_output(build(*operands))
-        builder.emit_func_output(result)
-    return builder.get()
+    return main_module([x for x in operands if isinstance(x, relax.Var)], build(*operands))
 
 
 def numpy_dtype(name):

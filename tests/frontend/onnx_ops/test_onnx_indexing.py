@@ -13,9 +13,9 @@ def test_reverse_sequence(agrees, rng, time, batch, constants):
     agrees("ReverseSequence", inputs, {"y": "float32"}, constants=constants, **attrs)
 
 
-@pytest.mark.parametrize("reverse", [0, 1])
-@pytest.mark.parametrize("exclusive", [0, 1])
-@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize(
+    ("reverse", "exclusive", "axis"), [(0, 0, 0), (1, 0, -1), (0, 1, -1), (1, 1, 0)]
+)
 def test_cumulative_product(agrees, rng, reverse, exclusive, axis):
     x = rng.standard_normal((3, 5), "float32")
     seen = np.flip(x, axis) if reverse else x

@@ -25,9 +25,15 @@ def test_quick_gelu(agrees, rng, attrs):
     agrees("com.microsoft::QuickGelu", {"x": rng.standard_normal((3, 7), F32)}, {"y": F32}, **attrs)
 
 
-@pytest.mark.parametrize("beta", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("skip", [(2, 5, 9), (1, 5, 9), (5, 9)])
+@pytest.mark.parametrize(
+    ("beta", "bias", "skip"),
+    [
+        (False, False, (2, 5, 9)),
+        (False, True, (1, 5, 9)),
+        (True, False, (5, 9)),
+        (True, True, (2, 5, 9)),
+    ],
+)
 def test_skip_layer_normalization(agrees, rng, beta, bias, skip):
     inputs = {"x": rng.standard_normal((2, 5, 9), F32), "s": rng.standard_normal(skip, F32)}
     inputs["g"] = rng.standard_normal(9, F32)
@@ -85,9 +91,9 @@ def test_fused_matmul(agrees, rng, a, b, attrs):
 
 
 @pytest.mark.parametrize(
-    ("activation", "params"), [("Relu", []), ("LeakyRelu", [0.3]), ("HardSigmoid", [0.3, 0.4])]
+    ("activation", "params", "added"),
+    [("Relu", [], True), ("LeakyRelu", [0.3], False), ("HardSigmoid", [0.3, 0.4], True)],
 )
-@pytest.mark.parametrize("added", [False, True])
 def test_fused_convolution(agrees, rng, activation, params, added):
     inputs = {"x": rng.standard_normal((2, 3, 7, 6), F32)}
     inputs["w"] = rng.standard_normal((4, 3, 3, 2), F32)

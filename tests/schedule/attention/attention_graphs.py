@@ -92,7 +92,7 @@ def capped(emit, s):
 
 
 def to_rows(emit, x, *_):
-    """Heads side by side, as the projection that follows wants them."""
+    """Concatenate the heads for the projection that follows."""
     batch, count, length, size = x.ty.shape
     moved = emit(op.permute_dims(x, [0, 2, 1, 3]))
     return emit(op.reshape(moved, (batch, length, count * size)))

@@ -6,15 +6,15 @@ from group_kernels import (
     CUDA,
     close,
     compiles_for_cuda,
-    cuda_source,
     group,
     kernel,
     run,
     shared_bytes,
     tensor,
 )
+from nvcc import cuda_source
 from quantised_products import along, inputs_of, int4, int8
-from tvm import relax, tirx
+from tvm import ir, relax
 
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
@@ -91,8 +91,8 @@ OTHERS = {
 
 def multiplies(func):
     """Whether a kernel uses tensor cores."""
-    calls = [x.value for x in find(func.body, tirx.Evaluate)]
-    return any(getattr(c, "op", None) is not None and call_name(c) == "func_call" for c in calls)
+    calls = [x for x in find(func.body, ir.Call) if call_name(x) == "func_call"]
+    return any("mma.sync.aligned.m16n8k16" in call.args[-1].value for call in calls)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -122,11 +122,11 @@ def test_devices_without_tensor_cores(arch):
 
 @pytest.mark.parametrize(("name", "pair"), [("int4", "half2"), ("int4_bfloat16", "nv_bfloat162")])
 def test_integers_are_dequantized_in_pairs(name, pair):
-    """Without arithmetic of their own: what they are too large by is subtracted from sums."""
+    """Without arithmetic of their own: the bias is subtracted from sums."""
     params, body, _ = CASES[name]
     text = cuda_source(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
     body = text[text.rindex("__global__") :]
-    assert f"*({pair}*)(numbers_ptr + 0)" in body
+    assert f"*({pair}*)(dequantized_ptr + 0)" in body
     assert not [x for x in ("fma", "__hsub", "__hmul") if x in body]
 
 

@@ -239,12 +239,12 @@ def total(shape, axis, fold="sum", dtype="float32"):
     """Sum, max, or product over some axes; what is left are the rows."""
     x = tensor(*shape, dtype=dtype)
     rows = [e for a, e in enumerate(shape) if a not in axis]
-    walked = {a: reduced(shape[a], f"k{a}") for a in axis}
+    folded = {a: reduced(shape[a], f"k{a}") for a in axis}
 
     def element(*row):
         row = iter(row)
-        value = x(*[walked[a] if a in walked else next(row) for a in range(len(shape))])
-        return getattr(te, fold)(value, list(walked.values()))
+        value = x(*[folded[a] if a in folded else next(row) for a in range(len(shape))])
+        return getattr(te, fold)(value, list(folded.values()))
 
     y = compute(rows, element, "y")
     numpy_fold = {"sum": np.sum, "max": np.max, "min": np.min}[fold]

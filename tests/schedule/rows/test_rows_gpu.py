@@ -1,8 +1,6 @@
 """Row programs on a GPU: what they compute, what a launch needs; no GPU is needed."""
 
 import re
-import shutil
-import subprocess
 
 import emulator.launch
 import pytest
@@ -10,6 +8,8 @@ import row_programs as programs
 import tvm
 import tvm_ffi
 from emulator.memory import EmulationError
+from nvcc import cuda_source, machine_code, needs_nvcc
+from relax_modules import main_module
 from row_checks import check, gpu_target
 from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
 from tvm import relax, s_tir, tirx
@@ -18,7 +18,7 @@ from tvm_fusion.deploy.count import count
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import STAGES
 from tvm_fusion.schedule.gpu.dlight import check_gpu
-from tvm_fusion.schedule.rows.config_gpu import RowConfig
+from tvm_fusion.schedule.gpu.row_threads import RowThreads
 from tvm_fusion.schedule.rows.gpu import estimate_rows_gpu, schedule_rows_gpu
 
 DEVICE = parse("cuda:sm_90a").device
@@ -82,7 +82,7 @@ def threads_and_blocks(func):
         (programs.softmax(512, 1024), (512, 32, 8)),  # warps of a row
         (programs.softmax(512, 20), (32, 8, 16)),  # rows of a block
         (programs.softmax(512, tirx.Var("n", "int64")), (512, 32, 8)),
-        (programs.total((512, 1000), (0,)), (32, 32, 16)),  # neighbouring columns side by side
+        (programs.total((512, 1000), (0,)), (32, 32, 16)),  # threads along the columns
         (programs.max_pool(1, 8, 18, 18), (8, 256, 1)),  # a thread an output
         (programs.total((1000, 1000), (0, 1)), (1, 32, 32)),
     ],
@@ -131,7 +131,7 @@ def test_results_that_fit_nowhere_are_refused():
     assert reason.code == "row_too_long"
     assert "160000 bytes of shared memory" in reason.sentence
     with pytest.raises(ValueError, match="160000 bytes"):
-        schedule_rows_gpu(example.program(), RowConfig(32, 1), DEVICE)
+        schedule_rows_gpu(example.program(), RowThreads(32, 1), DEVICE)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -154,36 +154,19 @@ def test_one_launch(case):
     assert result.hidden_bytes == 0
 
 
-def cuda_source(func, target):
-    """Text of the kernels; the compiler is called by the test itself."""
-    callback = tvm.get_global_func("tvm_callback_cuda_compile", allow_missing=True)
-    tvm_ffi.register_global_func("tvm_callback_cuda_compile", lambda *_: b"none", override=True)
-    try:
-        with target:
-            code = tvm.compile(tvm.IRModule({"main": func}), target, tir_pipeline="tvm_fusion")
-    finally:
-        if callback is not None:
-            tvm_ffi.register_global_func("tvm_callback_cuda_compile", callback, override=True)
-    return code.mod.imports[0].inspect_source()
-
-
 def test_threads_wait_before_they_read_what_others_wrote():
-    source = cuda_source(scheduled(programs.mirrored(64, 3000)), gpu_target())
+    source = cuda_source(scheduled(programs.mirrored(64, 3000)))
     body = source[source.rindex("__global__") :]
     written, read = re.search(r"e_ptr\[\(.*\] =", body).start(), body.rindex("__syncthreads()")
     assert written < read < re.search(r"y_ptr( \+|\[)", body).start()
 
 
 @pytest.mark.cuda_toolchain
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("case", CASES)
-def test_nvcc_accepts(case, tmp_path):
-    source = tmp_path / "kernel.cu"
-    source.write_text(cuda_source(scheduled(CASES[case](37, 100)), gpu_target()))
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas=-v", "-o", tmp_path / "k.cubin", source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes spill stores" in done.stderr
+@needs_nvcc
+def test_nothing_is_spilled():
+    numbers = {f"case{i}": CASES[case](37, 100) for i, case in enumerate(CASES)}
+    made = machine_code({name: scheduled(example) for name, example in numbers.items()})
+    assert not {name for name, one in made.items() if one.spilled_bytes}
 
 
 @pytest.mark.parametrize("operator", [relax.op.argmax, relax.op.argmin])
@@ -191,14 +174,11 @@ def test_nvcc_accepts(case, tmp_path):
 def test_tvm_knows_how_threads_share_a_search(operator, shape):
     """It recognises a reduction of two values by its spelling."""
     x = relax.Var("x", relax.TensorType(shape, "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(operator(x, len(shape) - 1))
-        builder.emit_func_output(y)
     target = parse("cuda:sm_90a").tvm_target()
     with target:
-        mod = tvm.ir.transform.Sequential([stage() for _, stage in STAGES])(builder.get())
+        mod = tvm.ir.transform.Sequential([stage() for _, stage in STAGES])(
+            main_module([x], operator(x, len(shape) - 1))
+        )
     (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     lowered = s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": func}))
     assert "tvm_thread_allreduce" in lowered.script()

@@ -89,15 +89,17 @@ def normed(m, n, dtype, shift, out=None):
     k, k2 = programs.reduced(n, "k"), programs.reduced(n, "k2")
     total = programs.compute((m,), lambda i: te.sum(far(i, k), k), "total")
 
-    def apart(i, j):
+    def centred(i, j):
         return far(i, j) - total[i] / float(n)
 
-    squares = programs.compute((m,), lambda i: te.sum(apart(i, k2) * apart(i, k2), k2), "squares")
+    squares = programs.compute(
+        (m,), lambda i: te.sum(centred(i, k2) * centred(i, k2), k2), "squares"
+    )
 
     def scale(i):
         return te.rsqrt(squares[i] / float(n) + 1e-5)
 
-    y = programs.compute((m, n), lambda i, j: (apart(i, j) * scale(i)).astype(out or dtype), "y")
+    y = programs.compute((m, n), lambda i, j: (centred(i, j) * scale(i)).astype(out or dtype), "y")
 
     def reference(x):
         x = x.astype("float64") + shift

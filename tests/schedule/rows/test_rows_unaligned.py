@@ -1,14 +1,13 @@
 """Unaligned rows: aligned vectors with masked ends, and no access outside of a buffer."""
 
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 import row_programs as programs
-from row_checks import call, check, gpu_target
-from test_rows_gpu import cuda_source, scheduled
+from nvcc import cuda_source, machine_code, needs_nvcc
+from row_checks import call, check
+from test_rows_gpu import scheduled
 from test_rows_vectors import NORMS, TOLERANCE, widths
 from tvm import te, tirx
 
@@ -182,7 +181,7 @@ def test_other_programs(example, expected):
 
 def test_inner_vectors_are_whole():
     """Only a row's first and last vector have conditions, those of the first and the last step."""
-    text = cuda_source(scheduled(programs.softmax(8192, 9707, dtype="float16")), gpu_target())
+    text = cuda_source(scheduled(programs.softmax(8192, 9707, dtype="float16")))
     assert text.count("*(uint4*)(y_ptr") == 5
     assert text.count("= *(uint4*)(x_ptr") == 5
     assert len(re.findall(r"\by_ptr\[", text)) == 2 * 7  # never all eight
@@ -190,15 +189,12 @@ def test_inner_vectors_are_whole():
 
 
 @pytest.mark.cuda_toolchain
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("case", NORMS)
-def test_cuda_spills_nothing(case, dtype, tmp_path):
-    source = tmp_path / "kernel.cu"
-    source.write_text(cuda_source(scheduled(NORMS[case](8192, 4095, dtype)), gpu_target()))
-    command = [shutil.which("nvcc"), "-arch=sm_90a", source, "-cubin", "-Xptxas=-v"]
-    done = subprocess.run(
-        [*command, "-o", tmp_path / "k.cubin"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes stack frame, 0 bytes spill stores" in done.stderr
+@needs_nvcc
+def test_cuda_spills_nothing():
+    examples = {
+        f"{dtype}_{i}": NORMS[case](8192, 4095, dtype)
+        for dtype in HALVES
+        for i, case in enumerate(NORMS)
+    }
+    for one in machine_code({name: scheduled(e) for name, e in examples.items()}).values():
+        assert one.stack_bytes == one.spilled_bytes == 0

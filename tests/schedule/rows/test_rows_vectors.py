@@ -1,14 +1,13 @@
 """Row programs on a GPU in vectors: where they are, how wide, and that results stay right."""
 
 import re
-import shutil
-import subprocess
 
 import pytest
 import row_programs as programs
 import tvm_ffi
-from row_checks import check, gpu_target
-from test_rows_gpu import DEVICE, buffers, cuda_source, scheduled, threads_and_blocks
+from nvcc import cuda_source, machine_code, needs_nvcc
+from row_checks import check
+from test_rows_gpu import DEVICE, buffers, scheduled, threads_and_blocks
 from tvm import ir, te, tirx
 
 from tvm_fusion.device import parse
@@ -148,7 +147,7 @@ def test_no_vector_goes_on_in_another_head(head, expected):
     func = scheduled(example)
     assert widths(func) == expected
     if expected == [4]:
-        assert cuda_source(func, gpu_target()).count("*(float4*)(x_ptr") > 0
+        assert cuda_source(func).count("*(float4*)(x_ptr") > 0
     check(example, func)
 
 
@@ -161,7 +160,7 @@ def test_slices_begin_at_whole_vectors_or_are_read_one_by_one(start, expected):
 
 
 def backwards(m, n):
-    """Rows of which one walk reads the last element first."""
+    """Rows of which one pass reads the last element first."""
     x = programs.tensor(m, n)
     k = programs.reduced(n, "k")
     top = programs.compute((m,), lambda i: te.max(x[i, k], k), "top")
@@ -257,39 +256,29 @@ def test_no_row_is_shared_and_the_estimate_knows():
 def test_barriers_stand_where_all_threads_come(m):
     """Lowering refuses others."""
     for example in (programs.softmax_of_lines_then_pairs(2, m, 100), programs.mirrored(m, 5000)):
-        assert "__syncthreads()" in cuda_source(scheduled(example), gpu_target())
+        assert "__syncthreads()" in cuda_source(scheduled(example))
 
 
 @pytest.mark.cuda_toolchain
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@needs_nvcc
 @pytest.mark.parametrize("dtype", WIDTH)
-@pytest.mark.parametrize("case", NORMS)
-def test_cuda_moves_sixteen_bytes_and_spills_nothing(case, dtype, tmp_path):
-    source = tmp_path / "kernel.cu"
-    source.write_text(cuda_source(scheduled(NORMS[case](8192, 4096, dtype)), gpu_target()))
-    command = [shutil.which("nvcc"), "-arch=sm_90a", source, "-o"]
-    done = subprocess.run(
-        [*command, tmp_path / "k.cubin", "-cubin", "-Xptxas=-v"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes stack frame, 0 bytes spill stores" in done.stderr
-    registers = int(re.search(r"Used (\d+) registers", done.stderr)[1])
-    assert registers <= 128  # 512 threads of a multiprocessor at least
-    subprocess.run([*command, tmp_path / "k.ptx", "-ptx"], check=True)
-    text = (tmp_path / "k.ptx").read_text()
-    assert re.search(r"ld\.global[.\w]*\.v4", text)
-    assert re.search(r"st\.global[.\w]*\.v4", text)
-    assert not re.search(r"(ld|st)\.global(\.nc)?\.[ufb](16|32)\b", text)
+def test_cuda_moves_sixteen_bytes_and_spills_nothing(dtype):
+    examples = {f"case{i}": NORMS[case](8192, 4096, dtype) for i, case in enumerate(NORMS)}
+    for one in machine_code({name: scheduled(e) for name, e in examples.items()}).values():
+        assert one.stack_bytes == one.spilled_bytes == 0
+        assert one.registers <= 128  # 512 threads of a multiprocessor at least
+        assert re.search(r"ld\.global[.\w]*\.v4", one.ptx)
+        assert re.search(r"st\.global[.\w]*\.v4", one.ptx)
+        assert not re.search(r"(ld|st)\.global(\.nc)?\.[ufb](16|32)\b", one.ptx)
 
 
 def test_what_rows_share_is_widened_at_once_and_has_registers():
-    """Not the rows themselves: those are asked for as a whole before any of it is converted."""
-    target = gpu_target()
-    text = cuda_source(scheduled(programs.layer_norm(64, 4096, "bfloat16")), target)
+    """Not the rows themselves: all of their loads are issued before one is converted."""
+    text = cuda_source(scheduled(programs.layer_norm(64, 4096, "bfloat16")))
     widened = set(re.findall(r"tvm_fusion_widen\((\w+)_vector", text))
     assert widened == {"gamma", "beta"}
     blocks = re.search(r"__launch_bounds__\((\d+), (\d+)\)", text)
     assert int(blocks[1]) * int(blocks[2]) >= 512
-    alone = cuda_source(scheduled(programs.softmax(64, 4096, dtype="bfloat16")), target)
+    alone = cuda_source(scheduled(programs.softmax(64, 4096, dtype="bfloat16")))
     assert "tvm_fusion_widen(" not in alone
     assert re.search(r"__launch_bounds__\(\d+\)", alone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,17 +30,14 @@ def building(kind: str) -> Iterator[Callable[[], tuple[str, ...]]]:
 
     name = f"target.build.{kind}"
     generate = tvm_ffi.get_global_func(name)
-    archs: list[tuple[str, ...]] = []
+    here = threading.local()  # parts of a module are compiled in threads
 
     def noting(mod: Any, target: Any) -> Any:
-        archs.append(tuple(archs_of(target)))
-        try:
-            return generate(mod, target)
-        finally:
-            archs.pop()
+        here.archs = tuple(archs_of(target))
+        return generate(mod, target)
 
     tvm_ffi.register_global_func(name, noting, override=True)
     try:
-        yield lambda: archs[-1]
+        yield lambda: here.archs
     finally:
         tvm_ffi.register_global_func(name, generate, override=True)

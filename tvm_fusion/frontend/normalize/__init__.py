@@ -1,4 +1,4 @@
-"""What importers leave expensive or obscure, put right: one pass a file, each usable alone."""
+"""Simplify what importers leave expensive or unsupported: one Relax pass a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extents that the ranges of symbolic dimensions make simpler."""
+"""Simplify extents and slices by the ranges of symbolic dimensions."""
 
 from __future__ import annotations
 

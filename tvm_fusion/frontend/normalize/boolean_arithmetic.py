@@ -1,4 +1,4 @@
-"""Arithmetic and order of booleans by logic, which TVM's code generation takes for floats."""
+"""Rewrite boolean arithmetic as logic, since TVM generates floating point instructions for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups that cannot read outside of their table."""
+"""Clamp the indices of take, so that none is read out of bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of integers, within what their type can hold."""
+"""Clamp the limits of integer clips to the range of their dtype."""
 
 from __future__ import annotations
 

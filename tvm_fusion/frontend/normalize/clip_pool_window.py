@@ -1,4 +1,4 @@
-"""Pooling windows that reach beyond their padded input."""
+"""Clip pooling windows that are larger than the padded input."""
 
 from __future__ import annotations
 

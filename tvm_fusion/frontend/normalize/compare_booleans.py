@@ -1,4 +1,4 @@
-"""Comparisons of booleans, for which TVM generates floating point instructions."""
+"""Rewrite comparisons of booleans as logic."""
 
 from __future__ import annotations
 

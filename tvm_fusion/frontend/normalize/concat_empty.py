@@ -1,4 +1,4 @@
-"""Concatenations with operands that have no elements."""
+"""Remove empty tensors from concatenations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators give over operands without elements, as numpy and ONNX define it."""
+"""Compute the results of operators over empty tensors, as numpy and ONNX define them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewriting of Relax functions one binding at a time, which all normalisation passes share."""
+"""Rewrite Relax functions one binding at a time: the base of all passes here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Medians as the element in the middle of a sorted order."""
+"""Expand median into sort and take."""
 
 from __future__ import annotations
 

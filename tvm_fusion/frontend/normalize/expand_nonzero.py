@@ -1,4 +1,4 @@
-"""Positions of nonzero elements, and distinct elements, by prefix sums and binary searches.
+"""Expand nonzero and unique into prefix sums and binary searches.
 
 TVM has both as Python functions over numpy only, which an exported artifact cannot call outside of
 Python.

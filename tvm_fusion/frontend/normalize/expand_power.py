@@ -1,4 +1,4 @@
-"""Powers with small constant exponents, as products and roots."""
+"""Expand powers with small constant exponents into products and square roots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ExpandPower(value: Any, scope: Scope) -> Any:
     """``x^2 = x*x``, ``x^3 = x*x*x``, ``x^0.5 = sqrt(x)``, ``x^-0.5 = rsqrt(x)``, ``x^1 = x``.
 
     A library's ``pow`` costs dozens of instructions, and TVM warns of it. Exporters write RMS norms
-    with a power and with a product alike; after this there is one form. The results differ from
+    with a power and with a product alike; after this there is one spelling. The results differ from
     ``pow`` by the rounding of one product.
     """
     if op_name(value) != "relax.power" or not isinstance(value.args[1], GenericConst):

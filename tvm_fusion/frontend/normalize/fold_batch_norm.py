@@ -1,23 +1,23 @@
-"""Batch normalization folded into the convolution before it, or reduced to x*scale + shift."""
+"""Fold batch normalization into the convolution before it, or reduce it to x * scale + shift."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...core.evaluate import numpy_dtype
 from ...core.weight_names import derived
 from ..tensor_types import dtype_of
-from .engine import Scope, rewrite
+from .engine import Scope, rewrite_pass
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 
 
-@tvm.transform.module_pass(opt_level=0, name="FoldBatchNorm")
-class FoldBatchNorm:
+@rewrite_pass
+def FoldBatchNorm(value: Any, scope: Scope) -> Any:
     """Remove ``relax.nn.batch_norm`` in inference mode.
 
     With ``scale = gamma / sqrt(var + epsilon)`` and ``shift = beta - mean * scale``:
@@ -29,13 +29,6 @@ class FoldBatchNorm:
     Constants are computed in float64 and rounded once. Source: Jacob et al., "Quantization and
     Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", section 3.2.
     """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Fold in every rewritable function."""
-        return rewrite(mod, _fold)
-
-
-def _fold(value: Any, scope: Scope) -> Any:
     if not isinstance(value, relax.TupleGetItem):
         return None
     norm = scope.call(value.tuple_value, "relax.nn.batch_norm")
@@ -134,7 +127,5 @@ def _by_operators(norm: relax.Call, axis: int, scope: Scope) -> Any:
 
 
 def _const(array: np.ndarray, dtype: str, source: Any) -> GenericConst:
-    from ...core.evaluate import numpy_dtype
-
     const = relax.const(np.ascontiguousarray(array.astype(numpy_dtype(dtype))), dtype)
     return const if source is None else derived(const, "batch_norm", [source])

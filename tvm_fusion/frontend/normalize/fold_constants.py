@@ -1,4 +1,4 @@
-"""Constant subexpressions folded by numpy."""
+"""Fold constant subexpressions with numpy."""
 
 from __future__ import annotations
 

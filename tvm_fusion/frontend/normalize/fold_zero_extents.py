@@ -1,4 +1,4 @@
-"""Operators over tensors with zero extents, of which the results are known."""
+"""Fold operators over tensors with zero extents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers raised to integers, by squaring."""
+"""Expand integer powers by repeated squaring."""
 
 from __future__ import annotations
 

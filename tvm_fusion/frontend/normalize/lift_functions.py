@@ -1,4 +1,4 @@
-"""Functions inside functions, closures among them, as functions of the module."""
+"""Lift nested functions and closures to functions of the module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relax.clip where the importer left calls of elementwise maximum and minimum PrimFuncs."""
+"""Recover relax.clip from calls of elementwise maximum and minimum PrimFuncs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that return their operand as it is."""
+"""Remove operators that return their operand unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes that are computed when a model runs, as symbolic extents."""
+"""Replace shapes that are computed at run time by symbolic extents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise ONNX operators over several inputs, imported as a stack and a reduction."""
+"""Replace a reduction over stacked tensors, as ONNX's Sum is imported, by binary operators."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Converters of ONNX operators that TVM's importer lacks or gets wrong; ``README.md``: add one.
+"""Convert ONNX operators that TVM's importer lacks or gets wrong; ``README.md``: how to add one.
 
 A module a family; importing it registers its converters.
 """
 
 from ..registry import Unsupported
 from . import (  # noqa: F401  # for their registrations
-    constants,
     convolution,
+    creation,
     depth_to_space,
     detection,
     elementwise,
@@ -14,7 +14,6 @@ from . import (  # noqa: F401  # for their registrations
     microsoft,
     normalization,
     pooling,
-    ranges,
     reductions,
     resize,
     sequences,

@@ -1,4 +1,4 @@
-"""What to do about ONNX operators that have no converter."""
+"""Advise what to do about ONNX operators that have no converter."""
 
 from __future__ import annotations
 

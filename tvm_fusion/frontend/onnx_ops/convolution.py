@@ -1,4 +1,4 @@
-"""ConvTranspose with a given output shape, from which the padding follows."""
+"""Convert ConvTranspose with an output shape or automatic padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DepthToSpace and SpaceToDepth in both orders of depth and block."""
+"""Convert DepthToSpace and SpaceToDepth in both modes."""
 
 from __future__ import annotations
 

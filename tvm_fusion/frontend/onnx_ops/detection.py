@@ -1,4 +1,4 @@
-"""Regions of interest: RoiAlign's maximum, and NonMaxSuppression with all its bounds."""
+"""Convert RoiAlign and NonMaxSuppression."""
 
 from __future__ import annotations
 

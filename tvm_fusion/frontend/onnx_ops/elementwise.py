@@ -1,4 +1,4 @@
-"""Element by element: signs of infinity, remainders, activations in every float type."""
+"""Convert elementwise operators: activations, remainders, powers."""
 
 from __future__ import annotations
 

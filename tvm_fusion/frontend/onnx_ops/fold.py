@@ -1,4 +1,4 @@
-"""Nodes over small constants, evaluated by onnx's reference implementation while importing.
+"""Fold nodes over small constants with onnx's reference implementation.
 
 Exporters compute shapes with dozens of operators. What TVM's importer does not fold would become a
 shape that is known only at run time, and every kernel behind it would be general.

@@ -1,4 +1,4 @@
-"""TVM's ONNX importer with converters of ours first, and with checks of what TVM's own make."""
+"""Extend TVM's ONNX importer: registered converters first, every result checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that look elements up: OneHot, ReverseSequence."""
+"""Convert OneHot and ReverseSequence."""
 
 from __future__ import annotations
 

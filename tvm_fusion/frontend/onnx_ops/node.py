@@ -1,4 +1,4 @@
-"""What a converter of an ONNX operator is given: the node, its inputs as Relax, its attributes."""
+"""Give converters access to an ONNX node: Relax inputs, attributes, shapes, constants."""
 
 from __future__ import annotations
 

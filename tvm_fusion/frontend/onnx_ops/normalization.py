@@ -1,4 +1,4 @@
-"""Normalizations with outputs, types or windows that TVM's converters do not know."""
+"""Convert LayerNormalization with statistics, LpNormalization, MVN and LRN."""
 
 from __future__ import annotations
 

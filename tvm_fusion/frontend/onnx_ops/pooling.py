@@ -1,4 +1,4 @@
-"""Pooling with ONNX's numbers of windows, and the places of the largest elements."""
+"""Convert MaxPool and AveragePool: ceil_mode, automatic padding, indices."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ..registry import Unsupported
-from ..spatial import AVG_POOL, MAX_POOL
-from ..tensor_types import accumulation_dtype
+from ..spatial import AVG_POOL, MAX_POOL, average_windows
 from .node import Node
 from .registry import register
 
@@ -155,12 +154,13 @@ def average_pool(node: Node) -> Any:
     at = windows(node)
     rank = len(at.kernel)
     counts_padding = bool(node.attribute("count_include_pad", 0))
-    if (counts_padding and any(r > e for r, e in zip(at.reach, at.end, strict=True))) or rank > 3:
-        return node.emit_te(
-            lambda x: _average(x, at, counts_padding),
-            node.inputs[0],
-            primfunc_name_hint="avg_pool",
-        )
+    if rank > 3:
+        raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")
+    if counts_padding and any(r > e for r, e in zip(at.reach, at.end, strict=True)):
+        x, both = node.wide(node.inputs[0]), (at.begin, at.end)
+        windows_ = (at.out, at.kernel, at.strides, at.dilations)
+        mean = average_windows(x, node.emit, node.shape()[2:], *windows_, both, True)
+        return node.cast(mean, node.dtype())
     return AVG_POOL[rank](
         node.inputs[0],
         at.kernel,
@@ -169,35 +169,6 @@ def average_pool(node: Node) -> Any:
         at.dilations,
         count_include_pad=counts_padding,
     )
-
-
-def _average(x: te.Tensor, at: Windows, counts_padding: bool) -> te.Tensor:
-    extents = [*x.shape[:2], *(int(extent) for extent in x.shape[2:])]
-    axes = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(at.kernel)]
-    wide = accumulation_dtype(x.dtype)
-
-    def total(n: Any, c: Any, *o: Any) -> Any:
-        place, inside = _place(o, axes, at, extents[2:])
-        value = tirx.if_then_else(inside, x(n, c, *place), tirx.const(0, x.dtype))
-        return te.sum(value.astype(wide), axis=axes)
-
-    sums = te.compute([*extents[:2], *at.out], total, name="pool_sum")
-
-    def element(n: Any, c: Any, *o: Any) -> Any:
-        count: Any = tirx.const(1, "int32")
-        for i, position in enumerate(o):
-            low = at.begin[i] if counts_padding else 0
-            high = extents[2 + i] + (at.end[i] if counts_padding else 0)
-            start = position * at.strides[i] - at.begin[i]
-            inside: Any = tirx.const(0, "int32")
-            for k in range(at.kernel[i]):
-                place = start + k * at.dilations[i]
-                valid = tirx.all(place >= -low, place < high)
-                inside = inside + tirx.Select(valid, tirx.const(1, "int32"), tirx.const(0, "int32"))
-            count = count * inside
-        return (sums(n, c, *o) / count.astype(wide)).astype(x.dtype)
-
-    return te.compute(sums.shape, element, name="pool_average")
 
 
 def _place(position: Any, axes: Any, at: Windows, extents: list[int]) -> tuple[list[Any], Any]:

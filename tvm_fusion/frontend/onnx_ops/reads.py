@@ -1,4 +1,4 @@
-"""Which attributes and optional inputs of a node its converter looks at.
+"""Record which attributes and optional inputs of a node its converter reads.
 
 What a converter does not ask for, it ignores, and the model comes out wrong. So converters, TVM's
 and ours, are given containers that record what they ask for; a node with an attribute that differs

@@ -1,4 +1,4 @@
-"""Reductions of types that TVM's operators do not know, cumulative products, Hardmax."""
+"""Convert reductions, cumulative products, TopK and Unique."""
 
 from __future__ import annotations
 

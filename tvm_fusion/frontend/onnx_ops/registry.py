@@ -1,4 +1,4 @@
-"""The registry of ONNX converters: operators by domain and name, ``com.acme::Foo``."""
+"""Register converters of ONNX operators by domain and name: ``com.acme::Foo``."""
 
 from __future__ import annotations
 

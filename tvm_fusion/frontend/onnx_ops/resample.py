@@ -1,4 +1,4 @@
-"""Taps of resampling along one axis: which elements make an output element, with which weights."""
+"""Compute the indices and weights (taps) of resampling along one axis."""
 
 from __future__ import annotations
 

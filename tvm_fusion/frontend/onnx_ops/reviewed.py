@@ -1,4 +1,4 @@
-"""TVM's own ONNX converters: which of them are used, and what is known of their interfaces."""
+"""List TVM's own ONNX converters that are used, and what is known of their interfaces."""
 
 from __future__ import annotations
 

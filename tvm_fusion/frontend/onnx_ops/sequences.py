@@ -1,4 +1,4 @@
-"""Sequences of known lengths, which are tuples to Relax, and optional values."""
+"""Convert sequences of known length, which are tuples in Relax, and optional values."""
 
 from __future__ import annotations
 

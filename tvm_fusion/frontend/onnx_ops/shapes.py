@@ -1,4 +1,4 @@
-"""Operators that make or use shapes, in the forms that TVM's converters do not know."""
+"""Convert operators that compute or take shapes: Expand, Slice, Split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout's mask and the training modes of Dropout and BatchNormalization."""
+"""Convert Dropout and BatchNormalization with their training modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converters of PyTorch's operators, and TVM's importer with each of its results checked.
+"""Convert PyTorch operators, with every result checked.
 
 A module a family; importing it registers its converters.
 """
@@ -11,7 +11,7 @@ from . import (  # noqa: F401  # for their registrations
     elementwise,
     indexing,
     matmul,
-    norms,
+    normalization,
     pooling,
     reductions,
     shapes,

@@ -1,4 +1,4 @@
-"""Activations that torch keeps whole: with all their parameters."""
+"""Convert activations that torch does not decompose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do in a model instead of an operator that there is no converter for."""
+"""Advise what to do about PyTorch operators that have no converter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call of a PyTorch operator, as converters see it: arguments by name, result types known."""
+"""Give converters access to one operator call: arguments by name, result types, casts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors made of nothing but numbers."""
+"""Convert operators that create tensors: full, arange, linspace, windows."""
 
 from __future__ import annotations
 

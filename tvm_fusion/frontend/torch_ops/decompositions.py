@@ -1,4 +1,4 @@
-"""Operators that torch does not decompose, or into primitives only: written as others."""
+"""Convert operators by decompositions that torch lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of one element each: operands take the dtype that torch computes in."""
+"""Convert elementwise operators with torch's type promotion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TVM's importer with every converter checked: arguments, result types, shapes."""
+"""Extend TVM's importer of exported programs: every argument, dtype and shape checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups and writes at computed places."""
+"""Convert gather, scatter and indexing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices and convolutions, in the dtype that torch gives them."""
+"""Convert matrix multiplications and convolutions."""
 
 from __future__ import annotations
 

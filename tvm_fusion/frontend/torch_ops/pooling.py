@@ -1,4 +1,4 @@
-"""Pooling, and tensors resized: windows over the last axes."""
+"""Convert pooling and interpolation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import fx
 from tvm import relax
 
 from ..registry import Unsupported
-from ..spatial import ADAPTIVE_AVG_POOL, AVG_POOL, DATA_LAYOUT, MAX_POOL, per_axis
+from ..spatial import ADAPTIVE_AVG_POOL, AVG_POOL, DATA_LAYOUT, MAX_POOL, average_windows, per_axis
 from ..tensor_types import dtype_of, is_float
 from .call import Call, bound, static
 from .registry import register
@@ -49,40 +49,17 @@ def avg_pool(call: Call) -> Any:
     dtype = dtype_of(x)
     if not is_float(dtype):
         raise Unsupported(f"of {dtype} numbers", "cast to a floating point type")
-    options = {"strides": stride, "layout": DATA_LAYOUT[rank], "count_include_pad": counts}
     if divisor is None and not ceil_mode:
+        options = {"layout": DATA_LAYOUT[rank], "count_include_pad": counts}
         return _unbatched(
-            call, call.emit(AVG_POOL[rank](x, kernel, padding=padding, **options)), call.out
+            call, call.emit(AVG_POOL[rank](x, kernel, stride, padding, **options)), call.out
         )
-    # Windows that reach beyond the padding count what lies within it only: sums are divided by
-    # counts that are known now.
-    extents = static(call.meta("self").shape[-rank:])
-    outer = static(call.out.shape[-rank:])
-    after = [
-        max(p, (o - 1) * s + k - e - p)
-        for p, o, s, k, e in zip(padding, outer, stride, kernel, extents, strict=True)
-    ]
-    width = [0, 0, 0, 0]
-    for before, behind in zip(padding, after, strict=True):
-        width += [before, behind]
-    padded = call.emit(op.nn.pad(x, width)) if any(width) else x
-    crop = [(o - 1) * s + k for o, s, k in zip(outer, stride, kernel, strict=True)]
-    axes = list(range(2, 2 + rank))
-    padded = call.emit(op.strided_slice(padded, axes, [0] * rank, crop))
-    options["count_include_pad"] = True
-    mean = call.emit(AVG_POOL[rank](padded, kernel, **options))
-    scale = np.full(outer, math.prod(kernel), "float64")
-    if divisor is not None:
-        scale /= divisor
-    else:
-        for axis in range(rank):
-            edge = padding[axis] if counts else 0
-            first = np.arange(outer[axis]) * stride[axis] - padding[axis]
-            last = np.minimum(first + kernel[axis], extents[axis] + edge)
-            count = last - np.maximum(first, -edge)
-            scale /= count.reshape([-1 if a == axis else 1 for a in range(rank)])
-    result = call.emit(op.multiply(mean, relax.const(scale.astype(dtype), dtype)))
-    return _unbatched(call, result, call.out)
+    extents, outer = static(call.meta("self").shape[-rank:]), static(call.out.shape[-rank:])
+    both, steps = (padding, padding), [1] * rank
+    result = average_windows(
+        x, call.emit, extents, outer, kernel, stride, steps, both, counts, divisor
+    )
+    return _unbatched(call, call.emit(result), call.out)
 
 
 @register("max_pool2d_with_indices", "max_pool3d_with_indices")

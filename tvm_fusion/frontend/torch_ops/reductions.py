@@ -1,4 +1,4 @@
-"""Reductions, searches and running sums, in the dtype that torch accumulates in."""
+"""Convert reductions, argmax, sorting and cumulative sums, in torch's accumulation dtype."""
 
 from __future__ import annotations
 

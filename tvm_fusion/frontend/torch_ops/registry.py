@@ -1,4 +1,4 @@
-"""The registry of PyTorch converters, by the operator's name and overload: ``add.Tensor``."""
+"""Register converters of PyTorch operators by name and overload: ``add.Tensor``."""
 
 from __future__ import annotations
 

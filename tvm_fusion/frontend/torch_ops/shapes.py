@@ -1,4 +1,4 @@
-"""Views, joins, splits, copies: elements are moved, not computed."""
+"""Convert views, concatenations, splits, padding and copies."""
 
 from __future__ import annotations
 

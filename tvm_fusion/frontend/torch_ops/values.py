@@ -1,4 +1,4 @@
-"""Numbers that a program reads from tensors and shapes, and its assertions about them."""
+"""Convert reads of extents and values, and assertions about them."""
 
 from __future__ import annotations
 

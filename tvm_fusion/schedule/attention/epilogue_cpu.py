@@ -8,14 +8,14 @@ from dataclasses import replace
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import block, constant, index, local, loop, sequence
+from ...core.loops import block, constant, index, local, loop, sequence, vectorized
 from ..contraction.fuse_epilogue import is_vector_code
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
 from .online_softmax import assign, float_
 from .pattern import FLOAT, Pattern
 from .result import masked_row, store_result
-from .vectors_cpu import over_vectors, vector
+from .vectors_cpu import over_vectors
 
 
 class Epilogue:
@@ -62,7 +62,7 @@ class Epilogue:
                 column = first + lane
                 return self._store(at, column, load(self._acc, [slot, column]) * inverse)
 
-            return vector(width, one)
+            return vectorized(width, one)
 
         elements = constant(self._pattern.column.extent) or 1
         stmt = over_vectors(elements, self._config.width if self._is_vector else 1, run)

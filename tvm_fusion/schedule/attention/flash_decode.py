@@ -18,7 +18,7 @@ from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..address import conditions_of, is_aligned, offset, same, stride
-from ..gpu.launch import VECTOR_BYTES, has_tensor_cores
+from ..gpu.launch import VECTOR_BYTES
 from ..gpu.warp import each_thread
 from .mma_config import MMA_KEYS, MMA_ROWS, REDUCE_BYTES, fits_mma, stage_bytes, warps_and_stages
 from .pattern import Pattern
@@ -206,7 +206,7 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     in_flight, block_m = KEYS_IN_FLIGHT, min(group.size, MAX_ROW_REGISTERS // registers)
     limit = device.max_threads_per_block or 1024
     groups, stages, min_blocks = min(THREADS, limit) // lanes, 0, THREADS_PER_SM // THREADS
-    uses_mma = has_tensor_cores(device) and fits_mma(pattern, keys, values, width)
+    uses_mma = fits_mma(pattern, keys, values, width, device)
     if uses_mma:
         lanes, in_flight, block_m = device.warp_size or 32, MMA_KEYS, min(group.size, MMA_ROWS)
         min_blocks = 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.loops import coordinates, index, loop, sequence, substitute, unrolled, when
+from ...core.loops import coordinates, index, sequence, substitute, unrolled, vectorized, when
 from ...program.stage import Axis
 from ..address import conditions_of
 from ..gpu.cp_async import StageRing, commit, wait, warp_sync
@@ -140,7 +140,7 @@ class KVPipeline:
                 value = self._ring.element(step, *slot, lane)
                 return tirx.BufferStore(into, value, [g, t, own * VECTOR + lane])
 
-            return loop("lane", VECTOR, element, tirx.ForKind.VECTORIZED)
+            return vectorized(VECTOR, element)
 
         # Keys and values of every step are groups of their own; all but this one may be pending.
         pending = 2 * self._config.stages - 1

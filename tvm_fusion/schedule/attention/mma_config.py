@@ -10,6 +10,7 @@ from ...core.expressions import call_name
 from ...device import Device
 from ..address import same
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
+from ..gpu.mma import mma_atom
 from .pattern import Pattern
 
 # Rows and keys of a warp at once, and elements of a key and of a value which the vectors of its
@@ -21,14 +22,20 @@ REDUCE_BYTES = 32 * 1024  # of shared memory for the results of warps, which are
 
 
 def fits_mma(
-    pattern: Pattern, keys: Sequence[ir.TensorLoad], values: Sequence[ir.TensorLoad], width: int
+    pattern: Pattern,
+    keys: Sequence[ir.TensorLoad],
+    values: Sequence[ir.TensorLoad],
+    width: int,
+    device: Device,
 ) -> bool:
-    """Whether keys and values are copies of memory of one half type, in whole fragments."""
+    """Whether keys and values are copies of memory of one type of mma, in whole fragments."""
     types = {str(x.ty.dtype) for x in (*keys, *values)}
     depth, columns = int(pattern.depth.extent), int(pattern.column.extent)
     fits = depth % MMA_DEPTH == 0 and columns % MMA_COLUMNS == 0
-    is_half = len(types) == 1 and types <= {"float16", "bfloat16"} and 2 * width == VECTOR_BYTES
-    return is_half and fits and _is_copy(pattern.k, keys) and _is_copy(pattern.v, values)
+    if not fits or len(types) != 1 or mma_atom(device, *types) is None:
+        return False
+    is_whole = 2 * width == VECTOR_BYTES
+    return is_whole and _is_copy(pattern.k, keys) and _is_copy(pattern.v, values)
 
 
 def _is_copy(operand: ir.Expr, found: Sequence[ir.TensorLoad]) -> bool:

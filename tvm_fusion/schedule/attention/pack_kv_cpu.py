@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import block, constant, index, local, loop, sequence, substitute
+from ...core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
 from .pattern import FLOAT, Pattern
 from .transpose_cpu import transposed
-from .vectors_cpu import over_vectors, resolved, vector
+from .vectors_cpu import over_vectors, resolved
 
 Where = Mapping[ir.Var, ir.Expr]
 Element = Callable[[ir.Expr, ir.Expr], ir.Expr]
@@ -88,7 +88,7 @@ def _transposed(
     tile = local("square", [lanes, width], FLOAT)
 
     def read(i: ir.Expr) -> tirx.Stmt:
-        return vector(
+        return vectorized(
             width,
             lambda lane: tirx.BufferStore(
                 tile,
@@ -101,10 +101,10 @@ def _transposed(
 
     def clear(i: ir.Expr) -> tirx.Stmt:
         zero = tirx.const(0, FLOAT)
-        return vector(width, lambda lane: tirx.BufferStore(tile, zero, [i + many, lane]))
+        return vectorized(width, lambda lane: tirx.BufferStore(tile, zero, [i + many, lane]))
 
     def write(d: ir.Expr) -> tirx.Stmt:
-        return vector(
+        return vectorized(
             lanes,
             lambda lane: tirx.BufferStore(
                 keys, load(tile, [lane, d]), [panel, depth + d, first + lane]
@@ -148,12 +148,12 @@ def pack_values(
                 value = vector_math(substitute(pattern.v, at), lane)
                 return tirx.BufferStore(values, value, [key, first + lane])
 
-            return vector(width, store)
+            return vectorized(width, store)
 
         def clear(column: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(values, tirx.const(0, FLOAT), [key, column + extent])
 
-        padding = vector(config.columns - extent, clear)
+        padding = vectorized(config.columns - extent, clear)
         return sequence([over_vectors(extent, config.width, run), padding])
 
     return loop("key", count, row)

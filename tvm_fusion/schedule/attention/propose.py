@@ -11,7 +11,7 @@ from ...ecg.mapping import MappingType
 from ...program.bind import parts_of
 from ...program.contractions import is_contraction
 from ...program.stage import Stage, Unstructured
-from ..proposals import LIGHT, MOVES, in_order, reached, reductions
+from ..proposals import LIGHT, MOVES, in_order, leaves, own_producers, reached, reductions
 
 MAX_BETWEEN = 48  # operators followed from one product on
 MAX_BEFORE = 64  # operators that feed one attention
@@ -29,8 +29,8 @@ def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
     Yields
     ------
     tuple of Operator
-        The products and what lies between them; with the movement of the result; with the movement
-        of the operands; with all light producers that only this attention reads.
+        The products and the operators between them; with the movement of the result; with that of
+        the operands; with all light producers that only this attention reads.
     """
     stages = {op: reductions(op) for op in graph.operators}
     products = [op for op, found in stages.items() if len(found) == 1 and is_contraction(found[0])]
@@ -78,7 +78,7 @@ def _after(graph: Graph, last: Operator) -> Iterator[Operator]:
     op = last
     while True:
         readers = graph.successors(op)
-        if len(readers) != 1 or readers[0].type not in MOVES or _leaves(op):
+        if len(readers) != 1 or readers[0].type not in MOVES or leaves(op):
             return
         op = readers[0]
         yield op
@@ -88,21 +88,7 @@ def _before(
     graph: Graph, inside: Iterable[Operator], types: tuple[MappingType, ...]
 ) -> dict[Operator, None]:
     """Find producers that nothing else reads, other than the epilogue of another product."""
-    inside = dict.fromkeys(inside)
-    found: dict[Operator, None] = {}
-    changed = True
-    while changed and len(found) < MAX_BEFORE:
-        changed = False
-        for op in [p for o in (*inside, *found) for p in graph.predecessors(o)]:
-            if op in inside or op in found or op.type not in types:
-                continue
-            readers = graph.successors(op)
-            if _leaves(op) or not all(r in inside or r in found for r in readers):
-                continue
-            if not _is_epilogue(graph, op):
-                found[op] = None
-                changed = True
-    return found
+    return own_producers(graph, inside, types, MAX_BEFORE, lambda op: not _is_epilogue(graph, op))
 
 
 def _is_epilogue(graph: Graph, op: Operator) -> bool:
@@ -138,7 +124,3 @@ def _only_moves(op: Operator) -> bool:
 
 def _bits(op: Operator) -> int:
     return max(DataType(value.dtype).bits for value in op.results)
-
-
-def _leaves(op: Operator) -> bool:
-    return any(value.leaves for value in op.results)

@@ -13,14 +13,14 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
 from ...core.expressions import load
-from ...core.loops import block, constant, index, local, loop, sequence, substitute
-from ..expressions import plain_maximum
+from ...core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
+from ..maxima import plain_maximum
 from ..vector_functions import decay
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
 from .online_softmax import LOWEST, SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT, Pattern
-from .vectors_cpu import over_vectors, reduce_vector, resolved, vector
+from .vectors_cpu import over_vectors, reduce_vector, resolved
 
 Where = Mapping[ir.Var, ir.Expr]
 
@@ -53,7 +53,7 @@ class OnlineSoftmax:
 
         def row(slot: ir.Expr) -> tirx.Stmt:
             def clear(first: ir.Expr, width: int) -> tirx.Stmt:
-                return vector(
+                return vectorized(
                     width, lambda lane: tirx.BufferStore(acc, float_(0), [slot, first + lane])
                 )
 
@@ -80,7 +80,7 @@ class OnlineSoftmax:
                     value = resolved(substitute(pattern.q, at), lane, width)
                     return tirx.BufferStore(queries, vector_math(value, lane), [i, lane + d])
 
-                stmts.append(vector(width, store))
+                stmts.append(vectorized(width, store))
             return sequence(stmts)
 
         return loop("i", self.rows, row)
@@ -119,7 +119,7 @@ class OnlineSoftmax:
         m_new_alpha = local("m_new", [2], FLOAT)
 
         def fill(buffer: ir.Var, value: float) -> tirx.Stmt:
-            return vector(lanes, lambda lane: tirx.BufferStore(buffer, float_(value), [lane]))
+            return vectorized(lanes, lambda lane: tirx.BufferStore(buffer, float_(value), [lane]))
 
         def score(first: ir.Expr, width: int) -> tirx.Stmt:
             def one(lane: ir.Expr) -> tirx.Stmt:
@@ -133,7 +133,9 @@ class OnlineSoftmax:
                 return tirx.BufferStore(m_lanes, pair, [lane])
 
             is_plain = pattern.score.same_as(pattern.raw)
-            return sequence([*([] if is_plain else [vector(width, one)]), vector(width, larger)])
+            return sequence(
+                [*([] if is_plain else [vectorized(width, one)]), vectorized(width, larger)]
+            )
 
         def pad(position: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(scores, float_(-float("inf")), [i, position])
@@ -147,7 +149,7 @@ class OnlineSoftmax:
                 pair = load(l_lanes, [lane]) + load(scores, [i, first + lane])
                 return tirx.BufferStore(l_lanes, pair, [lane])
 
-            return sequence([vector(lanes, one), vector(lanes, add)])
+            return sequence([vectorized(lanes, one), vectorized(lanes, add)])
 
         size = constant(count)
         vectors: ir.Expr | int
@@ -191,7 +193,7 @@ class OnlineSoftmax:
         m_new = load(m_new_alpha, [index(0)])
 
         def scale(first: ir.Expr, width: int) -> tirx.Stmt:
-            return vector(width, lambda lane: state.scale(load(acc, [slot, first + lane])))
+            return vectorized(width, lambda lane: state.scale(load(acc, [slot, first + lane])))
 
         return [
             assign(m_new, plain_maximum(state.m_i, load(m_lanes, [index(0)]))),
@@ -219,7 +221,7 @@ class OnlineSoftmax:
                 value = vector_math(substitute(pattern.weight, keys), lane)
                 return tirx.BufferStore(scores, value, [i, first + lane])
 
-            return vector(width, one)
+            return vectorized(width, one)
 
         return over_vectors(count, self._config.lanes, run)
 

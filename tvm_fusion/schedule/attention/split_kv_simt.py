@@ -27,11 +27,11 @@ from ...core.loops import (
     index,
     kernel,
     local,
-    loop,
     sequence,
     substitute,
     threads,
     unrolled,
+    vectorized,
     when,
 )
 from ...program.program import Program
@@ -175,7 +175,7 @@ class SimtSplitKV(SplitKV):
                             value = substitute(x, {**at, axis.var: place})
                             return tirx.BufferStore(register, value, [g, t, own])
 
-                        stmt = loop("lane", config.width, element, tirx.ForKind.VECTORIZED)
+                        stmt = vectorized(config.width, element)
                         # Appended keys lie in another buffer than those of the cache.
                         for condition in conditions_of(x, operand):
                             stmt = when(substitute(condition, at), stmt)

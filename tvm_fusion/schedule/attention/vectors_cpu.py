@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tvm import ir, sym, tirx
 
 from ...core.expressions import load
-from ...core.loops import constant, index, loop, sequence
+from ...core.loops import constant, index, loop, sequence, vectorized
 from ..elementwise.cpu import by_vectors
 
 VectorBody = Callable[[ir.Expr, int], tirx.Stmt]
@@ -28,11 +28,6 @@ def over_vectors(count: ir.Expr | int, lanes: int, body: VectorBody) -> tirx.Stm
     )
 
 
-def vector(width: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-    """Write a vectorized loop."""
-    return loop("lane", width, body, tirx.ForKind.VECTORIZED)
-
-
 def reduce_vector(
     buffer: ir.Var, width: int, combine: Callable[[ir.Expr, ir.Expr], ir.Expr]
 ) -> tirx.Stmt:
@@ -45,7 +40,7 @@ def reduce_vector(
             pair = combine(load(buffer, [lane]), load(buffer, [lane + width]))
             return tirx.BufferStore(buffer, pair, [lane])
 
-        stmts.append(vector(width, half))
+        stmts.append(vectorized(width, half))
     return sequence(stmts)
 
 

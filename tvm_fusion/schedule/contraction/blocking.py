@@ -106,7 +106,7 @@ def blocking(
     around = (batch or SYMBOLIC) * columns
     if norm_k is not None:
         extents = rows, columns * nr, norm_k, batch or SYMBOLIC
-        blocks, chunks = _norm_blocking(*extents, unit, cores, (mr, nr))
+        blocks, chunks = norm_blocking(*extents, unit, cores, (mr, nr))
         panels = math.ceil(columns / chunks)
     elif k is not None and _by_rows(columns * nr * k, tiles, cores or CORES, copies):
         # Copies are made once for each core, tasks that copy nothing may be smaller.
@@ -138,7 +138,13 @@ def blocking(
 
 
 def norm_blocking(
-    rows: int, columns: int, k: int, batch: int, unit: VectorUnit, cores: int | None
+    rows: int,
+    columns: int,
+    k: int,
+    batch: int,
+    unit: VectorUnit,
+    cores: int | None,
+    tile: tuple[int, int] | None = None,
 ) -> tuple[int, int]:
     """Choose blocks of rows, and chunks of panels, for tasks that normalize their rows.
 
@@ -155,26 +161,17 @@ def norm_blocking(
         Registers.
     cores : int or None
         Threads that will run; ``None`` if unknown.
+    tile : tuple of int, optional
+        mr and nr, if they are chosen already.
 
     Returns
     -------
     blocks, chunks : int
         As many tasks normalize each row as there are chunks.
     """
-    height, vectors = _tile(rows, columns, unit, range(1, MAX_VECTORS + 1))
-    tile = height, vectors * unit.lanes
-    return _norm_blocking(rows, columns, k, batch, unit, cores, tile)
-
-
-def _norm_blocking(
-    rows: int,
-    columns: int,
-    k: int,
-    batch: int,
-    unit: VectorUnit,
-    cores: int | None,
-    tile: tuple[int, int],
-) -> tuple[int, int]:
+    if tile is None:
+        mr, vectors = _tile(rows, columns, unit, range(1, MAX_VECTORS + 1))
+        tile = mr, vectors * unit.lanes
     height, width = tile
     tiles, panels = math.ceil(rows / height), math.ceil(columns / width)
     threads = min(cores or CORES, max(1, rows * columns * k * batch // GRAIN))

@@ -19,11 +19,10 @@ from ...core.loops import block, constant, index, one_of, substitute
 from ...device import Device
 from ...program.program import Program
 from ...program.stage import Axis
-from .gemv_config import MAX_ACCUMULATORS, GemvConfig
-from .gemv_gpu import gemv_gpu
+from .gemv_config import MAX_ACCUMULATORS
 from .operands import Result, SumOfProducts
-from .skinny_mma_config import SkinnyMmaConfig, skinny_gemm_config
-from .skinny_mma_gpu import skinny_mma_gpu
+from .skinny_gemm_gpu import skinny_gemm_gpu
+from .skinny_mma_config import skinny_gemm_config
 
 
 def dispatch_on_m(
@@ -53,13 +52,6 @@ def dispatch_on_m(
     if not choices:
         return general
     return general.with_body(block("root", one_of([*choices, (rest, general.body)])))
-
-
-def skinny_gemm_gpu(program: Program, config: GemvConfig) -> tirx.PrimFunc:
-    """Make the kernel of a skinny GEMM."""
-    if isinstance(config, SkinnyMmaConfig):
-        return skinny_mma_gpu(program, config)
-    return gemv_gpu(program, config)
 
 
 def _static_m(contraction: SumOfProducts) -> Iterator[tuple[ir.Expr, SumOfProducts]]:

@@ -52,8 +52,8 @@ def fuse_epilogue(
     def block(node: s_tir.SBlock) -> s_tir.SBlock:
         if not any(w.source.same_as(own) for w in node.writes):
             return node
-        reads = {x.source for r in contraction.results for x in loads(r.value)}
-        outputs = {r.buffer for r in contraction.results}
+        reads = dict.fromkeys(x.source for r in contraction.results for x in loads(r.value))
+        outputs = dict.fromkeys(r.buffer for r in contraction.results)
         kept = [r for r in node.reads if r.source not in reads]
         return s_tir.SBlock(
             node.iter_vars,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
@@ -61,20 +62,30 @@ def gemm_view(contraction: SumOfProducts) -> GemmView | None:
     if constant(column.extent) is None and len(reduce) > 1:
         return None
     operands = [substitute(f, narrow) for f in (contraction.left, contraction.right)]
-    having = [f for f in operands if column.var in variables(f)]
-    if len(having) != 1:
+    return view_of(wide, reduce, operands)
+
+
+def view_of(
+    axes: Sequence[Axis], k_axes: tuple[Axis, ...], operands: Sequence[ir.Expr]
+) -> GemmView | None:
+    """Tell M from N: the last axis is one of N, so that B is the operand that has it.
+
+    ``None`` where both operands or none have the last axis, or none has another.
+    """
+    with_last = [x for x in operands if axes[-1].var in variables(x)]
+    if len(with_last) != 1:
         return None
-    b = having[0]
+    b = with_last[0]
     a = operands[0] if b is operands[1] else operands[1]
-    used = variables(a), variables(b)
-    if any(not any(x.var in u for u in used) for x in wide):
+    in_a, in_b = variables(a), variables(b)
+
+    def pick(is_of_a: bool, is_of_b: bool) -> tuple[Axis, ...]:
+        wanted = (is_of_a, is_of_b)
+        return tuple(x for x in axes if (x.var in in_a, x.var in in_b) == wanted)
+
+    if pick(False, False):
         return None
-
-    def pick(in_a: bool, in_b: bool) -> tuple[Axis, ...]:
-        wanted = (in_a, in_b)
-        return tuple(x for x in wide if (x.var in used[0], x.var in used[1]) == wanted)
-
-    return GemmView(pick(True, True), pick(True, False), pick(False, True), reduce, a, b)
+    return GemmView(pick(True, True), pick(True, False), pick(False, True), k_axes, a, b)
 
 
 def interleave_parts(view: GemmView, split: ColumnSplit, width: int) -> GemmView:

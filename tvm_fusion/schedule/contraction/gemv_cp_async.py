@@ -22,7 +22,7 @@ from tvm import ir, tirx
 from ...core.loops import ceildiv, constant, index, loop, sequence, simplified, unrolled, when
 from ..gpu.cp_async import StageRing, commit, wait
 from .gemv_config import GemvConfig
-from .gemv_mainloop import GemvMainloop
+from .gemv_tile import GemvTile
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,12 @@ class CpAsyncPipeline:
         shape = (cut.cp_async_stages, cut.parts, tile.vectors, cut.threads, tile.vector_size)
         return cls(cut, StageRing.declare(shape, str(b.ty.dtype)))
 
-    def prologue(self, block: ir.Expr, thread: ir.Expr, mainloop: GemvMainloop) -> tirx.Stmt:
+    def prologue(self, block: ir.Expr, thread: ir.Expr, tile: GemvTile) -> tirx.Stmt:
         """Issue the copies of the first ``stages - 1`` steps."""
         stages = self.cut.cp_async_stages
-        return unrolled("stage", stages - 1, lambda n: self._issue(mainloop, block, thread, n))
+        return unrolled("stage", stages - 1, lambda n: self._issue(tile, block, thread, n))
 
-    def mainloop(self, block: ir.Expr, thread: ir.Expr, mainloop: GemvMainloop) -> tirx.Stmt:
+    def mainloop(self, block: ir.Expr, thread: ir.Expr, tile: GemvTile) -> tirx.Stmt:
         """Consume every step, and issue the copies of the one that is ``stages - 1`` ahead."""
         cut = self.cut
         k_slice, _ = cut.thread_coords(thread)
@@ -70,13 +70,13 @@ class CpAsyncPipeline:
                 return self.ring.element(step, part, index(vector), thread, lane)
 
             k_tile, slot = step * cut.slices_k + k_slice, index(0)
-            load_a, multiply = mainloop.load_a(slot, k_tile), mainloop.multiply(slot, k_tile)
-            load_b = mainloop.load_b(slot, k_tile, source)
+            load_a, multiply = tile.load_a(slot, k_tile), tile.multiply(slot, k_tile)
+            load_b = tile.load_b(slot, k_tile, source)
             if not is_exact:
                 load_a, load_b, multiply = (
                     self._guard(block, thread, step, stmt) for stmt in (load_a, load_b, multiply)
                 )
-            issue = self._issue(mainloop, block, thread, step + (stages - 1))
+            issue = self._issue(tile, block, thread, step + (stages - 1))
             return sequence([load_a, wait(stages - 2), load_b, issue, multiply])
 
         def unrolled_stages(n: ir.Expr) -> tirx.Stmt:
@@ -84,16 +84,14 @@ class CpAsyncPipeline:
 
         return loop("step", ceildiv(count, stages), unrolled_stages)
 
-    def _issue(
-        self, mainloop: GemvMainloop, block: ir.Expr, thread: ir.Expr, step: ir.Expr
-    ) -> tirx.Stmt:
+    def _issue(self, tile: GemvTile, block: ir.Expr, thread: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Issue the copies of a step into its stage, as one commit group."""
         k_slice, _ = self.cut.thread_coords(thread)
 
         def one(part: ir.Expr, vector: int, first: ir.TensorLoad) -> tirx.Stmt:
             return self.ring.copy(step, [part, index(vector), thread], first)
 
-        copies = mainloop.each_vector(step * self.cut.slices_k + k_slice, one)
+        copies = tile.each_vector(step * self.cut.slices_k + k_slice, one)
         return sequence([self._guard(block, thread, step, copies), commit()])
 
     def _guard(self, block: ir.Expr, thread: ir.Expr, step: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:

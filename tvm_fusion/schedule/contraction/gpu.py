@@ -1,6 +1,6 @@
 """Contractions on a GPU: skinny GEMM, DLight's schedules with fused epilogues, or untiled sums.
 
-few rows:      skinny GEMM                                 (gemv_gpu, skinny_mma_gpu)
+few rows:      skinny GEMM                                              (skinny_gemm_gpu)
 otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one launch:
                  block tile of A and B in shared memory, barrier, register tile of acc;
                  its store of acc is replaced by the epilogue            (fuse_epilogue)
@@ -22,11 +22,12 @@ from ...errors import reason_of
 from ...program.program import Program
 from ..gpu.dlight import check_gpu, rule
 from ..launches import launches
-from .dynamic_m_gpu import dispatch_on_m, skinny_gemm_gpu
+from .dynamic_m_gpu import dispatch_on_m
 from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue
 from .gemv_config import GemvConfig
 from .operands import SumOfProducts
 from .prim_func import contraction_prim_func, materialize_computed
+from .skinny_gemm_gpu import skinny_gemm_gpu
 from .untiled_gpu import untiled_gpu
 
 RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)

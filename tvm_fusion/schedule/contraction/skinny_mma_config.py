@@ -17,8 +17,7 @@ from ...core.loops import constant, index, product
 from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
-from ..gpu.launch import has_tensor_cores
-from ..gpu.mma import ACCUMULATORS, ATOMS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, WARP
+from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, WARP, mma_atom
 from ..gpu.vector_loads import ElementLoads
 from .dequantize import FLOATS, has_integers
 from .dequantize_f16x2 import quantized_and_scales
@@ -47,14 +46,7 @@ class SkinnyMmaConfig(GemvConfig):
 
     ``threads_n`` is the number of groups of a warp, ``slices_k`` that of warps, ``stages`` the
     depth of the register pipeline.
-
-    Attributes
-    ----------
-    min_blocks_per_sm : int
-        Occupancy target: fewer blocks of a multiprocessor have more registers each.
     """
-
-    min_blocks_per_sm: int = 1
 
     @property
     def threads(self) -> int:
@@ -91,6 +83,11 @@ class SkinnyMmaConfig(GemvConfig):
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         return super().shared_bytes + self.shared_row_bytes
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread: loads in flight take all that launch bounds allow."""
+        return self._register_limit
 
     def lane_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell a thread's warp, groupID and threadID_in_group."""
@@ -138,7 +135,7 @@ def _mma_config(cut: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         A GPU.
     """
     half, dtype = str(uncast(cut.a).ty.dtype), str(uncast(cut.b).ty.dtype)
-    if cut.norm_scale is not None or not has_tensor_cores(device) or half not in ATOMS:
+    if cut.norm_scale is not None or mma_atom(device, half) is None:
         return None
     if cut.contraction.dtype != "float32":
         return None
@@ -186,8 +183,9 @@ def _mma_config(cut: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         "slices_k": warps,
         "stages": stages,
         "cp_async_stages": 0,
+        "min_blocks_per_sm": per_sm,
     }
-    return SkinnyMmaConfig(**given, min_blocks_per_sm=per_sm)
+    return SkinnyMmaConfig(**given)
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:

@@ -1,4 +1,4 @@
-"""Main loop of a skinny GEMM on tensor cores, for all warps of a block.
+"""Main loop of a skinny GEMM on tensor cores, for all warps of a block; operands are swapped.
 
     step s of warp w is k_tile (s * slices_k + w) * 4 + threadID_in_group, of tile.k
     for s in 0 .. stages - 2:   load(s)                                    prologue
@@ -44,7 +44,11 @@ class SkinnyMmaMainloop:
     ----------
     buffers : list of Var
         Buffers of accumulators, tiles and fragments.
+    rows : None
+        There is no norm prologue.
     """
+
+    rows = None
 
     def __init__(self, cut: SkinnyMmaConfig, block: ir.Expr) -> None:
         self._cut, self._block = cut, block

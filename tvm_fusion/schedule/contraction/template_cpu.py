@@ -20,7 +20,7 @@ from ...program.program import Program
 from ...program.stage import Stage
 from ..address import lies_along
 from ..estimate import flops, operations, points, traffic
-from ..strides import SCATTER, apart
+from ..strides import SCATTER, strided_access_cost
 from .cpu import CpuContractionConfig, contraction_cpu, is_strided, materialized_operands
 from .gemm_view import gemm_view
 from .operands import SumOfProducts, analyse, reuses_operands
@@ -60,7 +60,7 @@ class CpuContraction(Contraction):
             bytes=traffic(group, stages) + 2 * copied,
             flops=flops(stages) * _slowdown(group, contraction, written)
             + _scattered(contraction)
-            + sum(apart(x.stage, x.axes[-1:]) for x in written),
+            + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in written),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
             details={"config": CpuContractionConfig(program, contraction, constants_of(group))},
         )

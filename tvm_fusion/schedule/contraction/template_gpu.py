@@ -60,6 +60,7 @@ class GpuContraction(Contraction):
             flops=work,
             parallelism=blocks,
             shared_bytes=0 if skinny is None else skinny.shared_bytes,
+            registers=0 if skinny is None else skinny.registers,
             details={"config": GpuContractionConfig(program, contraction, device, skinny)},
         )
 

@@ -66,7 +66,12 @@ def untiled_cpu(
         or (not is_contiguous(stage.axes[-1].var) and is_contiguous(stage.reduce[-1].var))
     )
     if by_terms or not stage.axes:
-        chunks = [_dots(contraction, operands, width)]
+        extents = [a.extent for a in stage.axes]
+
+        def dot(task: ir.Expr) -> tirx.Stmt:
+            return _dot(contraction, operands, coordinates(task, extents), width)
+
+        chunks: list[tuple[ir.Expr, Body]] = [(product(extents), dot)]
     else:
         chunks = _rows(contraction, operands, width)
     fill = [maps_cpu([a.stage], target) for a in operands]
@@ -116,14 +121,6 @@ def _rows(contraction: SumOfProducts, operands: Operands, width: int) -> list[tu
     if size is None or size % width:
         chunks.append((rows, last))
     return chunks
-
-
-def _dots(contraction: SumOfProducts, operands: Operands, width: int) -> tuple[ir.Expr, Body]:
-    """Give tasks of one result each."""
-    extents = [a.extent for a in contraction.stage.axes]
-    return product(extents), lambda task: _dot(
-        contraction, operands, coordinates(task, extents), width
-    )
 
 
 def _columns(

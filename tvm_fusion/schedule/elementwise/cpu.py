@@ -28,6 +28,7 @@ from ...core.loops import (
     over,
     product,
     sequence,
+    vectorized,
 )
 from ...program.program import Program
 from ...program.stage import Stage
@@ -178,9 +179,7 @@ def _vector(space: IterationSpace, place: list[ir.Expr], first: ir.Expr, width: 
         places = dict(zip(space.variables, [*place, first + lane], strict=True))
         return one.at(places, files, lane)
 
-    body = sequence(
-        [loop("lane", width, partial(store, one), tirx.ForKind.VECTORIZED) for one in space.stores]
-    )
+    body = sequence([vectorized(width, partial(store, one)) for one in space.stores])
     return block("vector", body, list(files.values())) if files else body
 
 

@@ -41,7 +41,7 @@ Work = Callable[[ir.Expr, ir.Expr], tirx.Stmt]
 
 
 @dataclass(frozen=True)
-class Piece:
+class BlockRange:
     """A range of blocks.
 
     Attributes
@@ -65,13 +65,13 @@ class Piece:
 def elementwise_gpu(program: Program) -> tirx.PrimFunc:
     """Make the kernel: every iteration space has its own range of blocks in one grid."""
     kept = in_registers(program)
-    pieces: list[Piece] = []
+    ranges: list[BlockRange] = []
     left = STATIC_SHARED_BYTES
     for space in iteration_spaces(inlined(program, kept), kept):
         config = transpose_config(space, left)
         left -= 0 if config is None else config.shared_bytes
-        pieces.append(_points(space) if config is None else _tiles(config))
-    shared = [buffer for piece in pieces for buffer in piece.shared]
+        ranges.append(_points(space) if config is None else _tiles(config))
+    shared = [buffer for block_range in ranges for buffer in block_range.shared]
 
     def body_of(block_index: ir.Expr) -> tirx.Stmt:
         # Each thread chooses its range, since barriers must not be under conditions.
@@ -79,22 +79,22 @@ def elementwise_gpu(program: Program) -> tirx.PrimFunc:
             def run(thread: ir.Expr) -> tirx.Stmt:
                 chosen = [
                     (
-                        piece.blocks,
+                        block_range.blocks,
                         lambda number, work=work: work(number, thread) if work else _idle(),
                     )
-                    for piece, work in zip(pieces, works, strict=True)
+                    for block_range, work in zip(ranges, works, strict=True)
                 ]
                 return choose(block_index, chosen)
 
             return threads("threadIdx.x", THREADS, run)
 
-        finish = phase([piece.finish for piece in pieces])
+        finish = phase([block_range.finish for block_range in ranges])
         if not shared:
             return finish
-        prepare = phase([piece.prepare for piece in pieces])
+        prepare = phase([block_range.prepare for block_range in ranges])
         return block("tiles", sequence([prepare, finish]), shared)
 
-    total = add(piece.blocks for piece in pieces)
+    total = add(block_range.blocks for block_range in ranges)
     return kernel(program, threads("blockIdx.x", total, body_of))
 
 
@@ -102,10 +102,10 @@ def _idle() -> tirx.Stmt:
     return sequence([])
 
 
-def _tiles(config: TransposeConfig) -> Piece:
+def _tiles(config: TransposeConfig) -> BlockRange:
     """Let every block compute a tile."""
     shared = config.declare()
-    return Piece(
+    return BlockRange(
         config.blocks,
         lambda number, thread: store_tiles(config, shared, number, thread),
         lambda number, thread: load_tiles(config, shared, number, thread),
@@ -113,7 +113,7 @@ def _tiles(config: TransposeConfig) -> Piece:
     )
 
 
-def _points(space: IterationSpace) -> Piece:
+def _points(space: IterationSpace) -> BlockRange:
     """Let every thread compute some vectors, or one point without vectors."""
     config = vectors(space)
     if config is not None:
@@ -125,7 +125,7 @@ def _points(space: IterationSpace) -> Piece:
         flat = number * THREADS + thread
         return when_inside(flat, points, space.point(coordinates(flat, extents)))
 
-    return Piece(ceildiv(points, THREADS), finish)
+    return BlockRange(ceildiv(points, THREADS), finish)
 
 
 def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
@@ -134,7 +134,7 @@ def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
     return body if size is not None and size % THREADS == 0 else when(flat < points, body)
 
 
-def _vectors(config: VectorConfig) -> Piece:
+def _vectors(config: VectorConfig) -> BlockRange:
     """Give every thread some vectors, neighbouring threads neighbouring ones."""
     each, whole = config.per_thread, config.whole
     count = constant(whole)
@@ -154,4 +154,4 @@ def _vectors(config: VectorConfig) -> Piece:
         rest = when(tirx.And(number < 1, flat < points), config.space.point(place))
         return sequence([main, rest])
 
-    return Piece(ceildiv(points, config.width * each * THREADS), finish)
+    return BlockRange(ceildiv(points, config.width * each * THREADS), finish)

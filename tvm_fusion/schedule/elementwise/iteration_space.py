@@ -13,7 +13,7 @@ from ...core.expressions import load, loads
 from ...core.loops import block, constant, coordinates, index, local, product, sequence, substitute
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..address import conditional_loads, offset, stride, without_loads
+from ..address import offset, stride, without_loads
 
 TILED_STRIDE = 16  # elements: loads with a longer stride use a fraction of a cache line
 _NO_FILES: Mapping[ir.Var, ir.Var] = MappingProxyType({})
@@ -112,11 +112,6 @@ class IterationSpace:
         exprs = [e for s in self.stores for e in (s.value, *s.indices)]
         found = [x for e in exprs for x in loads(e)]
         return [x for x in found if x.source not in self.registers]
-
-    @property
-    def has_conditional_loads(self) -> bool:
-        """Whether some element is loaded under a condition (padding, concatenation)."""
-        return any(conditional_loads(store.value) for store in self.stores)
 
     def steps(self, axis: ir.Var) -> list[ir.Expr | None]:
         """Give the stride along an axis of every access."""

@@ -11,7 +11,7 @@ from ...program.group import Group
 from ...program.stage import Stage, Unstructured
 from ..estimate import flops, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
-from ..strides import apart
+from ..strides import strided_access_cost
 from .cpu import elementwise_cpu
 from .gpu import THREADS, elementwise_gpu
 from .iteration_space import in_registers
@@ -52,7 +52,7 @@ class Elementwise(Template):
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=flops(stages) + (0 if self._is_gpu else sum(map(_apart, stages))),
+            flops=flops(stages) + (0 if self._is_gpu else sum(map(_strided_cost, stages))),
             parallelism=max(1, total // (THREADS if self._is_gpu else TASK)),
         )
 
@@ -63,7 +63,7 @@ class Elementwise(Template):
         return Emission.one(func, claim.group)
 
 
-def _apart(stage: Stage) -> int:
+def _strided_cost(stage: Stage) -> int:
     """Count the operations that gathers and scatters cost: vectors run along the last axis."""
     wide = [axis for axis in stage.axes if constant(axis.extent) != 1]
-    return apart(stage, wide[-1:])
+    return strided_access_cost(stage, wide[-1:])

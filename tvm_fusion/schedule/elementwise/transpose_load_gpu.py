@@ -12,11 +12,11 @@ from ...core.loops import (
     constant,
     coordinates,
     local,
-    loop,
     product,
     sequence,
     substitute,
     unrolled,
+    vectorized,
     when,
 )
 from ..address import offset
@@ -115,7 +115,7 @@ class _TileLoad:
             value = substitute(self._found, config.place(position.rest, row + lane, column))
             return tirx.BufferStore(self.register, value, [step * self._width + lane])
 
-        copied = loop("lane", self._width, one, tirx.ForKind.VECTORIZED)
+        copied = vectorized(self._width, one)
         if self._condition is None:
             return copied
         return when(substitute(self._condition, config.place(position.rest, row, column)), copied)
@@ -137,7 +137,7 @@ class _TileLoad:
         def existing(lane: ir.Expr) -> tirx.Stmt:
             return when(aligned.first + lane < size, one(lane))
 
-        copied = loop("lane", self._width, one, tirx.ForKind.VECTORIZED)
+        copied = vectorized(self._width, one)
         if (constant(size) or 1) % self._width:
             single = unrolled("lane", self._width, existing)
             copied = tirx.IfThenElse(aligned.first + self._width <= size, copied, single)
@@ -158,7 +158,7 @@ class _TileLoad:
                     value = load(self.register, [step * self._width + part])
                     return tirx.BufferStore(tile, value, [column * self._pitch + row + part])
 
-                return loop("lane", lanes, one, tirx.ForKind.VECTORIZED)
+                return vectorized(lanes, one)
 
             return unrolled("word", self._width // lanes, word)
 

@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import block, coordinates, index, local, loop, sequence, substitute, unrolled
+from ...core.loops import (
+    block,
+    coordinates,
+    index,
+    local,
+    loop,
+    sequence,
+    substitute,
+    unrolled,
+    vectorized,
+)
 from ..address import offset, same
 from .alignment import WORD, AlignedVector
 from .guarded_loads import bytes_of
@@ -145,7 +155,7 @@ class _Results:
             ) -> tirx.Stmt:
                 return tirx.BufferStore(register, load(source, where(lane)), [lane])
 
-            stmts += [*before, loop("lane", config.width, read, tirx.ForKind.VECTORIZED)]
+            stmts += [*before, vectorized(config.width, read)]
         for store in space.stores:
 
             def compute(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
@@ -165,7 +175,7 @@ class _Results:
                 value = load(self._vectors[store.buffer], [lane])
                 return tirx.BufferStore(store.buffer, value, where(lane))
 
-            stmts += [*before, loop("lane", config.width, write, tirx.ForKind.VECTORIZED)]
+            stmts += [*before, vectorized(config.width, write)]
         return sequence(stmts)
 
     def _places(

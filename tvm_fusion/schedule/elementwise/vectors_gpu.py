@@ -14,11 +14,11 @@ from ...core.loops import (
     coordinates,
     index,
     local,
-    loop,
     product,
     sequence,
     substitute,
     unrolled,
+    vectorized,
     when,
 )
 from ...lower.flatten import contiguous
@@ -218,7 +218,7 @@ def compute(
                 value = substitute(one.element, config.place(start(number), lane))
                 return tirx.BufferStore(register, value, [number * width + lane])
 
-            stmt = loop("lane", width, copy, tirx.ForKind.VECTORIZED)
+            stmt = vectorized(width, copy)
             if one.condition is not None:
                 first = config.place(start(number), index(0))
                 stmt = when(substitute(one.condition, first), stmt)
@@ -249,7 +249,7 @@ def compute(
                 where = [substitute(i, config.place(start(number), lane)) for i in store.indices]
                 return tirx.BufferStore(store.buffer, load(results[store.buffer], [lane]), where)
 
-            stmts.append(loop("lane", width, write, tirx.ForKind.VECTORIZED))
+            stmts.append(vectorized(width, write))
         return sequence(stmts)
 
     def each_vector(body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:

@@ -67,7 +67,7 @@ def _with_static_grid(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _declared_bytes(func: tirx.PrimFunc) -> int:
-    """Count the shared memory that a lowered function declares, rather than asks for at launch."""
+    """Count the shared memory that a lowered function declares, rather than requests at launch."""
     found: list[tirx.AllocBuffer] = []
     tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, found.append))
     buffers = [stmt.buffer for stmt in found if stmt.buffer.scope() == "shared"]

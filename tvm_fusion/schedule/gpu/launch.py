@@ -1,18 +1,14 @@
-"""What every GPU kernel shares: sizes of vectors and of static shared memory, launch bounds."""
+"""Limits of GPU kernels: vector sizes, static shared memory, launch bounds."""
 
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.target import Target
-
-from ...device import Device, device_of
 
 _MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"  # of TVM's generator of CUDA
-# What a kernel may declare statically on every device; more must be asked for at launch.
+# What a kernel may declare statically on every device; more is requested at launch.
 STATIC_SHARED_BYTES = 48 * 1024
-HALF_TYPES = ("float16", "bfloat16")
 VECTOR_BYTES = 16  # of the widest load or store of a thread
-# What CUDA moves in vectors; elements of other types move one by one.
+# Types with vector loads and stores in CUDA; others are accessed one by one.
 VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 
 
@@ -24,9 +20,3 @@ def min_blocks_per_sm(body: tirx.Stmt, blocks: int) -> tirx.Stmt:
     """
     count = tirx.IntImm("int32", blocks)
     return tirx.AttrStmt(tirx.IntImm("int32", 0), _MIN_BLOCKS, count, body)
-
-
-def has_tensor_cores(target: Target | Device) -> bool:
-    """Whether a GPU has ``mma.m16n8k16`` for both half types."""
-    device = device_of(target)
-    return all(device.has_matrix("mma.sync", half, (16, 8, 16)) for half in HALF_TYPES)

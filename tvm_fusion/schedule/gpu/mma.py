@@ -19,19 +19,25 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
+from ...device import Device
+
 
 @dataclass(frozen=True)
 class MmaAtom:
-    """One instruction, for a type of A and B; sums are float32.
+    """One instruction; sums are float32.
 
     Attributes
     ----------
-    short : str
-        Type of A and B in PTX.
+    name : str
+        Of the family, as :class:`tvm_fusion.device.model.MatrixInstruction` has it.
+    dtype, short : str
+        Type of A and B, and its name in PTX.
     m, n, k : int
         The shape of one warp's product.
     """
 
+    name: str
+    dtype: str
     short: str
     m: int
     n: int
@@ -41,7 +47,7 @@ class MmaAtom:
     def instruction(self) -> str:
         """The instruction in PTX."""
         shape, types = f"m{self.m}n{self.n}k{self.k}", f"{self.short}.{self.short}"
-        return f"mma.sync.aligned.{shape}.row.col.f32.{types}.f32"
+        return f"{self.name}.aligned.{shape}.row.col.f32.{types}.f32"
 
     @property
     def function(self) -> str:
@@ -49,12 +55,25 @@ class MmaAtom:
         return f"tvm_fusion_mma_m{self.m}n{self.n}k{self.k}_{self.short}"
 
 
-ATOMS = {"float16": MmaAtom("f16", 16, 8, 16), "bfloat16": MmaAtom("bf16", 16, 8, 16)}
+ATOMS = (
+    MmaAtom("mma.sync", "float16", "f16", 16, 8, 16),
+    MmaAtom("mma.sync", "bfloat16", "bf16", 16, 8, 16),
+)
+# The layout of mma.m16n8k16.
 WARP = 32
 GROUPS = 8  # values of groupID: an atom's n, and half of its m
 THREADS_IN_GROUP = WARP // GROUPS
 K_PER_THREAD = 16 // THREADS_IN_GROUP
 ACCUMULATORS = 16 * 8 // WARP  # of a thread: of two rows of A times two columns of B
+
+
+def mma_atom(device: Device, dtype: str) -> MmaAtom | None:
+    """Find the instruction that a device has for a type of A and B."""
+    for atom in ATOMS:
+        if atom.dtype == dtype and device.has_matrix(atom.name, dtype, (atom.m, atom.n, atom.k)):
+            return atom
+    return None
+
 
 _SOURCE = """
 __device__ __forceinline__ void {name}(
@@ -86,7 +105,7 @@ def mma_m16n8k16(
     b_column : TensorLoad
         The first of the values of B's column groupID.
     """
-    atom = ATOMS[dtype]
+    atom = next(atom for atom in ATOMS if atom.dtype == dtype)
     source = _SOURCE.format(name=atom.function, instruction=atom.instruction)
     addresses = [tirx.address_of(x) for x in (c, *a_rows, b_column)]
     return tirx.Evaluate(cuda_func_call(atom.function, *addresses, source_code=source))

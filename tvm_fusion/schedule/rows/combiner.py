@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.expressions import loads, variables
-from ..expressions import contains, index_of, substitute
+from ...core.expressions import loads, substitute, variables
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Combiner:
 
     def __call__(self, results: Sequence[ir.Expr], terms: Sequence[ir.Expr]) -> list[ir.Expr]:
         """Combine results with terms."""
-        pairs = [*zip(self.results, results, strict=True), *zip(self.terms, terms, strict=True)]
+        pairs = dict(zip((*self.results, *self.terms), (*results, *terms), strict=True))
         return [substitute(value, pairs) for value in self.values]
 
 
@@ -73,9 +72,10 @@ def split_update(
     results = tuple(_placeholder("result", value) for value in values)
     terms = tuple(_placeholder("term", value) for value in values)
 
+    old_values = dict(zip(targets, results, strict=True))
+
     def old(load: ir.TensorLoad) -> ir.Expr:
-        position = index_of(targets, load.source)
-        return load if position is None else results[position]
+        return old_values.get(load.source, load)
 
     updates = [tvm_ffi.structural_map(v, (ir.TensorLoad, old), order="post") for v in values]
     found = [_term(update, result) for update, result in zip(updates, results, strict=True)]
@@ -91,7 +91,7 @@ def split_update(
     combined = tuple(tvm_ffi.structural_map(u, (ir.Expr, take), order="pre") for u in updates)
     allowed = [*results, *terms]
     for value in combined:
-        if loads(value) or any(not contains(allowed, v) for v in variables(value)):
+        if loads(value) or any(v not in allowed for v in variables(value)):
             raise ValueError(f"{name}: a reduction whose update depends on the axes")
     return tuple(found), Combiner(
         results, terms, tuple(_results_first(v, results) for v in combined)
@@ -102,10 +102,13 @@ def _results_first(value: ir.Expr, results: Sequence[ir.Var]) -> ir.Expr:
     """Write ``term < result`` as ``result > term``, by which TVM recognizes arg-reductions."""
     mirrored = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx.LE}
 
+    def is_result(expr: ir.Expr) -> bool:
+        return any(expr.same_as(result) for result in results)
+
     def flip(kind: type):
         return lambda found: (
             mirrored[kind](found.b, found.a)
-            if contains(results, found.b) and not contains(results, found.a)
+            if is_result(found.b) and not is_result(found.a)
             else found
         )
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from tvm import ir, tirx
-
 from ...device import Device
-from ..gpu.warp import each_thread
+from ..gpu.block_reduce import MAX_SERIAL_WARPS
+from ..gpu.row_threads import RowThreads
 from .emit import static_volume
 from .passes import lanes_are_rows
 from .row_program import RowProgram
 from .vectorize import streams_of, vectorize
 
 THREADS = 128  # of a block of short rows
-LANE_ROWS = 32  # neighbouring rows of a block whose threads lie along rows
+LANE_ROWS = 32  # neighbouring rows of a block whose threads run along rows
 ELEMENTS_PER_THREAD = 8  # scalar elements of a row, from which on more threads pay
 SYMBOLIC_ROW = 2048  # what an unknown row is taken for
 SYMBOLIC_COUNT = 1024  # what an unknown number of rows is taken for
@@ -24,59 +20,12 @@ SYMBOLIC_COUNT = 1024  # what an unknown number of rows is taken for
 # with a row in their registers.
 VECTORS_PER_THREAD = 4
 THREADS_TO_FILL = 1 << 17  # below which a device has room for more threads, with less to do each
-# Warps whose results each thread reduces serially; of more, each warp reduces them like the terms
-# of its own threads, which takes twice as long. Rows have more to fill a device.
-MAX_SERIAL_WARPS = 8
 MAX_ROW_ELEMENTS = 64  # of a row that a thread keeps: the loops over them are unrolled
 MIN_THREADS = 8  # whose vectors fill a cache line
 WARP_SIZE = 32  # where the device does not say
 
 
-@dataclass(frozen=True)
-class RowConfig:
-    """Threads of a block: ``threads`` for each of its ``rows``.
-
-    Attributes
-    ----------
-    threads, rows : int
-        Threads are a power of two up to a warp, whole warps from there on.
-    rows_first : bool
-        Whether neighbouring threads have neighbouring rows, rather than elements of a row.
-    warp_size : int
-        Threads that exchange values without shared memory.
-    """
-
-    threads: int
-    rows: int
-    rows_first: bool = False
-    warp_size: int = WARP_SIZE
-
-    @property
-    def warps(self) -> int:
-        """Warps of a row; 1 also where a row has a part of one."""
-        return 1 if self.rows_first else max(1, self.threads // self.warp_size)
-
-    @property
-    def lanes(self) -> int:
-        """Threads of a row in one warp."""
-        return self.threads // self.warps
-
-    def each_thread(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Run ``body(row, thread)`` in every thread of every row."""
-        return self.each_lane(lambda r, w, lane: body(r, w * self.lanes + lane))
-
-    def each_lane(self, body: Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Run ``body(row, warp of the row, thread of the warp)`` in every thread of every row."""
-        row, warp, lane = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
-        if self.warps == 1:
-            row = "threadIdx.y"
-        if self.rows_first:
-            row, lane = "threadIdx.x", "threadIdx.y"
-        extents = [(row, self.rows), (warp, self.warps), (lane, self.lanes)]
-        return each_thread(extents, body, binds_single=False)
-
-
-def row_config(program: RowProgram, device: Device) -> RowConfig:
+def row_config(program: RowProgram, device: Device) -> RowThreads:
     """Choose the threads of a row and the rows of a block.
 
     Parameters
@@ -89,12 +38,12 @@ def row_config(program: RowProgram, device: Device) -> RowConfig:
     warp_size, limit = device.warp_size or WARP_SIZE, device.max_threads_per_block or 1024
     work = max(static_volume(s.loop_axes, SYMBOLIC_ROW) for s in program.stages)
     if not all(s.combine is None or s.combine.threads_can_share for s in program.stages):
-        return RowConfig(1, THREADS, rows_first=True, warp_size=warp_size)
+        return RowThreads(1, THREADS, rows_first=True, warp_size=warp_size)
     if lanes_are_rows(program):
         if work <= 2 * ELEMENTS_PER_THREAD:
-            return RowConfig(1, 2 * THREADS, rows_first=True, warp_size=warp_size)
+            return RowThreads(1, 2 * THREADS, rows_first=True, warp_size=warp_size)
         threads = min(_power_of_two(-(-work // ELEMENTS_PER_THREAD)), limit // LANE_ROWS, 16)
-        return RowConfig(threads, LANE_ROWS, rows_first=True, warp_size=warp_size)
+        return RowThreads(threads, LANE_ROWS, rows_first=True, warp_size=warp_size)
     loops = [stage.inner or stage.reduce for stage in program.stages]
     longest = max(loops, key=lambda axes: static_volume(axes, SYMBOLIC_ROW))
     size = static_volume(longest, SYMBOLIC_ROW)
@@ -120,7 +69,7 @@ def row_config(program: RowProgram, device: Device) -> RowConfig:
     least = warp_size if device.kind == "rocm" else min(least, _power_of_two(size))
     threads = min(max(threads, least), limit // warp_size * warp_size)
     rows = min(max(1, THREADS // threads), _power_of_two(static_volume(program.rows, THREADS)))
-    return RowConfig(threads, _floor_power(rows), warp_size=warp_size)
+    return RowThreads(threads, _floor_power(rows), warp_size=warp_size)
 
 
 def _threads_in_flight(vectors: int, each: int, rows: int, warp_size: int) -> int:

@@ -31,7 +31,7 @@ from .vectors_cpu import AtLane, RowVectors
 
 # ``chunk(start, count, first_new)``: neighbouring elements; reductions skip those before.
 Chunk = Callable[[ir.Expr, ir.Expr, ir.Expr | None], tirx.Stmt]
-Piece = Callable[[Chunk], tirx.Stmt]
+Part = Callable[[Chunk], tirx.Stmt]
 ROWS_PER_TASK = 256  # of a task without vectors
 
 
@@ -243,15 +243,15 @@ def _loop_over_axes(
 
         return chunk
 
-    pieces = _chunks(volume(inner), size)
+    parts = _chunks(volume(inner), size)
     # Where one loop reads a row and writes another one, TVM may keep both in the same memory, and
     # a vector that moves back would read what was stored before: it gets loops of its own.
     writes = any(s.is_map and any(map(lanes.program.is_internal, s.targets)) for s in stages)
-    loops = [[piece] for piece in pieces] if writes else [pieces]
+    loops = [[part] for part in parts] if writes else [parts]
 
-    def emit(some: list[Piece]) -> tirx.Stmt:
+    def emit(some: list[Part]) -> tirx.Stmt:
         def body(position: list[ir.Expr]) -> tirx.Stmt:
-            return sequence([piece(chunk_at(position)) for piece in some])
+            return sequence([part(chunk_at(position)) for part in some])
 
         return nest(axes[0][:split], body)
 
@@ -284,12 +284,12 @@ def _loop_over_results(lanes: RowVectors, stage: RowStage, width: int) -> tirx.S
                 [lanes.finish(stage, at, count, size)],
             )
 
-        return sequence([piece(chunk) for piece in _chunks(index(last.extent), size)])
+        return sequence([part(chunk) for part in _chunks(index(last.extent), size)])
 
     return nest(outer, results)
 
 
-def _chunks(extent: ir.Expr, size: int) -> list[Piece]:
+def _chunks(extent: ir.Expr, size: int) -> list[Part]:
     """Divide an extent into vectors: whole ones first, then the remainder.
 
     The remainder is a vector moved back over elements that are done, of which reductions skip the

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.loops import coordinates, index, loop, product, sequence, substitute
+from ...core.loops import coordinates, index, loop, product, substitute
 from ...program.stage import Axis
 
 Pairs = list[tuple[ir.Var, ir.Expr]]
@@ -74,23 +74,3 @@ def replace(
 def bind(axes: Sequence[Axis], values: Sequence[ir.Expr]) -> Pairs:
     """Pair axes with their values."""
     return [(axis.var, value) for axis, value in zip(axes, values, strict=True)]
-
-
-def store_all(
-    targets: Sequence[ir.Var], indices: Sequence[ir.Expr], values: Sequence[ir.Expr]
-) -> tirx.Stmt:
-    """Store values that read none of the targets."""
-    return sequence(
-        [tirx.BufferStore(t, v, list(indices)) for t, v in zip(targets, values, strict=True)]
-    )
-
-
-def assign(
-    targets: Sequence[ir.Var], indices: Sequence[ir.Expr], values: Sequence[ir.Expr]
-) -> tirx.Stmt:
-    """Store values that may read all targets: several are computed before one is stored."""
-    if len(targets) == 1:
-        return store_all(targets, indices, values)
-    names = [tirx.Var(f"new{i}", str(value.ty.dtype)) for i, value in enumerate(values)]
-    binds = [tirx.Bind(name, value) for name, value in zip(names, values, strict=True)]
-    return sequence([*binds, store_all(targets, indices, names)])

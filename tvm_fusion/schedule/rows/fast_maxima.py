@@ -13,7 +13,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import loads
 from ...core.loops import find
-from ..expressions import contains, plain_maximum
+from ..maxima import plain_maximum
 from .combiner import Combiner
 from .row_program import RowProgram, RowStage
 from .softmax import decaying, sums_decaying
@@ -49,12 +49,12 @@ def _sum_has_nan(program: RowProgram, row_max: ir.Var) -> bool:
     from_sum: list[ir.Var] = []
     for stage in program.stages:
         reads = [load.source for load in stage.loads]
-        if any(contains(from_sum, buffer) for buffer in reads):
+        if any(buffer in from_sum for buffer in reads):
             written = (*stage.values, *(stage.combine.values if stage.combine else ()))
             if any(find(value, kind) for value in written for kind in _SWALLOWING):
                 return False
             from_sum += stage.targets
-        elif any(contains(from_max, buffer) for buffer in reads):
+        elif any(buffer in from_max for buffer in reads):
             if any(not program.is_internal(target) for target in stage.targets):
                 return False
             is_sum = bool(decays) and sums_decaying(program, stage)

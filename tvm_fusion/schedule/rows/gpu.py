@@ -20,7 +20,8 @@ from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
 from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
-from .config_gpu import RowConfig, row_config
+from ..gpu.row_threads import RowThreads
+from .config_gpu import row_config
 from .emit import volume
 from .half_precision import with_half_precision_math
 from .passes import plan_passes
@@ -41,13 +42,13 @@ class RowEstimate:
 
     Attributes
     ----------
-    config : RowConfig
+    config : RowThreads
         Threads of a block.
     shared_bytes : int
         Static shared memory for row buffers; the exchange between warps comes on top.
     """
 
-    config: RowConfig
+    config: RowThreads
     shared_bytes: int
 
 
@@ -77,14 +78,14 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
     return RowEstimate(config, storage.shared_bytes)
 
 
-def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> tirx.PrimFunc:
+def schedule_rows_gpu(program: Program, config: RowThreads, device: Device) -> tirx.PrimFunc:
     """Run a row program in one launch.
 
     Parameters
     ----------
     program : Program
         Stages over common rows.
-    config : RowConfig
+    config : RowThreads
         Of :func:`estimate_rows_gpu`.
     device : Device
         A GPU.

@@ -28,8 +28,7 @@ def with_half_precision_math(program: RowProgram) -> RowProgram:
     program : RowProgram
         Of a GPU.
     """
-    stages = tuple(s.with_values([_unrounded(v) for v in s.values]) for s in program.stages)
-    program = RowProgram(stages, program.internal)
+    program = program.map_values(_unrounded)
     if _has_half_results(program):
         program = _with_loose_means(program)
     return RowProgram(
@@ -94,8 +93,7 @@ def _with_loose_means(program: RowProgram) -> RowProgram:
         value = tvm_ffi.structural_map(value, (tirx.Div, divided), order="post")
         return tvm_ffi.structural_map(value, (tirx.Mul, shifted), order="post")
 
-    stages = tuple(s.with_values([loose(v) for v in s.values]) for s in program.stages)
-    return RowProgram(stages, program.internal)
+    return program.map_values(loose)
 
 
 def _is_exponential(stage: RowStage) -> bool:

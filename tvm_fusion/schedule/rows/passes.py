@@ -10,7 +10,7 @@ from tvm import ir, sym, tirx
 
 from ...core.expressions import call_name, variables
 from ...program.stage import Axis
-from ..expressions import contains, index_of, row_major_offset
+from ..address import offset
 from .emit import static_volume
 from .row_program import RowProgram, RowStage, stride
 
@@ -90,7 +90,7 @@ def vector_axes(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages : sequence of RowStage
         The stages of a loop.
     axes : sequence of sequence of Axis
         For each stage, its names of the same axes.
@@ -128,9 +128,7 @@ def _strides(
     accesses = [(load.source, load.indices) for load in stage.loads]
     accesses += list(zip(stage.targets, stage.indices, strict=True))
     return [
-        stride(row_major_offset(buffer, indices), axes)
-        for buffer, indices in accesses
-        if not contains(skip, buffer)
+        stride(offset(buffer, indices), axes) for buffer, indices in accesses if buffer not in skip
     ]
 
 
@@ -192,7 +190,7 @@ def equal_axes(one: Sequence[Axis], other: Sequence[Axis]) -> bool:
 
 
 def _position(axes: Sequence[Axis], index: ir.Expr) -> int | None:
-    return index_of([a.var for a in axes], index) if isinstance(index, ir.Var) else None
+    return next((n for n, a in enumerate(axes) if a.var.same_as(index)), None)
 
 
 def _is_one(step: ir.Expr) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, sym, tirx
 
-from ...core.loops import index, loop, sequence
+from ...core.loops import index, loop, sequence, store_all, update_all
 from ...program.stage import Axis
-from .block_reduce import block_all_reduce
-from .emit import Pairs, assign, bind, nest, store_all, unflatten, volume
+from ..gpu.block_reduce import Reduction, block_all_reduce
+from .emit import Pairs, bind, nest, unflatten, volume
 from .passes import Pass
 from .register_budget import items_per_thread
 from .row_program import RowStage
@@ -28,11 +28,18 @@ def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
         return [each_thread(lambda r, t: _results(block, first, r, t))]
     reductions = [stage for stage in one.stages if stage.combine is not None]
     stmts = [each_thread(_initialize(block, stage)) for stage in reductions]
-    order = block.order(first.loop_axes)
-    is_unconditional = order.is_unconditional and (order.width > 1 or not block.config.rows_first)
+    vectors = block.vectorized(first.loop_axes)
+    is_unconditional = vectors.is_unconditional and (
+        vectors.width > 1 or not block.config.rows_first
+    )
     elements = _vectors if is_unconditional else _elements
     stmts.append(each_thread(lambda r, t: elements(block, one.stages, r, t)))
-    stmts += block_all_reduce(block, reductions)
+    across = [
+        Reduction(s.name, s.combine, s.init, block.terms(s), block.results(s))
+        for s in reductions
+        if s.combine is not None
+    ]
+    stmts += block_all_reduce(block.config, across, block.scratch)
     for stage in reductions:
         if not block.program.is_internal(stage.targets[0]):
             stmts.append(each_thread(_store_reduction(block, stage)))
@@ -41,15 +48,15 @@ def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
 
 def _vectors(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Loop over every ``threads``-th vector of a row, from the thread's own on."""
-    is_aligned = block.order(stages[0].loop_axes).origin is None
+    is_aligned = block.vectorized(stages[0].loop_axes).origin is None
     loop_class = VectorLoop if is_aligned else UnalignedLoop
     return loop_class(block, stages, r, t).whole()
 
 
 def _elements(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Loop over every ``threads``-th element of a row, from the thread's own on."""
-    order = block.order(stages[0].loop_axes).axes
-    axes = [[stage.loop_axes[i] for i in order] for stage in stages]
+    vectors = block.vectorized(stages[0].loop_axes).axes
+    axes = [[stage.loop_axes[i] for i in vectors] for stage in stages]
 
     def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
         position = Position(r, t, item)
@@ -65,7 +72,7 @@ def _elements(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.
 
 def _results(block: ThreadBlock, stage: RowStage, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Compute whole results in a thread, where a reduction has several in a row."""
-    inner = [stage.inner[i] for i in block.order(stage.inner).axes]
+    inner = [stage.inner[i] for i in block.vectorized(stage.inner).axes]
     terms = block.terms(stage)
 
     def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
@@ -121,7 +128,7 @@ def _element(block: ThreadBlock, stage: RowStage, at: Pairs, position: Position)
         return block.store(stage, pairs, position, values)
     terms = block.terms(stage)
     mine = [position.r, position.t]
-    return assign(
+    return update_all(
         terms, mine, stage.combine_in_order([tirx.BufferLoad(b, mine) for b in terms], values)
     )
 

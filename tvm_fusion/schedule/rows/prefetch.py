@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ...core.expressions import variables
+from ...core.expressions import substitute, variables
 from ...core.loops import find, prefetch
-from ..expressions import contains, row_major_offset, substitute
+from ..address import offset
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .passes import Pass, equal_loops
 from .row_program import RowProgram, RowStage, stride
@@ -32,7 +32,7 @@ class PrefetchHint:
 
     Attributes
     ----------
-    stage : Stage
+    stage : RowStage
         Over axes of the same extents as the pass that prefetches.
     buffer : Var
         Read or written.
@@ -64,7 +64,7 @@ class Prefetch:
 
     Attributes
     ----------
-    hints : sequence of Hint
+    hints : sequence of PrefetchHint
         From :func:`plan_hints`.
     row, following : sequence of Expr
         Indices of the row and of the next one.
@@ -135,10 +135,8 @@ def _is_along(hint: PrefetchHint) -> bool:
     ):
         return False
     mentioned = [v for index in hint.indices for v in variables(index)]
-    steps = [
-        stride(row_major_offset(hint.buffer, hint.indices), [axis]) for axis in stage.loop_axes
-    ]
-    return any(contains(mentioned, axis.var) for axis in stage.rows) and any(
+    steps = [stride(offset(hint.buffer, hint.indices), [axis]) for axis in stage.loop_axes]
+    return any(axis.var in mentioned for axis in stage.rows) and any(
         step is not None and isinstance(step[0], tirx.IntImm) and int(step[0]) == 1
         for step in steps
     )
@@ -150,7 +148,7 @@ def _is_known(hint: PrefetchHint, others: Sequence[PrefetchHint]) -> bool:
         if not other.buffer.same_as(hint.buffer) or not equal_loops(other.stage, hint.stage):
             continue
         old, new = ((*s.rows, *s.loop_axes) for s in (other.stage, hint.stage))
-        pairs = [(o.var, n.var) for o, n in zip(old, new, strict=True)]
+        pairs = {o.var: n.var for o, n in zip(old, new, strict=True)}
         if all(
             tvm_ffi.structural_equal(substitute(a, pairs), b)
             for a, b in zip(other.indices, hint.indices, strict=True)

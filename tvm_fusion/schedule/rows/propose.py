@@ -1,6 +1,6 @@
-"""Proposals of row programs: reductions over the same rows, with what lies between them.
+"""Proposals of row programs: reductions over the same rows, with the operators between them.
 
-The mapping table keeps two Many-to-Many operators apart, and a One-to-Many operator apart from the
+The mapping table separates two Many-to-Many operators, and a One-to-Many operator from the
 reduction that it feeds. Over the same rows both are one kernel: softmax and norms as primitive
 operators, an embedding lookup before its norm, a broadcast mask before softmax.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
-from ..proposals import LIGHT, in_order, reached
+from ..proposals import LIGHT, in_order, own_producers, reached
 
 MAX_BETWEEN = 48  # operators followed from one reduction on
 
@@ -82,26 +82,6 @@ def _joined(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
 
 def _with_broadcasts(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:
     """Add light producers that nothing else reads, up to the last One-to-Many one of a path."""
-    inside = dict.fromkeys(in_order(operators))
-    candidates: dict[Operator, None] = {}
-    changed = True
-    while changed and len(candidates) < MAX_BETWEEN:
-        changed = False
-        for op in [p for o in (*inside, *candidates) for p in graph.predecessors(o)]:
-            if op in inside or op in candidates or op.type not in LIGHT:
-                continue
-            readers = graph.successors(op)
-            leaves = any(v.leaves for v in op.results)
-            if not leaves and all(r in inside or r in candidates for r in readers):
-                candidates[op] = None
-                changed = True
+    candidates = own_producers(graph, in_order(operators), LIGHT, MAX_BETWEEN)
     broadcasts = [op for op in candidates if op.type is MappingType.ONE_TO_MANY]
-    added: set[Operator] = set(broadcasts)
-    for op in broadcasts:
-        frontier = [op]
-        while frontier:
-            for reader in graph.successors(frontier.pop()):
-                if reader in candidates and reader not in added:
-                    added.add(reader)
-                    frontier.append(reader)
-    return operators | added
+    return operators | reached(broadcasts, graph.successors, candidates)

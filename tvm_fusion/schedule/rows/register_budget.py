@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tvm import DataType, ir
 
 from ...program.stage import Axis
-from ..expressions import contains
-from .config_gpu import MAX_ROW_ELEMENTS, RowConfig
+from ..gpu.row_threads import RowThreads
+from .config_gpu import MAX_ROW_ELEMENTS
 from .emit import static_volume
 from .passes import Pass, is_same_position, plan_passes, private_buffers
 from .row_program import RowProgram
@@ -28,11 +28,11 @@ class RegisterBudget:
 
     Attributes
     ----------
-    config : RowConfig
+    config : RowThreads
         The threads.
     """
 
-    config: RowConfig
+    config: RowThreads
 
     def hold_all(self, program: RowProgram) -> bool:
         """Whether there is room for every row buffer that threads need not share."""
@@ -42,7 +42,7 @@ class RegisterBudget:
             buffer
             for buffer in program.internal
             if program.producer(buffer).inner
-            and not contains(private, buffer)
+            and buffer not in private
             and is_thread_local(program, buffer)
         ]
         return self.hold(program, passes, rows)
@@ -63,9 +63,9 @@ class RegisterBudget:
     def _bytes(self, program: RowProgram, buffer: ir.Var) -> int | None:
         """Count the bytes of a thread's part of a row; ``None`` if it is too long to unroll."""
         axes = program.producer(buffer).inner
-        order = vectorize(program, axes)
-        width = order.width
-        steps = items_per_thread(axes, self.config.threads, order)
+        vectors = vectorize(program, axes)
+        width = vectors.width
+        steps = items_per_thread(axes, self.config.threads, vectors)
         if steps is None:
             return None
         if width == 1:
@@ -80,8 +80,7 @@ def _life(program: RowProgram, passes: Sequence[Pass], buffer: ir.Var) -> range:
         number
         for number, one in enumerate(passes)
         for stage in one.stages
-        if contains(stage.targets, buffer)
-        or any(load.source.same_as(buffer) for load in stage.loads)
+        if buffer in stage.targets or any(load.source.same_as(buffer) for load in stage.loads)
     ]
     return range(min(touched), max(touched))
 
@@ -98,10 +97,10 @@ def is_thread_local(program: RowProgram, buffer: ir.Var) -> bool:
 
 
 def items_per_thread(
-    axes: Sequence[Axis], threads: int, order: Vectorization | None = None
+    axes: Sequence[Axis], threads: int, vectors: Vectorization | None = None
 ) -> int | None:
     """Count the elements of each thread of a row, or its vectors; ``None`` where symbolic."""
     if any(axis.size is None for axis in axes):
         return None
     size = static_volume(axes, 1)
-    return -(-(order.count(size) if order else size) // threads)
+    return -(-(vectors.count(size) if vectors else size) // threads)

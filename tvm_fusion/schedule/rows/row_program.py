@@ -15,7 +15,6 @@ from tvm import ir, sym
 from ...core.expressions import loads
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..expressions import contains
 from .combiner import Combiner, split_update
 
 
@@ -112,11 +111,11 @@ class RowProgram:
 
     def is_internal(self, buffer: ir.Var) -> bool:
         """Whether a buffer is neither a parameter nor a result."""
-        return contains(self.internal, buffer)
+        return buffer in self.internal
 
     def producer(self, buffer: ir.Var) -> RowStage:
         """Find the stage that writes an internal buffer."""
-        return next(s for s in self.stages if contains(s.targets, buffer))
+        return next(s for s in self.stages if buffer in s.targets)
 
     def map_values(self, change: Callable[[ir.Expr], ir.Expr]) -> RowProgram:
         """Return the program with every value changed."""

@@ -13,10 +13,10 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import call_name
+from ...core.expressions import call_name, substitute
 from ...core.loops import find
 from ...program.stage import Axis
-from ..expressions import contains, is_maximum, substitute
+from ..maxima import is_maximum
 from .passes import equal_axes
 from .row_program import RowProgram, RowStage
 
@@ -53,10 +53,10 @@ def with_inverses(program: RowProgram) -> RowProgram:
             inverses.append((total, inverse))
             internal.append(inverse)
     used = [new for _, new in inverses if any(_reads(stage, new) for stage in stages)]
-    unused = [new for _, new in inverses if not contains(used, new)]
+    unused = [new for _, new in inverses if new not in used]
     return RowProgram(
-        tuple(s for s in stages if not contains(unused, s.targets[0])),
-        tuple(b for b in internal if not contains(unused, b)),
+        tuple(s for s in stages if s.targets[0] not in unused),
+        tuple(b for b in internal if b not in unused),
     )
 
 
@@ -108,7 +108,7 @@ def _is_whole(producer: RowStage, stage: RowStage, load: ir.TensorLoad) -> bool:
     pairs = _paired((*producer.rows, *producer.inner), (*stage.rows, *stage.loop_axes))
     return (
         len(written) == len(axes)
-        and all(isinstance(i, ir.Var) and contains(axes, i) for i in written)
+        and all(isinstance(i, ir.Var) and i in axes for i in written)
         and _equal(load.indices, [substitute(i, pairs) for i in written])
     )
 
@@ -134,8 +134,8 @@ def _is_decaying(program: RowProgram, stage: RowStage, call: ir.Call) -> bool:
     )
 
 
-def _paired(old: Sequence[Axis], new: Sequence[Axis]) -> list[tuple[ir.Var, ir.Expr]]:
-    return [(a.var, b.var) for a, b in zip(old, new, strict=True)]
+def _paired(old: Sequence[Axis], new: Sequence[Axis]) -> dict[ir.Var, ir.Expr]:
+    return {a.var: b.var for a, b in zip(old, new, strict=True)}
 
 
 def _equal(some: Sequence[ir.Expr], others: Sequence[ir.Expr]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .config_gpu import RowConfig
+from ..gpu.row_threads import RowThreads
 from .passes import Pass
 from .register_budget import items_per_thread
 from .row_program import RowProgram
@@ -16,7 +16,7 @@ MAX_BLOCKS_PER_ROW = 4
 
 
 def blocks_per_row(
-    program: RowProgram, passes: Sequence[Pass], config: RowConfig, multiprocessors: int
+    program: RowProgram, passes: Sequence[Pass], config: RowThreads, multiprocessors: int
 ) -> int:
     """Choose how many blocks share the last pass over a row.
 
@@ -30,7 +30,7 @@ def blocks_per_row(
         The stages, their buffers placed.
     passes : sequence of Pass
         Their passes.
-    config : RowConfig
+    config : RowThreads
         The threads.
     multiprocessors : int
         Of the device.
@@ -48,12 +48,12 @@ def blocks_per_row(
     is_written_only = all(stage.is_map for stage in last.stages)
     if not before or outside or not is_written_only or config.rows_first or None in rows:
         return 1
-    order = vectorize(program, last.loop_axes)
-    if not order.is_unconditional:
+    vectors = vectorize(program, last.loop_axes)
+    if not vectors.is_unconditional:
         return 1
     blocks = 1
     for size in rows:
         blocks *= size or 1
     blocks = -(-blocks // config.rows)
-    steps = items_per_thread(last.loop_axes, config.threads, order) or 1
+    steps = items_per_thread(last.loop_axes, config.threads, vectors) or 1
     return max(1, min(multiprocessors // blocks, steps, MAX_BLOCKS_PER_ROW))

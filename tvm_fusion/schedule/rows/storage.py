@@ -8,10 +8,8 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import call_name, loads, variables
-from ..expressions import contains, substitute
-from .config_gpu import RowConfig
-from .emit import replace
+from ...core.expressions import call_name, loads, map_loads, substitute, variables
+from ..gpu.row_threads import RowThreads
 from .passes import equal_loops, plan_passes, private_buffers
 from .register_budget import RegisterBudget, is_thread_local
 from .row_program import RowProgram, RowStage
@@ -38,14 +36,14 @@ class Storage:
     shared_bytes: int
 
 
-def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool) -> Storage | str:
+def place_rows(program: RowProgram, config: RowThreads, limit: int, copies: bool) -> Storage | str:
     """Place each row buffer.
 
     Parameters
     ----------
     program : RowProgram
         The stages.
-    config : RowConfig
+    config : RowThreads
         Threads of a row and rows of a block.
     limit : int
         Bytes of shared memory that a block may declare.
@@ -71,7 +69,7 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
         private = private_buffers(program, passes)
         for buffer in program.internal:
             producer = program.producer(buffer)
-            if not producer.inner or contains(private, buffer):
+            if not producer.inner or buffer in private:
                 continue
             if is_thread_local(program, buffer) and room.hold(program, passes, [*kept, buffer]):
                 kept.append(buffer)
@@ -108,7 +106,7 @@ def copy_inputs(program: RowProgram) -> RowProgram:
         indices = tuple(axis.var for axis in axes)
         # Behind what computes its indices, such as the rows of an embedding table.
         read = [other.source for index in load.indices for other in loads(index)]
-        behind = [n for n, s in enumerate(stages) if any(contains(s.targets, b) for b in read)]
+        behind = [n for n, s in enumerate(stages) if any(b in s.targets for b in read)]
         stages.insert(
             max(behind, default=-1) + 1,
             RowStage(copy.name, owner.rows, owner.loop_axes, (), (copy,), (indices,), (load,)),
@@ -144,7 +142,7 @@ def _plain_loads(program: RowProgram, stage: RowStage) -> list[ir.TensorLoad]:
         load
         for load in stage.loads
         if not program.is_internal(load.source)
-        and any(contains(axes, v) for index in load.indices for v in variables(index))
+        and any(v in axes for index in load.indices for v in variables(index))
         and not any(tvm_ffi.structural_equal(load, other) for other in guarded)
     ]
 
@@ -157,7 +155,7 @@ def _is_same(one: ir.TensorLoad, owner: RowStage, other: ir.TensorLoad, stage: R
 
 def _in_axes_of(owner: RowStage, expr: ir.Expr, stage: RowStage) -> ir.Expr:
     old, new = (*stage.rows, *stage.loop_axes), (*owner.rows, *owner.loop_axes)
-    return substitute(expr, [(o.var, n.var) for o, n in zip(old, new, strict=True)])
+    return substitute(expr, {o.var: n.var for o, n in zip(old, new, strict=True)})
 
 
 def _redirect(stage: RowStage, owner: RowStage, load: ir.TensorLoad, copy: ir.Var) -> RowStage:
@@ -170,7 +168,7 @@ def _redirect(stage: RowStage, owner: RowStage, load: ir.TensorLoad, copy: ir.Va
         same = _is_same(load, owner, other, stage)
         return tirx.BufferLoad(copy, position) if same else other
 
-    return stage.with_values([replace(value, [], take) for value in stage.values])
+    return stage.with_values([map_loads(value, take) for value in stage.values])
 
 
 def recompute(program: RowProgram, producer: RowStage) -> RowProgram:
@@ -180,16 +178,12 @@ def recompute(program: RowProgram, producer: RowStage) -> RowProgram:
     def inlined(load: ir.TensorLoad) -> ir.Expr:
         if not load.source.same_as(buffer):
             return load
-        pairs = list(zip(producer.written(buffer), load.indices, strict=True))
+        pairs = dict(zip(producer.written(buffer), load.indices, strict=True))
         return substitute(producer.values[0], pairs)
 
-    stages = [
-        stage.with_values([replace(value, [], inlined) for value in stage.values])
-        for stage in program.stages
-        if stage is not producer
-    ]
+    stages = tuple(stage for stage in program.stages if stage is not producer)
     internal = tuple(b for b in program.internal if not b.same_as(buffer))
-    return RowProgram(tuple(stages), internal)
+    return RowProgram(stages, internal).map_values(lambda value: map_loads(value, inlined))
 
 
 def _bytes(buffer: ir.Var, rows: int) -> int | None:

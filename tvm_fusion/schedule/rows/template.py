@@ -18,7 +18,7 @@ from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..address import known_step
 from ..estimate import flops, too_many_parameters, traffic
-from ..strides import apart
+from ..strides import strided_access_cost
 from .cpu import schedule_rows_cpu
 from .gpu import estimate_rows_gpu, schedule_rows_gpu
 from .propose import row_proposals
@@ -75,7 +75,7 @@ class Rows(Template):
         return Emission.one(func, claim.group)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
-        """Name reductions over the same rows, which growth keeps apart."""
+        """Name reductions over the same rows, which growth keeps separate."""
         return row_proposals(graph, _is_row_reduction)
 
 
@@ -116,7 +116,7 @@ def _reads_along(contraction: Stage) -> bool:
 def _obstacles(program: Program) -> int:
     """Count the operations that strided accesses and branches cost vectors of rows or elements."""
     return sum(
-        apart(s, [*s.axes[max(program.rows - 1, 0) :], *s.reduce], branches=True)
+        strided_access_cost(s, [*s.axes[max(program.rows - 1, 0) :], *s.reduce], branches=True)
         for s in program.stages
     )
 

@@ -12,8 +12,7 @@ from tvm import DataType, ir, tirx
 from ..._tvm.buffer import scratch
 from ...core.loops import index, sequence
 from ...program.stage import Axis
-from ..expressions import contains, index_of
-from .config_gpu import RowConfig
+from ..gpu.row_threads import RowThreads
 from .emit import Pairs, bind, replace, unflatten, volume
 from .passes import Pass, equal_axes, private_buffers
 from .register_budget import items_per_thread
@@ -51,7 +50,7 @@ class ThreadBlock:
         The stages, their row buffers placed.
     passes : sequence of Pass
         Their passes.
-    config : RowConfig
+    config : RowThreads
         The threads.
     number : Expr
         Of the block.
@@ -63,7 +62,7 @@ class ThreadBlock:
         self,
         storage: Storage,
         passes: Sequence[Pass],
-        config: RowConfig,
+        config: RowThreads,
         number: ir.Expr,
         parts: int = 1,
     ):
@@ -76,25 +75,26 @@ class ThreadBlock:
         self._count = volume(self.program.rows)
         self._private = private_buffers(self.program, passes)
         self._passes = passes
-        self._copies: list[tuple[ir.Var, ir.Var]] = []
-        self._kept: list[tuple[ir.Var, ir.Var]] = []
-        self._terms: list[tuple[ir.Var, ir.Var]] = []
+        self._copies: dict[ir.Var, ir.Var] = {}
+        self._kept: dict[ir.Var, ir.Var] = {}
+        self._terms: dict[ir.Var, ir.Var] = {}
         self._others: list[ir.Var] = []
         self._orders: list[tuple[Sequence[Axis], Vectorization]] = []
 
     @property
     def buffers(self) -> list[ir.Var]:
         """All buffers used so far."""
-        return [own for _, own in (*self._kept, *self._copies, *self._terms)] + self._others
+        owned = (self._kept, self._copies, self._terms)
+        return [own for known in owned for own in known.values()] + self._others
 
     @property
     def row_registers(self) -> int:
         """32-bit registers of a thread that hold rows from one pass to the next."""
-        rows = [own for _, own in self._kept if own.scope() == "local" and len(own.shape) == 3]
-        bits = [int(own.shape[-1]) * DataType(str(own.dtype)).bits for own in rows]
+        rows = [x for x in self._kept.values() if x.scope() == "local" and len(x.shape) == 3]
+        bits = [int(x.shape[-1]) * DataType(str(x.dtype)).bits for x in rows]
         return sum(-(-size // 32) for size in bits)
 
-    def order(self, axes: Sequence[Axis]) -> Vectorization:
+    def vectorized(self, axes: Sequence[Axis]) -> Vectorization:
         """Vectorize a loop: alike in all passes over axes of the same extents."""
         found = next((o for known, o in self._orders if equal_axes(known, axes)), None)
         if found is None:
@@ -109,7 +109,7 @@ class ThreadBlock:
     def _exchanges(self, axes: Sequence[Axis]) -> bool:
         """Whether passes over such axes use shared memory."""
         return any(
-            contains(self._shared, buffer)
+            buffer in self._shared
             for stage in self.program.stages
             if equal_axes(stage.loop_axes, axes)
             for buffer in (*stage.targets, *(load.source for load in stage.loads))
@@ -137,7 +137,7 @@ class ThreadBlock:
                     mine for known, mine in position.loaded if tvm_ffi.structural_equal(known, load)
                 )
                 return next(loaded, load)
-            if contains(self._shared, load.source) and self._is_same_pass(load.source, stage):
+            if load.source in self._shared and self._is_same_pass(load.source, stage):
                 return tirx.BufferLoad(self._copy(load.source), [position.r, position.t])
             return tirx.BufferLoad(*self._place(load.source, load.indices, position))
 
@@ -152,7 +152,7 @@ class ThreadBlock:
             indices = [replace(index, pairs) for index in written]
             if self.program.is_internal(target):
                 own, place = self._place(target, indices, position)
-                if contains(self._shared, target) and self._is_read_at_once(target):
+                if target in self._shared and self._is_read_at_once(target):
                     copy, mine = self._copy(target), [position.r, position.t]
                     stmts.append(tirx.BufferStore(copy, value, mine))
                     value = tirx.BufferLoad(copy, mine)
@@ -180,7 +180,7 @@ class ThreadBlock:
         """Return the registers of a row buffer, if it is placed there."""
         producer = self.program.producer(buffer)
         others = (self._shared, self._private)
-        if not producer.inner or any(contains(some, buffer) for some in others):
+        if not producer.inner or any(buffer in some for some in others):
             return None
         return self._row(buffer, producer)
 
@@ -204,19 +204,19 @@ class ThreadBlock:
         inner = list(indices)[len(self.program.rows) :]
         producer = self.program.producer(buffer)
         rows, threads = self.config.rows, self.config.threads
-        if contains(self._shared, buffer):
+        if buffer in self._shared:
             shape = [rows, *list(buffer.shape)[len(self.program.rows) :]]
             return self._keep(buffer, shape, "shared"), [position.r, *inner]
         if producer.combine is not None and not producer.inner:
             return self._keep(buffer, [rows], "local"), [position.r]
-        if contains(self._private, buffer) or not producer.inner:
+        if buffer in self._private or not producer.inner:
             return self._keep(buffer, [rows, threads], "local"), [position.r, position.t]
         return self._row(buffer, producer), [position.r, position.t, position.item]
 
     def _row(self, buffer: ir.Var, producer: RowStage) -> ir.Var:
         rows, threads = self.config.rows, self.config.threads
-        order = self.order(producer.inner)
-        items = (items_per_thread(producer.inner, threads, order) or 1) * order.width
+        vectors = self.vectorized(producer.inner)
+        items = (items_per_thread(producer.inner, threads, vectors) or 1) * vectors.width
         return self._keep(buffer, [rows, threads, items], "local")
 
     def _is_same_pass(self, buffer: ir.Var, reader: RowStage) -> bool:
@@ -236,28 +236,26 @@ class ThreadBlock:
 
     def _copy(self, buffer: ir.Var) -> ir.Var:
         """Return a register copy of an element of shared memory: no barrier is needed."""
-        place = index_of([b for b, _ in self._copies], buffer)
-        if place is None:
-            place = len(self._copies)
-            shape = [index(self.config.rows), index(self.config.threads)]
-            own = scratch(shape, str(buffer.dtype), f"{buffer.name}_own", scope="local")
-            self._copies.append((buffer, own))
-        return self._copies[place][1]
+        shape = [self.config.rows, self.config.threads]
+        return _declared(self._copies, buffer, shape, f"{buffer.name}_own", "local")
 
     def _keep(self, buffer: ir.Var, shape: Sequence[ir.Expr | int], scope: str) -> ir.Var:
-        place = index_of([b for b, _ in self._kept], buffer)
-        if place is None:
-            place = len(self._kept)
-            extents = [index(extent) for extent in shape]
-            own = scratch(extents, str(buffer.dtype), buffer.name, scope=scope)
-            self._kept.append((buffer, own))
-        return self._kept[place][1]
+        return _declared(self._kept, buffer, shape, buffer.name, scope)
 
     def _terms_of(self, target: ir.Var) -> ir.Var:
-        place = index_of([b for b, _ in self._terms], target)
-        if place is None:
-            place = len(self._terms)
-            shape = [index(self.config.rows), index(self.config.threads)]
-            own = scratch(shape, str(target.dtype), f"{target.name}_part", scope="local")
-            self._terms.append((target, own))
-        return self._terms[place][1]
+        shape = [self.config.rows, self.config.threads]
+        return _declared(self._terms, target, shape, f"{target.name}_part", "local")
+
+
+def _declared(
+    known: dict[ir.Var, ir.Var],
+    buffer: ir.Var,
+    shape: Sequence[ir.Expr | int],
+    name: str,
+    scope: str,
+) -> ir.Var:
+    """Return the block's buffer of a buffer of the program, declared at the first use."""
+    if buffer not in known:
+        extents = [index(extent) for extent in shape]
+        known[buffer] = scratch(extents, str(buffer.dtype), name, scope=scope)
+    return known[buffer]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ...core.expressions import loads, variables
+from ...core.expressions import loads, substitute, variables
 from ...program.stage import Axis
-from ..expressions import row_major_offset, substitute
+from ..address import offset
 from .row_program import RowStage
 
 MIN_VECTORS = 2  # of a row
@@ -30,7 +30,7 @@ class RowOrigin:
 
     Attributes
     ----------
-    stage : Stage
+    stage : RowStage
         Whose row axes the position mentions.
     position : Expr
         In elements.
@@ -64,7 +64,7 @@ def find_origin(
 
     Parameters
     ----------
-    stages : sequence of (Stage, Axis)
+    stages : sequence of (RowStage, Axis)
         Of the loops, each with its only axis. Masked lanes are computed, too, at positions inside
         the row; so no position may depend on loaded values.
     accesses : sequence of Access
@@ -85,12 +85,12 @@ def find_origin(
         return None
     if any(loads(i) for stage, _ in stages for load in stage.loads for i in load.indices):
         return None
-    starts = [_start(row_major_offset(a.buffer, a.indices), a.axis) for a in streams]
+    starts = [_start(offset(a.buffer, a.indices), a.axis) for a in streams]
     origin = RowOrigin(streams[0].stage, starts[0])
     for access, start in zip(streams, starts, strict=True):
         rows = zip(access.stage.rows, origin.stage.rows, strict=True)
         if start is None or not _is_multiple(
-            substitute(start, [(a.var, b.var) for a, b in rows]) - origin.position, width
+            substitute(start, {a.var: b.var for a, b in rows}) - origin.position, width
         ):
             return None
     return width, origin

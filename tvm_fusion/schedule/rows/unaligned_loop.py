@@ -9,7 +9,7 @@ from tvm import ir, sym, tirx
 
 from ...core.loops import index, loop, product
 from ...program.stage import Axis
-from ..expressions import row_major_offset
+from ..address import offset
 from .emit import Pairs, bind, replace
 from .row_program import RowStage
 from .vector_loop import UNROLLED, VectorLoad, VectorLoop
@@ -28,7 +28,7 @@ class UnalignedLoop(VectorLoop):
     @cached_property
     def _begin(self) -> ir.Expr:
         """Position of the row in memory, modulo whole vectors."""
-        origin = self.block.order(self.stages[0].loop_axes).origin
+        origin = self.block.vectorized(self.stages[0].loop_axes).origin
         if origin is None:
             raise ValueError(f"rows of {self.stages[0].name} are aligned")
         position = replace(origin.position, self.block.pairs(origin.stage, [], self.r))
@@ -58,7 +58,7 @@ class UnalignedLoop(VectorLoop):
         if sym.Analyzer().can_prove_equal(tirx.floormod(size, index(self.width)), 0):
             return whole
         first = replace(read.load, self._contiguous(stage, step, index(0)))
-        end = row_major_offset(buffer, first.indices) + self.width
+        end = offset(buffer, first.indices) + self.width
 
         def one(lane: ir.Expr) -> tirx.Stmt:
             value = replace(read.load, self._element(stage, step, lane))

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.loops import NEAR, index, loop, sequence
+from ...core.loops import NEAR, index, loop, sequence, update_all, vectorized
 from ...program.stage import Axis
-from ..expressions import contains
 from .config_gpu import MAX_ROW_ELEMENTS
-from .emit import Pairs, assign, bind, replace, static_volume, unflatten
+from .emit import Pairs, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread
 from .row_program import RowStage
 from .thread_block import Position, ThreadBlock
@@ -33,7 +32,7 @@ class VectorLoad:
 
     Attributes
     ----------
-    stage : Stage
+    stage : RowStage
         Whose axes it mentions.
     load : TensorLoad
         The load.
@@ -60,9 +59,9 @@ class VectorLoop:
 
     Parameters
     ----------
-    block : Block
+    block : ThreadBlock
         Whose threads run the loop.
-    stages : sequence of Stage
+    stages : sequence of RowStage
         Of one pass.
     r, t : Expr
         The row of the block, and the thread of the row.
@@ -70,15 +69,15 @@ class VectorLoop:
 
     def __init__(self, block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr):
         self.block, self.stages, self.r, self.t = block, stages, r, t
-        order = block.order(stages[0].loop_axes)
-        self.width = order.width
-        self.axes = [[stage.loop_axes[i] for i in order.axes] for stage in stages]
-        self.vectors = order.count(static_volume(self.axes[0], 1))
-        self.steps = items_per_thread(self.axes[0], block.config.threads, order) or 1
+        vectors = block.vectorized(stages[0].loop_axes)
+        self.width = vectors.width
+        self.axes = [[stage.loop_axes[i] for i in vectors.axes] for stage in stages]
+        self.vectors = vectors.count(static_volume(self.axes[0], 1))
+        self.steps = items_per_thread(self.axes[0], block.config.threads, vectors) or 1
         loads = self._loads()
         streams = sum(is_streamed(load, stage.rows) for stage, load in loads)
         self.in_flight = min(
-            self.steps, max(1, LOADS_IN_FLIGHT * order.accesses // max(streams, 1))
+            self.steps, max(1, LOADS_IN_FLIGHT * vectors.accesses // max(streams, 1))
         )
         self.reads = [self._read(stage, load) for stage, load in loads]
         self.results = [
@@ -171,7 +170,7 @@ class VectorLoop:
                 [tirx.BufferLoad(b, mine) for b in terms],
                 self._terms(stage, values, step, lane),
             )
-            return assign(terms, mine, stage.combine_in_order(old, new))
+            return update_all(terms, mine, stage.combine_in_order(old, new))
         own = next((own for target, own in self.results if target.same_as(stage.targets[0])), None)
         if own is None:
             return block.store(stage, pairs, position, values)
@@ -206,7 +205,7 @@ class VectorLoop:
 
     def _store(self, target: ir.Var, own: ir.Var, step: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
         """Store one element of a vector, contiguous with its first."""
-        stage = next(s for s in self.stages if contains(s.targets, target))
+        stage = next(s for s in self.stages if target in s.targets)
         pairs = self._contiguous(stage, step, lane)
         where = [replace(i, pairs) for i in stage.written(target)]
         return tirx.BufferStore(target, tirx.BufferLoad(own, [self.r, self.t, lane]), where)
@@ -216,7 +215,7 @@ class VectorLoop:
         at_once = lanes_per_access(dtype, self.width)
 
         def access(number: ir.Expr) -> tirx.Stmt:
-            return loop("lane", at_once, lambda lane: body(number * at_once + lane), VECTORIZED)
+            return vectorized(at_once, lambda lane: body(number * at_once + lane))
 
         return loop("access", self.width // at_once, access, UNROLLED)
 

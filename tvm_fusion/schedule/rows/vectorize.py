@@ -9,8 +9,9 @@ import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
 from ...core.expressions import call_name, loads, variables
+from ...core.loops import substitute
 from ...program.stage import Axis
-from ..expressions import contains, row_major_offset, substitute
+from ..address import offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
@@ -128,7 +129,7 @@ def streams_of(program: RowProgram, axes: Sequence[Axis]) -> int:
             continue
         for load in stage.loads:
             is_one = is_vector(program, load, stage.loop_axes[-1]) and is_streamed(load, stage.rows)
-            if is_one and not contains(found, load.source):
+            if is_one and load.source not in found:
                 found.append(load.source)
     return len(found)
 
@@ -178,26 +179,18 @@ def _fits(
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = sym.Analyzer()
     analyzer.bind(lane, ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", width)))
-    position = row_major_offset(buffer, where)
+    position = offset(buffer, where)
     # A vector that continues in the next line of fused axes starts anywhere in its line, but all of
     # them at a multiple of the vector.
     start = vector * width if size % width == 0 else tirx.IntImm("int64", 0)
-    outer = [] if size % width == 0 else [(axis.var, start) for axis in axes[-fused:-1]]
-    moved = _substituted(position, [*outer, (last.var, start + lane)])
+    outer = {} if size % width == 0 else {axis.var: start for axis in axes[-fused:-1]}
+    moved = substitute(position, {**outer, last.var: start + lane})
     base = analyzer.simplify(moved - lane)
     if lane in variables(base):
         return False
     at_once = lanes_per_access(str(buffer.dtype), width)
     rest = analyzer.simplify(tirx.floormod(base, tirx.IntImm("int64", at_once)))
     return isinstance(rest, tirx.IntImm) and int(rest) == 0
-
-
-def _substituted(expr: ir.Expr, pairs: Sequence[tuple[ir.Var, ir.Expr]]) -> ir.Expr:
-    typed = [
-        (var, new if str(var.ty.dtype) == "int64" else tirx.Cast(str(var.ty.dtype), new))
-        for var, new in pairs
-    ]
-    return substitute(expr, typed)
 
 
 def _is_conditional(stage: RowStage, axis: Axis) -> bool:
@@ -216,4 +209,4 @@ def _is_conditional(stage: RowStage, axis: Axis) -> bool:
 
 def _mentions(indices: Sequence[ir.Expr], axes: Sequence[Axis]) -> bool:
     used = [v for index in indices for v in variables(index)]
-    return any(contains(used, axis.var) for axis in axes)
+    return any(axis.var in used for axis in axes)

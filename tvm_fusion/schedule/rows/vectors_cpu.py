@@ -8,13 +8,12 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
-from ...core.expressions import variables
-from ...core.loops import index, loop, product, sequence
-from ..expressions import contains, index_of, substitute
+from ...core.expressions import substitute, variables
+from ...core.loops import index, loop, product, sequence, store_all, update_all
 from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner
-from .emit import Pairs, assign, bind, flatten, replace, store_all
+from .emit import Pairs, bind, flatten, replace
 from .passes import Pass, private_buffers
 from .row_program import RowProgram, RowStage
 from .softmax import decaying
@@ -47,13 +46,14 @@ class RowVectors:
         self.program, self._row, self._row_lanes = program, row, row_lanes
         self._decaying = decaying(program)
         self._private = private_buffers(program, passes)
-        self._local: list[tuple[ir.Var, ir.Var]] = []
-        self._partial: list[tuple[ir.Var, ir.Var]] = []
+        self._local: dict[ir.Var, ir.Var] = {}
+        self._partial: dict[ir.Var, ir.Var] = {}
+        self._partials: list[ir.Var] = []
 
     @property
     def buffers(self) -> list[ir.Var]:
         """All buffers used so far."""
-        return [own for _, own in (*self._local, *self._partial)]
+        return [*self._local.values(), *self._partials]
 
     def update(
         self,
@@ -67,7 +67,7 @@ class RowVectors:
 
         Parameters
         ----------
-        stage : Stage
+        stage : RowStage
             What to compute.
         at : callable
             ``lane -> axes' values``.
@@ -90,7 +90,7 @@ class RowVectors:
                     for value, start in zip(values, stage.init, strict=True)
                 ]
             partial = [self._partial_of(target, size) for target in stage.targets]
-            return assign(
+            return update_all(
                 partial,
                 [lane],
                 stage.combine([tirx.BufferLoad(p, [lane]) for p in partial], values),
@@ -143,7 +143,7 @@ class RowVectors:
         def lower(call: ir.Call) -> ir.Expr:
             if not any(call.same_as(other) for other in self._decaying):
                 return call
-            varies = lane in variables(substitute(call, pairs))
+            varies = any(v.same_as(lane) for v in variables(substitute(call, dict(pairs))))
             return decay(call.args[0]) if varies else call
 
         return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
@@ -167,7 +167,7 @@ class RowVectors:
         """Give the place of an element of an internal buffer in the row's local buffers."""
         rows = len(self.program.rows)
         inner = list(indices)[rows:]
-        if contains(self._private, buffer):
+        if buffer in self._private:
             return self._local_of(buffer, [size]), [lane if size > 1 else index(0)]
         shape = list(buffer.shape)[rows:]
         if self._row_lanes is not None:
@@ -178,31 +178,26 @@ class RowVectors:
         return self._local_of(buffer, [product(shape)]), [place]
 
     def _local_of(self, buffer: ir.Var, shape: Sequence[ir.Expr | int]) -> ir.Var:
-        place = index_of([b for b, _ in self._local], buffer)
-        if place is None:
-            place = len(self._local)
+        if buffer not in self._local:
             own = scratch(list(shape), str(buffer.dtype), buffer.name, scope="local")
-            self._local.append((buffer, own))
-        return self._local[place][1]
+            self._local[buffer] = own
+        return self._local[buffer]
 
     def _partial_of(self, target: ir.Var, size: int) -> ir.Var:
-        place = index_of([b for b, _ in self._partial], target)
-        if place is None:
-            place = len(self._partial)
-            self._new_partial(target, size)
-        return self._partial[place][1]
+        if target not in self._partial:
+            self._partial[target] = self._new_partial(target, size)
+        return self._partial[target]
 
     def _new_partial(self, like: ir.Var, size: int) -> ir.Var:
-        own = scratch([size], str(like.dtype), f"{like.name}_{size}")
-        self._partial.append((like, own))
-        return own
+        self._partials.append(scratch([size], str(like.dtype), f"{like.name}_{size}"))
+        return self._partials[-1]
 
 
 def _halve(combine: Combiner | None, whole: list[ir.Var], halves: list[ir.Var], size: int):
     def body(lane: ir.Expr) -> tirx.Stmt:
         low = [tirx.BufferLoad(w, [lane]) for w in whole]
         high = [tirx.BufferLoad(w, [lane + size]) for w in whole]
-        return assign(halves, [lane], combine(low, high) if combine else low)
+        return update_all(halves, [lane], combine(low, high) if combine else low)
 
     return body
 

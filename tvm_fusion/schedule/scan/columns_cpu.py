@@ -50,21 +50,25 @@ def scan_columns(scan: PrefixSumProblem) -> tirx.Stmt:
 
         return tasks(product([slices, blocks]), some)
     width = COLUMNS if count is None or count * extent >= FEW_TASKS * COLUMNS else NARROW
-    pieces: list[tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]] = []
+    ranges: list[tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]] = []
     start = 0
     while start < extent:
         full = (extent - start) // width
         if full:
-            pieces.append((product([slices, full]), partial(_piece, scan, full, start, width)))
+            ranges.append(
+                (product([slices, full]), partial(_block_of_range, scan, full, start, width))
+            )
             start += full * width
         width = width // 2
     total = index(0)
-    for number, _ in pieces:
+    for number, _ in ranges:
         total = total + number
-    return tasks(product([total]), lambda task: choose(task, pieces))
+    return tasks(product([total]), lambda task: choose(task, ranges))
 
 
-def _piece(scan: PrefixSumProblem, full: int, start: int, width: int, task: ir.Expr) -> tirx.Stmt:
+def _block_of_range(
+    scan: PrefixSumProblem, full: int, start: int, width: int, task: ir.Expr
+) -> tirx.Stmt:
     """Sum one of several blocks of the same width."""
     first = tirx.floormod(task, index(full)) * width + start
     return _block(scan, tirx.floordiv(task, index(full)), first, width, None)

@@ -1,4 +1,4 @@
-"""Normalizations, with the statistics that torch returns beside the result."""
+"""Convert normalizations, with the statistics that torch returns beside the result."""
 
 from __future__ import annotations
 

@@ -1,0 +1,118 @@
+"""The command line: compile, write ``results/compile_time.json`` and ``README.md``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from benchmarks import zoo
+from benchmarks.harness import environment
+from benchmarks.harness.__main__ import write
+from benchmarks.harness.client import ROOT
+from benchmarks.markdown import table
+
+from .sample import REST, STAGES, THREADS
+
+HERE = Path(__file__).parent
+CASES = (  # what compiles it, and for what; a number has so many layers of GPT-2's decoder
+    ("2", "cpu"),
+    ("llama_4l", "cpu"),
+    ("bert_base", "cpu"),
+    ("mobilenet_v2", "cpu"),
+    ("light_densenet121", "cpu"),
+    ("mobilenet_v2", "cuda:sm_90a"),
+)
+
+
+def main() -> int:
+    """Measure and render; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_time", description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], metavar="MODEL", help="by default all")
+    options = parser.parse_args()
+    path = HERE / "results" / "compile_time.json"
+    record: dict[str, Any] = {"environment": environment.describe(ROOT), "cases": {}}
+    if options.only:
+        record["cases"] = json.loads(path.read_text())["cases"]
+    for model, target in CASES:
+        if not options.only or model in options.only:
+            record["cases"][f"{model} {target}"] = _measure(model, target)
+            write(path, record)
+    (HERE / "README.md").write_text(render(record))
+    return 0
+
+
+def _measure(model: str, target: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        given = model
+        if not model.isdigit():
+            given = str(Path(folder, f"{model}.onnx"))
+            onnx.save(zoo.load(model), given)
+        command = [sys.executable, "-m", "benchmarks.compile_time.sample", given, target]
+        python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        done = subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": python_path},
+        )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def render(record: dict[str, Any]) -> str:
+    """Write the table of a record."""
+    cases: dict[str, dict[str, Any]] = record["cases"]
+
+    def row(title: str, *keys: str) -> list[str]:
+        cells = []
+        for case in cases.values():
+            value: Any = case
+            for key in keys:
+                value = value.get(key, 0.0)
+            cells.append(f"{value:.2f}" if isinstance(value, float) else str(value))
+        return [title, *cells]
+
+    names = [_title(name) for name in cases]
+    rows = [row("wall", "wall"), row("**processor, this process**", "cpu")]
+    rows += [row(stage, "main", stage) for stage in (*(s[0] for s in STAGES), REST)]
+    rows += [row(f"other threads: {s}", "threads", s) for s in (*(t[0] for t in THREADS), REST)]
+    rows += [
+        row("**other processes (linker, nvcc)**", "children"),
+        row("of it in claims", "claims", "seconds"),
+        row("questions for claims", "claims", "questions"),
+        row("that templates were asked", "claims", "asked"),
+    ]
+    cpus = record["environment"]["cpus"]
+    return "\n".join(
+        [
+            "# Compile time",
+            "",
+            "Generated from `results/compile_time.json` by `python -m benchmarks.compile_time`;"
+            " edits are lost.",
+            "",
+            f"Seconds of `tvm_fusion.compile(...).export(...)` in a fresh process on {cpus} cores,"
+            " imports included.",
+            "Wall time is that of a machine that may have other work; processor time is sampled,",
+            "see `sample.py`. Questions that templates were not asked were answered from memory.",
+            "",
+            *table(["", *names], rows),
+            "",
+        ]
+    )
+
+
+def _title(name: str) -> str:
+    model, _, target = name.partition(" ")
+    return f"GPT-2 decoder, {model} layers, {target}" if model.isdigit() else f"{model}, {target}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

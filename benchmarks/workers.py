@@ -1,0 +1,104 @@
+"""Worker processes that answer lines by lines: a crash or a hang costs one case, and is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Worker:
+    """A Python process.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Of the interpreter, such as ``-m`` and a module.
+    environment : mapping of str to str
+        Variables that differ from this process's.
+    folder : Path
+        Where it runs.
+    """
+
+    def __init__(
+        self, *arguments: str, environment: Mapping[str, str], folder: Path | str = ROOT
+    ) -> None:
+        self._errors: Any = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, **environment},
+            cwd=folder,
+        )
+        self._rest = b""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def send(self, line: str) -> None:
+        """Write a line; that the process has ended is seen by what it answers."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+    def line(self, seconds: float) -> str | None:
+        """Read a line; empty where the process has ended, ``None`` where it takes too long."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._rest:
+            if not select.select([descriptor], [], [], seconds)[0]:
+                return None
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                return ""
+            self._rest += chunk
+        line, self._rest = self._rest.split(b"\n", 1)
+        return line.decode()
+
+    def ended(self) -> str:
+        """Wait for the process that has ended; says how, with its last words."""
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        self.close()
+        return ": ".join([f"the process ended with {code}", *said])
+
+    def close(self) -> None:
+        """End the process, if it is there still."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(BrokenPipeError):  # what was written and not sent
+                stream.close()
+
+
+def share(
+    items: Iterable[Any], count: int, serve: Callable[[Iterator[Any]], None]
+) -> list[threading.Thread]:
+    """Start threads that call ``serve`` with what of the items is not taken yet."""
+    waiting = deque(items)
+
+    def left() -> Iterator[Any]:
+        with contextlib.suppress(IndexError):
+            while True:
+                yield waiting.popleft()
+
+    threads = [threading.Thread(target=serve, args=(left(),), daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads

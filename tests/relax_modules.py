@@ -1,0 +1,20 @@
+"""Relax modules with one function ``main``."""
+
+from tvm import relax
+
+
+def main_module(params, result):
+    """Write a function that returns ``result``, or what it makes: ``result(emit, *params)``.
+
+    Either is an expression, or a list of those that a tuple is returned of if they are several.
+    """
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(params)):
+        with builder.dataflow():
+            found = (
+                result if isinstance(result, list | relax.Expr) else result(builder.emit, *params)
+            )
+            found = found if isinstance(found, list) else [found]
+            outputs = [builder.emit_output(builder.normalize(one)) for one in found]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    return builder.get()

@@ -1,0 +1,51 @@
+"""Registers and shared memory that skinny GEMM claims, against ptxas."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from group_kernels import CUDA, cuda_source, group, kernel, tensor
+from quantised_products import along, int4, int8
+from tvm import relax
+
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+
+
+def across(rows, terms, columns, dtype):
+    """A product with a weight that is contiguous along N."""
+    given = [tensor("x", rows, terms, dtype=dtype), tensor("w", terms, columns, dtype=dtype)]
+    return given, lambda emit, x, w: relax.op.matmul(x, w, "float32")
+
+
+CASES = {
+    "gemv_k_contiguous": along(1, 4096, 14336),
+    "gemv_n_contiguous": across(1, 4096, 14336, "float16"),
+    "gemv_cp_async": across(1, 4096, 4096, "float32"),
+    "four_rows": across(4, 4096, 4096, "float32"),
+    "sixteen_rows": across(16, 4096, 4096, "float32"),
+    "mma": along(8, 4096, 14336),
+    "mma_n_contiguous": across(16, 4096, 14336, "float16"),
+    "int4": int4(1, 4096, 14336, 1, True, size=128),
+    "int8": int8(8, 4096, 4096, True),
+}
+
+
+@pytest.mark.cuda_toolchain
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name", CASES)
+def test_within_a_quarter_of_ptxas(name, tmp_path):
+    """Shared memory that TVM reuses between phases is claimed twice, at most an eighth."""
+    params, body, *_ = CASES[name]
+    claim, func = kernel(GpuContraction(), group(params, body, CUDA), CUDA)
+    source = tmp_path / "kernel.cu"
+    source.write_text(cuda_source(func))
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas=-v", "-o", tmp_path / "k.cubin", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "0 bytes spill stores" in done.stderr
+    (used,) = map(int, re.findall(r"Used (\d+) registers", done.stderr))
+    assert abs(claim.registers - used) <= used / 4
+    static = sum(map(int, re.findall(r"(\d+) bytes smem", done.stderr)))
+    config = claim.details["config"].skinny
+    dynamic = config.cp_async_stages * config.parts * config.tile.vectors * config.threads * 16
+    assert static <= claim.shared_bytes - dynamic <= static * 9 / 8

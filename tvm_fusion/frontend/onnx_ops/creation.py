@@ -1,0 +1,79 @@
+"""Convert Constant, EyeLike and Range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import helper
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+
+from ..registry import Unsupported
+from .node import Node
+from .registry import register
+
+
+def _not_dense(node: onnx.NodeProto) -> Unsupported | None:
+    if any(a.name.startswith(("sparse", "value_string")) for a in node.attribute):
+        return Unsupported("that is sparse or a string", "store it as a dense tensor of numbers")
+    return None
+
+
+@register("Constant", refuses=_not_dense)
+def constant(node: Node) -> Any:
+    """Convert Constant given as numbers or lists; tensors are left to TVM."""
+    for name, dtype in (
+        ("value_float", "float32"),
+        ("value_floats", "float32"),
+        ("value_int", "int64"),
+        ("value_ints", "int64"),
+    ):
+        value = node.attribute(name)
+        if value is not None:
+            return relax.const(np.array(value, dtype), dtype)
+    return None
+
+
+@register("EyeLike")
+def eye_like(node: Node) -> Any:
+    """Convert EyeLike, whose type may differ from its input's."""
+    wanted = node.attribute("dtype")
+    dtype = helper.tensor_dtype_to_np_dtype(wanted).name if wanted else node.dtype()
+    rows, columns = node.shape()
+    return relax.op.eye(rows, columns, node.attribute("k", 0), dtype)
+
+
+@register("Range", takes_extents=True)
+def range_of_extents(node: Node) -> Any:
+    """Convert Range over symbolic extents to ``relax.arange``, of a length that is an expression.
+
+    TVM's importer gives the result a new length, unrelated to the extents that it was made of, and
+    then cannot add a mask of that length to scores. Left to TVM: values that are not extents, a
+    delta other than one, and a length that might be negative.
+    """
+    start, limit, delta = (_integer(x) for x in node.inputs)
+    if start is None or limit is None or not isinstance(delta, int) or delta != 1:
+        return None
+    if isinstance(start, int) and isinstance(limit, int):
+        return None
+    analyzer = tvm.sym.Analyzer()
+    for var, bounds in node.ranges.items():
+        analyzer.bind(var, tvm.ir.Range(bounds.low, bounds.high + 1))
+    if not analyzer.can_prove(limit - start >= 0):
+        return None
+    return relax.op.arange(start, limit, 1, "int64")
+
+
+def _integer(value: Any) -> Any:
+    """Return an int64 scalar as an int or a TIR expression, None for anything else."""
+    if isinstance(value, GenericConst):
+        array = value.value.numpy()
+        return int(array.item()) if array.size == 1 and array.dtype == "int64" else None
+    if isinstance(value, relax.ShapeExpr):
+        return value[0] if len(value) == 1 else None
+    if tvm.ir.is_prim_expr(value) and not isinstance(value, tirx.FloatImm):
+        return value
+    return None

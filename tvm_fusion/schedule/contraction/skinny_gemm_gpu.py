@@ -1,0 +1,140 @@
+"""Skinny GEMM on a GPU: few rows of A, slice-K reduced in shared memory.
+
+    block (batch, block_n columns) in grid, all K:
+      main loop: acc of every thread, of its slice of K                  registers
+        on CUDA cores     (gemv_mainloop)        slice: a thread
+        on tensor cores   (skinny_mma_mainloop)  slice: a warp
+      for rows_per_pass rows of m:
+        partials[k_slice, row, part, n] = acc                            shared, barrier
+        if slices_k >= TWO_STEPS:
+          partials_folded = partials reduced to ~sqrt(slices_k) slices   shared, barrier
+        thread per element of C:  sum over slices, norm scale, epilogue, store     global
+
+Slices are added up in a fixed order, so that results are reproducible.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import scratch
+from ...core.expressions import load
+from ...core.loops import (
+    block,
+    ceildiv,
+    coordinates,
+    index,
+    kernel,
+    local,
+    loop,
+    sequence,
+    threads,
+    unrolled,
+    when,
+)
+from ...program.program import Program
+from ..gpu.launch import min_blocks_per_sm
+from .fuse_epilogue import store_results
+from .gemv_config import GemvConfig
+from .gemv_mainloop import GemvMainloop
+from .norm_rows_gpu import NormalizedRows
+from .skinny_mma_config import SkinnyMmaConfig
+from .skinny_mma_mainloop import SkinnyMmaMainloop
+
+
+def skinny_gemm_gpu(program: Program, cut: GemvConfig) -> tirx.PrimFunc:
+    """Make the kernel of a skinny GEMM."""
+    slices, width = (index(size) for size in cut.partials_shape)
+    dtype, is_folded = cut.contraction.dtype, cut.folded_slices < cut.slices_k
+    shared = scratch([slices, width], dtype, "partials", scope="shared")
+    folded = scratch([index(cut.folded_slices), width], dtype, "partials_folded", "shared")
+
+    def body(number: ir.Expr) -> tirx.Stmt:
+        mainloop: GemvMainloop | SkinnyMmaMainloop
+        if isinstance(cut, SkinnyMmaConfig):
+            mainloop = SkinnyMmaMainloop(cut, number)
+        else:
+            mainloop = GemvMainloop(cut, number, shared)
+        stmts = [mainloop.stmt()]
+        for first in range(0, cut.m, cut.rows_per_pass):
+            rows = range(first, min(first + cut.rows_per_pass, cut.m))
+            stmts.append(cut.phase(partial(mainloop.share_partials, rows, shared)))
+            if is_folded:
+                stmts.append(cut.phase(partial(_fold, cut, rows, shared, folded)))
+            partials = folded if is_folded else shared
+            reduce = partial(_reduce_slices, cut, number, rows, partials, mainloop.rows)
+            stmts.append(cut.phase(reduce))
+        buffers = [*mainloop.buffers, shared, *([folded] if is_folded else [])]
+        made = block("skinny_gemm", sequence(stmts), buffers)
+        return min_blocks_per_sm(made, cut.min_blocks_per_sm) if cut.min_blocks_per_sm else made
+
+    return kernel(program, threads("blockIdx.x", cut.blocks, body))
+
+
+def _fold(
+    cut: GemvConfig, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Expr
+) -> tirx.Stmt:
+    """Reduce partial sums of all slices to those of fewer."""
+    left = int(folded.ty.shape[0])
+    size = cut.partials(len(rows))
+    total = local("total", [1], cut.contraction.dtype)
+
+    def element(step: ir.Expr) -> tirx.Stmt:
+        flat = step * cut.threads + thread
+        first, place = coordinates(flat, [left, size])
+
+        def add(n: ir.Expr) -> tirx.Stmt:
+            k_slice = first + n * left
+            value = load(total, [index(0)]) + load(shared, [k_slice, place])
+            return when(k_slice < cut.slices_k, tirx.BufferStore(total, value, [0]))
+
+        stmts = [
+            tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
+            unrolled("k_slice", -(-cut.slices_k // left), add),
+            tirx.BufferStore(folded, load(total, [index(0)]), [first, place]),
+        ]
+        return when(flat < left * size, block("fold", sequence(stmts), [total]))
+
+    return loop("step", ceildiv(left * size, cut.threads), element)
+
+
+def _reduce_slices(
+    cut: GemvConfig,
+    number: ir.Expr,
+    rows: range,
+    partials: ir.Var,
+    rows_a: NormalizedRows | None,
+    thread: ir.Expr,
+) -> tirx.Stmt:
+    """Add up the slices of each element of some rows and store its epilogue, coalesced."""
+    dtype, parts, m = cut.contraction.dtype, range(cut.parts), len(rows)
+    totals, row_total = local("totals", [cut.parts], dtype), local("row_total", [1], dtype)
+
+    def element(step: ir.Expr) -> tirx.Stmt:
+        flat = step * cut.threads + thread
+        row, column = coordinates(flat, [m, cut.block_n])
+        n_tile, lane = coordinates(column, [cut.threads_n, cut.tile_n])
+
+        def add(s: ir.Expr) -> tirx.Stmt:
+            def one(part: int) -> tirx.Stmt:
+                found = load(partials, [s, (row * cut.parts + part) * cut.block_n + column])
+                return tirx.BufferStore(totals, load(totals, [index(part)]) + found, [part])
+
+            return sequence([one(part) for part in parts])
+
+        stmts = [tirx.BufferStore(totals, tirx.const(0, dtype), [part]) for part in parts]
+        stmts.append(loop("k_slice", cut.folded_slices, add))
+        place = cut.output_index(number, rows.start + row, n_tile, lane)
+        found = [load(totals, [index(part)]) for part in parts]
+        if rows_a is not None:
+            reduced, scale = rows_a.scale(rows.start + row, place, row_total)
+            stmts.append(reduced)
+            found = [total * scale for total in found]
+        stmts.append(store_results(cut.contraction, place, *found))
+        buffers = [totals] if rows_a is None else [totals, row_total]
+        stmt = when(flat < m * cut.block_n, block("epilogue", sequence(stmts), buffers))
+        return cut.guard_n(number, n_tile, stmt)
+
+    return loop("result", ceildiv(m * cut.block_n, cut.threads), element)
