@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 
 import law_rows_arithmetic
 import law_rows_choices
@@ -15,6 +18,7 @@ import tvm
 from law_cases import Case, N, Sides, holds, near_misses, refuses
 from law_numerics import Program, compare, compare_nan, inputs
 
+import tvm_fusion
 from tvm_fusion.rewrite.egraph import EGraph
 from tvm_fusion.rewrite.extract import extract
 from tvm_fusion.rewrite.law import Law, Match
@@ -99,8 +103,8 @@ class _Forwards(Law):
         self.check, self.rewrite, self.find = law.check, law.rewrite, law.find
 
 
-def check_refused(law: Law, case: Case, dtype: str) -> None:
-    sides = Sides(case, dtype, is_symbolic=False)
+def check_refused(law: Law, case: Case, dtype: str, is_symbolic: bool = False) -> None:
+    sides = Sides(case, dtype, is_symbolic)
     graph = EGraph(sides.heads)
     (root,) = graph.add_terms([sides.left(law)])
     found = codes(law, graph, root)
@@ -212,6 +216,40 @@ def test_holds_for_a_symbolic_dimension(case):
 @pytest.mark.parametrize(("case", "dtype"), dtyped(REFUSED))
 def test_is_refused(case, dtype):
     check_refused(directed(case), case, dtype)
+
+
+SYMBOLIC = (
+    refuses("mean_to_sum", "symbolic_extent", a="n", axes=tvm.relax.op.mean),
+    refuses("sum_of_offset", "symbolic_extent", a="n", s=2.0, axes=tvm.relax.op.sum, n=5),
+    refuses(
+        "reduce_of_broadcast",
+        "symbolic_extent",
+        a="n 5",
+        reduce=lambda x: tvm.relax.op.sum(x, 0),
+        shape=lambda x: tvm.relax.op.broadcast_to(x, [x.ty.shape[0], x.ty.shape[0], 5]),
+    ),
+)
+
+
+@pytest.mark.parametrize("case", SYMBOLIC, ids=lambda case: case.law)
+def test_is_refused_for_symbolic_extents(case):
+    check_refused(directed(case), case, "float32", is_symbolic=True)
+
+
+def test_what_is_not_exempt_needs_its_flag():
+    law = BY_NAME["sum_of_offset"].without_flag()
+    case = next(case for case in HOLDS if case.law == law.name)
+    check_refused(law, replace(case, refused="needs_flag"), "float32")
+
+
+def test_every_code_is_refused_somewhere():
+    """Codes in the source, but for those of the planner and the templates (tests/fusion)."""
+    found = set()
+    for path in (Path(tvm_fusion.__file__).parent / "rewrite").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
+                found.add(ast.literal_eval(node.args[0]))
+    assert found - {"needs_flag"} <= {case.refused for case in (*REFUSED, *SYMBOLIC)}
 
 
 @pytest.mark.parametrize(("case", "dtype"), dtyped(HOLDS))

@@ -33,7 +33,9 @@ class MeanToSum(Law):
         if not is_float(match.type("a")):
             return INTEGER
         if _reciprocal(match) is None:
-            return Refusal("symbolic_extent", "How many elements the mean is of is not known.")
+            return Refusal(
+                "symbolic_extent", "The number of elements is symbolic, or too large for the dtype."
+            )
         return None
 
     def rewrite(self, match: Match) -> int | None:
@@ -57,7 +59,7 @@ class SumToMean(Law):
             return INTEGER
         if self._is_mean(match):
             return None
-        return Refusal("not_mean", "The number of elements is another one, or not known.")
+        return Refusal("not_mean", "The constant is not the reduced extent, or that is symbolic.")
 
     def rewrite(self, match: Match) -> int | None:
         return renamed(match, match.head("axes"), "relax.mean", match.number("a"), self.name)

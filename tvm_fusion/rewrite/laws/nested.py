@@ -87,7 +87,10 @@ class ReduceOfBroadcast(Law):
         if match.head("reduce").name == "relax.sum":
             terms = count(self._wide(match), repeated)
             if terms is None or not (is_integer(ty) or normal(terms, ty)):
-                return Refusal("symbolic_extent", "How often an element is added is not known.")
+                return Refusal(
+                    "symbolic_extent",
+                    "The repeated extent is symbolic, or too large for the dtype.",
+                )
         return None
 
     def rewrite(self, match: Match) -> int | None:

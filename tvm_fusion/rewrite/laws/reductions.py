@@ -118,7 +118,7 @@ class SumOfOffset(Law):
     def check(self, match: Match) -> Refusal | None:
         refusal = invariant(match, match.head("axes"), "a", "s")
         if refusal is None and self._terms(match) is None:
-            return Refusal("symbolic_extent", "How many elements are added is not known.")
+            return Refusal("symbolic_extent", "The reduced extent is symbolic.")
         return refusal
 
     def rewrite(self, match: Match) -> int | None:
