@@ -1,0 +1,59 @@
+"""The design space of a skinny GEMM: the default first, and every configuration computes it."""
+
+import numpy as np
+import pytest
+from group_kernels import CUDA, arrays, close, group, run, tensor
+from tvm import relax
+
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.gpu import GpuContractionConfig, contraction_gpu
+from tvm_fusion.schedule.contraction.operands import analyse
+from tvm_fusion.schedule.contraction.skinny_configs import configs, default
+from tvm_fusion.schedule.contraction.skinny_mma_config import SkinnyMmaConfig
+
+ROW, PIPELINE, ROWS = (1, 300, 520, "float32"), (1, 1544, 264, "float16"), (3, 512, 264, "float16")
+
+
+def product(rows, terms, columns, dtype):
+    params = [tensor("x", rows, terms, dtype=dtype), tensor("w", terms, columns, dtype=dtype)]
+    members = group(params, lambda emit, x, w: relax.op.matmul(x, w), CUDA)
+    return params, members, analyse(members.program, members.program.stages)
+
+
+def space(shape, spec=CUDA):
+    *_, contraction = product(*shape)
+    return contraction, list(configs(contraction, spec.device))
+
+
+@pytest.mark.parametrize("shape", [ROW, PIPELINE, ROWS], ids=["row", "pipeline", "rows"])
+def test_the_default_comes_first_and_nothing_twice(shape):
+    contraction, found = space(shape)
+    assert repr(found[0]) == repr(default(contraction, CUDA.device))
+    assert len(found) > 20
+    assert len(set(map(repr, found))) == len(found)
+
+
+def test_both_main_loops_and_the_pipeline_are_in_it():
+    assert {config.cp_async_stages > 0 for config in space(PIPELINE)[1]} == {False, True}
+    assert {type(config) is SkinnyMmaConfig for config in space(ROWS)[1]} == {False, True}
+    older = space(ROWS, parse("cuda:sm_75"))[1]
+    assert not any(isinstance(config, SkinnyMmaConfig) for config in older)
+
+
+def test_many_rows_have_none():
+    assert space((17, 64, 64, "float32"))[1] == []
+
+
+@pytest.mark.parametrize("shape", [ROW, PIPELINE, ROWS], ids=["row", "pipeline", "rows"])
+def test_every_configuration_computes_the_product(shape):
+    params, members, contraction = product(*shape)
+    found = list(configs(contraction, CUDA.device))
+    rng = np.random.default_rng()
+    drawn = [found[i] for i in rng.choice(len(found), 5, replace=False)]
+    inputs = arrays(params)
+    x, w = (value.astype("float64") for value in inputs.values())
+    for config in drawn:
+        whole = GpuContractionConfig(members.program, contraction, CUDA.device, config)
+        func = contraction_gpu(whole, "matmul", CUDA.tvm_target())
+        tolerance = 2e-5 if shape[-1] == "float32" else 2e-3
+        close(run(func, members, inputs, CUDA), [x @ w], tolerance)
