@@ -19,7 +19,6 @@ from tvm import tirx
 from benchmarks import zoo
 from benchmarks.fusion import cells
 from benchmarks.fusion.graphs import GRAPHS, SIZES
-from benchmarks.gpu.catalog import works
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.mapping import TABLE, Relation
 from tvm_fusion.frontend import import_model
@@ -40,6 +39,8 @@ def graphs(models: list[str]) -> Iterator[tuple[str, Any]]:
         for size in SIZES:
             case = graph.case(size)
             yield f"graph-{case.name}", case.build
+    from benchmarks.gpu.catalog import works  # in PyTorch
+
     for work in works(seed=0, count=6):
         yield f"work-{work.name}", lambda work=work: import_model(work.exported()).mod
     for name in models:

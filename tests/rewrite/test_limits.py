@@ -15,6 +15,7 @@ from term_numerics import worst_error
 from tvm import relax, tirx
 from tvm.relax import op
 
+import tvm_fusion.transform  # noqa: F401  (the templates that the search asks for costs)
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.egraph import EGraph
 from tvm_fusion.rewrite.head import Heads

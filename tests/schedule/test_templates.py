@@ -82,7 +82,7 @@ def test_last_registered_first_and_fallbacks_last():
         register(template)
     asked = templates(CPU)
     assert asked[:2] == (second, first)
-    assert asked[-2:] == (last, registry._CPU[-1])
+    assert asked[-2:] == (last, registry._built_in["cpu"][-1])
     assert [t.is_fallback for t in asked] == sorted(t.is_fallback for t in asked)
 
 
