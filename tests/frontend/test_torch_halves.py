@@ -15,6 +15,14 @@ pytestmark = pytest.mark.torch
 NUMPY = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
 
 
+class CumSum(nn.Module):
+    """Running sums along rows."""
+
+    def forward(self, x):
+        """Add up."""
+        return x.cumsum(-1)
+
+
 class AddMM(nn.Module):
     """A product added to a tensor, each with its factor."""
 
@@ -37,6 +45,7 @@ MODULES = {
     "batch_norm": (lambda: nn.BatchNorm2d(6), (2, 6, 5, 7)),
     "group_norm": (lambda: nn.GroupNorm(3, 6), (2, 6, 5, 7)),
     "layer_norm": (lambda: nn.LayerNorm(24), (5, 24)),
+    "cumsum": (CumSum, (5, 24)),
 }
 
 
@@ -75,3 +84,9 @@ class Several(nn.Module):
     def forward(self, *inputs):
         """Call each."""
         return tuple(m(x) for m, x in zip(self.all, inputs, strict=True))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
+def test_running_sums_are_one_kernel(target):
+    program = torch.export.export(CumSum(), (torch.randn(64, 96, dtype=torch.float16),))
+    assert tvm_fusion.explain(program, target, stock=False).counts.kernels == 1
