@@ -235,7 +235,7 @@ def _name_weights(
     for function, constants in lifted.items():
         names: list[str] = []
         for constant in constants:
-            array, base = constant.value.numpy(), model_names.get(constant, "constant")
+            array, base = _view(constant.value), model_names.get(constant, "constant")
             numbered = (f"{base}#{number}" for number in itertools.count(2))
             for name in itertools.chain([base], numbered):
                 shared = name not in names and _same_bits(weights.get(name), array)
@@ -245,6 +245,14 @@ def _name_weights(
             names.append(name)
         order[function] = names
     return weights, order
+
+
+def _view(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """Give a constant's elements as an array, without a copy where numpy has their type."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError):  # bfloat16
+        return tensor.numpy()
 
 
 def _packings(
