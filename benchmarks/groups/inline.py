@@ -11,6 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
+from tvm_fusion.schedule.inline_groups import arguments_of
+
 
 def inlined(mod: tvm.IRModule) -> tvm.IRModule:
     """Write out all Relax functions that ``main`` calls; they go.
@@ -47,21 +49,9 @@ def _emit(
             value = _substitute(binding.value, known)
             callee = mod.functions.get(value.op) if isinstance(value, relax.Call) else None
             if isinstance(callee, relax.Function):
-                value = _emit(builder, mod, callee, _arguments(callee, value.args))
+                value = _emit(builder, mod, callee, arguments_of(callee, value.args))
             known[binding.var] = builder.emit(value)
     return _substitute(func.body.body, known)
-
-
-def _arguments(func: relax.Function, args: list[relax.Expr]) -> dict[ir.Var, ir.Expr]:
-    known: dict[ir.Var, ir.Expr] = {}
-    for param, arg in zip(func.params, args, strict=True):
-        known[param] = arg
-        if isinstance(param.ty, relax.ShapeType):
-            known |= dict(zip(param.ty.values, arg.values, strict=True))
-        if isinstance(param.ty, relax.TensorType):
-            extents = zip(param.ty.shape.values, arg.ty.shape.values, strict=True)
-            known |= {mine: theirs for mine, theirs in extents if isinstance(mine, ir.Var)}
-    return known
 
 
 def _substitute(expr: relax.Expr, known: Mapping[ir.Var, ir.Expr]) -> relax.Expr:

@@ -48,7 +48,7 @@ def _block(
         value = binding.value
         if isinstance(value, relax.Call) and value.op in groups:
             func = mod[value.op]
-            known = _arguments(func, list(value.args))
+            known = arguments_of(func, list(value.args))
             for inner in func.body.blocks[0].bindings:
                 var = relax.DataflowVar(inner.var.name, _substitute(inner.var.ty, known))
                 bindings.append(relax.VarBinding(var, _value(inner.value, known)))
@@ -60,8 +60,8 @@ def _block(
     return relax.DataflowBlock(bindings)
 
 
-def _arguments(func: relax.Function, args: list[relax.Expr]) -> dict[ir.Var, ir.Expr]:
-    """Let parameters, and symbolic variables that they define, stand for what is passed."""
+def arguments_of(func: relax.Function, args: list[relax.Expr]) -> dict[ir.Var, ir.Expr]:
+    """Map parameters, and symbolic variables that they define, to what a call passes."""
     known: dict[ir.Var, ir.Expr] = {}
     for param, arg in zip(func.params, args, strict=True):
         known[param] = arg

@@ -8,8 +8,11 @@ from tvm import relax
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu import GpuContractionConfig, contraction_gpu
 from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.skinny_configs import configs, default
-from tvm_fusion.schedule.contraction.skinny_mma_config import SkinnyMmaConfig
+from tvm_fusion.schedule.contraction.skinny_configs import configs
+from tvm_fusion.schedule.contraction.skinny_mma_config import (
+    SkinnyMmaConfig,
+    skinny_gemm_config,
+)
 
 ROW, PIPELINE, ROWS = (1, 300, 520, "float32"), (1, 1544, 264, "float16"), (3, 512, 264, "float16")
 
@@ -28,7 +31,7 @@ def space(shape, spec=CUDA):
 @pytest.mark.parametrize("shape", [ROW, PIPELINE, ROWS], ids=["row", "pipeline", "rows"])
 def test_the_default_comes_first_and_nothing_twice(shape):
     contraction, found = space(shape)
-    assert repr(found[0]) == repr(default(contraction, CUDA.device))
+    assert repr(found[0]) == repr(skinny_gemm_config(contraction, CUDA.device))
     assert len(found) > 20
     assert len(set(map(repr, found))) == len(found)
 

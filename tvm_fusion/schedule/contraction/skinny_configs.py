@@ -1,7 +1,7 @@
 """The design space of a skinny GEMM on a GPU: every configuration that fits the device.
 
-``default`` chooses by the rules in gemv_config and skinny_mma_config, ``configs`` enumerates what a
-tuner may measure instead. Each is plain data; the kernel (skinny_gemm_gpu) is made of any of them.
+``skinny_gemm_config`` chooses the default by rules; ``configs`` enumerates what a tuner may measure
+instead. Each is plain data; the kernel (skinny_gemm_gpu) is made of any of them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,6 @@ BLOCKS_PER_SM = (1, 2, 3, 4, 5, 6, 7, 8)
 LEAST_THREADS = 64  # a block of fewer hides no latency
 
 
-def default(
-    contraction: SumOfProducts, device: Device, norm_scale: NormScale | None = None
-) -> GemvConfig | None:
-    """Choose the configuration that is used without tuning; ``None`` where there is none."""
-    return skinny_gemm_config(contraction, device, norm_scale)
-
-
 def configs(
     contraction: SumOfProducts, device: Device, norm_scale: NormScale | None = None
 ) -> Iterator[GemvConfig]:
@@ -52,7 +45,7 @@ def configs(
     GemvConfig
         For CUDA cores, or a :class:`SkinnyMmaConfig` for tensor cores; each one once.
     """
-    chosen = default(contraction, device, norm_scale)
+    chosen = skinny_gemm_config(contraction, device, norm_scale)
     if chosen is None:
         return
     found = {_key(chosen)}
