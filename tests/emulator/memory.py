@@ -102,6 +102,8 @@ class Memory:
         count = self.item // self.unit
         if count == 1:
             return place, *others
+        if not count:  # numbers that are smaller: accesses of one thread have all of a unit
+            return place // (self.unit // self.item), *others
         each = place[..., None] * count + np.arange(count)
         return each, *(np.broadcast_to(x[..., None], each.shape) for x in others)
 

@@ -117,7 +117,7 @@ class Statements:
         name = call_name(stmt.value)
         if name == "tvm_storage_sync":
             return self._barrier(stmt.value.args[0].value)
-        if name == "griddepcontrol":  # kernels run one after the other
+        if name in ("griddepcontrol", "address_of"):  # kernels run one after the other
             return lambda m: None
         return self.expressions.of(stmt.value)
 

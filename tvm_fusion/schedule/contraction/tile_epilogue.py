@@ -1,0 +1,307 @@
+"""Epilogue of a tiled GEMM: accumulators -> shared memory -> results in coalesced vectors.
+
+    for slab of 16 rows of each warp, for staged_columns of each warp's columns:
+      barrier;  staged[slice, row, column] = acc          8-byte stores         shared
+      barrier
+      thread per vector of columns (or of rows, where outputs are contiguous along M):
+        total = staged[0] + staged[1] + ..                slices in their order
+        load what the results read, in vectors            global
+        compute element by element, store in vectors      global
+
+An accumulator fragment is 16 rows times 8 columns of a warp: lane t has columns ``t % 4 * 2`` and
+the next, of rows ``t // 4`` and ``t // 4 + 8``. So have those of ``mma.sync`` and of ``wgmma``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tvm import DataType, ir, sym, tirx
+
+from ...core.expressions import load, loads
+from ...core.loops import (
+    block,
+    constant,
+    index,
+    local,
+    loop,
+    product,
+    sequence,
+    substitute,
+    unrolled,
+    vectorized,
+    when,
+)
+from ...program.stage import Axis
+from ..address import conditional_loads, is_aligned, offset
+from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
+from ..gpu.register_buffers import RegisterBuffers
+from ..gpu.shared_tiles import load_shared, store_shared
+from ..gpu.vector_loads import ElementLoads
+from .epilogue import Result
+from .fuse_epilogue import store_results
+from .tile_gemm_config import M16, STAGE_PAD, TileGemmConfig, TilePlace, axis_values
+
+WIDTHS = (8, 4, 2)  # elements of a vector of results
+
+
+class Mainloop(Protocol):
+    """What makes accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
+
+    acc: ir.Var
+    slabs: int
+    n8: int
+    warps_m: int
+    warps_n: int
+    warps_k: int
+    threads: int
+    buffers: list[ir.Var]
+
+    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
+        """Write the loop over K."""
+
+    def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+        """Tell a thread's slice of K, and its warp's row and column among the warps."""
+
+    def slab_row(self, slab: int, warp_m: ir.Expr) -> ir.Expr:
+        """Give the first row, in the block's tile, of a slab of the warps in a row."""
+
+    def barrier(self) -> tirx.Stmt:
+        """Wait for all threads that have accumulators."""
+
+
+@dataclass(frozen=True)
+class ResultVectors:
+    """How results are stored: ``width`` elements at a time, along M or N.
+
+    Attributes
+    ----------
+    width : int
+        Elements; 1 where loads are under conditions, or results are not contiguous.
+    is_along_m : bool
+        Whether vectors lie along the last axis of M.
+    """
+
+    width: int
+    is_along_m: bool
+
+
+def result_vectors(cut: TileGemmConfig) -> ResultVectors:
+    """Choose the widest vectors that all results can be stored in."""
+    results = cut.contraction.results
+    values = [r.value for r in results]
+    reads = [x for v in values for x in loads(v)]
+    if any(r.condition is not None for r in results) or any(map(conditional_loads, values)):
+        return ResultVectors(1, False)
+    if any(loads(i) for x in reads for i in x.indices):
+        return ResultVectors(1, False)
+    for width in WIDTHS:
+        for is_along_m in (False, True):
+            axis = (cut.m_axes if is_along_m else cut.n_axes)[-1]
+            extent = constant(axis.extent)
+            if extent is None or extent % width:
+                continue
+            if all(_is_contiguous(cut, r, axis, width) for r in results):
+                return ResultVectors(width, is_along_m)
+    return ResultVectors(1, False)
+
+
+def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
+    """Whether elements along an axis are aligned vectors of an output."""
+    if str(result.buffer.ty.dtype) not in VECTOR_TYPES:
+        return False
+    vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
+    analyzer = _analyzer(cut, axis, vector, width)
+    analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
+    where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
+    first = analyzer.simplify(offset(result.buffer, where) - lane)
+    if lane in tirx.analysis.undefined_vars(first):
+        return False
+    size = min(width, VECTOR_BYTES // DataType(str(result.buffer.ty.dtype)).itemsize)
+    return is_aligned(first, size, analyzer)
+
+
+def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
+    analyzer = sym.Analyzer()
+    for one in cut.contraction.stage.axes:
+        extent = constant(one.extent)
+        if extent is not None and one is not axis:
+            analyzer.bind(one.var, ir.Range.from_min_extent(index(0), index(extent)))
+    extent = constant(axis.extent)
+    if extent is not None:
+        analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // width)))
+    return analyzer
+
+
+class TileEpilogue:
+    """Stores the results of a block's tile.
+
+    Parameters
+    ----------
+    cut : TileGemmConfig
+        The product.
+    place : TilePlace
+        The block's tile.
+    mainloop : Mainloop
+        Has the accumulators.
+    shared : Var
+        Shared memory, float32 words, free once all threads have passed a barrier.
+    """
+
+    def __init__(
+        self, cut: TileGemmConfig, place: TilePlace, mainloop: Mainloop, shared: ir.Var
+    ) -> None:
+        self._cut, self._place, self._mainloop, self._shared = cut, place, mainloop, shared
+        self._columns = cut.staged_columns
+        self._width = mainloop.warps_n * self._columns
+        self._rows = mainloop.warps_m * M16
+        self._stride = self._width + STAGE_PAD
+        self._vectors = result_vectors(cut)
+
+    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
+        """Write all passes."""
+        stmts = []
+        for slab, first in self._passes():
+            stmts += [self._mainloop.barrier(), self._stage(thread, slab, first)]
+            stmts += [self._mainloop.barrier(), self._results(thread, slab, first)]
+        return sequence(stmts)
+
+    def _passes(self) -> Iterator[tuple[int, int]]:
+        """Yield slabs, and the first columns of a warp."""
+        for slab in range(self._mainloop.slabs):
+            for first in range(0, self._mainloop.n8 * GROUPS, self._columns):
+                yield slab, first
+
+    def _stage(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
+        """Write accumulators to shared memory."""
+        lane = tirx.floormod(thread, index(WARP))
+        group = tirx.floordiv(lane, index(THREADS_IN_GROUP))
+        column = tirx.floormod(lane, index(THREADS_IN_GROUP)) * 2
+        k_slice, warp_m, warp_n = self._mainloop.warp_of(thread)
+        start = k_slice * self._rows * self._stride
+        start = start + (warp_m * M16 + group) * self._stride + warp_n * self._columns + column
+
+        def one(j: ir.Expr) -> tirx.Stmt:
+            fragment = (slab * self._mainloop.n8 + first // GROUPS + j) * ACCUMULATORS
+            stmts = []
+            for half in range(2):
+                to = load(self._shared, [start + half * GROUPS * self._stride + j * GROUPS])
+                own = load(self._mainloop.acc, [fragment + 2 * half])
+                stmts.append(store_shared(to, own, 8))
+            return sequence(stmts)
+
+        return unrolled("j", self._columns // GROUPS, one)
+
+    def _results(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
+        """Store the results of staged sums."""
+        width, is_along_m = self._vectors.width, self._vectors.is_along_m
+        count = self._rows * self._width // width
+
+        def one(step: ir.Expr) -> tirx.Stmt:
+            flat = step * self._mainloop.threads + thread
+            if is_along_m:
+                # Threads of a warp take a few rows' vectors of adjacent columns.
+                row = tirx.floordiv(flat, index(self._width)) * width
+                column = tirx.floormod(flat, index(self._width))
+            else:
+                row = tirx.floordiv(flat, index(self._width // width))
+                column = tirx.floormod(flat, index(self._width // width)) * width
+            made = self._vector(row, column, slab, first)
+            return when(flat < count, made)
+
+        return loop("vector", -(-count // self._mainloop.threads), one)
+
+    def _vector(self, row: ir.Expr, column: ir.Expr, slab: int, first: int) -> tirx.Stmt:
+        """Store the results of one vector of staged sums."""
+        cut, width = self._cut, self._vectors.width
+        warp_m, in_slab = tirx.floordiv(row, index(M16)), tirx.floormod(row, index(M16))
+        m = self._place.m_tile * cut.block_m + self._mainloop.slab_row(slab, warp_m) + in_slab
+        warp_n = tirx.floordiv(column, index(self._columns))
+        n = self._place.n_tile * cut.block_n + warp_n * cut.warp_n + first
+        n = n + tirx.floormod(column, index(self._columns))
+        total = local("total", [width], "float32")
+        buffers, stmts = [total], self._totals(total, row, column)
+        where = {
+            **cut.axes_at(self._place.batch),
+            **axis_values(cut.m_axes, m),
+            **axis_values(cut.n_axes, n),
+        }
+        if width == 1:
+            place = [where[a.var] for a in cut.contraction.stage.axes]
+            stmts.append(store_results(cut.contraction, place, load(total, [index(0)])))
+        else:
+            made, more = self._vector_results(total, where)
+            stmts, buffers = [*stmts, made], [*buffers, *more]
+        inside = [
+            position < extent
+            for position, extent, size in (
+                (m, product([a.extent for a in cut.m_axes]), cut.block_m),
+                (n, index(cut.n), cut.block_n),
+            )
+            if constant(extent) is None or int(extent) % size
+        ]
+        body = block("epilogue", sequence(stmts), buffers)
+        return when(tirx.all(*inside), body) if inside else body
+
+    def _totals(self, total: ir.Var, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
+        """Load staged sums, those of further slices added in their order."""
+        width, is_along_m = self._vectors.width, self._vectors.is_along_m
+        size = 1 if is_along_m else min(width, VECTOR_BYTES // 4)
+        stmts: list[tirx.Stmt] = []
+        part = local("part", [width], "float32")
+        for k_slice in range(self._mainloop.warps_k):
+            to = part if k_slice else total
+            for lane in range(0, width, size):
+                place = (k_slice * self._rows + row) * self._stride + column
+                place = place + (lane * self._stride if is_along_m else lane)
+                source = load(self._shared, [place])
+                stmts.append(load_shared(load(to, [index(lane)]), source, 4 * size))
+            if k_slice:
+                for lane in range(width):
+                    both = load(total, [index(lane)]) + load(part, [index(lane)])
+                    stmts.append(tirx.BufferStore(total, both, [lane]))
+        return stmts if self._mainloop.warps_k == 1 else [block("slices", sequence(stmts), [part])]
+
+    def _vector_results(
+        self, total: ir.Var, where: dict[ir.Var, ir.Expr]
+    ) -> tuple[tirx.Stmt, list[ir.Var]]:
+        """Load vectors, compute element by element, store vectors."""
+        cut, width = self._cut, self._vectors.width
+        axis = (cut.m_axes if self._vectors.is_along_m else cut.n_axes)[-1]
+        vector = tirx.Var("vector", "int64")
+        where = {**where, vector: tirx.floordiv(where[axis.var], index(width))}
+        elements = ElementLoads(_analyzer(cut, axis, vector, width))
+        values = [
+            [
+                elements.read(substitute(r.value, {axis.var: vector * width + lane}))
+                for lane in range(width)
+            ]
+            for r in cut.contraction.results
+        ]
+        registers = RegisterBuffers(elements.vectors(), 1)
+        stmts, buffers = [registers.fill(index(0), where)], list(registers.arrays)
+        for number, (result, lanes) in enumerate(
+            zip(cut.contraction.results, values, strict=True)
+        ):
+            dtype = str(result.buffer.ty.dtype)
+            made = local(f"result{number}", [width], dtype)
+            buffers.append(made)
+            for lane, value in enumerate(lanes):
+                sums = {cut.contraction.total: load(total, [index(lane)])}
+                value = substitute(registers.values(value, index(0)), {**where, **sums})
+                stmts.append(tirx.BufferStore(made, value, [lane]))
+            size = min(width, VECTOR_BYTES // DataType(dtype).itemsize)
+            for start in range(0, width, size):
+
+                def store(
+                    lane: ir.Expr, result: Result = result, made: ir.Var = made, start: int = start
+                ) -> tirx.Stmt:
+                    at = {**where, axis.var: where[vector] * width + start + lane}
+                    places = [substitute(i, at) for i in result.indices]
+                    return tirx.BufferStore(result.buffer, load(made, [start + lane]), places)
+
+                stmts.append(vectorized(size, store))
+        return sequence(stmts), buffers
