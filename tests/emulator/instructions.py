@@ -118,6 +118,29 @@ def _load_shared(translate, match, arguments, source):
     return run
 
 
+def _load_cluster(translate, match, arguments, _source):
+    """``ld.shared::cluster`` of the same place of another block."""
+    to, origin = (translate.pointer(x) for x in arguments[:2])
+    other, words = translate.of(arguments[2]), int(match[1] or 1)
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        memory, begin = _as(target.data.dtype, memory, begin)
+        count = 4 * words // memory.item
+        memory.vector(begin, count)
+        rank = np.broadcast_to(other(m), (m.threads, 1))
+        if rank.min() < 0 or rank.max() >= m.cluster:
+            raise EmulationError("no such block is in the cluster")
+        value = memory.read_remote(_vector(begin, count), rank)
+        target.write(slice(int(at), int(at) + count), value)
+
+    return run
+
+
+def _cluster_barrier(_translate, _match, _arguments, _source):
+    return lambda m: m.cluster_barrier()
+
+
 def _load_matrices(translate, match, arguments, _source):
     """``ldmatrix``: lanes 8 * i and on give the rows of matrix i; a thread gets two elements."""
     to, origin = (translate.pointer(x) for x in arguments)
@@ -298,6 +321,8 @@ _PATTERNS = [
     (r"^(?:(?!asm)[\s\S])*\{\s*__syncwarp\(\);\s*\}\s*$", _warp_barrier),
     (r"^(?:(?!asm)[\s\S])*\{\s*__syncthreads\(\);\s*\}\s*$", _block_barrier),
     (r"\*\((?:const )?(unsigned|uint2|uint4)\*\)(?:to|from)\b(?: =|;)(?![\s\S]*asm)", _load_shared),
+    (r"barrier\.cluster\.arrive\.release\.aligned; barrier\.cluster\.wait\.acquire", _cluster_barrier),
+    (r"ld\.shared::cluster(?:\.v(\d))?\.u32 ", _load_cluster),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared\.b16 ", _load_matrices),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _multiply),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),

@@ -161,10 +161,13 @@ def run_kernel(kernel, given):
     sizes = _sizes(statements, translate, slots)
     blocks = int(np.prod([sizes.get(f"blockIdx.{a}", 1) for a in "xyz"]))
     threads = int(np.prod([sizes.get(f"threadIdx.{a}", 1) for a in "xyz"]))
-    at_once = max(1, AT_ONCE // threads)
+    cluster = sizes.get("clusterCtaIdx.x", 1)
+    if blocks % cluster:
+        raise EmulationError(f"{blocks} blocks are no clusters of {cluster}")
+    at_once = max(1, AT_ONCE // threads // cluster) * cluster
     for first in range(0, blocks, at_once):
         machine = Machine(
-            first, min(at_once, blocks - first), threads, [None] * len(translate.places)
+            first, min(at_once, blocks - first), threads, [None] * len(translate.places), cluster
         )
         for slot, value in slots.items():
             machine.slots[slot] = value
@@ -173,6 +176,7 @@ def run_kernel(kernel, given):
             machine.slots[slot] = Memory(name, data, machine, watched=is_written)
         statements.bind_threads(machine, sizes)
         body(machine)
+        machine.end()
 
 
 def _filled(translate, values):

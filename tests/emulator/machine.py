@@ -27,7 +27,7 @@ class Machine:
         Values of variables and buffers.
     """
 
-    def __init__(self, first, blocks, per_block, slots):
+    def __init__(self, first, blocks, per_block, slots, cluster=1):
         self.blocks, self.per_block = blocks, per_block
         self.threads = blocks * per_block
         self.numbers = np.arange(self.threads)
@@ -37,6 +37,7 @@ class Machine:
         self.warp = self.block * warps + self.inner // WARP
         self.block_of_warp = np.repeat(np.arange(blocks), warps)
         self.slots, self.mask = slots, None
+        self.cluster, self.cluster_barriers = cluster, 1
         self.block_barriers, self.warp_barriers = (
             np.zeros(blocks, int),
             np.zeros(blocks * warps, int),
@@ -77,6 +78,20 @@ class Machine:
             self._note_reads()
             self.clock = None
         self.block_barriers[np.unique(self.block[self.active()])] += 1
+
+    def cluster_barrier(self):
+        """A barrier of several blocks, which all blocks must reach."""
+        if self.mask is not None:
+            raise EmulationError("not all threads of a cluster take part")
+        self.block_barrier()
+        self.cluster_barriers += 1
+        for memory in self.memories:
+            memory.remote_reads.clear()
+
+    def end(self):
+        """Refuse to end blocks whose shared memory others may still read."""
+        if any(memory.remote_reads for memory in self.memories):
+            raise EmulationError("a block may end while others of the cluster read its memory")
 
     def warp_barrier(self):
         self.whole(self.warp, "warp")

@@ -86,6 +86,8 @@ class Memory:
             self.written, self.read_at = (np.zeros((2, count), "int32") for _ in range(2))
             self.copying = np.zeros(count, bool)
             self.reads = []  # since the last barrier
+            self.written_by_cluster = np.zeros(count, "int32")
+            self.remote_reads = []  # since the last barrier of the cluster
             machine.memories.append(self)
 
     def viewed(self, dtype):
@@ -114,6 +116,20 @@ class Memory:
             self._check_read(place[active], threads[active])
         return self.data[place]
 
+    def read_remote(self, index, rank):
+        """Read the memory of the block with a rank in the cluster."""
+        machine = self.machine
+        place, _ = self._places(index)
+        own = machine.block[:, None]
+        place = place + (own - own % machine.cluster + rank - own) * self.size
+        active = slice(None) if machine.mask is None else machine.mask
+        (units,) = self._units(place[active])
+        self._check_copies(units, "read")
+        if (self.written_by_cluster[units] >= machine.cluster_barriers).any():
+            raise EmulationError(f"{self.name}: read without a barrier of the cluster")
+        self.remote_reads.append(units)
+        return self.data[place]
+
     def write(self, index, value):
         place, threads = self._places(index)
         value = np.broadcast_to(value, place.shape)
@@ -135,6 +151,7 @@ class Memory:
         place, threads = self._units(place, threads)
         self.writer[place] = threads
         self.written[:, place] = self.machine.passed(threads)
+        self.written_by_cluster[place] = self.machine.cluster_barriers
 
     def copy(self, place, threads):
         """Mark elements that an asynchronous copy is to write."""
@@ -219,6 +236,8 @@ class Memory:
         place, threads, differs = self._units(place, threads, differs)
         self._check_copies(place, "written")
         self.note_reads()
+        if any(np.isin(place, read).any() for read in self.remote_reads):
+            raise EmulationError(f"{self.name}: written while other blocks of a cluster may read")
         writer = self.writer[place]
         other = differs & (writer >= 0) & (writer != threads)
         if other.any():

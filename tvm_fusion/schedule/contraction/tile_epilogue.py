@@ -1,10 +1,10 @@
 """Epilogue of a tiled GEMM: accumulators -> shared memory -> results in coalesced vectors.
 
-    for slab of 16 rows of each warp, for staged_columns of each warp's columns:
+    for some slabs of 16 rows and some columns of each warp, as many as fit shared memory:
       barrier;  staged[slice, row, column] = acc          8-byte stores         shared
-      barrier
+      barrier, of the cluster for split-K
       thread per vector of columns (or of rows, where outputs are contiguous along M):
-        total = staged[0] + staged[1] + ..                slices in their order
+        total = staged[0] + staged[1] + ..                ranks and slices in their order
         load what the results read, in vectors            global
         compute element by element, store in vectors      global
 
@@ -14,6 +14,7 @@ the next, of rows ``t // 4`` and ``t // 4 + 8``. So have those of ``mma.sync`` a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +25,7 @@ from ...core.expressions import load, loads
 from ...core.loops import (
     block,
     constant,
+    coordinates,
     index,
     local,
     loop,
@@ -39,7 +41,7 @@ from ..address import conditional_loads, is_aligned, offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.register_buffers import RegisterBuffers
-from ..gpu.shared_tiles import load_shared, store_shared
+from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
 from ..gpu.vector_loads import ElementLoads
 from .epilogue import Result
 from .fuse_epilogue import store_results
@@ -66,7 +68,7 @@ class Mainloop(Protocol):
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell a thread's slice of K, and its warp's row and column among the warps."""
 
-    def slab_row(self, slab: int, warp_m: ir.Expr) -> ir.Expr:
+    def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
         """Give the first row, in the block's tile, of a slab of the warps in a row."""
 
     def barrier(self) -> tirx.Stmt:
@@ -155,70 +157,80 @@ class TileEpilogue:
         self, cut: TileGemmConfig, place: TilePlace, mainloop: Mainloop, shared: ir.Var
     ) -> None:
         self._cut, self._place, self._mainloop, self._shared = cut, place, mainloop, shared
-        self._columns = cut.staged_columns
+        self._slabs, self._columns = cut.staged
         self._width = mainloop.warps_n * self._columns
-        self._rows = mainloop.warps_m * M16
+        self._rows = mainloop.warps_m * M16 * self._slabs
         self._stride = self._width + STAGE_PAD
         self._vectors = result_vectors(cut)
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write all passes."""
+        is_cluster = self._cut.split_k > 1
+        own = self._mainloop.barrier
         stmts = []
-        for slab, first in self._passes():
-            stmts += [self._mainloop.barrier(), self._stage(thread, slab, first)]
-            stmts += [self._mainloop.barrier(), self._results(thread, slab, first)]
+        for number, (slab, first) in enumerate(self._passes()):
+            before = cluster_barrier if is_cluster and number else own
+            stmts += [before(), self._stage(thread, slab, first)]
+            stmts.append(cluster_barrier() if is_cluster else own())
+            stmts.append(self._results(thread, slab, first))
+        if is_cluster:  # others may read this block's shared memory until they say so
+            stmts.append(cluster_barrier())
         return sequence(stmts)
 
     def _passes(self) -> Iterator[tuple[int, int]]:
-        """Yield slabs, and the first columns of a warp."""
-        for slab in range(self._mainloop.slabs):
+        """Yield the first slab, and the first column of a warp."""
+        for slab in range(0, self._mainloop.slabs, self._slabs):
             for first in range(0, self._mainloop.n8 * GROUPS, self._columns):
                 yield slab, first
 
     def _stage(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
-        """Write accumulators to shared memory."""
+        """Write accumulators to shared memory, ``[slice, slab, warp, row, column]``."""
+        loop_ = self._mainloop
         lane = tirx.floormod(thread, index(WARP))
         group = tirx.floordiv(lane, index(THREADS_IN_GROUP))
         column = tirx.floormod(lane, index(THREADS_IN_GROUP)) * 2
-        k_slice, warp_m, warp_n = self._mainloop.warp_of(thread)
+        k_slice, warp_m, warp_n = loop_.warp_of(thread)
         start = k_slice * self._rows * self._stride
         start = start + (warp_m * M16 + group) * self._stride + warp_n * self._columns + column
 
-        def one(j: ir.Expr) -> tirx.Stmt:
-            fragment = (slab * self._mainloop.n8 + first // GROUPS + j) * ACCUMULATORS
+        def one(number: ir.Expr) -> tirx.Stmt:
+            i, j = coordinates(number, [self._slabs, self._columns // GROUPS])
+            fragment = ((slab + i) * loop_.n8 + first // GROUPS + j) * ACCUMULATORS
             stmts = []
             for half in range(2):
-                to = load(self._shared, [start + half * GROUPS * self._stride + j * GROUPS])
-                own = load(self._mainloop.acc, [fragment + 2 * half])
-                stmts.append(store_shared(to, own, 8))
+                row = i * loop_.warps_m * M16 + half * GROUPS
+                to = load(self._shared, [start + row * self._stride + j * GROUPS])
+                stmts.append(store_shared(to, load(loop_.acc, [fragment + 2 * half]), 8))
             return sequence(stmts)
 
-        return unrolled("j", self._columns // GROUPS, one)
+        return unrolled("fragment", self._slabs * self._columns // GROUPS, one)
 
     def _results(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
-        """Store the results of staged sums."""
+        """Store the results of staged sums; the ranks of split-K share them."""
         width, is_along_m = self._vectors.width, self._vectors.is_along_m
         count = self._rows * self._width // width
+        ranks = self._cut.split_k
+        step_size = ranks * self._mainloop.threads
 
         def one(step: ir.Expr) -> tirx.Stmt:
-            flat = step * self._mainloop.threads + thread
+            flat = step * step_size + self._place.rank * self._mainloop.threads + thread
             if is_along_m:
-                # Threads of a warp take a few rows' vectors of adjacent columns.
-                row = tirx.floordiv(flat, index(self._width)) * width
-                column = tirx.floormod(flat, index(self._width))
+                row, column = coordinates(flat, [index(1), self._width])
+                row = row * width
             else:
-                row = tirx.floordiv(flat, index(self._width // width))
-                column = tirx.floormod(flat, index(self._width // width)) * width
+                row, column = coordinates(flat, [index(1), self._width // width])
+                column = column * width
             made = self._vector(row, column, slab, first)
-            return when(flat < count, made)
+            return made if count % step_size == 0 else when(flat < count, made)
 
-        return loop("vector", -(-count // self._mainloop.threads), one)
+        return loop("vector", -(-count // step_size), one)
 
     def _vector(self, row: ir.Expr, column: ir.Expr, slab: int, first: int) -> tirx.Stmt:
         """Store the results of one vector of staged sums."""
         cut, width = self._cut, self._vectors.width
-        warp_m, in_slab = tirx.floordiv(row, index(M16)), tirx.floormod(row, index(M16))
-        m = self._place.m_tile * cut.block_m + self._mainloop.slab_row(slab, warp_m) + in_slab
+        own_slab, warp_m, in_slab = coordinates(row, [index(1), self._mainloop.warps_m, M16])
+        m = self._place.m_tile * cut.block_m + in_slab
+        m = m + self._mainloop.slab_row(slab + own_slab, warp_m)
         warp_n = tirx.floordiv(column, index(self._columns))
         n = self._place.n_tile * cut.block_n + warp_n * cut.warp_n + first
         n = n + tirx.floormod(column, index(self._columns))
@@ -252,18 +264,21 @@ class TileEpilogue:
         size = 1 if is_along_m else min(width, VECTOR_BYTES // 4)
         stmts: list[tirx.Stmt] = []
         part = local("part", [width], "float32")
-        for k_slice in range(self._mainloop.warps_k):
-            to = part if k_slice else total
+        slices, ranks = self._mainloop.warps_k, self._cut.split_k
+        for number, (rank, k_slice) in enumerate(itertools.product(range(ranks), range(slices))):
+            to = part if number else total
             for lane in range(0, width, size):
                 place = (k_slice * self._rows + row) * self._stride + column
                 place = place + (lane * self._stride if is_along_m else lane)
-                source = load(self._shared, [place])
-                stmts.append(load_shared(load(to, [index(lane)]), source, 4 * size))
-            if k_slice:
-                for lane in range(width):
-                    both = load(total, [index(lane)]) + load(part, [index(lane)])
-                    stmts.append(tirx.BufferStore(total, both, [lane]))
-        return stmts if self._mainloop.warps_k == 1 else [block("slices", sequence(stmts), [part])]
+                source, own = load(self._shared, [place]), load(to, [index(lane)])
+                if ranks > 1:
+                    stmts.append(load_cluster(own, source, 4 * size, tirx.const(rank, "int32")))
+                else:
+                    stmts.append(load_shared(own, source, 4 * size))
+            for lane in range(width if number else 0):
+                both = load(total, [index(lane)]) + load(part, [index(lane)])
+                stmts.append(tirx.BufferStore(total, both, [lane]))
+        return stmts if slices * ranks == 1 else [block("partials", sequence(stmts), [part])]
 
     def _vector_results(
         self, total: ir.Var, where: dict[ir.Var, ir.Expr]

@@ -124,21 +124,29 @@ class TileGemmConfig(GemmView):
         return rows * self.block_k * DataType(self.half).itemsize
 
     @property
-    def staged_columns(self) -> int:
-        """Columns of C of a warp that the epilogue stages at once: all that fit the pipeline's."""
-        columns = self.warp_n
-        while columns > GROUPS and self._staged_bytes(columns) > self.stages * self.stage_bytes:
-            columns //= 2
-        return columns
+    def staged(self) -> tuple[int, int]:
+        """Slabs of 16 rows, and columns, of a warp that the epilogue stages at once.
 
-    def _staged_bytes(self, columns: int) -> int:
+        All that fit the shared memory of the pipeline.
+        """
+        slabs, columns = self.warp_m // M16, self.warp_n
+        while self._staged_bytes(slabs, columns) > self.stages * self.stage_bytes:
+            if slabs > 1:
+                slabs //= 2
+            elif columns > GROUPS:
+                columns //= 2
+            else:
+                break
+        return slabs, columns
+
+    def _staged_bytes(self, slabs: int, columns: int) -> int:
         width = columns * self.warps_n + STAGE_PAD
-        return self.warps_k * self.warps_m * M16 * width * 4
+        return self.warps_k * slabs * self.warps_m * M16 * width * 4
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: pipeline stages, and behind them sums on their way out."""
-        return max(self.stages * self.stage_bytes, self._staged_bytes(self.staged_columns))
+        return max(self.stages * self.stage_bytes, self._staged_bytes(*self.staged))
 
     @property
     def registers(self) -> int:

@@ -34,6 +34,10 @@ def tile_gemm_gpu(program: Program, cut: TileGemmConfig) -> tirx.PrimFunc:
             stmts = [mainloop.stmt(thread), epilogue.stmt(thread)]
             return block("tile_gemm", sequence(stmts), [*mainloop.buffers, shared])
 
-        return min_blocks_per_sm(threads("threadIdx.x", cut.threads, of_thread), 1)
+        made = threads("threadIdx.x", cut.threads, of_thread)
+        if cut.split_k > 1:  # a block's rank is its number modulo the cluster's size
+            tile = made
+            made = threads("clusterCtaIdx.x", cut.split_k, lambda _: tile)
+        return min_blocks_per_sm(made, 1)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))

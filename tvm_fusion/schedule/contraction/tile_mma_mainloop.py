@@ -81,7 +81,7 @@ class TileMmaMainloop:
             tirx.floormod(inside, index(self.warps_n)),
         )
 
-    def slab_row(self, slab: int, warp_m: ir.Expr) -> ir.Expr:
+    def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
         """Give the first row, in the block's tile, of a slab of the warps in a row."""
         return warp_m * self._cut.warp_m + slab * M16
 

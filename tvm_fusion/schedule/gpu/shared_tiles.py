@@ -25,6 +25,12 @@ __device__ __forceinline__ void tvm_fusion_block_barrier() {
   __syncthreads();
 }
 """
+_CLUSTER_BARRIER = """
+__device__ __forceinline__ void tvm_fusion_cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+               ::: "memory");
+}
+"""
 _WAIT = """
 __device__ __forceinline__ void {name}() {{
   asm volatile("cp.async.wait_group {pending};" ::: "memory");
@@ -96,6 +102,44 @@ __device__ __forceinline__ void {name}(void* to, const void* from) {{
 }}
 """
     return _call(name, source, tirx.address_of(to), tirx.address_of(element))
+
+
+def load_cluster(to: ir.TensorLoad, element: ir.TensorLoad, size: int, rank: ir.Expr) -> tirx.Stmt:
+    """Load 4, 8 or 16 bytes from the same place of another block's shared memory.
+
+    Parameters
+    ----------
+    to : TensorLoad
+        The first element of registers.
+    element : TensorLoad
+        The place in the block's own shared memory.
+    size : int
+        Bytes.
+    rank : Expr
+        The other block's number in the cluster.
+    """
+    words = range(size // 4)
+    vector = {1: "", 2: ".v2", 4: ".v4"}[len(words)]
+    places = ", ".join(f"%{i}" for i in words)
+    places = places if size == 4 else f"{{{places}}}"
+    outputs = ", ".join(f'"=r"(word[{i}])' for i in words)
+    name = f"tvm_fusion_load_cluster_{size}"
+    source = f"""
+__device__ __forceinline__ void {name}(void* to, const void* from, int rank) {{
+  unsigned* word = (unsigned*)to;
+  unsigned place = (unsigned)__cvta_generic_to_shared(from);
+  asm volatile("{{ .reg .u32 there; mapa.shared::cluster.u32 there, %{size // 4}, %{size // 4 + 1}; "
+               "ld.shared::cluster{vector}.u32 {places}, [there]; }}"
+               : {outputs} : "r"(place), "r"(rank) : "memory");
+}}
+"""
+    rank = rank if str(rank.ty.dtype) == "int32" else tirx.Cast("int32", rank)
+    return _call(name, source, tirx.address_of(to), tirx.address_of(element), rank)
+
+
+def cluster_barrier() -> tirx.Stmt:
+    """Wait for all threads of the cluster; what they wrote to shared memory is there then."""
+    return _call("tvm_fusion_cluster_barrier", _CLUSTER_BARRIER)
 
 
 def copy_or_zero(to: ir.TensorLoad, element: ir.TensorLoad, is_inside: ir.Expr) -> tirx.Stmt:
