@@ -1,0 +1,102 @@
+"""Configuration of a GEMM on Hopper's tensor cores: TMA pipeline, wgmma, a persistent grid.
+
+grid     as many blocks as run at once; each takes every grid-th tile of C, M innermost in groups
+block    one producer warpgroup, and consumers that share the rows of the tile
+stage    tiles of A and B, block_k = 64 terms: 128 bytes of a half type
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ...core.loops import constant, index
+from ..gpu import mbarrier
+from ..gpu.mma import GROUPS
+from ..gpu.tma import TILE_ALIGNMENT
+from ..gpu.wgmma import M, THREADS
+from .tile_gemm_config import TileGemmConfig
+from .tma_operand import PANEL, TmaOperand
+
+BLOCK_K = PANEL
+WARPS = THREADS // 32  # of a warpgroup
+# Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
+OTHER_REGISTERS = 40  # of a consumer, beside accumulators
+
+
+@dataclass(frozen=True)
+class WgmmaConfig(TileGemmConfig):
+    """Configuration of a GEMM with TMA and wgmma.
+
+    Attributes
+    ----------
+    operand_a, operand_b : TmaOperand
+        The operands.
+    consumers : int
+        Warpgroups that multiply, 1 or 2.
+    grid : Expr
+        Blocks: at most as many as run at once.
+    """
+
+    operand_a: TmaOperand | None = None
+    operand_b: TmaOperand | None = None
+    consumers: int = 2
+    resident: int = 1
+
+    @property
+    def operands(self) -> tuple[TmaOperand, TmaOperand]:
+        """A and B."""
+        assert self.operand_a is not None and self.operand_b is not None
+        return self.operand_a, self.operand_b
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return THREADS * (1 + self.consumers)
+
+    @property
+    def slabs(self) -> int:
+        """Instructions that a consumer's rows take."""
+        return self.block_m // self.consumers // M
+
+    @property
+    def tiles(self) -> ir.Expr:
+        """Tiles of C."""
+        return super().blocks
+
+    @property
+    def blocks(self) -> ir.Expr:
+        """Blocks of the grid."""
+        count = constant(self.tiles)
+        if count is not None:
+            return index(min(count, self.resident))
+        return tirx.min(self.tiles, index(self.resident))
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators of a consumer's thread."""
+        return self.slabs * self.block_n // 2
+
+    @property
+    def barrier_offset(self) -> int:
+        """Where the barriers lie in shared memory, in bytes."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: stages, and two barriers for each."""
+        return self.barrier_offset + 2 * self.stages * mbarrier.BYTES + TILE_ALIGNMENT
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread at the start of a block."""
+        if self.consumers == 2:
+            return 168  # so that all warpgroups together have the whole file
+        return min(255, OTHER_REGISTERS + self.accumulators + 24)
+
+    @property
+    def n8(self) -> int:
+        """Tiles of eight columns of a thread's accumulators."""
+        return self.block_n // GROUPS
