@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
-from tvm import DataType, ir, sym, tirx
+from tvm import ir, tirx
 
-from ...core.expressions import load, loads
+from ...core.expressions import load
 from ...core.loops import (
     block,
     constant,
@@ -30,23 +29,15 @@ from ...core.loops import (
     local,
     product,
     sequence,
-    substitute,
     unrolled,
-    vectorized,
     when,
 )
-from ...program.stage import Axis
-from ..address import conditional_loads, is_aligned, offset
-from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
-from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
-from ..gpu.vector_loads import ElementLoads
-from .epilogue import Result
 from .fuse_epilogue import store_results
 from .tile_gemm_config import M16, STAGE_PAD, TileGemmConfig, TilePlace, axis_values
-
-WIDTHS = (8, 4, 2)  # elements of a vector of results
+from .tile_results import VectorResults, result_vectors
 
 
 class Mainloop(Protocol):
@@ -72,69 +63,6 @@ class Mainloop(Protocol):
 
     def barrier(self) -> tirx.Stmt:
         """Wait for all threads that have accumulators."""
-
-
-@dataclass(frozen=True)
-class ResultVectors:
-    """How results are stored: ``width`` elements at a time, along M or N.
-
-    Attributes
-    ----------
-    width : int
-        Elements; 1 where loads are under conditions, or results are not contiguous.
-    is_along_m : bool
-        Whether vectors lie along the last axis of M.
-    """
-
-    width: int
-    is_along_m: bool
-
-
-def result_vectors(cut: TileGemmConfig) -> ResultVectors:
-    """Choose the widest vectors that all results can be stored in."""
-    results = cut.contraction.results
-    values = [r.value for r in results]
-    reads = [x for v in values for x in loads(v)]
-    if any(r.condition is not None for r in results) or any(map(conditional_loads, values)):
-        return ResultVectors(1, False)
-    if any(loads(i) for x in reads for i in x.indices):
-        return ResultVectors(1, False)
-    for width in WIDTHS:
-        for is_along_m in (False, True):
-            axis = (cut.m_axes if is_along_m else cut.n_axes)[-1]
-            extent = constant(axis.extent)
-            if extent is None or extent % width:
-                continue
-            if all(_is_contiguous(cut, r, axis, width) for r in results):
-                return ResultVectors(width, is_along_m)
-    return ResultVectors(1, False)
-
-
-def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
-    """Whether elements along an axis are aligned vectors of an output."""
-    if str(result.buffer.ty.dtype) not in VECTOR_TYPES:
-        return False
-    vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
-    analyzer = _analyzer(cut, axis, vector, width)
-    analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
-    where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
-    first = analyzer.simplify(offset(result.buffer, where) - lane)
-    if lane in tirx.analysis.undefined_vars(first):
-        return False
-    size = min(width, VECTOR_BYTES // DataType(str(result.buffer.ty.dtype)).itemsize)
-    return is_aligned(first, size, analyzer)
-
-
-def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
-    analyzer = sym.Analyzer()
-    for one in cut.contraction.stage.axes:
-        extent = constant(one.extent)
-        if extent is not None and one is not axis:
-            analyzer.bind(one.var, ir.Range.from_min_extent(index(0), index(extent)))
-    extent = constant(axis.extent)
-    if extent is not None:
-        analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // width)))
-    return analyzer
 
 
 class TileEpilogue:
@@ -245,8 +173,11 @@ class TileEpilogue:
             place = [where[a.var] for a in cut.contraction.stage.axes]
             stmts.append(store_results(cut.contraction, place, load(total, [index(0)])))
         else:
-            made, more = self._vector_results(total, where)
-            stmts, buffers = [*stmts, made], [*buffers, *more]
+            results = VectorResults(cut, self._vectors)
+            stmts.append(results.load(index(0), where))
+            stmts.append(results.compute(index(0), where, lambda lane: load(total, [index(lane)])))
+            stmts.append(results.store(where))
+            buffers += results.buffers
         inside = [
             position < extent
             for position, extent, size in (
@@ -279,44 +210,3 @@ class TileEpilogue:
                 both = load(total, [index(lane)]) + load(part, [index(lane)])
                 stmts.append(tirx.BufferStore(total, both, [lane]))
         return stmts if slices * ranks == 1 else [block("partials", sequence(stmts), [part])]
-
-    def _vector_results(
-        self, total: ir.Var, where: dict[ir.Var, ir.Expr]
-    ) -> tuple[tirx.Stmt, list[ir.Var]]:
-        """Load vectors, compute element by element, store vectors."""
-        cut, width = self._cut, self._vectors.width
-        axis = (cut.m_axes if self._vectors.is_along_m else cut.n_axes)[-1]
-        vector = tirx.Var("vector", "int64")
-        where = {**where, vector: tirx.floordiv(where[axis.var], index(width))}
-        elements = ElementLoads(_analyzer(cut, axis, vector, width))
-        values = [
-            [
-                elements.read(substitute(r.value, {axis.var: vector * width + lane}))
-                for lane in range(width)
-            ]
-            for r in cut.contraction.results
-        ]
-        registers = RegisterBuffers(elements.vectors(), 1)
-        stmts, buffers = [registers.fill(index(0), where)], list(registers.arrays)
-        for number, (result, lanes) in enumerate(
-            zip(cut.contraction.results, values, strict=True)
-        ):
-            dtype = str(result.buffer.ty.dtype)
-            made = local(f"result{number}", [width], dtype)
-            buffers.append(made)
-            for lane, value in enumerate(lanes):
-                sums = {cut.contraction.total: load(total, [index(lane)])}
-                value = substitute(registers.values(value, index(0)), {**where, **sums})
-                stmts.append(tirx.BufferStore(made, value, [lane]))
-            size = min(width, VECTOR_BYTES // DataType(dtype).itemsize)
-            for start in range(0, width, size):
-
-                def store(
-                    lane: ir.Expr, result: Result = result, made: ir.Var = made, start: int = start
-                ) -> tirx.Stmt:
-                    at = {**where, axis.var: where[vector] * width + start + lane}
-                    places = [substitute(i, at) for i in result.indices]
-                    return tirx.BufferStore(result.buffer, load(made, [start + lane]), places)
-
-                stmts.append(vectorized(size, store))
-        return sequence(stmts), buffers

@@ -15,7 +15,7 @@ from ...core.loops import constant, index
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
 from ..gpu.tma import TILE_ALIGNMENT
-from ..gpu.wgmma import M, THREADS
+from ..gpu.wgmma import THREADS, M
 from .tile_gemm_config import TileGemmConfig
 from .tma_operand import PANEL, TmaOperand
 

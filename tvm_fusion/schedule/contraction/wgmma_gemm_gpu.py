@@ -102,7 +102,7 @@ class _Roles:
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
         arrivals = self._cut.consumers * WARPS
-        stmts = []
+        stmts = [tma.prefetch(m) for m in self._maps]
         for stage in range(self._cut.stages):
             stmts.append(mbarrier.init(self._full(index(stage)), 1))
             stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))

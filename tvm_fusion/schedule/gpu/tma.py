@@ -38,6 +38,13 @@ __device__ __forceinline__ void {name}(void* to, const CUtensorMap& map, void* b
 """
 
 
+_PREFETCH = """
+__device__ __forceinline__ void tvm_fusion_tma_prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+}
+"""
+
+
 @dataclass(frozen=True)
 class TensorMap:
     """A view of a buffer that boxes are copied from.
@@ -124,3 +131,9 @@ def load(
         name, tirx.address_of(to), tensor_map, tirx.address_of(bar), *places, source_code=source
     )
     return tirx.Evaluate(call)
+
+
+def prefetch(tensor_map: ir.Var) -> tirx.Stmt:
+    """Fetch a map before its first use; one thread does."""
+    name = "tvm_fusion_tma_prefetch"
+    return tirx.Evaluate(cuda_func_call(name, tensor_map, source_code=_PREFETCH))

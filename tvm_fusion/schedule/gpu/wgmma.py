@@ -103,9 +103,7 @@ __device__ __forceinline__ void {name}(float* acc, unsigned long long a, unsigne
                : "l"(a), "l"(b), "r"((int)is_added));
 }}
 """
-    call = cuda_func_call(
-        name, tirx.address_of(acc), a[1], b[1], is_added, source_code=source
-    )
+    call = cuda_func_call(name, tirx.address_of(acc), a[1], b[1], is_added, source_code=source)
     return tirx.Evaluate(call)
 
 
