@@ -32,8 +32,9 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import touch
 from ..gpu.wgmma import M
 from .fuse_epilogue import store_results
-from .tile_gemm_config import M16, TilePlace, axis_values
+from .tile_gemm_config import TilePlace, axis_values
 from .tile_results import ResultVectors, VectorResults, result_vectors
+from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
 
 COLUMNS = GROUPS * THREADS_IN_GROUP  # of four lanes

@@ -36,8 +36,9 @@ from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
 from .fuse_epilogue import store_results
-from .tile_gemm_config import M16, STAGE_PAD, TileGemmConfig, TilePlace, axis_values
+from .tile_gemm_config import TileGemmConfig, TilePlace, axis_values
 from .tile_results import VectorResults, result_vectors
+from .tile_shape import M16, STAGE_PAD
 
 
 class Mainloop(Protocol):

@@ -118,6 +118,8 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
         sizes.reverse()
     batch = [a for a in view.batch if a.var in used]
     sizes += [index(a.extent) for a in batch]
+    # A tensor map has no extent of 0; a kernel without rows is launched with no blocks.
+    sizes = [s if constant(s) is not None else tirx.max(s, index(1)) for s in sizes]
     strides += [int64(step_of[a.var]) for a in batch]
     start = simplified(substitute(place, dict.fromkeys(axes, index(0))))
     analyzer = sym.Analyzer()

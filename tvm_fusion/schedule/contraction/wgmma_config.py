@@ -14,7 +14,6 @@ from tvm import ir, tirx
 from ...core.loops import constant, index
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
-from ..gpu.tma import TILE_ALIGNMENT
 from ..gpu.wgmma import THREADS, M
 from .tile_gemm_config import TileGemmConfig
 from .tma_operand import PANEL, TmaOperand
@@ -36,13 +35,17 @@ class WgmmaConfig(TileGemmConfig):
         The operands.
     consumers : int
         Warpgroups that multiply, 1 or 2.
-    grid : Expr
-        Blocks: at most as many as run at once.
+    is_ping_pong : bool
+        Whether two consumers take turns, each with a tile of its own: one multiplies while the
+        other stores its results. Otherwise they share the rows of a tile.
+    resident : int
+        Blocks that run at once.
     """
 
     operand_a: TmaOperand | None = None
     operand_b: TmaOperand | None = None
     consumers: int = 2
+    is_ping_pong: bool = False
     resident: int = 1
 
     @property
@@ -59,7 +62,12 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def slabs(self) -> int:
         """Instructions that a consumer's rows take."""
-        return self.block_m // self.consumers // M
+        return self.block_m // self.sharers // M
+
+    @property
+    def sharers(self) -> int:
+        """Consumers that share the rows of a tile."""
+        return 1 if self.is_ping_pong else self.consumers
 
     @property
     def tiles(self) -> ir.Expr:
@@ -86,8 +94,8 @@ class WgmmaConfig(TileGemmConfig):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, and two barriers for each."""
-        return self.barrier_offset + 2 * self.stages * mbarrier.BYTES + TILE_ALIGNMENT
+        """Shared memory of a block: stages, two barriers for each, and one for each consumer."""
+        return self.barrier_offset + (2 * self.stages + self.consumers) * mbarrier.BYTES
 
     @property
     def registers(self) -> int:

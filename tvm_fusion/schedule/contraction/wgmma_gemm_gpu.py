@@ -5,11 +5,13 @@
       warpgroup 0, one thread, the producer:
         for tile = block, block + grid, ..:  for k_tile:
           wait(empty[stage]); expect_bytes(full[stage]); copy A and B   TMA, 128-byte swizzle
-      the other warpgroups, consumers of block_m / consumers rows each:
+      the other warpgroups, consumers of block_m / consumers rows each, or of every other tile:
         for tile:
+          wait(turn[consumer]), if they take turns
           for k_tile:
             wait(full[stage]);  acc += A * B                            wgmma, one group in flight
             arrive(empty[stage before])
+          arrive(turn[the other])
           epilogue: results of pairs of columns, from registers         (direct_epilogue)
 
 The producer runs ahead into the next tile while consumers store results.
@@ -101,11 +103,13 @@ class _Roles:
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
-        arrivals = self._cut.consumers * WARPS
+        arrivals = self._cut.sharers * WARPS
         stmts = [tma.prefetch(m) for m in self._maps]
         for stage in range(self._cut.stages):
             stmts.append(mbarrier.init(self._full(index(stage)), 1))
             stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))
+        if self._cut.is_ping_pong:
+            stmts += [mbarrier.init(self._turn(index(i)), WARPS) for i in range(2)]
         return sequence([*stmts, mbarrier.fence_init()])
 
     def produce(self) -> tirx.Stmt:
@@ -137,20 +141,22 @@ class _Roles:
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Multiply, and store the results: the warpgroups behind the first."""
         cut = self._cut
-        first_row = tirx.Cast("int64", group) * (cut.slabs * wgmma.M)
+        own = tirx.Cast("int64", group)
+        first_row = index(0) if cut.is_ping_pong else own * (cut.slabs * wgmma.M)
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
             start = step * cut.k_tiles
+            before, after = self._take_turns(own, step)
 
             def one(k_tile: ir.Expr) -> tirx.Stmt:
                 turn = start + k_tile
-                before = self._release(self._stage(turn + cut.stages - 1))
+                consumed = self._release(self._stage(turn + cut.stages - 1))
                 return sequence(
                     [
                         mbarrier.wait(self._full(self._stage(turn)), self._parity(turn)),
                         self._multiply(self._stage(turn), first_row, k_tile),
                         wgmma.wait(1),
-                        when(k_tile > 0, before),
+                        when(k_tile > 0, consumed),
                     ]
                 )
 
@@ -158,11 +164,28 @@ class _Roles:
             epilogue = DirectEpilogue(cut, place, self._acc, first_row)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
             return sequence(
-                [loop("k_tile", cut.k_tiles, one), wgmma.wait(0), last, epilogue.stmt(lane)]
+                [
+                    *before,
+                    loop("k_tile", cut.k_tiles, one),
+                    *after,
+                    wgmma.wait(0),
+                    last,
+                    epilogue.stmt(lane),
+                ]
             )
 
         take = [wgmma.take_registers(CONSUMER_REGISTERS)] if cut.consumers == 2 else []
-        return sequence([*take, self._tiles(of_tile)])
+        mine = (own, index(2)) if cut.is_ping_pong else (index(0), index(1))
+        return sequence([*take, self._tiles(of_tile, *mine)])
+
+    def _take_turns(self, own: ir.Expr, step: ir.Expr) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+        """Wait before a tile until the other consumer has multiplied the one before."""
+        if not self._cut.is_ping_pong:
+            return [], []
+        parity = tirx.floormod(tirx.floordiv(step, index(2)) + 1 - own, index(2))
+        wait = mbarrier.wait(self._turn(own), parity)
+        lane = tirx.floormod(self._thread, index(WARP))
+        return [wait], [when(lane.equal(0), mbarrier.arrive(self._turn(1 - own)))]
 
     def _multiply(self, stage: ir.Expr, first_row: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         """Issue the products of a stage, as one group."""
@@ -190,13 +213,21 @@ class _Roles:
         lane = tirx.floormod(self._thread, index(WARP))
         return when(lane.equal(0), mbarrier.arrive(self._empty(stage)))
 
-    def _tiles(self, body: Callable[[ir.Expr, TilePlace], tirx.Stmt]) -> tirx.Stmt:
-        """Loop over a block's tiles."""
+    def _tiles(
+        self,
+        body: Callable[[ir.Expr, TilePlace], tirx.Stmt],
+        first: ir.Expr | None = None,
+        every: ir.Expr | None = None,
+    ) -> tirx.Stmt:
+        """Loop over a block's tiles, or every second of them from the first or second on."""
         cut, grid = self._cut, self._cut.blocks
+        first, every = first or index(0), every or index(1)
         trips = tirx.floordiv(cut.tiles - self._number + (grid - 1), grid)
+        trips = tirx.floordiv(trips - first + (every - 1), every)
         held = [tirx.Cast("int64", load(self._tile, [index(i)])) for i in range(3)]
 
-        def one(step: ir.Expr) -> tirx.Stmt:
+        def one(turn: ir.Expr) -> tirx.Stmt:
+            step = turn * every + first
             place = cut.tile_of(self._number + step * grid)
             extents = [a.extent for a in cut.batch]
             matrix: ir.Expr = index(0)
@@ -210,7 +241,7 @@ class _Roles:
             batch = tuple(coordinates(held[0], extents))
             return sequence([*stores, body(step, TilePlace(batch, held[1], held[2], index(0)))])
 
-        return loop("step", trips, one)
+        return loop("turn", trips, one)
 
     def _stage(self, turn: ir.Expr) -> ir.Expr:
         return tirx.floormod(turn, index(self._cut.stages))
@@ -230,6 +261,10 @@ class _Roles:
     def _empty(self, stage: ir.Expr) -> ir.TensorLoad:
         behind = self._cut.barrier_offset + self._cut.stages * mbarrier.BYTES
         return self._at(stage * mbarrier.BYTES + behind)
+
+    def _turn(self, consumer: ir.Expr) -> ir.TensorLoad:
+        behind = self._cut.barrier_offset + 2 * self._cut.stages * mbarrier.BYTES
+        return self._at(consumer * mbarrier.BYTES + behind)
 
     def _at(self, place: ir.Expr) -> ir.TensorLoad:
         return load(self._shared, [place])

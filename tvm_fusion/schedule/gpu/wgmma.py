@@ -61,7 +61,7 @@ class Operand:
         return cuda_func_call(name, address, source_code=source, return_type="uint64")
 
     def step(self, instruction: int) -> int:
-        """What an instruction's K adds to a descriptor: 32 bytes of a row, or 16 rows."""
+        """Give what an instruction's K adds to a descriptor: 32 bytes of a row, or 16 rows."""
         return instruction * (K_BYTES if self.is_k_contiguous else 16 * 128) >> 4
 
 
@@ -98,7 +98,8 @@ __device__ __forceinline__ void {name}(float* acc, unsigned long long a, unsigne
                                        bool is_added) {{
   asm volatile("{{ .reg .pred is_added; setp.ne.b32 is_added, %{count + 2}, 0; "
                "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
-               "{{{registers}}}, %{count}, %{count + 1}, is_added, 1, 1, {turned[0]}, {turned[1]}; }}"
+               "{{{registers}}}, %{count}, %{count + 1}, "
+               "is_added, 1, 1, {turned[0]}, {turned[1]}; }}"
                : {outputs}
                : "l"(a), "l"(b), "r"((int)is_added));
 }}
