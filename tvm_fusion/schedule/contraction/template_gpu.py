@@ -22,6 +22,7 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
+from .tile_gemm_model import tile_gemm_config
 
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
@@ -51,7 +52,9 @@ class GpuContraction(Contraction):
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction)
-        blocks = _blocks(contraction) if skinny is None else at(skinny.blocks)
+        tile = tile_gemm_config(contraction, device) if skinny is None else None
+        config = tile if skinny is None else skinny
+        blocks = _blocks(contraction) if config is None else at(config.blocks)
         return Claim(
             self,
             group,
@@ -59,9 +62,9 @@ class GpuContraction(Contraction):
             bytes=traffic(group, stages),
             flops=work,
             parallelism=blocks,
-            shared_bytes=0 if skinny is None else skinny.shared_bytes,
-            registers=0 if skinny is None else skinny.registers,
-            details={"config": GpuContractionConfig(program, contraction, device, skinny)},
+            shared_bytes=0 if config is None else config.shared_bytes,
+            registers=0 if config is None else config.registers,
+            details={"config": GpuContractionConfig(program, contraction, device, skinny, tile)},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:

@@ -28,7 +28,6 @@ from ...core.loops import (
     coordinates,
     index,
     local,
-    loop,
     product,
     sequence,
     substitute,
@@ -223,7 +222,8 @@ class TileEpilogue:
             made = self._vector(row, column, slab, first)
             return made if count % step_size == 0 else when(flat < count, made)
 
-        return loop("vector", -(-count // step_size), one)
+        # Unrolled, so that all loads are issued before the first result is computed.
+        return unrolled("vector", -(-count // step_size), one)
 
     def _vector(self, row: ir.Expr, column: ir.Expr, slab: int, first: int) -> tirx.Stmt:
         """Store the results of one vector of staged sums."""

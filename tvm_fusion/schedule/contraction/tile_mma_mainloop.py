@@ -21,12 +21,13 @@ from ...core.expressions import load
 from ...core.loops import index, local, loop, sequence, unrolled, when
 from ..gpu.cp_async import commit
 from ..gpu.ldmatrix import ldmatrix_x4
-from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, WARP, mma_m16n8k16
+from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, WARP, mma_fragments
 from ..gpu.shared_tiles import block_barrier, exchanged, swizzle, touch, wait_and_barrier
 from .tile_gemm_config import K16, M16, TileGemmConfig, TilePlace
 from .tile_operand import CHUNK, WORDS, OperandTile
 
 FRAGMENT = 2 * K_PER_THREAD  # elements of a thread, of 16 rows and 16 k
+READ, WRITE = 0, 1  # the stage that is multiplied, and the one that is copied to
 
 
 class TileMmaMainloop:
@@ -68,7 +69,9 @@ class TileMmaMainloop:
             local(f"{name}_frag", [self._slots * size // M16 * FRAGMENT], cut.half)
             for name, size in (("a", cut.warp_m), ("b", cut.warp_n))
         ]
-        self.buffers = [self.acc, *self._frags, *self._a.buffers, *self._b.buffers]
+        self._stage_words = self._a.words + self._b.words
+        self._words = local("stage_word", [2], "int32")
+        self.buffers = [self.acc, self._words, *self._frags, *self._a.buffers, *self._b.buffers]
 
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell the slice of K, the row and the column of a thread's warp among the warps."""
@@ -100,12 +103,16 @@ class TileMmaMainloop:
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in (*self._frags, self._shared)]
         for n in range(ahead):
             if n < cut.k_tiles:
-                stmts += [self._begin(thread, index(n)), self._finish(thread, index(n))]
+                word = index(n * self._stage_words)
+                stmts += [self._copy(do, thread, index(n), word) for do in ("begin", "finish")]
             stmts.append(commit())
+        for pointer, stage in ((READ, 0), (WRITE, ahead)):
+            word = tirx.const(stage * self._stage_words, "int32")
+            stmts.append(tirx.BufferStore(self._words, word, [pointer]))
         stmts.append(unrolled("i", cut.accumulators, clear))
         turn = self._pipelined if self._slots == 2 else self._simple
         if self._slots == 2:
-            stmts += [wait_and_barrier(ahead - 1), self._load(thread, index(0), 0, 0)]
+            stmts += [wait_and_barrier(ahead - 1), self._load(thread, 0, 0)]
         stmts.append(loop("k_tile", cut.k_tiles, lambda tile: turn(thread, tile)))
         return sequence(stmts)
 
@@ -115,73 +122,73 @@ class TileMmaMainloop:
         stmts = []
         for k16 in range(self._steps):
             if k16 == last:
-                stmts += [self._ahead(self._finish, thread, tile), wait_and_barrier(ahead - 1)]
-            following = tile + 1 if k16 == last else tile
-            stmts.append(self._load(thread, following, (k16 + 1) % self._steps, (k16 + 1) % 2))
+                stmts += [self._ahead("finish", thread, tile), self._advance(WRITE)]
+                stmts += [wait_and_barrier(ahead - 1), self._advance(READ)]
+            stmts.append(self._load(thread, (k16 + 1) % self._steps, (k16 + 1) % 2))
             if k16 == 0:
-                stmts += [self._ahead(self._begin, thread, tile), commit()]
+                stmts += [self._ahead("begin", thread, tile), commit()]
             stmts.append(self._multiply(k16 % 2))
         return sequence(stmts)
 
     def _simple(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile, loading each of its fragments before it is used."""
         stmts = [wait_and_barrier(self._cut.stages - 2)]
-        stmts += [self._ahead(self._begin, thread, tile), commit()]
+        stmts += [self._ahead("begin", thread, tile), commit()]
         for k16 in range(self._steps):
-            stmts += [self._load(thread, tile, k16, 0), self._multiply(0)]
-        stmts.append(self._ahead(self._finish, thread, tile))
-        return sequence(stmts)
+            stmts += [self._load(thread, k16, 0), self._multiply(0)]
+        stmts.append(self._ahead("finish", thread, tile))
+        return sequence([*stmts, self._advance(WRITE), self._advance(READ)])
 
-    def _ahead(self, do, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+    def _advance(self, pointer: int) -> tirx.Stmt:
+        """Go on to the next stage of the ring."""
+        word, size = load(self._words, [index(pointer)]), self._stage_words
+        last = tirx.const((self._cut.stages - 1) * size, "int32")
+        zero, step = tirx.const(0, "int32"), tirx.const(size, "int32")
+        return tirx.BufferStore(
+            self._words, tirx.Select(word == last, zero, word + step), [pointer]
+        )
+
+    def _word(self, pointer: int) -> ir.Expr:
+        return tirx.Cast("int64", load(self._words, [index(pointer)]))
+
+    def _ahead(self, do: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Begin or finish the copy of the tile that a stage is free for, if there is one."""
         ahead = tile + (self._cut.stages - 1)
-        return when(ahead < self._cut.k_tiles, do(thread, ahead))
+        return when(ahead < self._cut.k_tiles, self._copy(do, thread, ahead, self._word(WRITE)))
 
-    def _begin(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
-        return self._copy("begin", thread, tile)
-
-    def _finish(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
-        return self._copy("finish", thread, tile)
-
-    def _copy(self, what: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
-        """Copy the tiles of A and B to their stage."""
+    def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
+        """Copy the tiles of A and B to a stage."""
         cut, where = self._cut, self._cut.axes_at(self._place.batch)
         k_tile = self._place.rank * cut.k_tiles + tile
         sides = (
-            (self._a, self._place.m_tile * cut.block_m),
-            (self._b, self._place.n_tile * cut.block_n),
+            (self._a, self._place.m_tile * cut.block_m, word),
+            (self._b, self._place.n_tile * cut.block_n, word + self._a.words),
         )
-        stmts = []
-        for operand, first in sides:
-            to = (self._shared, self._stage(operand, tile))
-            stmts.append(getattr(operand, what)(thread, where, first, k_tile, to))
-        return sequence(stmts)
+        return sequence(
+            [
+                getattr(operand, do)(thread, where, first, k_tile, (self._shared, start))
+                for operand, first, start in sides
+            ]
+        )
 
-    def _stage(self, operand: OperandTile, tile: ir.Expr) -> ir.Expr:
-        """Give the first word of an operand's tile."""
-        stage = tirx.floormod(tile, index(self._cut.stages))
-        words = self._a.words + self._b.words
-        return stage * words + (0 if operand is self._a else self._a.words)
-
-    def _load(self, thread: ir.Expr, tile: ir.Expr, k16: int, slot: int) -> tirx.Stmt:
-        """Load a warp's fragments of A and B."""
+    def _load(self, thread: ir.Expr, k16: int, slot: int) -> tirx.Stmt:
+        """Load a warp's fragments of A and B, of the stage that is read."""
         cut = self._cut
         k_slice, warp_m, warp_n = self.warp_of(thread)
         step = k_slice * self._steps + k16
         sides = (
-            (self._a, self._frags[0], warp_m * cut.warp_m, cut.warp_m // M16),
-            (self._b, self._frags[1], warp_n * cut.warp_n, cut.warp_n // M16),
+            (self._a, self._frags[0], warp_m * cut.warp_m, cut.warp_m // M16, 0),
+            (self._b, self._frags[1], warp_n * cut.warp_n, cut.warp_n // M16, self._a.words),
         )
         stmts = []
-        for operand, frags, first, count in sides:
-            start = self._stage(operand, tile)
+        for operand, frags, first, count, start in sides:
 
             def one(
                 i: ir.Expr, operand=operand, frags=frags, first=first, count=count, start=start
             ) -> tirx.Stmt:
-                word = start + self._lane_word(operand, thread, first + i * M16, step)
+                word = self._lane_word(operand, thread, first + i * M16, step)
                 to = load(frags, [(slot * count + i) * FRAGMENT])
-                row = load(self._shared, [word])
+                row = load(self._shared, [self._word(READ) + start + word])
                 return ldmatrix_x4(to, row, not operand.is_k_contiguous)
 
             stmts.append(unrolled("i", count, one))
@@ -192,11 +199,14 @@ class TileMmaMainloop:
     ) -> ir.Expr:
         """Give the word of the row that a lane passes to ldmatrix.
 
-        Matrices are in the order of fragments: rows 0 to 7 and their two halves of k, rows 8 to 15.
+        The four matrices are in the order of the registers of an mma: of A the lower k of rows 0 to
+        7 and 8 to 15, then the upper k; of B the lower and upper k of each eight columns.
         """
         lane = tirx.floormod(thread, index(WARP))
-        row, high_k = tirx.floormod(lane, 8), tirx.floormod(tirx.floordiv(lane, 8), 2)
-        high = tirx.floordiv(lane, 16)
+        row = tirx.floormod(lane, 8)
+        high, high_k = tirx.floormod(tirx.floordiv(lane, 8), 2), tirx.floordiv(lane, 16)
+        if operand is self._b:
+            high, high_k = high_k, high
         by = swizzle(row, operand.row_chunks)
         if operand.is_k_contiguous:
             line, chunk = first + high * 8 + row, step * (K16 // CHUNK) + high_k
@@ -213,10 +223,9 @@ class TileMmaMainloop:
         def row(i: ir.Expr) -> tirx.Stmt:
             def one(j: ir.Expr) -> tirx.Stmt:
                 acc = load(self.acc, [(i * self.n8 + j) * ACCUMULATORS])
-                a = (slot * self.slabs + i) * FRAGMENT
-                rows = [load(a_frag, [a + half * K_PER_THREAD]) for half in range(2)]
-                column = load(b_frag, [slot * columns * FRAGMENT + j * K_PER_THREAD])
-                return mma_m16n8k16(self._cut.half, acc, rows, column)
+                a = load(a_frag, [(slot * self.slabs + i) * FRAGMENT])
+                b = load(b_frag, [slot * columns * FRAGMENT + j * K_PER_THREAD])
+                return mma_fragments(self._cut.half, acc, a, b)
 
             return unrolled("j", self.n8, one)
 

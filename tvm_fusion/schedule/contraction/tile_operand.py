@@ -6,7 +6,8 @@
     computed (prologue, dequantized): vector loads, 8 values in registers, one store
     unaligned, ragged or padded:      element loads under conditions, one store
 
-Rows beyond M or N repeat the last one: their sums are not stored. Terms beyond K are zero.
+Terms beyond K are zero. So are rows beyond M or N, or they repeat the last one: their sums are not
+stored. Copies leave them zero: 47 copies of one line took 9 us more than none, of 36 us, on an H200.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ class OperandTile:
             if self._first is not None:
                 source = substitute(self._first, {**where, **there})
                 place = load(to[0], [to[1] + self._word(row, chunk)])
-                stmt = copy_or_zero(place, source, is_k_inside)
+                is_inside = tirx.all(is_k_inside, self._is_row(row, chunk, first))
+                stmt = copy_or_zero(place, source, is_inside)
             elif self._registers is not None:
                 stmt = self._registers.fill(i, {**where, **there})
                 stmt = when(is_k_inside, stmt)
@@ -245,6 +247,12 @@ class OperandTile:
     def _row(self, row: ir.Expr) -> ir.Expr:
         """Repeat the last row, or column, for those beyond."""
         return row if self._is_exact() else tirx.min(row, self._extent - 1)
+
+    def _is_row(self, row: ir.Expr, chunk: ir.Expr, first: ir.Expr) -> ir.Expr:
+        """Whether a chunk is of a row, or of columns, that exist."""
+        if self._is_exact():
+            return tirx.const(True)
+        return first + (row if self.is_k_contiguous else chunk * CHUNK) < self._extent
 
     def _is_exact(self) -> bool:
         extent = constant(self._extent)
