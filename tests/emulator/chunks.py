@@ -61,6 +61,14 @@ class Chunks:
             if (ended <= self.phase[chunks[some]]).any():
                 raise EmulationError(f"{self.name}: {what} before its copy was waited for")
 
+    def end(self):
+        """Refuse to end blocks before their copies: some thread must have waited."""
+        known = self.mbarriers.known[:, self.mbarriers.first_phase :]
+        known = known.reshape(len(self.bar) // self.per_block, -1, known.shape[1]).max(1)
+        found = np.flatnonzero(self.bar >= 0)
+        if (known[found // self.per_block, self.bar[found]] <= self.phase[found]).any():
+            raise EmulationError(f"{self.name}: a block ends before a copy was waited for")
+
     def written(self, chunks, bar=-1, phase=0):
         """Note a write that was checked: by a copy, or by threads."""
         self.bar[chunks], self.phase[chunks], self.product[chunks] = bar, phase, -1

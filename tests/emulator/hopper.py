@@ -84,6 +84,24 @@ def _multiply(translate, match, arguments, _source):
     return run
 
 
+def _transpose_quad(translate, _match, arguments, _source):
+    """Two columns of each of four tiles in four lanes become eight columns of one tile."""
+    to, origin = (translate.pointer(x) for x in arguments)
+
+    def run(m):
+        m.whole(m.numbers // 32, "warp")
+        (target, at), (memory, begin) = to(m), origin(m)
+        own = memory.read(np.asarray(begin) + np.arange(8)[None] // 2 * 4 + np.arange(8)[None] % 2)
+        turned = np.broadcast_to(own, (m.threads, 8)).reshape(-1, 4, 4, 2).transpose(0, 2, 1, 3)
+        target.write(np.asarray(at) + np.arange(8)[None], turned.reshape(m.threads, 8))
+
+    return run
+
+
+def _nothing(_translate, _match, _arguments, _source):
+    return lambda m: None
+
+
 def _fence(_translate, _match, _arguments, _source):
     return lambda m: m.products.fence()
 
@@ -132,9 +150,15 @@ PATTERNS = [
         r'[\s"]*\{([%\d, ]+)\}, %\d+, %\d+, is_added, (\d), (\d), ([01]), ([01]);',
         _multiply,
     ),
+    (r"prefetch\.tensormap \[%0\];", _nothing),
+    (
+        r"__shfl_xor_sync\(0xffffffffu, odd \? v\[low\] : v\[low \+ 2\], 1\);[\s\S]*"
+        r"__shfl_xor_sync\(0xffffffffu, high \? w\[i\] : w\[i \+ 4\], 2\);",
+        _transpose_quad,
+    ),
     (r"wgmma\.fence\.sync\.aligned;", _fence),
     (r"wgmma\.commit_group\.sync\.aligned;", _commit),
     (r"wgmma\.wait_group\.sync\.aligned (\d+);", _wait),
     (r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32 (\d+);", _registers),
 ]
-PLAIN = (_descriptor,)  # without assembly
+PLAIN = (_descriptor, _transpose_quad)  # without assembly

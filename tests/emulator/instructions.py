@@ -173,9 +173,7 @@ def _commit(_translate, _match, _arguments, _source):
 
 def _wait(_translate, match, _arguments, source):
     pending = int(match[1] or 0)
-    is_warp_barrier, is_block_barrier = (
-        f"__sync{of}();" in source for of in ("warp", "threads")
-    )
+    is_warp_barrier, is_block_barrier = (f"__sync{of}();" in source for of in ("warp", "threads"))
 
     def run(m):
         m.wait(pending)
@@ -327,7 +325,10 @@ _PATTERNS = [
     (r"^(?:(?!asm)[\s\S])*\{\s*__syncwarp\(\);\s*\}\s*$", _warp_barrier),
     (r"^(?:(?!asm)[\s\S])*\{\s*__syncthreads\(\);\s*\}\s*$", _block_barrier),
     (r"\*\((?:const )?(unsigned|uint2|uint4)\*\)(?:to|from)\b(?: =|;)(?![\s\S]*asm)", _load_shared),
-    (r"barrier\.cluster\.arrive\.release\.aligned; barrier\.cluster\.wait\.acquire", _cluster_barrier),
+    (
+        r"barrier\.cluster\.arrive\.release\.aligned; barrier\.cluster\.wait\.acquire",
+        _cluster_barrier,
+    ),
     (r"ld\.shared::cluster(?:\.v(\d))?\.u32 ", _load_cluster),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared\.b16 ", _load_matrices),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _multiply),

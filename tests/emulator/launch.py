@@ -175,6 +175,10 @@ def run_kernel(kernel, given):
             slots[slot] = value
         else:
             slots[slot] = scalar_type(param.ty.dtype).type(value)
+    maps = [x.view for x in slots.values() if isinstance(x, TensorMap)]
+    for param, data in memories.values():
+        if param in written and any(np.may_share_memory(data, view) for view in maps):
+            raise EmulationError(f"{param.name} is written, but tensor maps are of inputs")
     sizes = _sizes(statements, translate, slots)
     blocks = int(np.prod([sizes.get(f"blockIdx.{a}", 1) for a in "xyz"]))
     threads = int(np.prod([sizes.get(f"threadIdx.{a}", 1) for a in "xyz"]))

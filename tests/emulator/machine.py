@@ -118,9 +118,13 @@ class Machine:
             memory.remote_reads.clear()
 
     def end(self):
-        """Refuse to end blocks whose shared memory others may still read."""
+        """Refuse to end blocks whose shared memory others, copies or products may still access."""
         if any(memory.remote_reads for memory in self.memories):
             raise EmulationError("a block may end while others of the cluster read its memory")
+        if self.products is not None:
+            self.products.end()
+            for memory in self.shared:
+                memory.chunks.end()
 
     def warp_barrier(self):
         self.whole(self.warp, "warp")

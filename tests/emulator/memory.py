@@ -287,7 +287,6 @@ class Memory:
         if self.copying[place].any():
             raise EmulationError(f"{self.name}: {what} before its copy was waited for")
 
-
     def _chunks(self, units):
         return units * self.unit // CHUNK
 
@@ -313,11 +312,6 @@ class Memory:
         self.viewed(np.dtype("uint8")).data[chunks[0] * CHUNK :][: len(data)] = data
         self.writer[units] = self.reader[units] = -1
         self.chunks.written(chunks, bar, phase)
-
-    def check_proxy(self, chunks):
-        """Refuse products of what threads wrote: they need a fence that is not known."""
-        if (self.writer[chunks * (CHUNK // self.unit)] != -1).any():
-            raise EmulationError(f"{self.name}: products of what threads wrote")
 
 
 def _same(a, b):

@@ -36,7 +36,11 @@ class TensorMap:
             np.array(numbers, int), np.cumsum([rank, rank - 1, rank])
         )
         item = array.itemsize
-        if not 1 <= rank <= 5 or len(steps) != rank or str(array.dtype) != attributes.descriptor_dtype:
+        if (
+            not 1 <= rank <= 5
+            or len(steps) != rank
+            or str(array.dtype) != attributes.descriptor_dtype
+        ):
             raise EmulationError("a tensor map of another rank or type than its array")
         if attributes.interleave or attributes.oob_fill or (steps != 1).any():
             raise EmulationError("a tensor map with interleaving, steps or NaN as padding")

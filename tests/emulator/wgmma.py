@@ -141,6 +141,13 @@ class Products:
         values[groups] = np.where(added, values[groups], 0) + product
         last[groups] = self.committed[groups]
 
+    def end(self):
+        """Refuse to end before products."""
+        if (self.committed > self.done).any() or any(
+            (last >= 0).any() for a in self.accumulators for _, last in a.pending.values()
+        ):
+            raise EmulationError("a block ends while products are pending")
+
     def _uniform(self, value, groups):
         """Give what all threads of a warpgroup have, for each."""
         value = np.broadcast_to(value, (self.machine.threads, 1)).reshape(-1, THREADS)[groups]
@@ -177,7 +184,8 @@ class Products:
         known = machine.mbarriers.known.reshape(-1, THREADS, machine.mbarriers.known.shape[1])
         rows = np.broadcast_to(np.arange(len(groups))[:, None, None], chunks.shape)
         memory.chunks.check_read(chunks, rows, known[groups].min(1))
-        memory.check_proxy(chunks)
+        if (memory.chunks.bar[chunks] < 0).any():
+            raise EmulationError(f"{memory.name}: products of what no copy brought")
         own = groups % (machine.per_block // THREADS)
         memory.chunks.product[chunks, own[:, None, None]] = self.committed[groups][:, None, None]
         data = memory.viewed(dtype).data.reshape(-1, CHUNK // dtype.itemsize)

@@ -20,7 +20,7 @@ from tvm_fusion._tvm.buffer import declare
 from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import block, index, local, loop, sequence, threads, when
 from tvm_fusion.schedule.gpu import mbarrier, tma, wgmma
-from tvm_fusion.schedule.gpu.shared_tiles import block_barrier
+from tvm_fusion.schedule.gpu.shared_tiles import block_barrier, touch
 
 BLOCK_K = 64  # of 128 bytes
 PANEL_BYTES = BLOCK_K * tma.ROW_BYTES  # of 64 columns of a B whose columns are contiguous
@@ -69,13 +69,11 @@ class Gemm:
 
     def kernel(self):
         """Give the PrimFunc of A, B and C."""
-        of_b = (self.n, self.k) if self.is_k_contiguous else (self.k, self.n)
-        a, b = declare((self.m, self.k), self.dtype, "a"), declare(of_b, self.dtype, "b")
+        shape = (self.n, self.k) if self.is_k_contiguous else (self.k, self.n)
+        a, b = declare((self.m, self.k), self.dtype, "a"), declare(shape, self.dtype, "b")
         c = declare((self.m, self.n), "float32", "c")
-        boxes = (BLOCK_K, self.block_m), (
-            BLOCK_K,
-            self.block_n if self.is_k_contiguous else BLOCK_K,
-        )
+        of_b = self.block_n if self.is_k_contiguous else BLOCK_K
+        boxes = (BLOCK_K, self.block_m), (BLOCK_K, of_b)
         maps, before = [], []
         for buffer, box in zip((a, b), boxes, strict=True):
             rows, columns = buffer.ty.shape
@@ -109,6 +107,9 @@ class _Block:
     def _has(self, mistake):
         return self.gemm.mistake == mistake
 
+    def _unless(self, mistake, stmt):
+        return NOTHING if self._has(mistake) else stmt
+
     def _place(self, stage, offset=0):
         return load(self.shared, [index(stage) * self.gemm.stage_bytes + offset])
 
@@ -119,13 +120,13 @@ class _Block:
 
     def thread(self, t):
         gemm, group = self.gemm, tirx.Var("group", "int32")
-        arrivals = 4 * gemm.consumers
+        arrivals = 4 * (1 if self._has("too few arrivals counted") else gemm.consumers)
         init = [
             mbarrier.init(self._bar(kind, s), count)
             for s in range(gemm.stages)
             for kind, count in (("full", 1), ("empty", arrivals))
         ]
-        fence = [] if self._has("no fence of barriers") else [mbarrier.fence_init()]
+        fence = self._unless("no fence of barriers", mbarrier.fence_init())
         number = cuda_func_call(
             "uniform", tirx.Cast("int32", t // 128), source_code=UNIFORM, return_type="int32"
         )
@@ -135,8 +136,8 @@ class _Block:
             sequence([wgmma.give_registers(40), when(t.equal(0), self._tiles(self._produce))]),
             sequence([wgmma.take_registers(232), self._tiles(self._consume(acc, t, group))]),
         )
-        barrier = NOTHING if self._has("no barrier of the block") else block_barrier()
-        parts = [when(t.equal(0), sequence([*init, *fence])), barrier, tirx.Bind(group, number)]
+        barrier = self._unless("no barrier of the block", block_barrier())
+        parts = [when(t.equal(0), sequence([*init, fence])), barrier, tirx.Bind(group, number)]
         return block("thread", sequence([*parts, roles]), [acc])
 
     def _tiles(self, body):
@@ -158,8 +159,8 @@ class _Block:
             turn = first + k
             stage = turn % gemm.stages
             full = self._bar("full", stage)
-            size = gemm.stage_bytes - self._has("too few bytes") * 64 * 128
-            size += self._has("too many bytes") * 16
+            size = gemm.stage_bytes
+            size += 16 * self._has("too many bytes") - 64 * 128 * self._has("too few bytes")
             copies = [self._copy(stage, 0, self.maps[0], full, [k * BLOCK_K, row * gemm.block_m])]
             at, to = gemm.a_bytes, column * gemm.block_n
             if gemm.is_k_contiguous:
@@ -170,58 +171,52 @@ class _Block:
                     offset = at + i * PANEL_BYTES
                     copies.append(self._copy(stage, offset, self.maps[1], full, places))
             parity = (turn // gemm.stages + (0 if self._has("wrong parity") else 1)) % 2
-            wait = mbarrier.wait(self._bar("empty", stage), parity)
-            parts = [wait, mbarrier.expect_bytes(full, size), *copies]
-            if self._has("no wait for empty"):
-                parts[0] = NOTHING
-            if self._has("no expect_bytes"):
-                parts[1] = NOTHING
+            expect = mbarrier.expect_bytes(full, size)
             if self._has("arrive for expect_bytes"):
-                parts[1] = mbarrier.arrive(full)
-            return sequence(parts)
+                expect = mbarrier.arrive(full)
+            wait = mbarrier.wait(self._bar("empty", stage), parity)
+            wait = self._unless("no wait for empty", wait)
+            return sequence([wait, self._unless("no expect_bytes", expect), *copies])
 
-        return loop("k", gemm.steps, step)
+        return loop("k", gemm.steps + self._has("one copy too many"), step)
 
     def _copy(self, stage, offset, tensor_map, full, places):
         offset += 512 * self._has("unaligned box")
         return tma.load(self._place(stage, offset), tensor_map, full, places)
 
     def _consume(self, acc, t, group):
-        gemm = self.gemm
+        gemm, is_early = self.gemm, self._has("empty before the wait")
         rows = (tirx.Cast("int64", group) - 1) * wgmma.M
 
         def release(turn):
             bar = self._bar("empty", turn % gemm.stages)
-            return NOTHING if self._has("no arrive") else when((t % 32).equal(0), mbarrier.arrive(bar))
+            return self._unless("no arrive", when((t % 32).equal(0), mbarrier.arrive(bar)))
 
         def step(k, first):
             turn = first + k
             stage = turn % gemm.stages
-            early = self._has("empty before the wait")
-            parity = turn // gemm.stages % 2
-            is_last = k.equal(gemm.steps - 1) if early else tirx.const(False)
-            wait = mbarrier.wait(self._bar("full", stage), parity)
-            before = turn if self._has("one stage too far") else turn + (gemm.stages - 1)
+            wait = mbarrier.wait(self._bar("full", stage), turn // gemm.stages % 2)
+            before = turn + gemm.stages - (0 if self._has("release of the wrong stage") else 1)
+            pending = 2 if self._has("wait for too few products") else 1
+            end = [wgmma.wait(pending), when(k > 0, release(before))]
+            if is_early:
+                end = [release(turn), wgmma.wait(1)]
             return sequence(
                 [
-                    NOTHING if self._has("no wait for full") else wait,
-                    NOTHING if self._has("no fence") else wgmma.fence(),
+                    self._unless("no wait for full", wait),
+                    self._unless("no fence", wgmma.fence()),
                     *self._products(acc, stage, rows, k),
-                    NOTHING if self._has("no commit") else wgmma.commit(),
-                    release(turn) if early else NOTHING,
-                    wgmma.wait(1),
-                    when(tirx.all(k > 0, tirx.Not(is_last)), release(before)) if not early else NOTHING,
+                    self._unless("no commit", wgmma.commit()),
+                    *end,
                 ]
             )
 
         def tile(first, row, column):
-            row = row * gemm.block_m + rows
-            end = [wgmma.wait(1 if self._has("no wait for products") else 0)]
-            if not self._has("empty before the wait"):
+            k_loop = loop("k", gemm.steps, lambda k: step(k, first))
+            end = [wgmma.wait(1 if self._has("no wait for the last products") else 0)]
+            if not is_early:
                 end.append(release(first + (gemm.steps - 1)))
-            return sequence(
-                [loop("k", gemm.steps, lambda k: step(k, first)), *end, self._store(acc, t, row, column)]
-            )
+            return sequence([k_loop, *end, self._store(acc, t, row * gemm.block_m + rows, column)])
 
         return tile
 
@@ -253,4 +248,5 @@ class _Block:
             store = tirx.BufferStore(self.c, load(acc, [i]), [r, c])
             return when(tirx.all(r < gemm.m, c < gemm.n), store)
 
-        return loop("i", gemm.block_n // 2, element)
+        count = gemm.block_n // 2
+        return sequence([touch(acc, count - 1), loop("i", count, element)])
