@@ -207,7 +207,9 @@ class Memory:
         place, threads = self._units(place, threads)
         self._check_copies(place, "read")
         if self.chunks is not None:
-            self.chunks.check_read(self._chunks(place), threads, self.machine.mbarriers.known)
+            chunks = self._chunks(place)
+            self.chunks.check_read(chunks, threads, self.machine.mbarriers.known)
+            self.chunks.read(chunks, self.machine.warp[threads])
         if self.per_block:
             self.reads.append((place, threads))
         self._check_order(place, threads)
@@ -301,16 +303,17 @@ class Memory:
     def check_copy(self, block, offset, size, thread):
         """Refuse a thread's copy to some bytes of a block that others may still be about."""
         units, chunks = self._span(block, offset, size)
-        self.chunks.check_write(chunks, thread, self.machine.mbarriers.known)
+        self.chunks.check_copy(chunks, thread)
         self.note_reads()
-        if (self.writer[units] != -1).any() or (self.reader[units] != -1).any():
+        self.reader[units] = -1  # as checked
+        if (self.writer[units] != -1).any():
             self._check_write(units, np.full(units.shape, thread), np.ones(units.shape, bool))
 
     def copied(self, block, offset, data, bar, phase):
         """Write what a copy brings by the end of a phase of an mbarrier."""
         units, chunks = self._span(block, offset, len(data))
         self.viewed(np.dtype("uint8")).data[chunks[0] * CHUNK :][: len(data)] = data
-        self.writer[units] = self.reader[units] = -1
+        self.writer[units] = -1
         self.chunks.written(chunks, bar, phase)
 
 

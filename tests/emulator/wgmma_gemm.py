@@ -30,6 +30,12 @@ __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, 
 """
 
 
+def uniform(value):
+    """Broadcast a value of the first lane, so that the compiler knows it as the warp's."""
+    number = tirx.Cast("int32", value)
+    return cuda_func_call("uniform", number, source_code=UNIFORM, return_type="int32")
+
+
 @dataclass(frozen=True)
 class Gemm:
     """C[m, n] = A[m, k] @ B, of float32 accumulators; B is [n, k] or [k, n].
@@ -127,9 +133,7 @@ class _Block:
             for kind, count in (("full", 1), ("empty", arrivals))
         ]
         fence = self._unless("no fence of barriers", mbarrier.fence_init())
-        number = cuda_func_call(
-            "uniform", tirx.Cast("int32", t // 128), source_code=UNIFORM, return_type="int32"
-        )
+        number = uniform(t // 128)
         acc = local("acc", [gemm.block_n // 2], "float32")
         roles = tirx.IfThenElse(
             group.equal(0),
