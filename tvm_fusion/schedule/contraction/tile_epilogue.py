@@ -44,7 +44,8 @@ from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store
 from ..gpu.vector_loads import ElementLoads
 from .epilogue import Result
 from .fuse_epilogue import store_results
-from .tile_gemm_config import M16, STAGE_PAD, TileGemmConfig, TilePlace, axis_values
+from .tile_gemm_config import TileGemmConfig, TilePlace, axis_values
+from .tile_shape import M16, STAGE_PAD
 
 WIDTHS = (8, 4, 2)  # elements of a vector of results
 
@@ -298,9 +299,7 @@ class TileEpilogue:
         ]
         registers = RegisterBuffers(elements.vectors(), 1)
         stmts, buffers = [registers.fill(index(0), where)], list(registers.arrays)
-        for number, (result, lanes) in enumerate(
-            zip(cut.contraction.results, values, strict=True)
-        ):
+        for number, (result, lanes) in enumerate(zip(cut.contraction.results, values, strict=True)):
             dtype = str(result.buffer.ty.dtype)
             made = local(f"result{number}", [width], dtype)
             buffers.append(made)

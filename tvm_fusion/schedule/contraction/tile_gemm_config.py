@@ -10,43 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from ...core.expressions import loads
 from ...core.loops import ceildiv, constant, coordinates, index, product
 from ...program.stage import Axis
-from ..gpu.mma import ACCUMULATORS, GROUPS, WARP
 from .gemm_view import GemmView
 from .operands import SumOfProducts
-
-M16 = K16 = 16  # of mma.m16n8k16
-OTHER_REGISTERS = 40  # of a thread, beside accumulators, fragments and addresses
-STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
-REGISTER_FILE = 1 << 16
+from .tile_shape import TileResources
 
 
 @dataclass(frozen=True)
-class TileGemmConfig(GemmView):
+class TileGemmConfig(GemmView, TileResources):
     """Configuration of a tiled GEMM.
 
     Attributes
     ----------
     contraction : SumOfProducts
         The product.
-    half : str
-        Type of A and B in shared memory.
-    block_m, block_n, block_k : int
-        The tile of C of a block, and the k of a pipeline stage; powers of two.
-    warps_m, warps_n : int
-        Warps that share the tile.
-    warps_k : int
-        Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
-    stages : int
-        Stages of the cp.async pipeline.
-    split_k : int
-        Blocks that share K (split-K): a cluster, whose sums are added up in a fixed order.
-    group_m : int
-        Tiles along M whose blocks run one after the other, so that L2 holds their B.
+    half, block_m, block_n, block_k, warps_m, warps_n, warps_k, stages, split_k, group_m
+        See :class:`.tile_shape.TileShape`.
     """
 
     contraction: SumOfProducts
@@ -77,24 +60,9 @@ class TileGemmConfig(GemmView):
         return _static(self.k_axes)
 
     @property
-    def warp_m(self) -> int:
-        """Rows of a warp."""
-        return self.block_m // self.warps_m
-
-    @property
-    def warp_n(self) -> int:
-        """Columns of a warp."""
-        return self.block_n // self.warps_n
-
-    @property
     def k_tiles(self) -> int:
         """Pipeline steps of a block."""
         return -(-self.k // (self.block_k * self.split_k))
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.warps_m * self.warps_n * self.warps_k * WARP
 
     @property
     def tiles_n(self) -> int:
@@ -111,50 +79,6 @@ class TileGemmConfig(GemmView):
         """Blocks of the grid."""
         batch = [a.extent for a in self.batch]
         return product([*batch, self.tiles_m, self.tiles_n, self.split_k])
-
-    @property
-    def accumulators(self) -> int:
-        """Accumulators of a thread."""
-        return self.warp_m // M16 * (self.warp_n // GROUPS) * ACCUMULATORS
-
-    @property
-    def stage_bytes(self) -> int:
-        """Shared memory of A and B in a pipeline stage."""
-        rows = self.block_m + self.block_n
-        return rows * self.block_k * DataType(self.half).itemsize
-
-    @property
-    def staged(self) -> tuple[int, int]:
-        """Slabs of 16 rows, and columns, of a warp that the epilogue stages at once.
-
-        All that fit the shared memory of the pipeline.
-        """
-        slabs, columns = self.warp_m // M16, self.warp_n
-        while self._staged_bytes(slabs, columns) > self.stages * self.stage_bytes:
-            if slabs > 1:
-                slabs //= 2
-            elif columns > GROUPS:
-                columns //= 2
-            else:
-                break
-        return slabs, columns
-
-    def _staged_bytes(self, slabs: int, columns: int) -> int:
-        width = columns * self.warps_n + STAGE_PAD
-        return self.warps_k * slabs * self.warps_m * M16 * width * 4
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block: pipeline stages, and behind them sums on their way out."""
-        return max(self.stages * self.stage_bytes, self._staged_bytes(*self.staged))
-
-    @property
-    def registers(self) -> int:
-        """Registers of a thread, within 25 % of ptxas: see test_claimed_resources."""
-        fragments = (self.warp_m + self.warp_n) // M16 * 4 * 2
-        chunks = self.stage_bytes // 16 // self.threads
-        wanted = OTHER_REGISTERS + self.accumulators + fragments + 2 * chunks
-        return max(32, min(255, wanted, REGISTER_FILE // self.threads // 8 * 8))
 
     def tile_of(self, block: ir.Expr) -> TilePlace:
         """Give the tile of a block: tiles along M innermost, in groups that share B."""

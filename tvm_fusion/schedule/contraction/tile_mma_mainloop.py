@@ -23,8 +23,9 @@ from ..gpu.cp_async import commit
 from ..gpu.ldmatrix import ldmatrix_x4
 from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, WARP, mma_fragments
 from ..gpu.shared_tiles import block_barrier, exchanged, swizzle, touch, wait_and_barrier
-from .tile_gemm_config import K16, M16, TileGemmConfig, TilePlace
+from .tile_gemm_config import TileGemmConfig, TilePlace
 from .tile_operand import CHUNK, WORDS, OperandTile
+from .tile_shape import K16, M16
 
 FRAGMENT = 2 * K_PER_THREAD  # elements of a thread, of 16 rows and 16 k
 READ, WRITE = 0, 1  # the stage that is multiplied, and the one that is copied to

@@ -128,7 +128,8 @@ def load_cluster(to: ir.TensorLoad, element: ir.TensorLoad, size: int, rank: ir.
 __device__ __forceinline__ void {name}(void* to, const void* from, int rank) {{
   unsigned* word = (unsigned*)to;
   unsigned place = (unsigned)__cvta_generic_to_shared(from);
-  asm volatile("{{ .reg .u32 there; mapa.shared::cluster.u32 there, %{size // 4}, %{size // 4 + 1}; "
+  asm volatile("{{ .reg .u32 there; "
+               "mapa.shared::cluster.u32 there, %{size // 4}, %{size // 4 + 1}; "
                "ld.shared::cluster{vector}.u32 {places}, [there]; }}"
                : {outputs} : "r"(place), "r"(rank) : "memory");
 }}
