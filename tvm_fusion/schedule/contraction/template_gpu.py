@@ -22,7 +22,9 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
-from .tile_gemm_model import tile_gemm_config
+from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_model import estimated_clocks, gemm_sizes, tile_gemm_config
+from .wgmma_model import wgmma_clocks, wgmma_config
 
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
@@ -52,7 +54,7 @@ class GpuContraction(Contraction):
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction)
-        tile = tile_gemm_config(contraction, device) if skinny is None else None
+        tile = _tile(contraction, device) if skinny is None else None
         config = tile if skinny is None else skinny
         blocks = _blocks(contraction) if config is None else at(config.blocks)
         return Claim(
@@ -93,6 +95,15 @@ def _analysed(
         return with_norm_scale(program, stages)
     contraction = analyse(program, stages)
     return contraction if isinstance(contraction, Refusal) else (contraction, None)
+
+
+def _tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
+    """Choose between mma.sync and wgmma by what their models estimate."""
+    small, large = tile_gemm_config(contraction, device), wgmma_config(contraction, device)
+    if small is None or large is None:
+        return small or large
+    clocks = estimated_clocks(small, gemm_sizes(small), device)
+    return large if wgmma_clocks(large, device) < clocks else small
 
 
 def _slowdown(group: Group, contraction: SumOfProducts) -> int:

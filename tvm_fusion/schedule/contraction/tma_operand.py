@@ -9,6 +9,7 @@ strides takes a dimension each. Addresses and strides are multiples of 16 bytes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -137,7 +138,7 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
 def _merged(axes: Sequence[Axis], step_of: dict[ir.Var, ir.Expr | None]) -> ir.Expr | None:
     """Give the stride of axes that lie in memory as one, ``None`` if they do not."""
     analyzer = sym.Analyzer()
-    for outer, inner in zip(axes, axes[1:], strict=False):
+    for outer, inner in itertools.pairwise(axes):
         whole = int64(step_of[inner.var]) * index(inner.extent)
         if not analyzer.can_prove_equal(int64(step_of[outer.var]), whole):
             return None

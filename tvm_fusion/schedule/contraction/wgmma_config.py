@@ -51,7 +51,8 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def operands(self) -> tuple[TmaOperand, TmaOperand]:
         """A and B."""
-        assert self.operand_a is not None and self.operand_b is not None
+        assert self.operand_a is not None
+        assert self.operand_b is not None
         return self.operand_a, self.operand_b
 
     @property
@@ -94,8 +95,8 @@ class WgmmaConfig(TileGemmConfig):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, two barriers for each, and one for each consumer."""
-        return self.barrier_offset + (2 * self.stages + self.consumers) * mbarrier.BYTES
+        """Shared memory of a block: stages, two barriers for each, and two for turns."""
+        return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
 
     @property
     def registers(self) -> int:

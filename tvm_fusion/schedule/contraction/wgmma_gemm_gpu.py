@@ -136,7 +136,7 @@ class _Roles:
             return loop("k_tile", cut.k_tiles, copy)
 
         give = [wgmma.give_registers(PRODUCER_REGISTERS)] if cut.consumers == 2 else []
-        return sequence([*give, when(self._thread.equal(0), self._tiles(of_tile))])
+        return sequence([*give, when(self._thread.equal(0), self._tiles(of_tile, index(0), 1))])
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Multiply, and store the results: the warpgroups behind the first."""
@@ -175,7 +175,7 @@ class _Roles:
             )
 
         take = [wgmma.take_registers(CONSUMER_REGISTERS)] if cut.consumers == 2 else []
-        mine = (own, index(2)) if cut.is_ping_pong else (index(0), index(1))
+        mine = (own, 2) if cut.is_ping_pong else (index(0), 1)
         return sequence([*take, self._tiles(of_tile, *mine)])
 
     def _take_turns(self, own: ir.Expr, step: ir.Expr) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
@@ -216,14 +216,13 @@ class _Roles:
     def _tiles(
         self,
         body: Callable[[ir.Expr, TilePlace], tirx.Stmt],
-        first: ir.Expr | None = None,
-        every: ir.Expr | None = None,
+        first: ir.Expr,
+        every: int,
     ) -> tirx.Stmt:
         """Loop over a block's tiles, or every second of them from the first or second on."""
         cut, grid = self._cut, self._cut.blocks
-        first, every = first or index(0), every or index(1)
         trips = tirx.floordiv(cut.tiles - self._number + (grid - 1), grid)
-        trips = tirx.floordiv(trips - first + (every - 1), every)
+        trips = tirx.floordiv(trips - first + (every - 1), index(every))
         held = [tirx.Cast("int64", load(self._tile, [index(i)])) for i in range(3)]
 
         def one(turn: ir.Expr) -> tirx.Stmt:

@@ -48,6 +48,7 @@ ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
 MOST_ACCUMULATORS = 128
 # Multiply-adds in a clock, and clocks of an epilogue: fitted to measured times on an H200.
 WGMMA, NARROW_WGMMA = 1700.0, 1500.0
+L2 = 55.0  # bytes of copies in a clock, all multiprocessors busy
 EPILOGUE, ELEMENT, DEAR_ELEMENT = 600.0, 0.12, 0.28
 
 
@@ -137,7 +138,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     trips = -(-tiles // (sms * resident))
     elements = config.block_m * config.block_n
     rate = WGMMA if config.block_n >= 2 * M else NARROW_WGMMA
-    products = resident * elements * config.block_k / rate
+    products = resident * max(elements * config.block_k / rate, config.stage_bytes / L2)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = -(-k // config.block_k) * stage
     is_dear = any(is_expensive(r.value) for r in config.contraction.results)
