@@ -127,17 +127,11 @@ def tile_gemm_config(contraction: SumOfProducts, device: Device) -> TileGemmConf
     device : Device
         A GPU.
     """
-<<<<<<< HEAD
     start = gemm_problem(contraction, device)
-    shape = None if start is None else _best_shape(gemm_sizes(start), start.half, device)
-    return None if start is None or shape is None else replace(start, **asdict(shape))
-=======
-    start = _problem(contraction, device)
     if start is None:
         return None
-    shape = _best_shape(_sizes(start), start.half, start.staged_a, start.staged_b, device)
+    shape = _best_shape(gemm_sizes(start), start.half, start.staged_a, start.staged_b, device)
     return None if shape is None else replace(start, **asdict(shape))
->>>>>>> h-mma
 
 
 @lru_cache(maxsize=1024)
@@ -157,12 +151,8 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
         return
     yield chosen
     tiles = itertools.product(ALL_SIZES, ALL_SIZES[1:], ALL_WARPS[:3], ALL_WARPS, ALL_WARPS[:3])
-<<<<<<< HEAD
-    for shape in _shapes(gemm_sizes(chosen), chosen.half, device, tiles, BLOCK_K, ALL_STAGES):
-=======
     start = TileShape(**{f.name: getattr(chosen, f.name) for f in fields(TileShape)})
-    for shape in _shapes(_sizes(chosen), start, device, tiles, BLOCK_K, ALL_STAGES):
->>>>>>> h-mma
+    for shape in _shapes(gemm_sizes(chosen), start, device, tiles, BLOCK_K, ALL_STAGES):
         for group_m in GROUPS_M:
             one = replace(chosen, **{**asdict(shape), "group_m": group_m})
             if one != chosen:
