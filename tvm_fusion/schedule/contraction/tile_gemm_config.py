@@ -29,6 +29,7 @@ class TileGemmConfig(GemmView, TileResources):
     contraction : SumOfProducts
         The product.
     half, block_m, block_n, block_k, warps_m, warps_n, warps_k, stages, split_k, group_m
+    staged_a, staged_b
         See :class:`.tile_shape.TileShape`.
     """
 
@@ -43,6 +44,8 @@ class TileGemmConfig(GemmView, TileResources):
     stages: int = 4
     split_k: int = 1
     group_m: int = 8
+    staged_a: bool = False
+    staged_b: bool = False
 
     @property
     def m(self) -> ir.Expr:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from ..gpu.mma import ATOMS, mma_atom
 from .gemm_view import GemmView, gemm_view
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig, half_operand
+from .tile_operand import OperandTile
 from .tile_shape import K16, M16, REGISTER_FILE, TileResources, TileShape
 
 LEAST_ROWS, LEAST_COLUMNS, LEAST_K = 9, 8, 16  # of a tile that is worth its instructions
@@ -62,6 +63,7 @@ GROUPS_M = (1, 8)
 # The design space of tuning.
 ALL_SIZES, ALL_WARPS, ALL_STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (2, 3, 4, 6, 8)
 LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
+MOST_WANTED = 264  # registers: ptxas finds a few that are not needed at once
 RESERVED_SHARED = 1024  # of every block, by the device
 
 
@@ -126,13 +128,19 @@ def tile_gemm_config(contraction: SumOfProducts, device: Device) -> TileGemmConf
         A GPU.
     """
     start = _problem(contraction, device)
-    shape = None if start is None else _best_shape(_sizes(start), start.half, device)
-    return None if start is None or shape is None else replace(start, **asdict(shape))
+    if start is None:
+        return None
+    shape = _best_shape(_sizes(start), start.half, start.staged_a, start.staged_b, device)
+    return None if shape is None else replace(start, **asdict(shape))
 
 
 @lru_cache(maxsize=1024)
-def _best_shape(sizes: Sizes, half: str, device: Device) -> TileShape | None:
-    found = _shapes(sizes, half, device, TILES, BLOCK_K, STAGES)
+def _best_shape(
+    sizes: Sizes, half: str, staged_a: bool, staged_b: bool, device: Device
+) -> TileShape | None:
+    start = TileShape(half, *TILES[0][:2], BLOCK_K[0], *TILES[0][2:])
+    start = replace(start, staged_a=staged_a, staged_b=staged_b)
+    found = _shapes(sizes, start, device, TILES, BLOCK_K, STAGES)
     return min(found, key=lambda shape: estimated_clocks(shape, sizes, device), default=None)
 
 
@@ -143,7 +151,8 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
         return
     yield chosen
     tiles = itertools.product(ALL_SIZES, ALL_SIZES[1:], ALL_WARPS[:3], ALL_WARPS, ALL_WARPS[:3])
-    for shape in _shapes(_sizes(chosen), chosen.half, device, tiles, BLOCK_K, ALL_STAGES):
+    start = TileShape(**{f.name: getattr(chosen, f.name) for f in fields(TileShape)})
+    for shape in _shapes(_sizes(chosen), start, device, tiles, BLOCK_K, ALL_STAGES):
         for group_m in GROUPS_M:
             one = replace(chosen, **{**asdict(shape), "group_m": group_m})
             if one != chosen:
@@ -152,7 +161,7 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
 
 def _shapes(
     sizes: Sizes,
-    half: str,
+    start: TileShape,
     device: Device,
     tiles: Iterable[Tile],
     block_k: Sequence[int],
@@ -162,7 +171,15 @@ def _shapes(
     splits = SPLIT_K if device.clusters else SPLIT_K[:1]
     for block_m, block_n, warps_m, warps_n, warps_k in tiles:
         for deep in block_k:
-            least = TileShape(half, block_m, block_n, deep, warps_m, warps_n, warps_k, stages[0])
+            least = replace(
+                start,
+                block_m=block_m,
+                block_n=block_n,
+                block_k=deep,
+                warps_m=warps_m,
+                warps_n=warps_n,
+                warps_k=warps_k,
+            )
             if not _has_whole_fragments(least):
                 continue
             for depth, split_k in itertools.product(stages, splits):
@@ -197,7 +214,9 @@ def _problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Non
     if symbols:
         return None
     given = (view.batch, view.m_axes, view.n_axes, view.k_axes, view.a, view.b)
-    return TileGemmConfig(*given, contraction, half, 64, 64, 64, 2, 2)
+    start = TileGemmConfig(*given, contraction, half, 64, 64, 64, 2, 2)
+    staged_a, staged_b = (not OperandTile(start, is_a).is_copied for is_a in (True, False))
+    return replace(start, staged_a=staged_a, staged_b=staged_b)
 
 
 def _has_whole_fragments(shape: TileShape) -> bool:
@@ -207,6 +226,7 @@ def _has_whole_fragments(shape: TileShape) -> bool:
         and shape.block_k // K16 % shape.warps_k == 0
         and LEAST_THREADS <= shape.threads <= MOST_THREADS
         and shape.accumulators <= MOST_ACCUMULATORS
+        and shape.wanted_registers <= MOST_WANTED
         and shape.registers * shape.threads <= REGISTER_FILE
     )
 
@@ -218,6 +238,7 @@ def fits(shape: TileResources, sizes: Sizes, device: Device) -> bool:
     return (
         shape.shared_bytes <= shared
         and shape.stages <= max(3, k_tiles + 1)
+        and (shape.stages <= 3 or not (shape.staged_a or shape.staged_b))
         and (shape.split_k == 1 or k_tiles >= 2)
     )
 

@@ -102,11 +102,17 @@ class TileMmaMainloop:
             return tirx.BufferStore(self.acc, tirx.const(0, "float32"), [i])
 
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in (*self._frags, self._shared)]
-        for n in range(ahead):
-            if n < cut.k_tiles:
-                word = index(n * self._stage_words)
-                stmts += [self._copy(do, thread, index(n), word) for do in ("begin", "finish")]
-            stmts.append(commit())
+
+        def fill(n: ir.Expr) -> tirx.Stmt:
+            copies = [
+                self._copy(do, thread, n, n * self._stage_words) for do in ("begin", "finish")
+            ]
+            return sequence([when(n < cut.k_tiles, sequence(copies)), commit()])
+
+        # Copies of an operand that is computed are too much code to be written out.
+        is_short = self._a.is_copied and self._b.is_copied
+        kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
+        stmts.append(loop("stage", ahead, fill, kind))
         for pointer, stage in ((READ, 0), (WRITE, ahead)):
             word = tirx.const(stage * self._stage_words, "int32")
             stmts.append(tirx.BufferStore(self._words, word, [pointer]))

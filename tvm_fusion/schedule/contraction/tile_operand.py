@@ -56,6 +56,8 @@ class OperandTile:
         Whether rows of a tile are of K.
     row_chunks : int
         Chunks of a row.
+    is_copied : bool
+        Whether it is loaded as it is, by cp.async.
     words : int
         Size of a tile in shared memory, in 32-bit words.
     buffers : list of Var
@@ -79,11 +81,11 @@ class OperandTile:
         self._each = -(-chunks // cut.threads)
         self._has_all = chunks % cut.threads == 0
         self._chunks = chunks
-        self._is_copied = self._values is not None and len(vectors) == 1 and is_plain(self._expr)
-        self._first = vectors[0].first if self._is_copied else None
+        self.is_copied = self._values is not None and len(vectors) == 1 and is_plain(self._expr)
+        self._first = vectors[0].first if self.is_copied else None
         self._registers = None
         self.buffers: list[ir.Var] = []
-        if not self._is_copied:
+        if not self.is_copied:
             name = "a" if is_a else "b"
             size = CHUNK if self._values is not None else self._each * CHUNK
             self._staged = local(f"{name}_chunk", [size], cut.half)
@@ -169,7 +171,7 @@ class OperandTile:
         to: tuple[ir.Var, ir.Expr],
     ) -> tirx.Stmt:
         """Store what :meth:`begin` loaded into registers."""
-        if self._is_copied:
+        if self.is_copied:
             return sequence([])
 
         def one(i: ir.Expr) -> tirx.Stmt:

@@ -11,7 +11,8 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, WARP
 M16 = K16 = 16  # of mma.m16n8k16
 OTHER_REGISTERS = 40  # of a thread, beside accumulators, fragments and addresses
 STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
-REGISTER_FILE = 1 << 16
+REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
+STAGED_REGISTERS = 20  # of 8 elements, their addresses and conditions
 
 
 class TileResources:
@@ -26,6 +27,8 @@ class TileResources:
     warps_k: int
     stages: int
     split_k: int
+    staged_a: bool
+    staged_b: bool
 
     @property
     def warp_m(self) -> int:
@@ -79,12 +82,20 @@ class TileResources:
         return max(self.stages * self.stage_bytes, self._staged_bytes(*self.staged))
 
     @property
+    def wanted_registers(self) -> int:
+        """Registers that a thread would take if it could."""
+        fragments = (self.warp_m + self.warp_n) // M16 * 4 * 2
+        wanted = OTHER_REGISTERS + self.accumulators + fragments
+        for rows, is_staged in ((self.block_m, self.staged_a), (self.block_n, self.staged_b)):
+            chunks = -(-rows * self.block_k // 8 // self.threads)
+            wanted += STAGED_REGISTERS * chunks if is_staged else 2 * chunks
+        return wanted
+
+    @property
     def registers(self) -> int:
         """Registers of a thread, within 25 % of ptxas: see test_claimed_resources."""
-        fragments = (self.warp_m + self.warp_n) // M16 * 4 * 2
-        chunks = self.stage_bytes // 16 // self.threads
-        wanted = OTHER_REGISTERS + self.accumulators + fragments + 2 * chunks
-        return max(32, min(255, wanted, REGISTER_FILE // self.threads // 8 * 8))
+        most = min(MOST_REGISTERS, REGISTER_FILE // self.threads // 8 * 8)
+        return max(32, min(self.wanted_registers, most))
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,8 @@ class TileShape(TileResources):
         Blocks that share K (split-K): a cluster, whose sums are added up in a fixed order.
     group_m : int
         Tiles along M whose blocks run one after the other, so that L2 holds their B.
+    staged_a, staged_b : bool
+        Whether threads compute or gather an operand, on its way to shared memory.
     """
 
     half: str
@@ -119,3 +132,5 @@ class TileShape(TileResources):
     stages: int = 4
     split_k: int = 1
     group_m: int = 8
+    staged_a: bool = False
+    staged_b: bool = False
