@@ -147,7 +147,7 @@ PATTERNS = [
     ),
     (
         r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(f16|bf16)\.\2 "
-        r'[\s"]*\{([%\d, ]+)\}, %\d+, %\d+, is_added, (\d), (\d), ([01]), ([01]);',
+        r'[\s"]*\{([%\d, ]+)\}, %\d+, %\d+, [\s"]*is_added, (\d), (\d), ([01]), ([01]);',
         _multiply,
     ),
     (r"prefetch\.tensormap \[%0\];", _nothing),
