@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tvm import ir, tirx
 
@@ -27,7 +27,6 @@ from ...core.loops import (
     coordinates,
     index,
     local,
-    product,
     sequence,
     unrolled,
     when,
@@ -39,6 +38,8 @@ from .fuse_epilogue import store_results
 from .tile_gemm_config import TileGemmConfig, TilePlace, axis_values
 from .tile_results import VectorResults, result_vectors
 from .tile_shape import M16, STAGE_PAD
+
+TURN = 4  # vectors of a thread whose loads are issued together
 
 
 class Mainloop(Protocol):
@@ -66,6 +67,15 @@ class Mainloop(Protocol):
         """Wait for all threads that have accumulators."""
 
 
+class VectorPlace(NamedTuple):
+    """A vector of staged sums: its first row and column, the axes there, and whether it exists."""
+
+    row: ir.Expr
+    column: ir.Expr
+    where: dict[ir.Var, ir.Expr]
+    inside: ir.Expr
+
+
 class TileEpilogue:
     """Stores the results of a block's tile.
 
@@ -90,6 +100,12 @@ class TileEpilogue:
         self._rows = mainloop.warps_m * M16 * self._slabs
         self._stride = self._width + STAGE_PAD
         self._vectors = result_vectors(cut)
+        width = self._vectors.width
+        self._made = VectorResults(cut, self._vectors, TURN) if width > 1 else None
+        self._total, self._part = (local(name, [width], "float32") for name in ("total", "part"))
+        has_parts = mainloop.warps_k * cut.split_k > 1
+        self._buffers = [self._total, *([self._part] if has_parts else [])]
+        self._buffers += self._made.buffers if self._made is not None else []
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write all passes."""
@@ -98,12 +114,14 @@ class TileEpilogue:
         stmts = []
         for number, (slab, first) in enumerate(self._passes()):
             before = cluster_barrier if is_cluster and number else own
+            after = cluster_barrier if is_cluster else own
+            results = self._results(thread, slab, first)
             stmts += [before(), self._stage(thread, slab, first)]
-            stmts.append(cluster_barrier() if is_cluster else own())
-            stmts.append(self._results(thread, slab, first))
+            # What results read is on its way while the block waits.
+            stmts += [results[0], after(), *results[1:]]
         if is_cluster:  # others may read this block's shared memory until they say so
             stmts.append(cluster_barrier())
-        return sequence(stmts)
+        return block("epilogue", sequence(stmts), self._buffers)
 
     def _passes(self) -> Iterator[tuple[int, int]]:
         """Yield the first slab, and the first column of a warp."""
@@ -133,14 +151,18 @@ class TileEpilogue:
 
         return unrolled("fragment", self._slabs * self._columns // GROUPS, one)
 
-    def _results(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
-        """Store the results of staged sums; the ranks of split-K share them."""
+    def _results(self, thread: ir.Expr, slab: int, first: int) -> list[tirx.Stmt]:
+        """Load what the results of staged sums read, and store them, in turns of some vectors.
+
+        Loads of a turn are issued before its first store, which might be to the same memory for
+        all that the compiler knows. The ranks of split-K share the vectors.
+        """
         width, is_along_m = self._vectors.width, self._vectors.is_along_m
         count = self._rows * self._width // width
-        ranks = self._cut.split_k
-        step_size = ranks * self._mainloop.threads
+        step_size = self._cut.split_k * self._mainloop.threads
+        steps = -(-count // step_size)
 
-        def one(step: ir.Expr) -> tirx.Stmt:
+        def at(step: ir.Expr) -> VectorPlace:
             flat = step * step_size + self._place.rank * self._mainloop.threads + thread
             if is_along_m:
                 row, column = coordinates(flat, [index(1), self._width])
@@ -148,54 +170,66 @@ class TileEpilogue:
             else:
                 row, column = coordinates(flat, [index(1), self._width // width])
                 column = column * width
-            made = self._vector(row, column, slab, first)
-            return made if count % step_size == 0 else when(flat < count, made)
+            has_one = tirx.const(True) if count % step_size == 0 else flat < count
+            return self._vector(row, column, slab, first, has_one)
 
-        # Unrolled, so that all loads are issued before the first result is computed.
-        return unrolled("vector", -(-count // step_size), one)
+        stmts = []
+        for start in range(0, steps, TURN):
+            size = min(TURN, steps - start)
 
-    def _vector(self, row: ir.Expr, column: ir.Expr, slab: int, first: int) -> tirx.Stmt:
-        """Store the results of one vector of staged sums."""
-        cut, width = self._cut, self._vectors.width
-        own_slab, warp_m, in_slab = coordinates(row, [index(1), self._mainloop.warps_m, M16])
+            def fill(i: ir.Expr, start: int = start) -> tirx.Stmt:
+                place = at(i + start)
+                assert self._made is not None
+                return when(place.inside, self._made.load(i, place.where))
+
+            def finish(i: ir.Expr, start: int = start) -> tirx.Stmt:
+                place = at(i + start)
+                return when(place.inside, self._store(i, place))
+
+            reads = self._made is not None and self._made.reads
+            fills = unrolled("vector", size, fill) if reads else sequence([])
+            stmts += [fills, unrolled("vector", size, finish)]
+        return stmts
+
+    def _vector(
+        self, row: ir.Expr, column: ir.Expr, slab: int, first: int, has_one: ir.Expr
+    ) -> VectorPlace:
+        """Find the first element of a vector of staged sums."""
+        cut, loop = self._cut, self._mainloop
+        own_slab, warp_m, in_slab = coordinates(row, [index(1), loop.warps_m, M16])
         m = self._place.m_tile * cut.block_m + in_slab
-        m = m + self._mainloop.slab_row(slab + own_slab, warp_m)
-        warp_n = tirx.floordiv(column, index(self._columns))
-        n = self._place.n_tile * cut.block_n + warp_n * cut.warp_n + first
-        n = n + tirx.floormod(column, index(self._columns))
-        total = local("total", [width], "float32")
-        buffers, stmts = [total], self._totals(total, row, column)
+        m = m + loop.slab_row(slab + own_slab, warp_m)
+        warp_n, in_warp = coordinates(column, [index(1), self._columns])
+        n = self._place.n_tile * cut.block_n + warp_n * cut.warp_n + first + in_warp
         where = {
             **cut.axes_at(self._place.batch),
             **axis_values(cut.m_axes, m),
             **axis_values(cut.n_axes, n),
         }
-        if width == 1:
-            place = [where[a.var] for a in cut.contraction.stage.axes]
-            stmts.append(store_results(cut.contraction, place, load(total, [index(0)])))
-        else:
-            results = VectorResults(cut, self._vectors)
-            stmts.append(results.load(index(0), where))
-            stmts.append(results.compute(index(0), where, lambda lane: load(total, [index(lane)])))
-            stmts.append(results.store(where))
-            buffers += results.buffers
-        inside = [
-            position < extent
-            for position, extent, size in (
-                (m, product([a.extent for a in cut.m_axes]), cut.block_m),
-                (n, index(cut.n), cut.block_n),
-            )
-            if constant(extent) is None or int(extent) % size
-        ]
-        body = block("epilogue", sequence(stmts), buffers)
-        return when(tirx.all(*inside), body) if inside else body
+        inside = [has_one]
+        if constant(cut.m) is None or int(cut.m) % cut.block_m:
+            inside.append(m < cut.m)
+        if cut.n % cut.block_n:
+            inside.append(n < cut.n)
+        return VectorPlace(row, column, where, tirx.all(*inside))
+
+    def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
+        """Add up the sums of a vector, compute its results and store them."""
+        total, where = self._total, place.where
+        stmts = self._totals(total, place.row, place.column)
+        if self._made is None:
+            at = [where[a.var] for a in self._cut.contraction.stage.axes]
+            stmts.append(store_results(self._cut.contraction, at, load(total, [index(0)])))
+            return sequence(stmts)
+        stmts.append(self._made.compute(copy, where, lambda lane: load(total, [index(lane)])))
+        return sequence([*stmts, self._made.store(where)])
 
     def _totals(self, total: ir.Var, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
         """Load staged sums, those of further slices added in their order."""
         width, is_along_m = self._vectors.width, self._vectors.is_along_m
         size = 1 if is_along_m else min(width, VECTOR_BYTES // 4)
         stmts: list[tirx.Stmt] = []
-        part = local("part", [width], "float32")
+        part = self._part
         slices, ranks = self._mainloop.warps_k, self._cut.split_k
         for number, (rank, k_slice) in enumerate(itertools.product(range(ranks), range(slices))):
             to = part if number else total
@@ -210,4 +244,4 @@ class TileEpilogue:
             for lane in range(width if number else 0):
                 both = load(total, [index(lane)]) + load(part, [index(lane)])
                 stmts.append(tirx.BufferStore(total, both, [lane]))
-        return stmts if slices * ranks == 1 else [block("partials", sequence(stmts), [part])]
+        return stmts
