@@ -71,7 +71,7 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
         general = tile_gemm_gpu(program, config.tile)
     else:
         general = _tiled_gpu(program, contraction, name, target)
-    return dispatch_on_m(program, contraction, general, config.device)
+    return dispatch_on_m(program, contraction, general, config.device, config.tile)
 
 
 def _tiled_gpu(

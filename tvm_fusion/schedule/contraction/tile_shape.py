@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tvm import DataType
 
@@ -134,3 +134,8 @@ class TileShape(TileResources):
     group_m: int = 8
     staged_a: bool = False
     staged_b: bool = False
+
+    @classmethod
+    def of(cls, config: TileResources) -> TileShape:
+        """Take the shape out of a configuration."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
