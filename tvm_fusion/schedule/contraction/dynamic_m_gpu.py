@@ -68,7 +68,8 @@ def dispatch_on_m(
             made = skinny_gemm_gpu(program, config)
             choices.append((tirx.And(rest, condition), made.body))
             rest = tirx.Not(condition)
-    small = None if tile is None else tile_gemm_config(contraction, device, FEW_ROWS)
+    is_symbolic = tile is not None and constant(tile.m) is None
+    small = tile_gemm_config(contraction, device, FEW_ROWS) if is_symbolic else None
     if tile is not None and small is not None and TileShape.of(small) != TileShape.of(tile):
         few = tile.m <= FEW_ROWS
         choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small).body))
