@@ -75,7 +75,7 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
         general = _tile_gemm(program, config.tile)
     else:
         general = _tiled_gpu(program, contraction, name, target)
-    return dispatch_on_m(program, contraction, general, config.device)
+    return dispatch_on_m(program, contraction, general, config.device, config.tile)
 
 
 def _tile_gemm(program: Program, tile: TileGemmConfig) -> tirx.PrimFunc:

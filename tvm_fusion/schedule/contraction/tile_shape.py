@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tvm import DataType
 
@@ -12,7 +12,7 @@ M16 = K16 = 16  # of mma.m16n8k16
 OTHER_REGISTERS = 40  # of a thread, beside accumulators, fragments and addresses
 STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
-STAGED_REGISTERS = 20  # of 8 elements, their addresses and conditions
+STAGED_REGISTERS = 14  # of 8 elements, their addresses and conditions
 
 
 class TileResources:
@@ -134,3 +134,8 @@ class TileShape(TileResources):
     group_m: int = 8
     staged_a: bool = False
     staged_b: bool = False
+
+    @classmethod
+    def of(cls, config: TileResources) -> TileShape:
+        """Take the shape out of a configuration."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
