@@ -25,6 +25,7 @@ from .reasons import reasons
 from .recompute import recompute
 from .views import is_view, trimmed
 
+_HALF = ("float16", "bfloat16")
 _SIBLINGS = 8  # consumers of one tensor that are tried with each other: pairs grow quadratically
 
 
@@ -118,8 +119,10 @@ class _Planner:
         if block.is_opaque or block in self._grown:
             return
         # Producers first: an epilogue costs its producer nothing, whereas a prologue is computed
-        # again for every element that its consumer reads more than once.
-        block = self._backwards(block, seed)
+        # again for every element that its consumer reads more than once. Not so a cast from a half
+        # type, behind which twice the bytes would be stored: that waits for its consumer.
+        if not _widens(block):
+            block = self._backwards(block, seed)
         for successor in self._partition.successors(block):
             block = self._forwards(block, successor)
         self._grown.add(block)
@@ -141,6 +144,8 @@ class _Planner:
 
     def _forwards(self, block: Block, consumer: Block) -> Block:
         if consumer in self._grown or self._partition.block_of[consumer.members[0]] is not consumer:
+            return block
+        if _widens(consumer):
             return block
         merged = self._merger.vertical(block, consumer)
         if isinstance(merged, Block):
@@ -256,3 +261,14 @@ class _Planner:
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))
+
+
+def _widens(block: Block) -> bool:
+    """Whether a block does nothing but cast a tensor of a half type to a wider one."""
+    op = block.members[0]
+    return len(block.members) == 1 and (
+        op.type is MappingType.ONE_TO_ONE
+        and [v.dtype in _HALF for v in op.tensors] == [True]
+        and len(op.results) == 1
+        and op.result_bytes == 2 * op.tensors[0].bytes
+    )
