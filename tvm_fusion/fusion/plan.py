@@ -22,10 +22,9 @@ from .merge import Merger
 from .partition import Block, Partition
 from .propose import accepted_proposals
 from .reasons import reasons
-from .recompute import recompute
+from .recompute import recompute, widens
 from .views import is_view, trimmed
 
-_HALF = ("float16", "bfloat16")
 _SIBLINGS = 8  # consumers of one tensor that are tried with each other: pairs grow quadratically
 
 
@@ -265,10 +264,4 @@ class _Planner:
 
 def _widens(block: Block) -> bool:
     """Whether a block does nothing but cast a tensor of a half type to a wider one."""
-    op = block.members[0]
-    return len(block.members) == 1 and (
-        op.type is MappingType.ONE_TO_ONE
-        and [v.dtype in _HALF for v in op.tensors] == [True]
-        and len(op.results) == 1
-        and op.result_bytes == 2 * op.tensors[0].bytes
-    )
+    return len(block.members) == 1 and widens(block.members[0])
