@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ...device import Device
 from ..gpu.block_reduce import MAX_SERIAL_WARPS
 from ..gpu.row_threads import RowThreads
@@ -25,7 +27,29 @@ MIN_THREADS = 8  # whose vectors fill a cache line
 WARP_SIZE = 32  # where the device does not say
 
 
-def row_config(program: RowProgram, device: Device) -> RowThreads:
+@dataclass(frozen=True)
+class RowConfig(RowThreads):
+    """Configuration of a row kernel.
+
+    Attributes
+    ----------
+    row_elements : int
+        Elements of a row that a thread keeps at most; the loops over them are unrolled.
+    max_registers : int
+        32-bit registers of a thread, of which rows get what arithmetic leaves.
+    min_blocks_per_sm : int or None
+        Occupancy target of the compiler; ``None`` leaves it alone, where rows share nothing, or
+        aims at what the registers of rows allow.
+    """
+
+    row_elements: int = MAX_ROW_ELEMENTS
+    max_registers: int = 96
+    min_blocks_per_sm: int | None = None
+    keep_packed: bool = False
+    one_pass_variance: bool = False
+
+
+def row_config(program: RowProgram, device: Device) -> RowConfig:
     """Choose the threads of a row and the rows of a block.
 
     Parameters
@@ -38,12 +62,12 @@ def row_config(program: RowProgram, device: Device) -> RowThreads:
     warp_size, limit = device.warp_size or WARP_SIZE, device.max_threads_per_block or 1024
     work = max(static_volume(s.loop_axes, SYMBOLIC_ROW) for s in program.stages)
     if not all(s.combine is None or s.combine.threads_can_share for s in program.stages):
-        return RowThreads(1, THREADS, rows_first=True, warp_size=warp_size)
+        return RowConfig(1, THREADS, rows_first=True, warp_size=warp_size)
     if lanes_are_rows(program):
         if work <= 2 * ELEMENTS_PER_THREAD:
-            return RowThreads(1, 2 * THREADS, rows_first=True, warp_size=warp_size)
+            return RowConfig(1, 2 * THREADS, rows_first=True, warp_size=warp_size)
         threads = min(_power_of_two(-(-work // ELEMENTS_PER_THREAD)), limit // LANE_ROWS, 16)
-        return RowThreads(threads, LANE_ROWS, rows_first=True, warp_size=warp_size)
+        return RowConfig(threads, LANE_ROWS, rows_first=True, warp_size=warp_size)
     loops = [stage.inner or stage.reduce for stage in program.stages]
     longest = max(loops, key=lambda axes: static_volume(axes, SYMBOLIC_ROW))
     size = static_volume(longest, SYMBOLIC_ROW)
@@ -69,7 +93,7 @@ def row_config(program: RowProgram, device: Device) -> RowThreads:
     least = warp_size if device.kind == "rocm" else min(least, _power_of_two(size))
     threads = min(max(threads, least), limit // warp_size * warp_size)
     rows = min(max(1, THREADS // threads), _power_of_two(static_volume(program.rows, THREADS)))
-    return RowThreads(threads, _floor_power(rows), warp_size=warp_size)
+    return RowConfig(threads, _floor_power(rows), warp_size=warp_size)
 
 
 def _threads_in_flight(vectors: int, each: int, rows: int, warp_size: int) -> int:

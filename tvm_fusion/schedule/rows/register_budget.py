@@ -32,7 +32,7 @@ class RegisterBudget:
         The threads.
     """
 
-    config: RowThreads
+    config: RowConfig
 
     def hold_all(self, program: RowProgram) -> bool:
         """Whether there is room for every row buffer that threads need not share."""
@@ -50,7 +50,7 @@ class RegisterBudget:
     def hold(self, program: RowProgram, passes: Sequence[Pass], rows: Sequence[ir.Var]) -> bool:
         """Whether there is room for some row buffers, each live from its first pass to its last."""
         threads = self.config.threads * self.config.rows
-        registers = min(MAX_REGISTERS, BLOCK_REGISTERS // threads) - RESERVED_REGISTERS
+        registers = min(self.config.max_registers, BLOCK_REGISTERS // threads) - RESERVED_REGISTERS
         held = [0] * len(passes)
         for buffer in rows:
             size = self._bytes(program, buffer)
@@ -71,7 +71,7 @@ class RegisterBudget:
         if width == 1:
             return 4 * steps if steps <= REGISTER_ELEMENTS else None
         size = DataType(str(buffer.dtype)).itemsize
-        return steps * width * size if steps * width <= MAX_ROW_ELEMENTS else None
+        return steps * width * size if steps * width <= self.config.row_elements else None
 
 
 def _life(program: RowProgram, passes: Sequence[Pass], buffer: ir.Var) -> range:

@@ -15,7 +15,8 @@ from tvm import ir, tirx
 
 from ...core.loops import NEAR, index, loop, sequence, update_all, vectorized
 from ...program.stage import Axis
-from .config_gpu import MAX_ROW_ELEMENTS
+from ..gpu.keep_packed import keep_packed
+from ..half_math import HALF_TYPES
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread
 from .row_program import RowStage
@@ -90,7 +91,7 @@ class VectorLoop:
 
     def whole(self) -> tirx.Stmt:
         """Write the loop: some vectors at a time, their loads first."""
-        if self.steps * self.width <= MAX_ROW_ELEMENTS:
+        if self.steps * self.width <= self.block.config.row_elements:
             starts = range(0, self.steps, self.in_flight)
             return sequence(
                 [self._group(index(s), min(self.in_flight, self.steps - s)) for s in starts]
@@ -151,11 +152,35 @@ class VectorLoop:
 
         return sequence(
             [
+                *self._keep_packed(step),
                 *shared,
                 loop("lane", self.width, lane, UNROLLED),
                 *(self._write(target, own, step) for target, own in self.results),
             ]
         )
+
+    def _keep_packed(self, step: ir.Expr) -> list[tirx.Stmt]:
+        """Let the compiler convert again what an earlier pass has converted."""
+        block = self.block
+        if not block.config.keep_packed:
+            return []
+        found: list[ir.Var] = []
+        for stage in self.stages:
+            for load in stage.loads:
+                buffer = load.source
+                if buffer in found or not block.program.is_internal(buffer):
+                    continue
+                if not any(s is block.program.producer(buffer) for s in self.stages):
+                    found.append(buffer)
+        rows = [row for b in found if (row := block.row_in_registers(b)) is not None]
+        halves = [row for row in rows if str(row.dtype) in HALF_TYPES]
+        if self.width < 2 or len(halves) == 0:
+            return []
+        first = step * self.width
+        return [
+            keep_packed(tirx.BufferLoad(row, [self.r, self.t, first]), self.width // 2)
+            for row in halves
+        ]
 
     def _stage(
         self, stage: RowStage, step: ir.Expr, lane: ir.Expr, position: Position
