@@ -10,7 +10,6 @@ place = min(k where x[k] == top or x[k] is NaN)       # if x[k] is NaN, so is to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import tvm_ffi
@@ -98,7 +97,7 @@ def _number(program: RowProgram, stage: RowStage) -> tuple[ir.Expr, int] | None:
     combine = stage.combine
     if combine is None or len(stage.targets) != 2 or stage.inner or not stage.rows:
         return None
-    index, key = stage.targets
+    key = stage.targets[1]
     if not program.is_internal(key) or any(
         load.source.same_as(key) for other in program.stages for load in other.loads
     ):

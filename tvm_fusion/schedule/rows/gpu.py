@@ -20,7 +20,6 @@ from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
 from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
-from ..gpu.row_threads import RowThreads
 from .arg_extremum import with_extrema_first
 from .config_gpu import RowConfig, row_config
 from .emit import volume
@@ -43,13 +42,13 @@ class RowEstimate:
 
     Attributes
     ----------
-    config : RowThreads
+    config : RowConfig
         Threads of a block.
     shared_bytes : int
         Static shared memory for row buffers; the exchange between warps comes on top.
     """
 
-    config: RowThreads
+    config: RowConfig
     shared_bytes: int
 
 
@@ -82,14 +81,14 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
     return RowEstimate(config, storage.shared_bytes)
 
 
-def schedule_rows_gpu(program: Program, config: RowThreads, device: Device) -> tirx.PrimFunc:
+def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> tirx.PrimFunc:
     """Run a row program in one launch.
 
     Parameters
     ----------
     program : Program
         Stages over common rows.
-    config : RowThreads
+    config : RowConfig
         Of :func:`estimate_rows_gpu`.
     device : Device
         A GPU.
@@ -111,9 +110,11 @@ def schedule_rows_gpu(program: Program, config: RowThreads, device: Device) -> t
 
     def body(number: ir.Expr) -> tirx.Stmt:
         owner = ThreadBlock(storage, passes, config, number, parts)
-        stmt = sequence([stmt for one in passes for stmt in emit_pass(owner, one)])
+        stmts = [stmt for one in passes for stmt in emit_pass(owner, one)]
+        stmt = sequence(stmts)
         stmt = block("rows", stmt, owner.buffers)
-        has_bound = device.kind == "cuda" and owner.row_registers > 0 and _loads_shared(stmt)
+        has_bound = owner.row_registers > 0 and _loads_shared(stmt)
+        has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)
         return _with_occupancy(stmt, owner) if has_bound else stmt
 
     blocks = ceildiv(volume(storage.program.rows), config.rows) * parts

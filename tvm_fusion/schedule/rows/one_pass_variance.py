@@ -45,6 +45,12 @@ def with_one_pass_variance(program: RowProgram) -> RowProgram:
     return program
 
 
+def has_variance(program: RowProgram) -> bool:
+    """Whether :func:`with_one_pass_variance` changes a program."""
+    totals = [_total(program, stage) for stage in program.stages]
+    return any(total is not None and _shift(program, total) is not None for total in totals)
+
+
 def _total(program: RowProgram, squares: RowStage) -> RowStage | None:
     """Find the sum whose mean a stage sums the squared deviations from."""
     if not _is_sum(program, squares) or not isinstance(squares.values[0], tirx.Mul):
@@ -52,7 +58,8 @@ def _total(program: RowProgram, squares: RowStage) -> RowStage | None:
     deviation, same = squares.values[0].a, squares.values[0].b
     if not tvm_ffi.structural_equal(deviation, same) or not isinstance(deviation, tirx.Sub):
         return None
-    means = [load for load in loads(deviation.b) if program.is_internal(load.source)]
+    mean = _inlined_maps(program, deviation.b)
+    means = [load for load in loads(mean) if program.is_internal(load.source)]
     if len(means) != 1:
         return None
     total = program.producer(means[0].source)
@@ -61,7 +68,7 @@ def _total(program: RowProgram, squares: RowStage) -> RowStage | None:
     size = static_volume(total.reduce, 0)
     if not 2 * SHIFT_ELEMENTS <= size <= MAX_ELEMENTS or (total.reduce[-1].size or 0) < 4:
         return None
-    if not _is_mean(deviation.b, means[0], size):
+    if not _is_mean(mean, means[0], size):
         return None
     old, new = (*total.rows, *total.reduce), (*squares.rows, *squares.reduce)
     pairs = {a.var: b.var for a, b in zip(old, new, strict=True)}
@@ -97,14 +104,9 @@ def _is_mean(expr: ir.Expr, total: ir.TensorLoad, size: int) -> bool:
 
 def _shift(program: RowProgram, total: RowStage) -> ir.Expr | None:
     """Write the mean of a row's first elements in terms of inputs."""
-    value = total.values[0]
-    while internal := [load for load in loads(value) if program.is_internal(load.source)]:
-        producer = program.producer(internal[0].source)
-        if not producer.is_map or not all(
-            isinstance(i, ir.Var) for i in producer.written(internal[0].source)
-        ):
-            return None
-        value = _inlined(value, producer)
+    value = _inlined_maps(program, total.values[0])
+    if any(program.is_internal(load.source) for load in loads(value)):
+        return None
     *outer, last = total.reduce
     terms = [
         substitute(value, {**{a.var: index(0) for a in outer}, last.var: index(number)})
@@ -113,14 +115,18 @@ def _shift(program: RowProgram, total: RowStage) -> ir.Expr | None:
     return sum(terms[1:], terms[0]) * tirx.const(1 / SHIFT_ELEMENTS, "float32")
 
 
-def _inlined(value: ir.Expr, producer: RowStage) -> ir.Expr:
-    (buffer,) = producer.targets
+def _inlined_maps(program: RowProgram, value: ir.Expr) -> ir.Expr:
+    """Put the values of maps in the place of their elements."""
 
     def inlined(load: ir.TensorLoad) -> ir.Expr:
-        if not load.source.same_as(buffer):
+        if not program.is_internal(load.source):
             return load
-        pairs = dict(zip(producer.written(buffer), load.indices, strict=True))
-        return substitute(producer.values[0], pairs)
+        producer = program.producer(load.source)
+        written = producer.written(load.source)
+        if not producer.is_map or not all(isinstance(i, ir.Var) for i in written):
+            return load
+        pairs = dict(zip(written, load.indices, strict=True))
+        return _inlined_maps(program, substitute(producer.values[0], pairs))
 
     return map_loads(value, inlined)
 

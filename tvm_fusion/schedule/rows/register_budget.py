@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from tvm import DataType, ir
 
 from ...program.stage import Axis
-from ..gpu.row_threads import RowThreads
-from .config_gpu import MAX_ROW_ELEMENTS
+from .config_gpu import RowConfig
 from .emit import static_volume
 from .passes import Pass, is_same_position, plan_passes, private_buffers
 from .row_program import RowProgram
 from .vectorize import Vectorization, vectorize
 
 REGISTER_ELEMENTS = 32  # scalar elements of one row buffer that a thread keeps in registers
-# 32-bit registers of a thread: reserved for addresses and arithmetic, and the occupancy limit.
-RESERVED_REGISTERS = 32
-MAX_REGISTERS = 96
+RESERVED_REGISTERS = 32  # 32-bit ones of a thread, for addresses and arithmetic
 BLOCK_REGISTERS = 1 << 16
 
 

@@ -20,8 +20,10 @@ from .row_program import RowStage
 MIN_VECTORS = 2  # of a row
 # How much narrower vectors are where rows share something, such as the scale of a norm: that has
 # another offset in a vector for each row and is loaded by elements, and those of neighbouring
-# threads are then near each other.
+# threads are then near each other. Of one stream half as much: layer norm + GELU of 4014x11953
+# float16 takes 58.7 us instead of 73.3 on an H200.
 NARROWING = 4
+NARROWING_OF_ONE = 2
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def find_origin(
     """
     (_, axis), *_ = stages
     streams = [access for access in accesses if access.is_streamed]
-    width = whole if len(streams) == len(accesses) else whole // NARROWING
+    buffers = {access.buffer for access in streams}
+    narrowing = NARROWING_OF_ONE if len(buffers) <= 2 else NARROWING  # one read, one written
+    width = whole if len(streams) == len(accesses) else whole // narrowing
     if not streams or (axis.size or 0) < MIN_VECTORS * width:
         return None
     if any(loads(i) for stage, _ in stages for load in stage.loads for i in load.indices):
