@@ -58,6 +58,8 @@ class RowConfig(RowThreads):
         Whether each pass converts half-type elements again, rather than keep them in float32.
     one_pass_variance : bool
         Whether a variance is computed together with its mean.
+    mask_tail : bool
+        Whether threads without a vector in the last step of an aligned row compute it, masked.
     """
 
     row_elements: int = MAX_ROW_ELEMENTS
@@ -65,6 +67,7 @@ class RowConfig(RowThreads):
     min_blocks_per_sm: int | None = None
     keep_packed: bool = False
     one_pass_variance: bool = False
+    mask_tail: bool = False
 
 
 def row_config(program: RowProgram, device: Device) -> RowConfig:

@@ -48,20 +48,24 @@ def configs(program: RowProgram, device: Device) -> Iterator[RowConfig]:
     if chosen.rows_first or lanes_are_rows(program) or any(axis.size is None for axis in loop):
         return
     count = vectors.count(static_volume(loop, 1))
+    is_cuda = device.kind == "cuda"  # others have neither this asm nor this launch bound
     for each, rows in itertools.product(VECTORS, ROWS):
         threads = _threads(-(-count // each), device.warp_size or WARP_SIZE, chosen)
         shape = replace(chosen, threads=threads, rows=rows)
         if not _fits(shape, device):
             continue
         of_row = -(-count // threads) * vectors.width // 2  # registers of half-type elements
-        for packed, one_pass in itertools.product(FLAGS, repeat=2):
+        tails = FLAGS[: 1 + (count % threads > 0)]
+        for packed, one_pass, masked in itertools.product(FLAGS[: 1 + is_cuda], FLAGS, tails):
             for working in WORKING_REGISTERS:
+                blocks = blocks_per_sm(shape, of_row + working, device)
                 config = replace(
                     shape,
                     row_elements=max(shape.row_elements, 2 * of_row),
-                    min_blocks_per_sm=blocks_per_sm(shape, of_row + working, device),
+                    min_blocks_per_sm=blocks if is_cuda else None,
                     keep_packed=packed,
                     one_pass_variance=one_pass,
+                    mask_tail=masked,
                 )
                 if config not in found:
                     found.add(config)

@@ -116,13 +116,17 @@ class VectorLoop:
         def step(number: ir.Expr) -> tirx.Stmt:
             at = first + number
             stmt = body(number, at)
-            exists = self._exists(at)
-            if exists is not None:
-                stmt = tirx.IfThenElse(exists, stmt, None)
+            guard = self._guard(at)
+            if guard is not None:
+                stmt = tirx.IfThenElse(guard, stmt, None)
             is_own_step = self.block.is_own_step(self.stages, at)
             return stmt if is_own_step is None else tirx.IfThenElse(is_own_step, stmt, None)
 
         return loop("step", count, step, UNROLLED)
+
+    def _guard(self, step: ir.Expr) -> ir.Expr | None:
+        """Give the condition around a step; ``None`` if there is none."""
+        return self._exists(step)
 
     def _exists(self, step: ir.Expr) -> ir.Expr | None:
         """Whether the thread has a vector left; ``None`` if all have."""
@@ -299,15 +303,19 @@ class VectorLoop:
         axes = self._axes(stage)
         if (axes[-1].size or 0) % self.width == 0:
             return self._contiguous(stage, step, lane)
-        flat = (step * self.block.config.threads + self.t) * self.width + lane
+        flat = self._number(step) * self.width + lane
         return self.block.pairs(stage, bind(axes, unflatten(flat, axes)), self.r)
 
     def _contiguous(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
         """Give the same, contiguous with the first element even beyond the end of an axis."""
         axes = self._axes(stage)
-        flat = (step * self.block.config.threads + self.t) * self.width
+        flat = self._number(step) * self.width
         *outer, last = unflatten(flat, axes)
         return self.block.pairs(stage, bind(axes, [*outer, last + lane]), self.r)
+
+    def _number(self, step: ir.Expr) -> ir.Expr:
+        """Give the number in the row of the thread's vector of a step."""
+        return step * self.block.config.threads + self.t
 
     def _axes(self, stage: RowStage) -> list[Axis]:
         return next(a for s, a in zip(self.stages, self.axes, strict=True) if s is stage)
