@@ -178,10 +178,10 @@ def test_rows_of_half_types_stay_packed():
 
 @pytest.mark.cuda_toolchain
 @needs_nvcc
-def test_packed_rows_do_not_spill():
-    example = programs.layer_norm(1068, 8872, "bfloat16")
-    options = {"threads": 256, "min_blocks_per_sm": 4}
+def test_packed_rows_take_fewer_registers():
+    """Fails where the compiler keeps rows packed by itself, or in spite of what it is told not."""
+    example = programs.layer_norm(8, 4096, "bfloat16")
     kinds = {"packed": {"keep_packed": True}, "free": {}}
-    found = machine_code({k: made(example, **options, **v) for k, v in kinds.items()})
-    assert found["packed"].stack_bytes == found["packed"].spilled_bytes == 0
-    assert found["free"].stack_bytes > 0  # else nothing has to be kept packed
+    found = machine_code({k: made(example, threads=128, **v) for k, v in kinds.items()})
+    assert found["packed"].registers + 16 <= found["free"].registers
+    assert all(one.stack_bytes == one.spilled_bytes == 0 for one in found.values())
