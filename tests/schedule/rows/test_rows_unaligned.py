@@ -161,13 +161,14 @@ def gathered(m, n):
     [
         (argmax(5, 129), [8]),
         (weighted(5, 129), [8]),
-        (heads(2, 3, 129, shared=True), [4]),
+        (heads(2, 3, 129, shared=True), [2]),
         (heads(2, 3, 129, shared=False), []),
         (gathered(5, 129), []),
         (programs.sliced(5, 129, 0, "max", "float16"), [8]),
         (programs.sliced(5, 129, 8, "max", "float16"), [8]),
         (programs.sliced(5, 129, 3, "max", "float16"), []),
-        (programs.layer_norm(5, 129, dtype="float16"), [4]),
+        (programs.layer_norm(5, 129, dtype="float16"), [2]),
+        (programs.layer_norm(3, 4095, dtype="float16"), [4]),
     ],
 )
 def test_other_programs(example, expected):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...device import Device
 from ...program.stage import Axis
 from ..gpu.block_reduce import MAX_SERIAL_WARPS
-from ..gpu.launch import VECTOR_BYTES
 from ..gpu.row_threads import RowThreads
 from .emit import static_volume
-from .half_precision import has_half_results
-from .one_pass_variance import has_variance
 from .passes import lanes_are_rows
 from .row_program import RowProgram
-from .vectorize import Vectorization, streams_of, vectorize
+from .vectorize import streams_of, vectorize
 
 THREADS = 128  # of a block of short rows
 LANE_ROWS = 32  # neighbouring rows of a block whose threads run along rows
@@ -26,11 +23,7 @@ SYMBOLIC_COUNT = 1024  # what an unknown number of rows is taken for
 # memory busy with a quarter to a half of the threads that a multiprocessor holds, as many as fit
 # with a row in their registers.
 VECTORS_PER_THREAD = 4
-# Of a norm of half-type rows: registers beside a thread's vectors, threads of a row, and steps of
-# a block over a row of bfloat16 from which on float32 elements spill.
-NORM_REGISTERS = 36
-MIN_NORM_THREADS, MAX_NORM_THREADS = 96, 512
-LEAST_LONG_STEPS = 5
+LEAST_WHOLE = 4  # warps of an unaligned row, from which on threads are rounded down
 THREADS_TO_FILL = 1 << 17  # below which a device has room for more threads, with less to do each
 MAX_ROW_ELEMENTS = 64  # of a row that a thread keeps: the loops over them are unrolled
 MAX_REGISTERS = 96  # 32-bit ones of a thread, from which on too few threads are left
@@ -98,6 +91,10 @@ def row_config(program: RowProgram, device: Device) -> RowConfig:
         # Narrow accesses of several streams are too many for a thread to have in flight.
         each = VECTORS_PER_THREAD * (vectors.accesses if is_single else 1)
         threads = _threads_in_flight(vectors.count(size), each, count, warp_size)
+        if is_single and vectors.origin is not None and vectors.accesses > 1:
+            # Rounded down: 8 to 12 narrow vectors a thread do best.
+            whole = vectors.count(size) // each // warp_size * warp_size
+            threads = whole if LEAST_WHOLE * warp_size <= whole < threads else threads
         enough = max(MAX_SERIAL_WARPS * warp_size, -(-size // MAX_ROW_ELEMENTS))
         enough = _whole_warps(enough, warp_size)
         if is_single and vectors.width > 1 and count * enough >= THREADS_TO_FILL:
@@ -113,50 +110,7 @@ def row_config(program: RowProgram, device: Device) -> RowConfig:
     least = warp_size if device.kind == "rocm" else min(least, _power_of_two(size))
     threads = min(max(threads, least), limit // warp_size * warp_size)
     rows = min(max(1, THREADS // threads), _power_of_two(static_volume(program.rows, THREADS)))
-    config = RowConfig(threads, _floor_power(rows), warp_size=warp_size)
-    is_norm = device.kind == "cuda" and vectors.is_unconditional and is_single
-    is_norm = is_norm and count * -(-vectors.count(size) // each) >= THREADS_TO_FILL
-    if is_norm and has_half_results(program) and has_variance(program):
-        dtypes = {str(t.dtype) for s in program.stages for t in s.targets}
-        return _norm_config(config, vectors, size, "bfloat16" in dtypes, device)
-    return config
-
-
-def _norm_config(
-    config: RowConfig, vectors: Vectorization, size: int, is_bfloat16: bool, device: Device
-) -> RowConfig:
-    """Configure the norm of a row of half-type elements about its mean.
-
-    It is bound by instructions and latencies rather than by memory: what pays was measured, layer
-    norm + GELU over 14 shapes on an H200, up to 46 configurations each.
-
-    * Unaligned rows do best with 8 to 12 narrow vectors a thread.
-    * float16 is converted by one instruction, so that rows that fill no whole steps of a block are
-      kept packed, their variance computed in one pass, with more threads than registers of
-      float32 elements would leave: 6 to 16 % less time than with what is best for full steps.
-    * bfloat16 takes up to two: only long rows, whose elements in float32 would spill, are packed.
-    """
-    count, warp_size = vectors.count(size), config.warp_size
-    if vectors.origin is not None:
-        threads = count // (VECTORS_PER_THREAD * vectors.accesses) // warp_size * warp_size
-        if threads < 2 * warp_size:
-            return config
-        threads = min(threads, config.threads)
-        return replace(config, threads=threads, rows=1, keep_packed=True)
-    steps = -(-count // config.threads)
-    if vectors.accesses > 1 or (count % config.threads == 0 and not is_bfloat16):
-        return config
-    each = VECTORS_PER_THREAD
-    if is_bfloat16:
-        if steps <= LEAST_LONG_STEPS:
-            return replace(config, keep_packed=steps == LEAST_LONG_STEPS)
-        each = 2 * VECTORS_PER_THREAD
-    threads = _whole_warps(-(-count // each), warp_size)
-    if not MIN_NORM_THREADS <= threads <= MAX_NORM_THREADS:
-        return config
-    registers = each * VECTOR_BYTES // 4 + NORM_REGISTERS
-    config = replace(config, threads=threads, rows=1, keep_packed=True, one_pass_variance=True)
-    return replace(config, min_blocks_per_sm=blocks_per_sm(config, registers, device))
+    return RowConfig(threads, _floor_power(rows), warp_size=warp_size)
 
 
 def blocks_per_sm(config: RowConfig, registers: int, device: Device) -> int:

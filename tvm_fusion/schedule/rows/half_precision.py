@@ -32,7 +32,7 @@ def with_half_precision_math(program: RowProgram, one_pass: bool = False) -> Row
         Whether the variance of a row is computed together with its mean.
     """
     program = program.map_values(_unrounded)
-    if has_half_results(program):
+    if _has_half_results(program):
         program = _with_loose_means(program)
         program = with_one_pass_variance(program) if one_pass else program
     return RowProgram(
@@ -57,7 +57,7 @@ def _unrounded(value: ir.Expr) -> ir.Expr:
     return tvm_ffi.structural_map(value, (tirx.Cast, drop), order="post")
 
 
-def has_half_results(program: RowProgram) -> bool:
+def _has_half_results(program: RowProgram) -> bool:
     """Whether all results of a program are of half types."""
     return all(
         str(target.dtype) in HALF_TYPES

@@ -45,12 +45,6 @@ def with_one_pass_variance(program: RowProgram) -> RowProgram:
     return program
 
 
-def has_variance(program: RowProgram) -> bool:
-    """Whether :func:`with_one_pass_variance` changes a program."""
-    totals = [_total(program, stage) for stage in program.stages]
-    return any(total is not None and _shift(program, total) is not None for total in totals)
-
-
 def _total(program: RowProgram, squares: RowStage) -> RowStage | None:
     """Find the sum whose mean a stage sums the squared deviations from."""
     if not _is_sum(program, squares) or not isinstance(squares.values[0], tirx.Mul):
