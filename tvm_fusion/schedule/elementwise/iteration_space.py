@@ -13,7 +13,7 @@ from ...core.expressions import load, loads
 from ...core.loops import block, constant, coordinates, index, local, product, sequence, substitute
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..address import offset, stride, without_loads
+from ..address import offset, same, stride, without_loads
 
 TILED_STRIDE = 16  # elements: loads with a longer stride use a fraction of a cache line
 _NO_FILES: Mapping[ir.Var, ir.Var] = MappingProxyType({})
@@ -31,6 +31,14 @@ class Store:
         """Substitute expressions for axes."""
         where = tuple(substitute(i, places) for i in self.indices)
         return Store(self.buffer, where, substitute(self.value, places))
+
+    def reading(self, loaded: Sequence[tuple[ir.TensorLoad, ir.Expr]]) -> Store:
+        """Redirect the loads of the value to what holds them already."""
+
+        def swap(found: ir.TensorLoad) -> ir.Expr:
+            return next((where for x, where in loaded if same(found, x)), found)
+
+        return replace(self, value=substitute(self.value, {}, swap))
 
     def at(
         self,
