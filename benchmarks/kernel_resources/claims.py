@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import tvm
@@ -15,6 +15,7 @@ from tvm_fusion.core.template import TEMPLATE, Claim, Refusal
 from tvm_fusion.core.templates import template
 from tvm_fusion.device import TargetSpec
 from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion.record_key import Key
 from tvm_fusion.schedule.emit import group_of, is_group
 
 STAGES = (
@@ -55,7 +56,7 @@ class Survey:
 
     def __init__(self, spec: TargetSpec) -> None:
         self._spec = spec
-        self._found: dict[tuple[str, Hashable], ClaimedGroup] = {}
+        self._found: dict[Key, ClaimedGroup] = {}
 
     @property
     def groups(self) -> list[ClaimedGroup]:
@@ -71,7 +72,8 @@ class Survey:
             if not is_group(func):
                 continue
             group, kind = group_of(mod, func), str(func.attrs[TEMPLATE])
-            known = self._found.get((kind, group.key))
+            key = Key.of(group, kind, self._spec.device)
+            known = self._found.get(key)
             if known is None:
                 claimant = template(kind, target)
                 claim = claimant.claim(group, self._spec.device)
@@ -79,7 +81,7 @@ class Survey:
                     raise RuntimeError(f"{kind} refuses what was planned: {claim.sentence}")
                 emission = claimant.emit(claim, target)
                 functions = tuple(kernel.func for kernel in emission.kernels)
-                known = self._found[kind, group.key] = ClaimedGroup(claim, functions)
+                known = self._found[key] = ClaimedGroup(claim, functions)
             if name not in known.graphs:
                 known.graphs.append(name)
 

@@ -73,7 +73,7 @@ def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
     if passes > 1 or k is None:
         panels = min(panels, max(1, most // (parts * part * nr)))
     if copies:
-        panels = min(panels, max(1, machine.copied // (kc * nr)))
+        panels = min(panels, max(1, machine.copied // max(1, kc * nr)))
     panels = math.ceil(columns / math.ceil(columns / panels))
     if copies and block <= FEW_TILES * mr and not problem.whole_k:
         # Few rows: what was copied is read from a near cache right after.

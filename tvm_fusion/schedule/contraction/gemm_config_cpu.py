@@ -67,7 +67,7 @@ def default(
     constants: Collection[ir.Var] = (),
     prologue: NormPrologue | None = None,
 ) -> CpuGemmConfig | None:
-    """Choose a configuration by the model; ``None`` where the contraction is no GEMM.
+    """Choose a configuration by the model; ``None`` where no panels of B are packed or read.
 
     Parameters
     ----------
@@ -157,6 +157,8 @@ def _gemm(
         panels = interleave_parts(view, split, lanes)
         fitting = (v for v in widths if split.width % (v * lanes) == 0)
         widths = tuple(split.count * v for v in fitting if split.count * v <= MAX_VECTORS)
+        if not widths:
+            return None
     problem = GemmProblem(
         m=_extent(view.m_axes),
         n=constant(panels.n_axes[-1].extent),
@@ -196,7 +198,7 @@ def blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:
         most, columns = machine.panel // nr, math.ceil((problem.n or SYMBOLIC * nr) / nr)
         depths = [most]
         if k is not None:
-            fewest = 1 if problem.whole_k else math.ceil(k / most)
+            fewest = 1 if problem.whole_k else max(1, math.ceil(k / most))
             times = (1,) if problem.whole_k else PASSES
             depths = list(dict.fromkeys(math.ceil(k / (fewest * n)) for n in times))
         for mr in range(1, min(MAX_MR, unit.rows(vectors), rows) + 1):

@@ -25,7 +25,7 @@ from .gemm_view import GemmView, gemm_view
 from .norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from .operands import SumOfProducts, analyse
 from .packed_weights_cpu import packable
-from .template import constants_of, refuse_unpacked_split
+from .template import constants_of, refuse_unpacked_split, unpacked_split
 
 FAR = 6  # operations that take as long as an element of B from a far cache
 
@@ -64,7 +64,7 @@ class NormGemm(Template):
             return read
         config = default(read.contraction, device, read.constants, read.prologue)
         if config is None:
-            raise RuntimeError(f"{read.contraction.stage.title} is no GEMM any more")
+            return unpacked_split(read.contraction)
         before, after, sizes = read.prologue.rows.stages, read.stages, config.sizes
         product = read.contraction.stage
         rows = points(before[-1]) // read.prologue.k

@@ -116,6 +116,11 @@ def refuse_unpacked_split(group: Group, contraction: SumOfProducts) -> Refusal |
         and packable(contraction, view, constants_of(group)) is not None
     ):
         return None
+    return unpacked_split(contraction)
+
+
+def unpacked_split(contraction: SumOfProducts) -> Refusal:
+    """Say that a column split cannot be packed."""
     return Refusal(
         "epilogue_elsewhere",
         f"The epilogue of {contraction.stage.title} reads several columns of its result, which "

@@ -30,6 +30,7 @@ from .template import (
     constants_of,
     has_prologue,
     refuse_unpacked_split,
+    unpacked_split,
 )
 
 PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
@@ -49,6 +50,8 @@ class CpuContraction(Contraction):
         if refusal is not None:
             return refusal
         config = CpuContractionConfig.of(program, contraction, device, constants_of(group))
+        if contraction.column_split is not None and config.gemm is None:
+            return unpacked_split(contraction)
         written = config.operands
         copied = sum(points(x.stage) * DataType(str(x.buffer.ty.dtype)).itemsize for x in written)
         tile = TILE if reuses_operands(contraction) else 1
