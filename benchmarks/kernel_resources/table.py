@@ -17,6 +17,7 @@ _HEAD = (
     "shared claimed",
     "allocated",
     "spilled bytes",
+    "stack",
     "in",
 )
 
@@ -30,6 +31,7 @@ def largest(row: Row) -> dict[str, int]:
         "registers": max(k["registers"] for k in kernels),
         "shared": max(k["static_shared"] + k["dynamic_shared"] for k in kernels),
         "spills": sum(k["spills"] for k in kernels),
+        "stack": max(k["stack"] for k in kernels),
     }
 
 
@@ -54,8 +56,11 @@ def _sections(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
     rows = list(rows)
     percent = round(100 * ALLOWED)
     missed = [r for r in rows if is_missed(r, "registers") or is_missed(r, "shared")]
-    spilled = [r for r in rows if largest(r)["spills"]]
-    found = [(f"Claims that miss by more than {percent} %", missed), ("Spills", spilled)]
+    spilled = [r for r in rows if largest(r)["spills"] or largest(r)["stack"]]
+    found = [
+        (f"Claims that miss by more than {percent} %", missed),
+        ("Spills and stack frames", spilled),
+    ]
     return [section for section in found if section[1]]
 
 
@@ -67,11 +72,13 @@ def _overview(rows: Iterable[Row]) -> list[str]:
     def line(name: str, some: list[Row]) -> list[str]:
         claimed = [r for r in some if r["claimed"]["registers"]]
         ratios = sorted(r["claimed"]["registers"] / largest(r)["registers"] for r in claimed)
+        used = sorted(largest(r)["registers"] for r in some)
         share = f"{ratios[0]:.2f} to {ratios[-1]:.2f}" if ratios else "nothing is claimed"
         return [
             name,
             str(len(some)),
             str(sum(len(r["kernels"]) for r in some)),
+            f"{used[0]} to {used[-1]}",
             str(len(claimed)),
             share,
             str(sum(is_missed(r, "registers") for r in some)),
@@ -83,6 +90,7 @@ def _overview(rows: Iterable[Row]) -> list[str]:
         "template",
         "groups",
         "kernels",
+        "registers allocated",
         "claim registers",
         "claimed over allocated",
         "registers missed",
@@ -99,7 +107,7 @@ def _line(row: Row) -> list[str]:
     where = graphs[0] if len(graphs) == 1 else f"{graphs[0]} and {len(graphs) - 1} more"
     claimed = row["claimed"]
     figures = claimed["registers"], real["registers"], claimed["shared"], real["shared"]
-    return [row["template"], short, *map(str, figures), str(real["spills"]), where]
+    return [row["template"], short, *map(str, (*figures, real["spills"], real["stack"])), where]
 
 
 def render(record: Row) -> str:

@@ -32,7 +32,7 @@ def row(registers, shared, *kernels, template="rows"):
 
 def test_the_largest_kernel_of_a_group_counts():
     found = largest(row(32, 0, code(40, 64, 8, 4), code(20, 96, spills=4)))
-    assert found == {"registers": 40, "shared": 96, "spills": 8}
+    assert found == {"registers": 40, "shared": 96, "spills": 8, "stack": 0}
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_the_page_lists_misses_and_spills():
     )
     page = render({"target": "cuda:sm_90a", "groups": [good, missed, spilled]})
     assert "## Claims that miss by more than 25 % (1)" in page
-    assert "| contraction | softmax | 64 | 32 | 0 | 0 | 0 | a and 1 more |" in page
-    assert "## Spills (1)" in page
-    assert "| rows | 2 | 2 | 1 | 1.00 to 1.00 | 0 | 0 | 1 |" in page
+    assert "| contraction | softmax | 64 | 32 | 0 | 0 | 0 | 0 | a and 1 more |" in page
+    assert "## Spills and stack frames (1)" in page
+    assert "| rows | 2 | 2 | 32 to 255 | 1 | 1.00 to 1.00 | 0 | 0 | 1 |" in page
     json.dumps([good, missed])
 
 
