@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tvm
 from group_kernels import CPU, arrays, close, group, run, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction import gemm_config_cpu
 from tvm_fusion.schedule.contraction.blocking import default_blocking
 from tvm_fusion.schedule.contraction.gemm_config_cpu import blockings, configs, default
 from tvm_fusion.schedule.contraction.gemm_cpu import gemm_cpu
@@ -18,6 +21,7 @@ from tvm_fusion.schedule.contraction.gemm_problem_cpu import GemmProblem, Machin
 from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.register_tile import VectorUnit
 
+op = relax.op
 AVX512, AVX2, NEON = VectorUnit(16, 32), VectorUnit(8, 16), VectorUnit(4, 32)
 L2 = [1 << 18, 1 << 19, 1 << 20, 5 << 18, 1 << 21]
 extents = st.one_of(st.none(), st.integers(1, 5000))
@@ -117,7 +121,7 @@ def test_the_machine_is_read_off_the_device():
 
 def product(rows, terms, columns, dtype="float32"):
     params = [tensor("x", rows, terms, dtype=dtype), tensor("w", terms, columns, dtype=dtype)]
-    members = group(params, lambda emit, x, w: relax.op.matmul(x, w), CPU)
+    members = group(params, lambda emit, x, w: op.matmul(x, w), CPU)
     return params, members, analyse(members.program, members.program.stages)
 
 
@@ -146,3 +150,35 @@ def test_every_configuration_computes_the_product(shape):
         func, packing = gemm_cpu(members.program, found[number], CPU.tvm_target())
         assert not packing
         close(run(func, members, inputs, CPU), [x @ w])
+
+
+def test_drawn_configurations_of_packed_weights_and_norm_prologues(monkeypatch):
+    rng, drawn = np.random.default_rng(), []
+
+    def draw(problem, machine):
+        found = list(blockings(problem, machine))
+        drawn.append((found[rng.integers(len(found))], problem.norm_k))
+        return drawn[-1][0]
+
+    monkeypatch.setattr(gemm_config_cpu, "default_blocking", draw)
+    weights = [rng.standard_normal(shape).astype("float32") / 8 for shape in ((72, 300), (300, 70))]
+    x, scale, shift = tensor("x", 29, 72), *(np.full(72, c, "float32") for c in (1.5, 0.25))
+
+    def body(emit, x):
+        normal = op.nn.layer_norm(x, relax.const(scale), relax.const(shift), -1)
+        hidden = emit(op.tanh(emit(op.matmul(emit(normal), relax.const(weights[0])))))
+        return op.matmul(hidden, relax.const(weights[1]))
+
+    built = tvm.compile(
+        main_module([x], body),
+        CPU.tvm_target(),
+        relax_pipeline="tvm_fusion",
+        tir_pipeline="tvm_fusion",
+    )
+    given = rng.standard_normal((29, 72)).astype("float32")
+    actual = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(given)).numpy()
+    wide = given.astype("float64")
+    normal = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    expected = np.tanh((normal * scale + shift) @ weights[0]) @ weights[1]
+    close([actual], [expected])
+    assert {norm_k for _, norm_k in drawn} == {None, 72}
