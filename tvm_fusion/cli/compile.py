@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from .._interrupt import is_command_line
 from ..config import PRECISIONS, FusionConfig, parse_dims
 from ..device.parse import EXAMPLES
 from ..words import counted
@@ -72,12 +73,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     import time
 
+    from .._tvm.containers import speed_up_arrays
     from .._tvm.log import quiet_log
     from ..compiler import compile
     from ..deploy import manifest
     from ..deploy.artifact import check_destination
 
     start = time.perf_counter()
+    if is_command_line():
+        speed_up_arrays()
     folder = Path(options.output)
     check_destination(folder)
     config = FusionConfig(
