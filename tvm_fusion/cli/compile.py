@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     import time
 
-    from .._tvm.containers import speed_up_arrays
+    from .._tvm.ffi_speed import speed_up_ffi
     from .._tvm.log import quiet_log
     from ..compiler import compile
     from ..deploy import manifest
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     start = time.perf_counter()
     if is_command_line():
-        speed_up_arrays()
+        speed_up_ffi()
     folder = Path(options.output)
     check_destination(folder)
     config = FusionConfig(
