@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from relax_modules import main_module
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -15,14 +16,13 @@ from tvm_fusion.rewrite.common_subexpr import CommonSubexpr
 
 def _products(*weights: np.ndarray) -> tvm.IRModule:
     """Multiply one input by each weight, and concatenate."""
-    builder = relax.BlockBuilder()
     x = relax.Var("x", R.Tensor((3, weights[0].shape[0]), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            found = [builder.emit(relax.op.matmul(x, relax.const(w))) for w in weights]
-            out = builder.emit_output(relax.op.concat(found, 1))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def result(emit, *_):
+        found = [emit(relax.op.matmul(x, relax.const(w))) for w in weights]
+        return relax.op.concat(found, 1)
+
+    return main_module([x], result)
 
 
 def _bindings(mod: tvm.IRModule) -> int:
