@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from relax_modules import main_module
 from tvm import relax, tirx
 
 op = relax.op
@@ -99,12 +100,11 @@ def build(variant, change=None):
         *mask_types(variant, s, t),
     ]
     params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(_attention(builder.emit, variant, change, *params))
-        builder.emit_func_output(result)
-    return builder.get()
+
+    def result(emit, *_):
+        return _attention(emit, variant, change, *params)
+
+    return main_module(params, result)
 
 
 def _attention(emit, variant, change, q, k, v, *masks):

@@ -2,6 +2,7 @@
 
 import pytest
 from group_kernels import tensor
+from relax_modules import main_module
 from tvm import relax
 from tvm.ir.transform import Sequential
 
@@ -44,11 +45,8 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_claims_are_kept(name, gpu):
     compute, params = MODELS[name]
-    builder = relax.BlockBuilder()
-    with builder.function("main", list(params)):
-        with builder.dataflow():
-            result = builder.emit_output(compute(builder.emit, *params))
-        builder.emit_func_output(result)
     with recording() as decisions, parse(gpu).tvm_target():
-        Sequential([transform.NormalizeImport(), *pipeline.stages()])(builder.get())
+        Sequential([transform.NormalizeImport(), *pipeline.stages()])(
+            main_module(list(params), compute)
+        )
     assert not broken_claims(decisions)
