@@ -143,11 +143,11 @@ def _pieces(
             piece = _view(array, transposed)
             extent = piece.shape[axis]
             begin = rest[:extent] if axis == 0 else rest[:, :extent]
-            if piece.shape == begin.shape and np.array_equal(piece[:2, :2], begin[:2, :2]):
-                if np.array_equal(piece, begin):
-                    taken.append([name, transposed])
-                    start += extent
-                    break
+            fits = piece.shape == begin.shape and np.array_equal(piece[:2, :2], begin[:2, :2])
+            if fits and np.array_equal(piece, begin):
+                taken.append([name, transposed])
+                start += extent
+                break
         else:
             return None
     return taken

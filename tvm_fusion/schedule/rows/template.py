@@ -30,6 +30,7 @@ FEW_ROWS = 4
 # 40 ns at 150 GFLOP/s of one multiprocessor. On one H200, layer norms of 197 tokens of 768 elements
 # in one block took 193 us (benchmarks/gpu_models): 4,608 loads one after the other.
 OPERATIONS_A_LOAD = 6000
+LONG = 256  # terms, from which on they are not loaded ahead
 
 
 class Rows(Template):
@@ -137,9 +138,9 @@ def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
     steps = 0
     for stage in program.stages:
         inner = math.prod(at(axis.extent) for axis in stage.axes[program.rows :])
-        if not stage.is_map and not is_contraction(stage) and inner > 1:
-            results = -(-inner // estimate.config.threads)
-            steps += results * math.prod(at(axis.extent) for axis in stage.reduce)
+        terms = math.prod(at(axis.extent) for axis in stage.reduce)
+        if inner > 1 and terms >= LONG and not stage.is_map and not is_contraction(stage):
+            steps += -(-inner // estimate.config.threads) * terms
     return rows * steps * OPERATIONS_A_LOAD
 
 
