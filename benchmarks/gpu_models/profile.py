@@ -20,7 +20,8 @@ def kernels(call: Callable[[], Any]) -> dict[str, Any]:
     dict
         ``kernels``: name, start and duration in microseconds of each, in order, of the last call;
         ``busy_us``: of it, the time in which at least one ran; ``span_us``: from the first start to
-        the last end; ``driver``: calls of the runtime and the driver of the last call, by name.
+        the last end; ``driver``: by name, how often a call asks the runtime and the driver, and
+        the microseconds of the host in there.
     """
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         for _ in range(CALLS):
@@ -34,7 +35,10 @@ def kernels(call: Callable[[], Any]) -> dict[str, Any]:
         return {"kernels": [], "busy_us": 0.0, "span_us": 0.0, "driver": {}}
     first = last[0].time_range.start
     spans = [(e.time_range.start - first, e.time_range.end - first) for e in last]
-    asked = Counter(e.name for e in events if not _on_device(e) and e.name.startswith("cu"))
+    calls = [e for e in events if not _on_device(e) and e.name.startswith("cu")]
+    asked, spent = Counter(e.name for e in calls), Counter[str]()
+    for e in calls:
+        spent[e.name] += e.time_range.end - e.time_range.start
     return {
         "kernels": [
             [e.name, round(start, 2), round(end - start, 2)]
@@ -42,7 +46,10 @@ def kernels(call: Callable[[], Any]) -> dict[str, Any]:
         ],
         "busy_us": round(_covered(spans), 2),
         "span_us": round(max(end for _, end in spans), 2),
-        "driver": {name: number / CALLS for name, number in sorted(asked.items())},
+        "driver": {
+            name: [number / CALLS, round(spent[name] / CALLS, 1)]
+            for name, number in sorted(asked.items())
+        },
     }
 
 

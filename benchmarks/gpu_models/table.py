@@ -118,7 +118,7 @@ def _kernels(row: Mapping[str, Any]) -> list[str]:
         ["kernel", "launches", "us"],
         [[f"`{name}`", str(n), f"{us:.1f}"] for name, n, us in found["kernels"][:LONGEST]],
     )
-    asked = ", ".join(f"{name} {number:g}" for name, number in found["driver"].items())
+    asked = ", ".join(f"{name} {n:g} ({us:.0f} us)" for name, (n, us) in found["driver"].items())
     lines += ["", f"Busy for {found['busy_us']:.0f} us. The host asks for: {asked}."]
     if "inductor" in row["profile"]:
         rival = row["profile"]["inductor"]

@@ -1,4 +1,4 @@
-"""Largest and smallest elements of whole tensors on a GPU: first of rows, then of the rows' results.
+"""Extrema of whole tensors on a GPU: first of each row, then of what the rows gave.
 
 A reduction is one block's for each of its results, so that of a whole tensor is one block's alone:
 half a megabyte in float16 takes it some 40 us. In two steps all multiprocessors take part. Extrema
