@@ -10,6 +10,7 @@ import numpy as np
 from tvm_fusion.schedule.gpu.warp import FULL_MASK
 from tvm_fusion.schedule.half_functions import PREFIX
 
+from . import hopper
 from .machine import WARP
 from .memory import EmulationError, poison
 
@@ -62,22 +63,28 @@ def device_function(translate, node):
             HALF[kind](*(np.asarray(v(m), "float64") for v in values))
         ).astype("float32")
     found = [(make, match) for p, make in _PATTERNS if (match := re.search(p, source))]
-    if len(found) != 1 or source.count("asm") != (found[0][0] is not _warp_barrier):
+    if len(found) != 1 or source.count("asm") != (found[0][0] not in _PLAIN):
         raise EmulationError(f"no such device function is known: {name}: {source}")
     make, match = found[0]
     return make(translate, match, arguments, source)
 
 
 def _copy(translate, match, arguments, _source):
-    to, origin = (translate.pointer(x) for x in arguments)
+    to, origin = (translate.pointer(x) for x in arguments[:2])
+    inside = translate.of(arguments[2]) if len(arguments) > 2 else lambda m: True
 
     def run(m):
         (target, at), (memory, begin) = to(m), origin(m)
+        target, at = _as(memory.data.dtype, target, at)
         count = int(match[1]) // memory.item
         if not m.active().size:
             return
         place, threads = target.vector(at, count)
-        _, value = memory.vector(begin, count)[0], memory.read(_vector(begin, count))
+        memory.vector(begin, count)
+        is_inside = np.broadcast_to(inside(m), (m.threads, 1))
+        with m.only(is_inside):
+            value = memory.read(_vector(begin, count))
+        value = np.where(is_inside, value, np.zeros(1, value.dtype))
         if m.mask is not None:
             place, threads, value = (x[m.mask] for x in (place, threads, value))
         m.copy(target, place, threads, value)
@@ -85,17 +92,95 @@ def _copy(translate, match, arguments, _source):
     return run
 
 
+def _as(dtype, memory, at):
+    """Memory as numbers of another type, and the place of one that is there."""
+    return memory.viewed(dtype), at * memory.item // dtype.itemsize
+
+
+def _load_shared(translate, match, arguments, source):
+    """A vector of shared memory into registers, or back, as the types of the numbers have it."""
+    to, origin = (translate.pointer(x) for x in arguments)
+    size = {"unsigned": 4, "uint2": 8, "uint4": 16}[match[1]]
+    is_store = "_store_" in source
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        registers = memory if is_store else target
+        count = size // registers.data.dtype.itemsize
+        if is_store:
+            target, at = _as(registers.data.dtype, target, at)
+            target.vector(at, count)
+            target.write(_vector(at, count), memory.read(slice(int(begin), int(begin) + count)))
+        else:
+            memory, begin = _as(registers.data.dtype, memory, begin)
+            memory.vector(begin, count)
+            target.write(slice(int(at), int(at) + count), memory.read(_vector(begin, count)))
+
+    return run
+
+
+def _load_cluster(translate, match, arguments, _source):
+    """``ld.shared::cluster`` of the same place of another block."""
+    to, origin = (translate.pointer(x) for x in arguments[:2])
+    other, words = translate.of(arguments[2]), int(match[1] or 1)
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        memory, begin = _as(target.data.dtype, memory, begin)
+        count = 4 * words // memory.item
+        memory.vector(begin, count)
+        rank = np.broadcast_to(other(m), (m.threads, 1))
+        if rank.min() < 0 or rank.max() >= m.cluster:
+            raise EmulationError("no such block is in the cluster")
+        value = memory.read_remote(_vector(begin, count), rank)
+        target.write(slice(int(at), int(at) + count), value)
+
+    return run
+
+
+def _cluster_barrier(_translate, _match, _arguments, _source):
+    return lambda m: m.cluster_barrier()
+
+
+def _load_matrices(translate, match, arguments, _source):
+    """``ldmatrix``: lanes 8 * i and on give the rows of matrix i; a thread gets two elements."""
+    to, origin = (translate.pointer(x) for x in arguments)
+    count = int(match[1])
+
+    def run(m):
+        m.whole(m.warp, "warp")
+        if m.per_block % WARP or count != 4:
+            raise EmulationError("ldmatrix of a warp that is not whole, or of other than 4")
+        (target, at), (memory, begin) = to(m), origin(m)
+        memory, begin = _as(target.data.dtype, memory, begin)
+        memory.vector(begin, 8)
+        rows = memory.read(_vector(begin, 8)).reshape(-1, count, 8, 8)
+        if match[2]:
+            rows = rows.transpose(0, 1, 3, 2)
+        own = rows.reshape(-1, count, WARP, 2).transpose(0, 2, 1, 3).reshape(m.threads, 2 * count)
+        target.write(slice(int(at), int(at) + 2 * count), own)
+
+    return run
+
+
+def _block_barrier(_translate, _match, _arguments, _source):
+    return lambda m: m.block_barrier()
+
+
 def _commit(_translate, _match, _arguments, _source):
     return lambda m: m.commit()
 
 
 def _wait(_translate, match, _arguments, source):
-    pending, is_barrier = int(match[1] or 0), "__syncwarp();" in source
+    pending = int(match[1] or 0)
+    is_warp_barrier, is_block_barrier = (f"__sync{of}();" in source for of in ("warp", "threads"))
 
     def run(m):
         m.wait(pending)
-        if is_barrier:
+        if is_warp_barrier:
             m.warp_barrier()
+        if is_block_barrier:
+            m.block_barrier()
 
     return run
 
@@ -227,15 +312,31 @@ def _widen(translate, _match, arguments, _source):
     return lambda m: np.asarray(value(m)).astype("float32")
 
 
+def _uniform(translate, _match, arguments, _source):
+    value = translate.of(arguments[0])
+    return lambda m: shuffle("", m, FULL_MASK, value(m), 0, WARP)
+
+
+_PLAIN = (_warp_barrier, _block_barrier, _load_shared, _uniform, *hopper.PLAIN)
 _PATTERNS = [
-    (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+);", _copy),
+    (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(?:, %2)?;", _copy),
     (r"cp\.async\.commit_group;", _commit),
     (r"cp\.async\.wait_(?:all|group (\d+));", _wait),
     (r"^(?:(?!asm)[\s\S])*\{\s*__syncwarp\(\);\s*\}\s*$", _warp_barrier),
+    (r"^(?:(?!asm)[\s\S])*\{\s*__syncthreads\(\);\s*\}\s*$", _block_barrier),
+    (r"\*\((?:const )?(unsigned|uint2|uint4)\*\)(?:to|from)\b(?: =|;)(?![\s\S]*asm)", _load_shared),
+    (
+        r"barrier\.cluster\.arrive\.release\.aligned; barrier\.cluster\.wait\.acquire",
+        _cluster_barrier,
+    ),
+    (r"ld\.shared::cluster(?:\.v(\d))?\.u32 ", _load_cluster),
+    (r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared\.b16 ", _load_matrices),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _multiply),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
     (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
     (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),
     (r"fma\.rn\.(f16|bf16)x2 %0, %1, %2, %3;", _pairs),
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),
+    (r"return __shfl_sync\(0xffffffffu, \w+, 0\);", _uniform),
+    *hopper.PATTERNS,
 ]

@@ -22,6 +22,9 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
+from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_model import estimated_clocks, gemm_sizes, tile_gemm_config
+from .wgmma_model import wgmma_clocks, wgmma_config
 
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
@@ -51,7 +54,9 @@ class GpuContraction(Contraction):
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction)
-        blocks = _blocks(contraction) if skinny is None else at(skinny.blocks)
+        tile = _tile(contraction, device) if skinny is None else None
+        config = tile if skinny is None else skinny
+        blocks = _blocks(contraction) if config is None else at(config.blocks)
         return Claim(
             self,
             group,
@@ -59,9 +64,9 @@ class GpuContraction(Contraction):
             bytes=traffic(group, stages),
             flops=work,
             parallelism=blocks,
-            shared_bytes=0 if skinny is None else skinny.shared_bytes,
-            registers=0 if skinny is None else skinny.registers,
-            details={"config": GpuContractionConfig(program, contraction, device, skinny)},
+            shared_bytes=0 if config is None else config.shared_bytes,
+            registers=0 if config is None else config.registers,
+            details={"config": GpuContractionConfig(program, contraction, device, skinny, tile)},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
@@ -90,6 +95,15 @@ def _analysed(
         return with_norm_scale(program, stages)
     contraction = analyse(program, stages)
     return contraction if isinstance(contraction, Refusal) else (contraction, None)
+
+
+def _tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
+    """Choose between mma.sync and wgmma by what their models estimate."""
+    small, large = tile_gemm_config(contraction, device), wgmma_config(contraction, device)
+    if small is None or large is None:
+        return small or large
+    clocks = estimated_clocks(small, gemm_sizes(small), device)
+    return large if wgmma_clocks(large, device) < clocks else small
 
 
 def _slowdown(group: Group, contraction: SumOfProducts) -> int:

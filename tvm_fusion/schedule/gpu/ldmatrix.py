@@ -1,0 +1,38 @@
+"""``ldmatrix``: load 16x16 fragments of a half type from shared memory, four 8x8 matrices at once.
+
+Lane 8 * i + r of a warp passes the address of row r of matrix i, 16 bytes. Each thread gets of
+every matrix the two elements of row ``lane // 4`` from column ``lane % 4 * 2`` on; with ``.trans``,
+of the transposed matrix. Rows of eight lanes must lie in different banks to be read at once.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
+
+_SOURCE = """
+__device__ __forceinline__ void {name}(void* to, const void* row) {{
+  unsigned* word = (unsigned*)to;
+  unsigned place = (unsigned)__cvta_generic_to_shared(row);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3]) : "r"(place));
+}}
+"""
+
+
+def ldmatrix_x4(to: ir.TensorLoad, row: ir.TensorLoad, is_transposed: bool) -> tirx.Stmt:
+    """Load four 8x8 matrices; a whole warp executes it together.
+
+    Parameters
+    ----------
+    to : TensorLoad
+        The first of a thread's 8 elements, in registers: two of each matrix.
+    row : TensorLoad
+        Where the row of this lane lies in shared memory.
+    is_transposed : bool
+        Whether the matrices are transposed on the way.
+    """
+    name = "tvm_fusion_ldmatrix_x4" + ("_trans" if is_transposed else "")
+    source = _SOURCE.format(name=name, trans=".trans" if is_transposed else "")
+    addresses = (tirx.address_of(to), tirx.address_of(row))
+    return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
