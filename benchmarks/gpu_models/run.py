@@ -31,16 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path, help="default: gpu_models.json in $OUT, if it is set")
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of those to run")
-    parser.add_argument("--no-rival", action="store_true", help="leave PyTorch's compiler out")
+    parser.add_argument(
+        "--no-rival", nargs="*", help="parts of the names to leave PyTorch's compiler out of"
+    )
     parser.add_argument("--profile", action="store_true", help="list the kernels of a call, too")
     options = parser.parse_args(arguments)
     path = options.json or Path(os.environ.get("OUT", "."), "gpu_models.json")
     index = json.loads((options.folder / INDEX).read_text())
     names = [n for n in index["models"] if not options.only or any(p in n for p in options.only)]
-    given = [str(options.folder), str(int(not options.no_rival)), str(int(options.profile))]
+    without = options.no_rival
+    has_rival = {n: without is None or not any(p in n for p in without or [""]) for n in names}
     environment = {"TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    folder, profiled = str(options.folder), str(int(options.profile))
     workers = {
-        name: Worker("-m", MODULE, name, *given, environment=environment, folder=Path.cwd())
+        name: Worker(
+            *("-m", MODULE, name, folder, str(int(has_rival[name])), profiled),
+            environment=environment,
+            folder=Path.cwd(),
+        )
         for name in names
     }
     record: dict[str, Any] = {"about": index, "rows": []}
