@@ -75,6 +75,7 @@ VARIANTS = {
     "causal_where": Variant(mask="causal_where"),
     "causal_positions": Variant(mask="causal_positions", guard="torch"),
     "causal_positions_added": Variant(mask="causal_positions_added"),
+    "causal_constants": Variant(mask="causal_constants", guard="torch"),
     "causal_tril": Variant(mask="causal_tril"),
     "causal_triu": Variant(mask="causal_triu"),
     "causal_and_added": Variant(mask="causal_and_added"),
@@ -256,6 +257,12 @@ def masked(emit, variant, scores, *masks):
         if kind == "causal_positions":
             return where(seen)
         seen = emit(op.reshape(seen, (1, 1, s, t)))
+        return emit(op.add(scores, emit(op.where(seen, const(0.0), const(-np.inf)))))
+    if kind == "causal_constants":  # positions as an exporter folds them
+        rows, keys = np.mgrid[: int(s), : int(t)]
+        later = emit(op.subtract(const(keys, "int64"), const(rows, "int64")))
+        seen = emit(op.less_equal(later, const(0, "int64")))
+        seen = emit(op.logical_and(seen, const(np.ones((int(s), int(t)), bool), "bool")))
         return emit(op.add(scores, emit(op.where(seen, const(0.0), const(-np.inf)))))
     if kind == "causal_tril":
         ones = emit(op.ones((s, t), "float32"))

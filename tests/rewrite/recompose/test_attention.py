@@ -27,6 +27,7 @@ SAME = [
     ("scale_on_q", "zeros"),
     ("causal_where", "causal_positions_added"),
     ("causal_where", "causal_tril"),
+    ("causal_positions", "causal_constants"),
     ("causal_where", "causal_triu"),
 ]
 
