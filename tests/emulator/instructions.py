@@ -11,7 +11,7 @@ from tvm_fusion.schedule.gpu.warp import FULL_MASK
 from tvm_fusion.schedule.half_functions import PREFIX
 
 from .machine import WARP
-from .memory import EmulationError, poison
+from .memory import EmulationError, Registers, poison
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
@@ -62,14 +62,17 @@ def device_function(translate, node):
             HALF[kind](*(np.asarray(v(m), "float64") for v in values))
         ).astype("float32")
     found = [(make, match) for p, make in _PATTERNS if (match := re.search(p, source))]
-    if len(found) != 1 or source.count("asm") != (found[0][0] is not _warp_barrier):
+    if len(found) != 1 or source.count("asm") != (found[0][0] not in _PLAIN):
         raise EmulationError(f"no such device function is known: {name}: {source}")
     make, match = found[0]
     return make(translate, match, arguments, source)
 
 
-def _copy(translate, match, arguments, _source):
-    to, origin = (translate.pointer(x) for x in arguments)
+def _copy(translate, match, arguments, source):
+    to, origin = (translate.pointer(x) for x in arguments[:2])
+    is_copied = translate.of(arguments[2]) if len(arguments) == 3 else None
+    if bool(match[2]) != ("is_copied ? 16 : 0;" in source) or bool(match[2]) != bool(is_copied):
+        raise EmulationError(f"no such size of a copy is known: {source}")
 
     def run(m):
         (target, at), (memory, begin) = to(m), origin(m)
@@ -77,7 +80,16 @@ def _copy(translate, match, arguments, _source):
         if not m.active().size:
             return
         place, threads = target.vector(at, count)
-        _, value = memory.vector(begin, count)[0], memory.read(_vector(begin, count))
+        if is_copied is None:
+            value = memory.vector(begin, count) and memory.read(_vector(begin, count))
+        else:
+            given = np.broadcast_to(np.reshape(is_copied(m), (-1, 1)), (m.threads, 1))
+            value = np.zeros((m.threads, count), memory.data.dtype)
+            with m.only(given) as some:  # nothing is read for zeros
+                if some:
+                    memory.vector(begin, count)
+                    found = memory.read(_vector(begin, count))
+                    value = np.where(given, found, value)
         if m.mask is not None:
             place, threads, value = (x[m.mask] for x in (place, threads, value))
         m.copy(target, place, threads, value)
@@ -188,6 +200,89 @@ def _transpose(translate, _match, arguments, _source):
     return run
 
 
+def _load_matrices(translate, match, arguments, _source):
+    """``ldmatrix.x4``: thread t gives row t % 8 of matrix t // 8, and gets a pair of each."""
+    to, origin = (translate.pointer(x) for x in arguments)
+
+    def run(m):
+        m.whole(m.warp, "warp")
+        if m.per_block % WARP:
+            raise EmulationError("a warp is not whole")
+        (target, at), (memory, begin) = to(m), origin(m)
+        memory.vector(begin, 8)
+        if not memory.per_block:
+            raise EmulationError(f"{memory.name}: ldmatrix reads shared memory")
+        matrices = np.asarray(memory.read(_vector(begin, 8))).reshape(-1, 4, 8, 8)
+        if match[1]:
+            matrices = matrices.transpose(0, 1, 3, 2)
+        pairs = matrices.reshape(-1, 4, WARP, 2).transpose(0, 2, 1, 3).reshape(m.threads, 8)
+        target.write(slice(int(at), int(at) + 8), pairs)
+
+    return run
+
+
+def _pair(translate, match, arguments, _source):
+    """Store two float32, or both rounded to a half type, as neighbours."""
+    from .expressions import scalar_type
+
+    to, values = translate.pointer(arguments[0]), [translate.of(x) for x in arguments[1:]]
+    name = {"f16": "float16", "bf16": "bfloat16", None: "float32"}[match.groupdict().get("short")]
+
+    def run(m):
+        target, at = to(m)
+        parts = [np.broadcast_to(np.reshape(v(m), (-1, 1)), (m.threads, 1)) for v in values]
+        value = np.concatenate(parts, 1).astype(scalar_type(name))
+        _write_bits(target, at, value)
+
+    return run
+
+
+def _pair32(*given):
+    return _pair(*given)
+
+
+def _move(translate, _match, arguments, _source):
+    to, origin = (translate.pointer(x) for x in arguments)
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        count = 16 // memory.data.dtype.itemsize
+        if not isinstance(memory, Registers):
+            memory.vector(begin, count)
+        _write_bits(target, at, memory.read(_place(begin, count)))
+
+    return run
+
+
+def _zero(translate, _match, arguments, _source):
+    to = translate.pointer(arguments[0])
+
+    def run(m):
+        target, at = to(m)
+        _write_bits(target, at, np.zeros((m.threads, 16), "int8"))
+
+    return run
+
+
+def _place(begin, count):
+    if np.ndim(begin) == 0:
+        return slice(int(begin), int(begin) + count)
+    return _vector(begin, count)
+
+
+def _write_bits(target, at, value):
+    """Write a vector of each thread, whatever type the memory has."""
+    dtype = target.data.dtype
+    value = np.ascontiguousarray(value).view(dtype)
+    if not isinstance(target, Registers):
+        target.vector(at, value.shape[1])
+    target.write(_place(at, value.shape[1]), value)
+
+
+def _nothing(_translate, _match, _arguments, _source):
+    return lambda m: None
+
+
 def _table(translate, match, arguments, _source):
     """Any function of three bits: ``lop3``."""
     operands, table = [translate.of(x) for x in arguments], int(match[1], 0)
@@ -227,8 +322,15 @@ def _widen(translate, _match, arguments, _source):
     return lambda m: np.asarray(value(m)).astype("float32")
 
 
+_PLAIN = (_warp_barrier, _pair32, _move, _zero, _nothing)
 _PATTERNS = [
-    (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+);", _copy),
+    (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(, %2)?;", _copy),
+    (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16 \{%0, %1, %2, %3\}, \[%4\];", _load_matrices),
+    (r"cvt\.rn\.(?P<short>b?f16)x2\.f32 %0, %1, %2;.*\"f\"\(high\), \"f\"\(low\)", _pair),
+    (r"\*\(float2\*\)to = make_float2\(low, high\);", _pair32),
+    (r"\*\(uint4\*\)to = \*\(const uint4\*\)from;", _move),
+    (r"\*\(uint4\*\)to = make_uint4\(0, 0, 0, 0\);", _zero),
+    (r"\(const void\* first, const void\* last\) \{\}", _nothing),
     (r"cp\.async\.commit_group;", _commit),
     (r"cp\.async\.wait_(?:all|group (\d+));", _wait),
     (r"^(?:(?!asm)[\s\S])*\{\s*__syncwarp\(\);\s*\}\s*$", _warp_barrier),
