@@ -37,6 +37,7 @@ from ..gpu.cp_async import commit, wait
 from ..gpu.launch import block_barrier, block_by_address, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
+from ..gpu.wgmma_fragments import fence_proxy
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_epilogue import FlashEpilogue
 from .flash_problem import FlashProblem
@@ -109,15 +110,18 @@ class _FlashBlock(FlashEpilogue):
     def _tile(self, n: ir.Expr) -> tirx.Stmt:
         stages = self._config.stages
         pending = 2 * (stages - 1)
+        proxy = [fence_proxy()] if self._config.uses_wgmma else []
         return sequence(
             [
                 wait(pending),
+                *proxy,
                 block_barrier(),
                 self._issue_values(simplified(n + (stages - 1))),
                 commit(),
                 self._multiply_keys(n),
                 self._softmax(n),
                 wait(pending),
+                *proxy,
                 block_barrier(),
                 self._issue_keys(n + stages),
                 commit(),

@@ -14,6 +14,7 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP, mma_m16n8k16
 from ..gpu.register_moves import store_pair
 from ..gpu.swizzle import VECTOR, SwizzledRows
 from ..gpu.warp import shuffle
+from ..gpu.wgmma_fragments import ROW_BYTES, multiply
 from .flash_loads import TileLoads
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem
@@ -74,7 +75,11 @@ class FlashMmaBlock:
         self._b_frag = self._declare("b_frag", ELEMENTS, self._half)
         self._p_frag = self._declare("p_frag", m16 * self._n8 * 4, self._half)
         vector = self._declare("vector", VECTOR, self._half)
-        self._result = self._declare("o", 16 // config.staged_bytes, problem.staged)
+        # A vector has registers of its own: TVM's generator of CUDA takes two vectors that are
+        # loaded from one place for the same, whatever was stored there by address in between.
+        vectors = -(-problem.v.extent // config.staged_lanes) * config.rows_of_warp
+        size = -(-vectors // WARP) * config.staged_lanes
+        self._result = self._declare("o", size, problem.staged)
         rows = (config.q_rows, config.k_rows(), config.v_rows())
         self._q_loads, self._k_loads, self._v_loads = (
             TileLoads(x, r, self._shared, vector, config.threads, g * WARP + t)
@@ -146,6 +151,9 @@ class FlashMmaBlock:
 
     def _multiply_keys(self, n: ir.Expr) -> tirx.Stmt:
         config = self._config
+        if config.uses_wgmma:
+            sizes = config.block_n, config.depth16
+            return self._warpgroup_product(n, config.k_rows(), self._s, self._q_frag, sizes)
 
         def over_depth(k16: ir.Expr) -> tirx.Stmt:
             begin = k16 * config.m16 * ELEMENTS if config.q_in_registers else index(0)
@@ -178,6 +186,9 @@ class FlashMmaBlock:
     def _multiply_values(self, n: ir.Expr) -> tirx.Stmt:
         config = self._config
         rows = config.v_rows()
+        if config.uses_wgmma:
+            sizes = config.column16, config.block_n
+            return self._warpgroup_product(n, rows, self._acc, self._p_frag, sizes)
 
         def over_keys(k16: ir.Expr) -> tirx.Stmt:
             def over_columns(n16: ir.Expr) -> tirx.Stmt:
@@ -195,6 +206,19 @@ class FlashMmaBlock:
             return unrolled("n16", config.column16 // 16, over_columns)
 
         return unrolled("k16", config.block_n // 16, over_keys)
+
+    def _warpgroup_product(
+        self, n: ir.Expr, rows: SwizzledRows, to: ir.Var, a: ir.Var, sizes: tuple[int, int]
+    ) -> tirx.Stmt:
+        """Multiply fragments of the warpgroup with a tile of keys, or of values."""
+        is_keys = to.same_as(self._s)
+        place = rows.element(self._stage(n), index(0), index(0))
+        return multiply(
+            *(self._half, *sizes, load(to, [index(0)]), load(a, [index(0)])),
+            *(load(self._shared, [place]), not is_keys),
+            panel_bytes=self._config.block_n * ROW_BYTES,
+            is_k_contiguous=is_keys,
+        )
 
     def _softmax(self, n: ir.Expr) -> tirx.Stmt:
         """Compute scores, their maxima, and weights; rescale what was accumulated."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import operator
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
 from ..contraction.fuse_epilogue import store_results
 from ..gpu.cp_async import warp_sync
-from ..gpu.launch import VECTOR_BYTES, block_barrier
+from ..gpu.launch import block_barrier
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.register_moves import move_16, store_pair
 from ..gpu.warp import shuffle
@@ -35,11 +35,6 @@ class FlashEpilogue(FlashMmaBlock):
             warp_sync(),
             self._store_results(),
         ]
-
-    @property
-    def _lanes(self) -> int:
-        """Elements of a vector of the results."""
-        return VECTOR_BYTES // DataType(self._problem.staged).itemsize
 
     def _staged(self, row: ir.Expr, column: ir.Expr) -> ir.TensorLoad:
         """Give the place of an element of a row of the warp."""
@@ -70,8 +65,8 @@ class FlashEpilogue(FlashMmaBlock):
 
     def _store_results(self) -> tirx.Stmt:
         config, pattern = self._config, self._problem.pattern
-        columns, rows = self._problem.v.extent, config.rows_of_warp
-        vectors = -(-columns // self._lanes)
+        columns, rows, lanes = self._problem.v.extent, config.rows_of_warp, config.staged_lanes
+        vectors = -(-columns // lanes)
         total = rows * vectors
 
         def item(number: ir.Expr) -> tirx.Stmt:
@@ -79,15 +74,14 @@ class FlashEpilogue(FlashMmaBlock):
             row, vector = coordinates(flat, [rows, vectors])
             query = self._first + self._g * rows + row
             at = {**self._where, pattern.query.var: query}
-            moved = move_16(
-                load(self._result, [index(0)]), self._staged(row, vector * self._lanes)
-            )
-            stored = self._store_vector(at, vector * self._lanes)
+            column, result = vector * lanes, number * lanes
+            moved = move_16(load(self._result, [result]), self._staged(row, column))
+            stored = self._store_vector(at, column, result)
             stmt = sequence([moved, stored])
             sums: list[tirx.Stmt] = []
             if pattern.masked_weight is not None:
                 sums, total_of_row = self._sum_of_row(row)
-                masked = self._store_masked(at, vector * self._lanes)
+                masked = self._store_masked(at, column)
                 # NaN compares false, too.
                 stmt = tirx.IfThenElse(total_of_row > float_(0), stmt, masked)
             inside = query < index(pattern.query.extent)
@@ -111,20 +105,22 @@ class FlashEpilogue(FlashMmaBlock):
             value = tirx.Select(is_slot, load(self._alpha, [index(slot)]), value)
         return [*stmts, assign(found, value)], found
 
-    def _store_vector(self, at: dict[ir.Var, ir.Expr], column: ir.Expr) -> tirx.Stmt:
+    def _store_vector(
+        self, at: dict[ir.Var, ir.Expr], column: ir.Expr, result: ir.Expr
+    ) -> tirx.Stmt:
         pattern, staged = self._problem.pattern, self._problem.staged
         product = pattern.product
 
         def one(lane: ir.Expr) -> tirx.Stmt:
             place = pattern.place({**at, pattern.column.var: column + lane})
-            value: ir.Expr = load(self._result, [lane])
+            value: ir.Expr = load(self._result, [result + lane])
             if str(product.total.ty.dtype) != staged:
                 value = tirx.Cast(str(product.total.ty.dtype), value)
             return self._if_column(column + lane, store_results(product, place, value))
 
         if self._problem.is_vector:
-            return vectorized(self._lanes, one)
-        return unrolled("lane", self._lanes, one)
+            return vectorized(self._config.staged_lanes, one)
+        return unrolled("lane", self._config.staged_lanes, one)
 
     def _store_masked(self, at: dict[ir.Var, ir.Expr], column: ir.Expr) -> tirx.Stmt:
         """Compute the vector of a row without a softmax."""
@@ -136,9 +132,9 @@ class FlashEpilogue(FlashMmaBlock):
             stmts = [*masked_row(pattern, place, total), store_result(pattern, place, total)]
             return self._if_column(column + lane, sequence(stmts))
 
-        return loop("lane", self._lanes, one)
+        return loop("lane", self._config.staged_lanes, one)
 
     def _if_column(self, column: ir.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
-        if self._problem.v.extent % self._lanes == 0:
+        if self._problem.v.extent % self._config.staged_lanes == 0:
             return stmt
         return when(column < self._problem.v.extent, stmt)

@@ -80,7 +80,7 @@ class ScoreForm:
         """
         score = pattern.score
         if factor is not None:
-            score = substitute(score, {pattern.raw: _times(pattern.raw, factor)})
+            score = substitute(score, {pattern.raw: pattern.raw * factor})
         reader = _Reader(pattern)
         inside = reader.strip(score)
         bounds = tuple(reader.bounds)
@@ -97,10 +97,6 @@ class ScoreForm:
             *(score, inside, 1.0 if scale is None or divided is None else scale),
             *(bounds, bool(bounds) and skips, is_plain and skips and not reader.opaque),
         )
-
-
-def _times(raw: ir.Expr, factor: ir.Expr) -> ir.Expr:
-    return raw * factor
 
 
 class _Reader:

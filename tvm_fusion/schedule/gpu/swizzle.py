@@ -64,3 +64,35 @@ class SwizzledRows:
             key = tirx.floormod(key, index(min(self.vectors, BANKS)))
             vector = tirx.bitwise_xor(vector, key)
         return (row * self.pitch + vector + self.first) * VECTOR
+
+
+@dataclass(frozen=True)
+class PanelRows(SwizzledRows):
+    """Tiles of panels of eight vectors, as wgmma reads them with a swizzle of 128 bytes.
+
+    Attributes
+    ----------
+    rows : int
+        Of a tile: a multiple of eight.
+    """
+
+    rows: int
+
+    @property
+    def pitch(self) -> int:
+        """Vectors from one row to the next, over all panels."""
+        return self.vectors
+
+    @property
+    def panel_bytes(self) -> int:
+        """From one panel of a tile to the next."""
+        return self.rows * BANKS * 16
+
+    def element(self, row: ir.Expr, vector: ir.Expr, row_in_16: ir.Expr | None = None) -> ir.Expr:
+        """Give the place of the first element of a vector; rows are those of all tiles."""
+        tile, row = tirx.floordiv(row, index(self.rows)), tirx.floormod(row, index(self.rows))
+        key = tirx.floormod(row if row_in_16 is None else row_in_16, index(BANKS))
+        panel = tirx.floordiv(vector, index(BANKS))
+        vector = tirx.bitwise_xor(tirx.floormod(vector, index(BANKS)), key)
+        tile = tile * (self.rows * self.vectors) + panel * (self.rows * BANKS)
+        return (tile + row * BANKS + vector + self.first) * VECTOR
