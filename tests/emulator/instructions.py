@@ -224,7 +224,10 @@ def _load_matrices(translate, match, arguments, _source):
 def _warpgroup(translate, match, arguments, source):
     """Chained ``wgmma.m64nNk16`` with A in registers, B described in swizzled shared memory."""
     acc, a, tile = (translate.pointer(x) for x in arguments)
-    n, is_transposed = int(match[1]), source.split("wgmma.mma_async")[1].split("b, ")[1][9:10] == "1"
+    n, is_transposed = (
+        int(match[1]),
+        source.split("wgmma.mma_async")[1].split("b, ")[1][9:10] == "1",
+    )
     steps = [16 * int(x) for x in re.findall(r"add\.s64 b, %\d+, (\d+);", source)]
     leading = 16 * int(re.search(r"\((\d+)ull << 16\)", source)[1])
     if "64ull << 32" not in source or "1ull << 62" not in source:
@@ -368,7 +371,10 @@ def _widen(translate, _match, arguments, _source):
 _PLAIN = (_warp_barrier, _pair32, _move, _zero, _nothing)
 _PATTERNS = [
     (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(, %2)?;", _copy),
-    (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16 \{%0, %1, %2, %3\}, \[%4\];", _load_matrices),
+    (
+        r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16 \{%0, %1, %2, %3\}, \[%4\];",
+        _load_matrices,
+    ),
     (r"^(?![\s\S]*mma\.sync)[\s\S]*wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", _warpgroup),
     (r"fence\.proxy\.async\.shared::cta;", _proxy_fence),
     (r"cvt\.rn\.(?P<short>b?f16)x2\.f32 %0, %1, %2;.*\"f\"\(high\), \"f\"\(low\)", _pair),

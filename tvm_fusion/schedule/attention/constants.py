@@ -36,12 +36,10 @@ def with_constants(pattern: Pattern, group: Group) -> Pattern:
     def known_value(load: ir.TensorLoad) -> ir.Expr:
         return _value(load, known)
 
-    masked_weight = pattern.masked_weight
     return replace(
         pattern,
         score=map_loads(pattern.score, known_value),
         weight=map_loads(pattern.weight, known_value),
-        masked_weight=None if masked_weight is None else map_loads(masked_weight, known_value),
     )
 
 

@@ -1,7 +1,7 @@
 """Operands of FlashAttention into shared memory: cp.async of vectors, or elements one by one.
 
-    each thread, vectors of a tile:  cp.async 16 bytes, zeros behind the last row
-                                     or: compute eight elements in registers, store the vector
+each thread, vectors of a tile:  cp.async 16 bytes, zeros behind the last row
+                                 or: compute eight elements in registers, store the vector
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import coordinates, index, loop, sequence, substitute, unrolled, when
+from ...core.loops import coordinates, index, loop, sequence, substitute, when
 from ..gpu.cp_async import copy_16
 from ..gpu.register_moves import move_16, zero_16
 from ..gpu.swizzle import VECTOR, SwizzledRows
@@ -98,7 +98,9 @@ class TileLoads:
             stmt = body(row, vector)
             return stmt if total % self.threads == 0 else when(flat < total, stmt)
 
-        return unrolled("item", -(-total // self.threads), item)
+        # What is computed is too long to be written out.
+        kind = tirx.ForKind.UNROLLED if self.operand.loads else tirx.ForKind.SERIAL
+        return loop("item", -(-total // self.threads), item, kind)
 
     def _copy(
         self, to: ir.TensorLoad, at: dict[ir.Var, ir.Expr], inside: ir.Expr | None
@@ -126,5 +128,9 @@ class TileLoads:
                 value = tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0, dtype))
             return tirx.BufferStore(self.vector, value, [lane])
 
-        return sequence([loop("lane", VECTOR, element, tirx.ForKind.UNROLLED),
-                         move_16(to, load(self.vector, [index(0)]))])
+        return sequence(
+            [
+                loop("lane", VECTOR, element, tirx.ForKind.UNROLLED),
+                move_16(to, load(self.vector, [index(0)])),
+            ]
+        )

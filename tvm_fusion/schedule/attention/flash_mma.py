@@ -60,7 +60,7 @@ def flash_mma_kernel(
     """
     pattern = problem.pattern
     extents = [a.extent for a in pattern.batch]
-    blocks = ceildiv(index(pattern.query.extent), config.block_m)
+    blocks = ceildiv(index(problem.query.extent), config.block_m)
 
     def body(number: ir.Expr) -> tirx.Stmt:
         *batch, part = coordinates(number, [*extents, blocks])
@@ -130,8 +130,6 @@ class _FlashBlock(FlashEpilogue):
         )
 
     def _issue_queries(self) -> tirx.Stmt:
-        pattern = self._problem.pattern
-
         def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
             return self._position(self._first + row)
 

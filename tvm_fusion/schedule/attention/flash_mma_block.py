@@ -62,15 +62,15 @@ class FlashMmaBlock:
         m16 = config.m16
         self._n8, self._columns8 = config.block_n // 8, config.column16 // 8
         self._slots = m16 * PAIR  # rows of the thread
-        self._shared = self._declare("smem", config.shared_bytes // 2, self._half, "shared.dyn")
+        # CUDA wants one type for all declarations of a name in a module.
+        size = config.shared_bytes // 2
+        self._shared = self._declare(f"smem_{self._half}", size, self._half, "shared.dyn")
         self._acc = self._declare("acc", m16 * self._columns8 * ACCUMULATORS)
         self._s = self._declare("s", m16 * self._n8 * ACCUMULATORS)
         self._m_i, self._l_i = self._declare("m_i", self._slots), self._declare("l_i", self._slots)
         self._m_new = self._declare("m_new", self._slots)
         self._alpha = self._declare("alpha", self._slots)
-        q_size = m16 * ELEMENTS
-        if config.q_in_registers:
-            q_size *= config.depth16 // 16
+        q_size = m16 * ELEMENTS * config.q_fragments
         self._q_frag = self._declare("q_frag", q_size, self._half)
         self._b_frag = self._declare("b_frag", ELEMENTS, self._half)
         self._p_frag = self._declare("p_frag", m16 * self._n8 * 4, self._half)
@@ -93,9 +93,8 @@ class FlashMmaBlock:
 
     def _position(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
         """Give the position of a row; rows behind the last one compute it again, unstored."""
-        pattern = self._problem.pattern
-        last = index(pattern.query.extent) - 1
-        return {**self._where, pattern.query.var: tirx.min(row, last)}
+        last = index(self._problem.query.extent) - 1
+        return {**self._where, self._problem.query.var: tirx.min(row, last)}
 
     def _own_row(self, slot: ir.Expr) -> ir.Expr:
         """Give the number in its warp of a row of the thread."""
@@ -153,7 +152,8 @@ class FlashMmaBlock:
         config = self._config
         if config.uses_wgmma:
             sizes = config.block_n, config.depth16
-            return self._warpgroup_product(n, config.k_rows(), self._s, self._q_frag, sizes)
+            product = self._warpgroup_product(n, config.k_rows(), self._s, self._q_frag, sizes)
+            return sequence([self._load_queries(), product])
 
         def over_depth(k16: ir.Expr) -> tirx.Stmt:
             begin = k16 * config.m16 * ELEMENTS if config.q_in_registers else index(0)

@@ -25,6 +25,9 @@ BLOCK_N = tuple(range(16, 176, 16))
 MAX_BLOCK_N = 256
 STAGES = (1, 2, 3)
 MAX_BLOCKS_PER_SM = 8
+# Left to tuners: with q in registers, what ptxas 13.0 made was fast but wrong where block_n is as
+# large as a head (measured on an H200). Reloaded for every tile, q waits for such a measurement.
+WGMMA_BY_DEFAULT = False
 MAX_REGISTERS = 255  # of a thread
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 ADDRESS_REGISTERS = 56  # of a thread: addresses, statistics, loop counters, fragments in flight
@@ -45,7 +48,8 @@ class FlashMmaConfig:
     stages : int
         Tiles of the ring in shared memory.
     q_in_registers : bool
-        Whether fragments of q are loaded once, not for every tile.
+        Whether fragments of q are loaded once, not for every tile. Not for wgmma: ptxas 13.0 lets
+        fragments of p overwrite such of A that are not loaded in the loop.
     min_blocks : int
         Blocks that a multiprocessor holds at once: the launch bound.
     depth16, column16 : int
@@ -90,8 +94,21 @@ class FlashMmaConfig:
     @property
     def registers(self) -> int:
         """Registers of a thread, roughly."""
-        q = self.m16 * self.depth16 // 4 if self.q_in_registers else 4 * self.m16
-        return min(MAX_REGISTERS, self.accumulators + q + ADDRESS_REGISTERS)
+        return min(MAX_REGISTERS, self.registers_needed)
+
+    @property
+    def q_fragments(self) -> int:
+        """Fragments of q in registers at once, of 16 of the head dimension each."""
+        return self.depth16 // 16 if self.q_in_registers or self.uses_wgmma else 1
+
+    @property
+    def registers_needed(self) -> int:
+        """The same, were there more."""
+        # Fragments of p take the place of those of q for a warpgroup.
+        q = 0 if self.uses_wgmma else 4 * self.m16 * self.q_fragments
+        if self.uses_wgmma:
+            q = max(4 * self.q_fragments, self.block_n // 4) - self.block_n // 4
+        return self.accumulators + q + ADDRESS_REGISTERS
 
     @property
     def q_rows(self) -> SwizzledRows:
@@ -99,11 +116,11 @@ class FlashMmaConfig:
         return SwizzledRows(0, self.depth16 // 8)
 
     def k_rows(self) -> SwizzledRows:
-        """The keys of all stages, behind the queries."""
+        """Lay out the keys of all stages, behind the queries."""
         return self._ring(self.q_rows.size(self.block_m), self.depth16)
 
     def v_rows(self) -> SwizzledRows:
-        """The values of all stages, behind the keys."""
+        """Lay out the values of all stages, behind the keys."""
         k = self.k_rows()
         return self._ring(k.first + k.size(self.stages * self.block_n), self.column16)
 
@@ -132,7 +149,8 @@ class FlashMmaConfig:
 
 def flash_mma_config(problem: FlashProblem, device: Device) -> FlashMmaConfig | None:
     """Choose the configuration that is estimated to be the fastest; ``None`` where none fits."""
-    return min(_all(problem, device), key=lambda c: _cycles(c, problem, device), default=None)
+    found = (c for c in _all(problem, device) if WGMMA_BY_DEFAULT or not c.uses_wgmma)
+    return min(found, key=lambda c: _cycles(c, problem, device), default=None)
 
 
 def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
@@ -155,7 +173,7 @@ def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
 def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
     if not device.async_copy or mma_atom(device, problem.half) is None:
         return
-    queries, keys = (constant(a.extent) for a in (problem.pattern.query, problem.pattern.key))
+    queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
     sizes = set(BLOCK_N)
     if keys is not None:
         whole = -(-keys // 16) * 16
@@ -181,11 +199,11 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
 
 
 def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:
-    """Whether whole warpgroups multiply whole panels, with queries in registers."""
+    """Whether whole warpgroups multiply whole panels."""
     return (
         config.warps % WARPS_OF_GROUP == 0
         and config.rows_of_warp == 16
-        and config.q_in_registers
+        and not config.q_in_registers
         and config.depth16 % PANEL == 0
         and config.column16 % PANEL == 0
         and config.column16 <= MAX_BLOCK_N
@@ -197,19 +215,13 @@ def _resident(config: FlashMmaConfig, device: Device) -> int:
     """Count the blocks that fit a multiprocessor at once; 0 if a block does not fit."""
     if config.shared_bytes > (device.shared_memory_per_block or STATIC_SHARED_BYTES):
         return 0
-    needed = config.registers
-    if needed > MAX_REGISTERS or (needed == MAX_REGISTERS and _overflows(config)):
+    if config.registers_needed > MAX_REGISTERS:
         return 0
     file = device.registers_per_block or 1 << 16
     shared = device.shared_memory_per_sm or 2 * STATIC_SHARED_BYTES
-    by_registers = file // (-(-needed // 8) * 8 * config.threads)
+    by_registers = file // (-(-config.registers // 8) * 8 * config.threads)
     by_shared = shared // (config.shared_bytes + RESERVED_SHARED_BYTES)
     return min(MAX_BLOCKS_PER_SM, by_registers, by_shared)
-
-
-def _overflows(config: FlashMmaConfig) -> bool:
-    q = config.m16 * config.depth16 // 4 if config.q_in_registers else 4 * config.m16
-    return config.accumulators + q + ADDRESS_REGISTERS > MAX_REGISTERS
 
 
 def _cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> float:
@@ -219,7 +231,7 @@ def _cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> fl
     """
     pattern = problem.pattern
     heads = at(product([a.extent for a in pattern.batch]))
-    queries, keys = at(pattern.query.extent), at(pattern.key.extent)
+    queries, keys = at(problem.query.extent), at(pattern.key.extent)
     blocks = heads * -(-queries // config.block_m)
     tiles = float(-(-keys // config.block_n))
     if problem.skips:

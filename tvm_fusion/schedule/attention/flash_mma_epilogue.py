@@ -56,12 +56,10 @@ class FlashEpilogue(FlashMmaBlock):
             factor = load(self._alpha, [slot])
             values = [load(self._acc, [i * PAIR + lane]) * factor for lane in range(PAIR)]
             to = self._staged(self._own_row(slot), self._own_column(n8, index(0)))
-            return store_pair(to, *values, self._problem.staged)
+            return store_pair(to, values[0], values[1], self._problem.staged)
 
         count = self._config.m16 * columns8 * ACCUMULATORS // PAIR
-        return sequence(
-            [unrolled("slot", self._slots, inverse), unrolled("i", count, pair)]
-        )
+        return sequence([unrolled("slot", self._slots, inverse), unrolled("i", count, pair)])
 
     def _store_results(self) -> tirx.Stmt:
         config, pattern = self._config, self._problem.pattern
@@ -73,7 +71,7 @@ class FlashEpilogue(FlashMmaBlock):
             flat = number * WARP + self._t
             row, vector = coordinates(flat, [rows, vectors])
             query = self._first + self._g * rows + row
-            at = {**self._where, pattern.query.var: query}
+            at = {**self._where, self._problem.query.var: query}
             column, result = vector * lanes, number * lanes
             moved = move_16(load(self._result, [result]), self._staged(row, column))
             stored = self._store_vector(at, column, result)
@@ -84,7 +82,7 @@ class FlashEpilogue(FlashMmaBlock):
                 masked = self._store_masked(at, column)
                 # NaN compares false, too.
                 stmt = tirx.IfThenElse(total_of_row > float_(0), stmt, masked)
-            inside = query < index(pattern.query.extent)
+            inside = query < index(self._problem.query.extent)
             if total % WARP:
                 inside = tirx.all(flat < total, inside)
             return sequence([*sums, when(inside, stmt)])

@@ -64,6 +64,8 @@ class FlashProblem:
     ----------
     pattern : Pattern
         The attention, constants written into its score.
+    query : Axis
+        Runs along the queries of a head.
     half : str
         Type of the operands of mma.
     q, k, v : Operand
@@ -79,6 +81,7 @@ class FlashProblem:
     """
 
     pattern: Pattern
+    query: Axis
     half: str
     q: Operand
     k: Operand
@@ -104,7 +107,8 @@ def flash_problem(group: Group, pattern: Pattern) -> FlashProblem | None:
     pattern : Pattern
         Its attention.
     """
-    if pattern.query is None:
+    query = pattern.query
+    if query is None:
         return None
     pattern = with_constants(pattern, group)
     factors: list[ir.Expr] = []
@@ -132,7 +136,7 @@ def flash_problem(group: Group, pattern: Pattern) -> FlashProblem | None:
     score = ScoreForm.of(pattern, total if is_constant else None)
     staged, is_vector = _results(pattern, half)
     return FlashProblem(
-        pattern, half, q, k, v, None if is_constant else total, score, staged, is_vector
+        pattern, query, half, q, k, v, None if is_constant else total, score, staged, is_vector
     )
 
 
@@ -152,6 +156,11 @@ def _factored(operand: ir.Expr, along: ir.Var) -> tuple[ir.Expr | None, ir.Expr]
 
 def _narrowed(element: ir.Expr, dtype: str) -> ir.Expr:
     """Give an element in its half type; one of another type stays as it is."""
+    if call_name(element) == "if_then_else":
+        condition, *branches = element.args
+        then, otherwise = (_narrowed(branch, dtype) for branch in branches)
+        if str(then.ty.dtype) == str(otherwise.ty.dtype):
+            return tirx.if_then_else(condition, then, otherwise)
     if isinstance(element, tirx.Cast) and str(element.value.ty.dtype) in HALVES:
         return element.value
     return tirx.Cast(dtype, element) if dtype in HALVES else element
@@ -163,7 +172,9 @@ def _operand(pattern: Pattern, element: ir.Expr, along: Axis) -> Operand:
         found = found if vector_width([(x, along) for x in found]) == VECTOR else ()
     if any(not _is_uniform(x, element, along) for x in found):
         found = ()
-    if any(along.var in variables(x) and not any(same(x, y) for y in found) for x in loads(element)):
+    if any(
+        along.var in variables(x) and not any(same(x, y) for y in found) for x in loads(element)
+    ):
         found = ()
     return Operand(element, along, found)
 
@@ -199,9 +210,7 @@ def _results(pattern: Pattern, half: str) -> tuple[str, bool]:
         uses = sum(v.same_as(total) for r in product.results for v in find(r.value, ir.Var))
         staged = half if uses and uses == len(casts) else FLOAT
     lanes = VECTOR_BYTES // DataType(staged).itemsize
-    (column,) = [
-        a for a in product.stage.axes if pattern.own[a.var].same_as(pattern.column.var)
-    ]
+    (column,) = [a for a in product.stage.axes if pattern.own[a.var].same_as(pattern.column.var)]
     is_vector = int(pattern.column.extent) % lanes == 0
     axes = [a.var for a in product.stage.axes if a is not column]
     for r in product.results:

@@ -29,7 +29,7 @@ class KeyTiles:
         self.keys = index(pattern.key.extent)
         count = constant(pattern.key.extent)
         self.is_even = count is not None and count % config.block_n == 0
-        queries = index(pattern.query.extent)
+        queries = index(problem.query.extent)
         self._rows = first, tirx.min(first + (config.block_m - 1), queries - 1)
         self._begin, end = index(0), ceildiv(self.keys, config.block_n)
         if problem.skips:
@@ -68,4 +68,4 @@ class KeyTiles:
     def _extreme(self, bound: Bound, largest: bool) -> ir.Expr:
         """Give the largest or the smallest limit among the rows of the block."""
         row = self._rows[1 if (bound.slope > 0) == largest else 0]
-        return substitute(bound.limit, {self._problem.pattern.query.var: row})
+        return substitute(bound.limit, {self._problem.query.var: row})

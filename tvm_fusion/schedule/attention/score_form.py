@@ -151,7 +151,7 @@ class _Reader:
         a, b, kind = getattr(condition, "a", None), getattr(condition, "b", None), type(condition)
         if kind in flipped:
             a, b, kind = b, a, flipped[kind]
-        if kind not in (tirx.LE, tirx.LT) or loads(condition):
+        if kind not in (tirx.LE, tirx.LT) or loads(condition) or a is None or b is None:
             return None
         if not str(a.ty.dtype).startswith("int"):
             return None

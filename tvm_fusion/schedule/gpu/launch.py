@@ -53,4 +53,7 @@ def block_by_address(name: str, body: tirx.Stmt, buffers: Sequence[ir.Var]) -> t
 
 def _ends(buffer: ir.Var) -> list[ir.TensorLoad]:
     shape = buffer.ty.shape
-    return [load(buffer, [index(0) for _ in shape]), load(buffer, [index(int(d) - 1) for d in shape])]
+    return [
+        load(buffer, [index(0) for _ in shape]),
+        load(buffer, [index(int(d) - 1) for d in shape]),
+    ]
