@@ -10,8 +10,9 @@ import numpy as np
 from tvm_fusion.schedule.gpu.warp import FULL_MASK
 from tvm_fusion.schedule.half_functions import PREFIX
 
+from . import hopper, moves
 from .machine import WARP
-from .memory import EmulationError, Registers, poison
+from .memory import EmulationError, poison
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
@@ -61,6 +62,9 @@ def device_function(translate, node):
         return lambda m: np.asarray(
             HALF[kind](*(np.asarray(v(m), "float64") for v in values))
         ).astype("float32")
+    whole = moves.PRODUCT.search(source)
+    if whole is not None:
+        return moves.product(translate, whole, arguments, source)
     found = [(make, match) for p, make in _PATTERNS if (match := re.search(p, source))]
     if len(found) != 1 or source.count("asm") != (found[0][0] not in _PLAIN):
         raise EmulationError(f"no such device function is known: {name}: {source}")
@@ -68,28 +72,22 @@ def device_function(translate, node):
     return make(translate, match, arguments, source)
 
 
-def _copy(translate, match, arguments, source):
+def _copy(translate, match, arguments, _source):
     to, origin = (translate.pointer(x) for x in arguments[:2])
-    is_copied = translate.of(arguments[2]) if len(arguments) == 3 else None
-    if bool(match[2]) != ("is_copied ? 16 : 0;" in source) or bool(match[2]) != bool(is_copied):
-        raise EmulationError(f"no such size of a copy is known: {source}")
+    inside = translate.of(arguments[2]) if len(arguments) > 2 else lambda m: True
 
     def run(m):
         (target, at), (memory, begin) = to(m), origin(m)
+        target, at = _as(memory.data.dtype, target, at)
         count = int(match[1]) // memory.item
         if not m.active().size:
             return
         place, threads = target.vector(at, count)
-        if is_copied is None:
-            value = memory.vector(begin, count) and memory.read(_vector(begin, count))
-        else:
-            given = np.broadcast_to(np.reshape(is_copied(m), (-1, 1)), (m.threads, 1))
-            value = np.zeros((m.threads, count), memory.data.dtype)
-            with m.only(given) as some:  # nothing is read for zeros
-                if some:
-                    memory.vector(begin, count)
-                    found = memory.read(_vector(begin, count))
-                    value = np.where(given, found, value)
+        memory.vector(begin, count)
+        is_inside = np.broadcast_to(inside(m), (m.threads, 1))
+        with m.only(is_inside):
+            value = memory.read(_vector(begin, count))
+        value = np.where(is_inside, value, np.zeros(1, value.dtype))
         if m.mask is not None:
             place, threads, value = (x[m.mask] for x in (place, threads, value))
         m.copy(target, place, threads, value)
@@ -97,17 +95,95 @@ def _copy(translate, match, arguments, source):
     return run
 
 
+def _as(dtype, memory, at):
+    """Memory as numbers of another type, and the place of one that is there."""
+    return memory.viewed(dtype), at * memory.item // dtype.itemsize
+
+
+def _load_shared(translate, match, arguments, source):
+    """A vector of shared memory into registers, or back, as the types of the numbers have it."""
+    to, origin = (translate.pointer(x) for x in arguments)
+    size = {"unsigned": 4, "uint2": 8, "uint4": 16}[match[1]]
+    is_store = "_store_" in source
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        registers = memory if is_store else target
+        count = size // registers.data.dtype.itemsize
+        if is_store:
+            target, at = _as(registers.data.dtype, target, at)
+            target.vector(at, count)
+            target.write(_vector(at, count), memory.read(slice(int(begin), int(begin) + count)))
+        else:
+            memory, begin = _as(registers.data.dtype, memory, begin)
+            memory.vector(begin, count)
+            target.write(slice(int(at), int(at) + count), memory.read(_vector(begin, count)))
+
+    return run
+
+
+def _load_cluster(translate, match, arguments, _source):
+    """``ld.shared::cluster`` of the same place of another block."""
+    to, origin = (translate.pointer(x) for x in arguments[:2])
+    other, words = translate.of(arguments[2]), int(match[1] or 1)
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        memory, begin = _as(target.data.dtype, memory, begin)
+        count = 4 * words // memory.item
+        memory.vector(begin, count)
+        rank = np.broadcast_to(other(m), (m.threads, 1))
+        if rank.min() < 0 or rank.max() >= m.cluster:
+            raise EmulationError("no such block is in the cluster")
+        value = memory.read_remote(_vector(begin, count), rank)
+        target.write(slice(int(at), int(at) + count), value)
+
+    return run
+
+
+def _cluster_barrier(_translate, _match, _arguments, _source):
+    return lambda m: m.cluster_barrier()
+
+
+def _load_matrices(translate, match, arguments, _source):
+    """``ldmatrix``: lanes 8 * i and on give the rows of matrix i; a thread gets two elements."""
+    to, origin = (translate.pointer(x) for x in arguments)
+    count = int(match[1])
+
+    def run(m):
+        m.whole(m.warp, "warp")
+        if m.per_block % WARP or count != 4:
+            raise EmulationError("ldmatrix of a warp that is not whole, or of other than 4")
+        (target, at), (memory, begin) = to(m), origin(m)
+        memory, begin = _as(target.data.dtype, memory, begin)
+        memory.vector(begin, 8)
+        rows = memory.read(_vector(begin, 8)).reshape(-1, count, 8, 8)
+        if match[2]:
+            rows = rows.transpose(0, 1, 3, 2)
+        own = rows.reshape(-1, count, WARP, 2).transpose(0, 2, 1, 3).reshape(m.threads, 2 * count)
+        target.write(slice(int(at), int(at) + 2 * count), own)
+
+    return run
+
+
+def _block_barrier(_translate, _match, _arguments, _source):
+    return lambda m: m.block_barrier()
+
+
 def _commit(_translate, _match, _arguments, _source):
     return lambda m: m.commit()
 
 
 def _wait(_translate, match, _arguments, source):
-    pending, is_barrier = int(match[1] or 0), "__syncwarp();" in source
+    pending = int(match[1] or 0)
+    is_warp_barrier, is_block_barrier = (f"__sync{of}();" in source for of in ("warp", "threads"))
 
     def run(m):
         m.wait(pending)
-        if is_barrier:
+        if is_warp_barrier:
             m.warp_barrier()
+        if is_block_barrier:
+            m.block_barrier()
 
     return run
 
@@ -124,6 +200,19 @@ def _read(translate, _match, arguments, _source):
         count = 16 // memory.item
         memory.vector(begin, count)
         target.write(slice(int(at), int(at) + count), memory.read(_vector(begin, count)))
+
+    return run
+
+
+def _packed(translate, match, arguments, _source):
+    """Words stay as they are: two half-type numbers each, in registers."""
+    place = translate.pointer(arguments[0])
+
+    def run(m):
+        registers, at = place(m)
+        last = int(at) + int(match[1]) * 4 // registers.data.itemsize
+        if registers.data.itemsize != 2 or int(at) % 2 or last > registers.data.shape[1]:
+            raise EmulationError(f"{registers.name}: no whole words of half-type numbers")
 
     return run
 
@@ -200,135 +289,6 @@ def _transpose(translate, _match, arguments, _source):
     return run
 
 
-def _load_matrices(translate, match, arguments, _source):
-    """``ldmatrix.x4``: thread t gives row t % 8 of matrix t // 8, and gets a pair of each."""
-    to, origin = (translate.pointer(x) for x in arguments)
-
-    def run(m):
-        m.whole(m.warp, "warp")
-        if m.per_block % WARP:
-            raise EmulationError("a warp is not whole")
-        (target, at), (memory, begin) = to(m), origin(m)
-        memory.vector(begin, 8)
-        if not memory.per_block:
-            raise EmulationError(f"{memory.name}: ldmatrix reads shared memory")
-        matrices = np.asarray(memory.read(_vector(begin, 8))).reshape(-1, 4, 8, 8)
-        if match[1]:
-            matrices = matrices.transpose(0, 1, 3, 2)
-        pairs = matrices.reshape(-1, 4, WARP, 2).transpose(0, 2, 1, 3).reshape(m.threads, 8)
-        target.write(slice(int(at), int(at) + 8), pairs)
-
-    return run
-
-
-def _warpgroup(translate, match, arguments, source):
-    """Chained ``wgmma.m64nNk16`` with A in registers, B described in swizzled shared memory."""
-    acc, a, tile = (translate.pointer(x) for x in arguments)
-    n, is_transposed = (
-        int(match[1]),
-        source.split("wgmma.mma_async")[1].split("b, ")[1][9:10] == "1",
-    )
-    steps = [16 * int(x) for x in re.findall(r"add\.s64 b, %\d+, (\d+);", source)]
-    leading = 16 * int(re.search(r"\((\d+)ull << 16\)", source)[1])
-    if "64ull << 32" not in source or "1ull << 62" not in source:
-        raise EmulationError(f"no such descriptor is known: {source}")
-    keeps = "setp.ne.b32 p, 1, 0" in source
-    k, column = np.divmod(np.arange(16 * n), n)
-    if is_transposed:  # rows of 64 elements along n
-        offset = column // 64 * leading + k // 8 * 1024 + k % 8 * 128 + column % 64 * 2
-    else:
-        offset = column // 8 * 1024 + column % 8 * 128 + k * 2
-
-    def run(m):
-        m.whole(m.warp // 4, "warpgroup")
-        if m.per_block % (4 * WARP):
-            raise EmulationError("a warpgroup is not whole")
-        (to, first), (held, begin), (memory, at) = acc(m), a(m), tile(m)
-        groups = m.threads // (4 * WARP)
-        total = to.read(slice(int(first), int(first) + n // 2)).astype("float32")
-        total = total if keeps else np.zeros_like(total)
-        at = np.broadcast_to(np.reshape(at, (-1, 1)), (m.threads, 1)).astype("int64") * 2
-        for number, step in enumerate(steps):
-            place = at + step + offset[None]
-            place = place ^ (place >> 7 & 7) << 4
-            b = memory.read(place // 2).reshape(groups, 4 * WARP, 16, n)[:, 0].astype("float32")
-            words = held.read(slice(int(begin) + 8 * number, int(begin) + 8 * number + 8))
-            # Of each warp: row group or that + 8, k or k + 8, pairs.
-            parts = words.astype("float32").reshape(groups, 4, 8, 4, 2, 2, 2)
-            left = parts.transpose(0, 1, 4, 2, 5, 3, 6).reshape(groups, 64, 16)
-            product = (left @ b).reshape(groups, 4, 2, 8, n // 8, 4, 2)
-            total = total + product.transpose(0, 1, 3, 5, 4, 2, 6).reshape(m.threads, n // 2)
-        to.write(slice(int(first), int(first) + n // 2), total)
-
-    return run
-
-
-def _pair(translate, match, arguments, _source):
-    """Store two float32, or both rounded to a half type, as neighbours."""
-    from .expressions import scalar_type
-
-    to, values = translate.pointer(arguments[0]), [translate.of(x) for x in arguments[1:]]
-    name = {"f16": "float16", "bf16": "bfloat16", None: "float32"}[match.groupdict().get("short")]
-
-    def run(m):
-        target, at = to(m)
-        parts = [np.broadcast_to(np.reshape(v(m), (-1, 1)), (m.threads, 1)) for v in values]
-        value = np.concatenate(parts, 1).astype(scalar_type(name))
-        _write_bits(target, at, value)
-
-    return run
-
-
-def _pair32(*given):
-    return _pair(*given)
-
-
-def _move(translate, _match, arguments, _source):
-    to, origin = (translate.pointer(x) for x in arguments)
-
-    def run(m):
-        (target, at), (memory, begin) = to(m), origin(m)
-        count = 16 // memory.data.dtype.itemsize
-        if not isinstance(memory, Registers):
-            memory.vector(begin, count)
-        _write_bits(target, at, memory.read(_place(begin, count)))
-
-    return run
-
-
-def _zero(translate, _match, arguments, _source):
-    to = translate.pointer(arguments[0])
-
-    def run(m):
-        target, at = to(m)
-        _write_bits(target, at, np.zeros((m.threads, 16), "int8"))
-
-    return run
-
-
-def _place(begin, count):
-    if np.ndim(begin) == 0:
-        return slice(int(begin), int(begin) + count)
-    return _vector(begin, count)
-
-
-def _write_bits(target, at, value):
-    """Write a vector of each thread, whatever type the memory has."""
-    dtype = target.data.dtype
-    value = np.ascontiguousarray(value).view(dtype)
-    if not isinstance(target, Registers):
-        target.vector(at, value.shape[1])
-    target.write(_place(at, value.shape[1]), value)
-
-
-def _nothing(_translate, _match, _arguments, _source):
-    return lambda m: None
-
-
-def _proxy_fence(*given):  # one memory, not two ways to it
-    return _nothing(*given)
-
-
 def _table(translate, match, arguments, _source):
     """Any function of three bits: ``lop3``."""
     operands, table = [translate.of(x) for x in arguments], int(match[1], 0)
@@ -368,27 +328,33 @@ def _widen(translate, _match, arguments, _source):
     return lambda m: np.asarray(value(m)).astype("float32")
 
 
-_PLAIN = (_warp_barrier, _pair32, _move, _zero, _nothing)
+def _uniform(translate, _match, arguments, _source):
+    value = translate.of(arguments[0])
+    return lambda m: shuffle("", m, FULL_MASK, value(m), 0, WARP)
+
+
+_PLAIN = (_warp_barrier, _block_barrier, _load_shared, _uniform, *hopper.PLAIN, *moves.PLAIN)
 _PATTERNS = [
-    (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(, %2)?;", _copy),
-    (
-        r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16 \{%0, %1, %2, %3\}, \[%4\];",
-        _load_matrices,
-    ),
-    (r"^(?![\s\S]*mma\.sync)[\s\S]*wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", _warpgroup),
-    (r"fence\.proxy\.async\.shared::cta;", _proxy_fence),
-    (r"cvt\.rn\.(?P<short>b?f16)x2\.f32 %0, %1, %2;.*\"f\"\(high\), \"f\"\(low\)", _pair),
-    (r"\*\(float2\*\)to = make_float2\(low, high\);", _pair32),
-    (r"\*\(uint4\*\)to = \*\(const uint4\*\)from;", _move),
-    (r"\*\(uint4\*\)to = make_uint4\(0, 0, 0, 0\);", _zero),
-    (r"\(const void\* first, const void\* last\) \{\}", _nothing),
+    (r"keep_packed_(\d+)\(void\* row\)[\s\S]*asm\(\"// packed\" : [^:]*\);", _packed),
+    (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(?:, %2)?;", _copy),
     (r"cp\.async\.commit_group;", _commit),
     (r"cp\.async\.wait_(?:all|group (\d+));", _wait),
     (r"^(?:(?!asm)[\s\S])*\{\s*__syncwarp\(\);\s*\}\s*$", _warp_barrier),
+    (r"^(?:(?!asm)[\s\S])*\{\s*__syncthreads\(\);\s*\}\s*$", _block_barrier),
+    (r"\*\((?:const )?(unsigned|uint2|uint4)\*\)(?:to|from)\b(?: =|;)(?![\s\S]*asm)", _load_shared),
+    (
+        r"barrier\.cluster\.arrive\.release\.aligned; barrier\.cluster\.wait\.acquire",
+        _cluster_barrier,
+    ),
+    (r"ld\.shared::cluster(?:\.v(\d))?\.u32 ", _load_cluster),
+    (r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared\.b16 ", _load_matrices),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _multiply),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
     (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
     (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),
     (r"fma\.rn\.(f16|bf16)x2 %0, %1, %2, %3;", _pairs),
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),
+    (r"return __shfl_sync\(0xffffffffu, \w+, 0\);", _uniform),
+    *hopper.PATTERNS,
+    *moves.PATTERNS,
 ]

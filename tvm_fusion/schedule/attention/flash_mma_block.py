@@ -127,7 +127,7 @@ class FlashMmaBlock:
         """Load 16 rows and 16 columns."""
         row, half = row_major_lane(self._t)
         place = rows.element(first + row, k16 * 2 + half, row)
-        return ldmatrix_x4(to, load(self._shared, [place]))
+        return ldmatrix_x4(to, load(self._shared, [place]), False)
 
     def _load_fragments_of_queries(self, k16: ir.Expr, begin: ir.Expr) -> tirx.Stmt:
         def one(m: ir.Expr) -> tirx.Stmt:
@@ -195,7 +195,7 @@ class FlashMmaBlock:
                 row, half = transposed_lane(self._t)
                 place = rows.element(self._stage(n) + k16 * 16 + row, n16 * 2 + half, row)
                 to = load(self._b_frag, [index(0)])
-                loaded = ldmatrix_x4(to, load(self._shared, [place]), transposed=True)
+                loaded = ldmatrix_x4(to, load(self._shared, [place]), is_transposed=True)
 
                 def a_rows(m: ir.Expr) -> list[ir.TensorLoad]:
                     start = (m * (self._n8 // 2) + k16) * ELEMENTS

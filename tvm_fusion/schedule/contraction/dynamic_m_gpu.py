@@ -3,6 +3,10 @@
     if M <= 1:                     skinny GEMM of one row
     elif M <= MAX_ACCUMULATORS:    skinny GEMM of as many rows, the rest masked
     else:                          tiled GEMM
+of half types on tensor cores:
+    elif M < LEAST_ROWS:           skinny GEMM of as many rows
+    elif M <= FEW_ROWS:            tiled GEMM of small tiles
+    else:                          tiled GEMM
 
 All are one PrimFunc, of which each way is one launch.
 """
@@ -23,10 +27,20 @@ from .gemv_config import MAX_ACCUMULATORS
 from .operands import Result, SumOfProducts
 from .skinny_gemm_gpu import skinny_gemm_gpu
 from .skinny_mma_config import skinny_gemm_config
+from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_gpu import tile_gemm_gpu
+from .tile_gemm_model import LEAST_ROWS, tile_gemm_config
+from .tile_shape import TileShape
+
+FEW_ROWS = 64  # memory is the limit up to here
 
 
 def dispatch_on_m(
-    program: Program, contraction: SumOfProducts, general: tirx.PrimFunc, device: Device
+    program: Program,
+    contraction: SumOfProducts,
+    general: tirx.PrimFunc,
+    device: Device,
+    tile: TileGemmConfig | None = None,
 ) -> tirx.PrimFunc:
     """Put skinny GEMMs in front of a kernel for any number of rows.
 
@@ -40,21 +54,32 @@ def dispatch_on_m(
         A kernel of the program.
     device : Device
         A GPU.
+    tile : TileGemmConfig, optional
+        Of the general kernel, if it is one for tensor cores.
     """
     choices: list[tuple[ir.Expr, tirx.Stmt]] = []
     rest = tirx.const(True)
-    for condition, static in _static_m(contraction):
+    most = MAX_ACCUMULATORS // len(contraction.totals)
+    if tile is not None:
+        most = min(most, LEAST_ROWS - 1)
+    for condition, static in _static_m(contraction, most):
         config = skinny_gemm_config(static, device)
         if config is not None:
             made = skinny_gemm_gpu(program, config)
             choices.append((tirx.And(rest, condition), made.body))
             rest = tirx.Not(condition)
+    is_symbolic = tile is not None and constant(tile.m) is None
+    small = tile_gemm_config(contraction, device, FEW_ROWS) if is_symbolic else None
+    if tile is not None and small is not None and TileShape.of(small) != TileShape.of(tile):
+        few = tile.m <= FEW_ROWS
+        choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small).body))
+        rest = tirx.And(rest, tirx.Not(few))
     if not choices:
         return general
     return general.with_body(block("root", one_of([*choices, (rest, general.body)])))
 
 
-def _static_m(contraction: SumOfProducts) -> Iterator[tuple[ir.Expr, SumOfProducts]]:
+def _static_m(contraction: SumOfProducts, most: int) -> Iterator[tuple[ir.Expr, SumOfProducts]]:
     """List, by condition, a product of symbolic M with one row, and with the most of a skinny GEMM.
 
     Rows beyond M are read like the last one, and not stored.
@@ -62,7 +87,7 @@ def _static_m(contraction: SumOfProducts) -> Iterator[tuple[ir.Expr, SumOfProduc
     axis = _symbolic_m(contraction)
     if axis is None:
         return
-    for count in (1, MAX_ACCUMULATORS // len(contraction.totals)):
+    for count in (1, most):
         last = axis.extent - 1
         nearest = {axis.var: tirx.min(axis.var, last)}
         axes = tuple(Axis(a.var, index(count)) if a is axis else a for a in contraction.stage.axes)

@@ -43,17 +43,18 @@ class GemmView:
     b: ir.Expr
 
 
-def gemm_view(contraction: SumOfProducts) -> GemmView | None:
+def gemm_view(contraction: SumOfProducts, allows_conditions: bool = False) -> GemmView | None:
     """View a contraction as GEMMs; ``None`` where the last axis is not one of exactly one operand.
 
-    Operands with conditions, such as padded images, are refused as well.
+    Operands with conditions, such as padded images, are refused as well unless they are allowed.
     """
     stage = contraction.stage
     wide = [a for a in stage.axes if constant(a.extent) != 1]
     reduce = tuple(a for a in stage.reduce if constant(a.extent) != 1)
     if not wide or not reduce or not isinstance(contraction.term(), tirx.Mul):
         return None
-    if any(conditional_loads(f) for f in (contraction.left, contraction.right)):
+    operands = [contraction.left, contraction.right]
+    if not allows_conditions and any(map(conditional_loads, operands)):
         return None
     narrow = {a.var: index(0) for a in (*stage.axes, *stage.reduce) if constant(a.extent) == 1}
     column = wide[-1]
@@ -61,7 +62,7 @@ def gemm_view(contraction: SumOfProducts) -> GemmView | None:
         return None
     if constant(column.extent) is None and len(reduce) > 1:
         return None
-    operands = [substitute(f, narrow) for f in (contraction.left, contraction.right)]
+    operands = [substitute(f, narrow) for f in operands]
     return view_of(wide, reduce, operands)
 
 

@@ -1,8 +1,8 @@
-"""``ldmatrix``: load fragments of mma operands from shared memory.
+"""``ldmatrix``: load 16x16 fragments of a half type from shared memory, four 8x8 matrices at once.
 
-One instruction loads four 8x8 matrices of 16-bit elements. Thread ``t`` of the warp gives the
-address of row ``t % 8`` of matrix ``t // 8``, 16 aligned bytes, and gets of each matrix the two
-elements of row ``t // 4`` from column ``t % 4 * 2`` on; transposed, those of that column.
+Lane 8 * i + r of a warp passes the address of row r of matrix i, 16 bytes. Each thread gets of
+every matrix the two elements of row ``lane // 4`` from column ``lane % 4 * 2`` on; with ``.trans``,
+of the transposed matrix. Rows of eight lanes must lie in different banks to be read at once.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from tvm.backend.cuda.op import cuda_func_call
 from ...core.loops import index
 
 ELEMENTS = 8  # of a thread: two of each matrix
-ROW = 8  # elements of a row of a matrix
+
 _SOURCE = """
 __device__ __forceinline__ void {name}(void* to, const void* row) {{
-  unsigned* d = (unsigned*)to;
+  unsigned* word = (unsigned*)to;
   unsigned place = (unsigned)__cvta_generic_to_shared(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
-               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(place));
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3]) : "r"(place));
 }}
 """
 
 
-def ldmatrix_x4(to: ir.TensorLoad, row: ir.TensorLoad, transposed: bool = False) -> tirx.Stmt:
-    """Load four matrices; all threads of a warp take part.
+def ldmatrix_x4(to: ir.TensorLoad, row: ir.TensorLoad, is_transposed: bool) -> tirx.Stmt:
+    """Load four 8x8 matrices; a whole warp executes it together.
 
     Parameters
     ----------
     to : TensorLoad
-        The first of the :data:`ELEMENTS` registers of a thread, two for each matrix in order.
+        The first of a thread's 8 elements, in registers: two of each matrix.
     row : TensorLoad
-        The first element in shared memory of the row whose address the thread gives.
-    transposed : bool
-        Whether to transpose each matrix.
+        Where the row of this lane lies in shared memory.
+    is_transposed : bool
+        Whether the matrices are transposed on the way.
     """
-    name = "tvm_fusion_ldmatrix_x4" + ("_trans" if transposed else "")
-    source = _SOURCE.format(name=name, trans=".trans" if transposed else "")
+    name = "tvm_fusion_ldmatrix_x4" + ("_trans" if is_transposed else "")
+    source = _SOURCE.format(name=name, trans=".trans" if is_transposed else "")
     addresses = (tirx.address_of(to), tirx.address_of(row))
     return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
 

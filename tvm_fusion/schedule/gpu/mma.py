@@ -109,3 +109,37 @@ def mma_m16n8k16(
     source = _SOURCE.format(name=atom.function, instruction=atom.instruction)
     addresses = [tirx.address_of(x) for x in (c, *a_rows, b_column)]
     return tirx.Evaluate(cuda_func_call(atom.function, *addresses, source_code=source))
+
+
+_FRAGMENTS = """
+__device__ __forceinline__ void {name}(float* c, const void* a_frag, const void* b_frag) {{
+  const unsigned* x = (const unsigned*)a_frag;
+  const unsigned* z = (const unsigned*)b_frag;
+  asm("{instruction} "
+      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(z[0]), "r"(z[1]));
+}}
+"""
+
+
+def mma_fragments(
+    dtype: str, c: ir.TensorLoad, a_frag: ir.TensorLoad, b_frag: ir.TensorLoad
+) -> tirx.Stmt:
+    """Add the product of two fragments in the order of the instruction's registers.
+
+    Parameters
+    ----------
+    dtype : str
+        Type of A and B.
+    c : TensorLoad
+        The first of a thread's :data:`ACCUMULATORS`, which are contiguous.
+    a_frag, b_frag : TensorLoad
+        The first of a thread's 8 values of A: rows groupID and groupID + 8 of the lower k, then of
+        the upper; and of 4 values of B: lower k, then upper. So ``ldmatrix`` leaves them.
+    """
+    atom = next(atom for atom in ATOMS if atom.dtype == dtype)
+    name = f"{atom.function}_fragments"
+    source = _FRAGMENTS.format(name=name, instruction=atom.instruction)
+    addresses = [tirx.address_of(x) for x in (c, a_frag, b_frag)]
+    return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))

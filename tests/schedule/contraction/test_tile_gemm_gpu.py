@@ -1,0 +1,250 @@
+"""Tiled GEMM on tensor cores: right for every layout, epilogue and drawn configuration."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from group_kernels import CUDA, arrays, check, close, group, kernel, run, shared_bytes, tensor
+from tvm import relax
+
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.operands import analyse
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
+from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.tile_gemm_model import tile_gemm_config, tile_gemm_configs
+from tvm_fusion.schedule.contraction.tile_shape import TileShape
+from tvm_fusion.schedule.inline import inlined
+
+op = relax.op
+TEMPLATE = GpuContraction()
+SMALL = {
+    "block_m": 32,
+    "block_n": 64,
+    "block_k": 32,
+    "warps_m": 1,
+    "warps_n": 2,
+    "warps_k": 1,
+    "stages": 3,
+    "split_k": 1,
+}
+
+
+def product(m, k, n, a_is_turned=False, b_is_turned=False, dtype="float16"):
+    given = [
+        tensor("x", *((k, m) if a_is_turned else (m, k)), dtype=dtype),
+        tensor("w", *((n, k) if b_is_turned else (k, n)), dtype=dtype),
+    ]
+
+    def turned(emit, value, is_turned):
+        return emit(op.permute_dims(value)) if is_turned else value
+
+    def body(emit, x, w):
+        a, b = turned(emit, x, a_is_turned), turned(emit, w, b_is_turned)
+        return op.matmul(a, b, "float32")
+
+    def reference(x, w):
+        return [(x.T if a_is_turned else x) @ (w.T if b_is_turned else w)]
+
+    return given, body, reference
+
+
+def with_epilogue(m, k, n):
+    """Bias, ReLU and a residual, and the sum itself as a second result."""
+    given = [tensor("x", m, k, dtype="float16"), tensor("w", k, n, dtype="float16")]
+    given += [tensor("b", n, dtype="float16"), tensor("r", m, n, dtype="float16")]
+
+    def body(emit, x, w, b, r):
+        total = emit(op.matmul(x, w, "float32"))
+        biased = emit(op.add(total, emit(op.astype(b, "float32"))))
+        return [biased, op.add(emit(op.astype(emit(op.nn.relu(biased)), "float16")), r)]
+
+    return given, body, lambda x, w, b, r: [x @ w + b, np.maximum(x @ w + b, 0) + r]
+
+
+def heads(rows, width, count, size):
+    """Columns of attention heads, stored head by head."""
+    given = [tensor("x", 2, rows, width, dtype="float16")]
+    given.append(tensor("w", width, count * size, dtype="float16"))
+
+    def body(emit, x, w):
+        y = emit(op.reshape(emit(op.matmul(x, w, "float32")), (2, rows, count, size)))
+        return op.permute_dims(y, [0, 2, 1, 3])
+
+    def reference(x, w):
+        return [(x @ w).reshape(2, rows, count, size).transpose(0, 2, 1, 3)]
+
+    return given, body, reference
+
+
+def columns_first(m, k, n):
+    """A result that is contiguous along M."""
+    given, body, reference = product(m, k, n)
+
+    def turned(emit, x, w):
+        return op.permute_dims(emit(body(emit, x, w)))
+
+    return given, turned, lambda x, w: [reference(x, w)[0].T]
+
+
+def batched(m, k, n, b_batch=3):
+    given = [tensor("x", 3, m, k, dtype="float16"), tensor("w", b_batch, k, n, dtype="float16")]
+    return given, lambda emit, x, w: op.matmul(x, w, "float32"), lambda x, w: [x @ w]
+
+
+def padded(data, weight):
+    """A convolution whose image is padded by one."""
+    given = [tensor("x", *data, dtype="float16"), tensor("w", *weight, dtype="float16")]
+
+    def body(emit, x, w):
+        return op.nn.conv2d(x, w, padding=(1, 1), out_dtype="float32")
+
+    def reference(x, w):
+        x = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)])
+        windows = np.lib.stride_tricks.sliding_window_view(x, weight[2:], (2, 3))
+        return [np.einsum("nchwij,kcij->nkhw", windows, w)]
+
+    return given, body, reference
+
+
+def activated(m, k, n):
+    """A prologue on A."""
+    given, *_ = product(m, k, n)
+    return (
+        given,
+        lambda emit, x, w: op.matmul(emit(op.nn.relu(x)), w, "float32"),
+        lambda x, w: [np.maximum(x, 0) @ w],
+    )
+
+
+def scaled_bytes(m, k, n):
+    """Int8 weights with a scale of each column."""
+    given = [tensor("x", m, k, dtype="float16"), tensor("q", k, n, dtype="int8")]
+    given.append(tensor("s", n, dtype="float16"))
+
+    def body(emit, x, q, s):
+        w = emit(op.multiply(emit(op.astype(q, "float16")), s))
+        return op.matmul(x, w, "float32")
+
+    return given, body, lambda x, q, s: [x @ (q * s)]
+
+
+CASES = {
+    "whole": product(64, 128, 64),
+    "ragged": product(40, 72, 88),
+    "odd": product(33, 67, 45),
+    "a_turned": product(40, 72, 88, True),
+    "a_turned_odd": product(37, 67, 41, True),
+    "b_turned": product(40, 72, 88, False, True),
+    "b_turned_odd": product(35, 75, 42, False, True),
+    "both_turned": product(72, 40, 48, True, True),
+    "bfloat16": product(48, 96, 64, dtype="bfloat16"),
+    "epilogue": with_epilogue(40, 64, 72),
+    "epilogue_odd": with_epilogue(41, 50, 67),
+    "heads": heads(20, 48, 3, 16),
+    "columns_first": columns_first(40, 64, 72),
+    "batch": batched(24, 40, 48),
+    "one_b": batched(24, 40, 48, 1),
+    "padded": padded((2, 5, 9, 11), (33, 5, 3, 3)),
+    "pointwise": padded((1, 16, 6, 10), (24, 16, 1, 1)),
+    "prologue": activated(40, 72, 88),
+    "prologue_odd": activated(35, 33, 30),
+    "bytes": scaled_bytes(40, 64, 48),
+}
+
+
+def contraction_of(params, body):
+    members = group(params, body, CUDA)
+    return members, analyse(members.program, inlined(members.program))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_claims_and_computes_the_product(name):
+    params, body, reference = CASES[name]
+    tolerance = 2e-3 if name.startswith("epilogue") else 2e-5
+    claim, func = check(TEMPLATE, params, body, reference, CUDA, tolerance)
+    assert isinstance(claim.details["config"].tile, TileGemmConfig)
+    assert claim.shared_bytes == shared_bytes(func)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_several_tiles_of_a_pipeline(name):
+    """Small tiles: more than one along M, N and K, with a ragged last one."""
+    params, body, reference = CASES[name]
+    members, contraction = contraction_of(params, body)
+    start = tile_gemm_config(contraction, CUDA.device)
+    func = tile_gemm_gpu(members.program, replace(start, **SMALL))
+    inputs = arrays(params, 1)
+    wide = [x.astype("float64") for x in inputs.values()]
+    close(run(func, members, inputs), reference(*wide), 2e-3 if "epilogue" in name else 2e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block_k": 64, "warps_k": 2},
+        {"block_k": 64, "warps_k": 4},
+        {"split_k": 2},
+        {"split_k": 4, "warps_k": 2, "stages": 2},
+        {"block_m": 64, "warps_m": 2, "block_n": 128, "stages": 2},
+        {"block_m": 16, "block_n": 32, "stages": 4},
+    ],
+)
+def test_slices_and_clusters(change):
+    params, body, reference = with_epilogue(50, 200, 72)
+    members, contraction = contraction_of(params, body)
+    start = tile_gemm_config(contraction, CUDA.device)
+    config = replace(start, **{**SMALL, **change})
+    inputs = arrays(params, 2)
+    wide = [x.astype("float64") for x in inputs.values()]
+    close(run(tile_gemm_gpu(members.program, config), members, inputs), reference(*wide), 2e-3)
+
+
+def test_the_design_space():
+    params, body, reference = with_epilogue(49, 136, 200)
+    members, contraction = contraction_of(params, body)
+    found = list(tile_gemm_configs(contraction, CUDA.device))
+    shapes = [tuple(getattr(c, f.name) for f in fields(TileShape)) for c in found]
+    default = tile_gemm_config(contraction, CUDA.device)
+    assert shapes[0] == tuple(getattr(default, f.name) for f in fields(TileShape))
+    assert len(shapes) > 100
+    assert len(set(shapes)) == len(shapes)
+    most = CUDA.device.shared_memory_per_block
+    assert all(c.shared_bytes <= most and c.accumulators <= 128 for c in found)
+    inputs = arrays(params, 3)
+    expected = reference(*(x.astype("float64") for x in inputs.values()))
+    for number in np.random.default_rng().choice(len(found), 3, replace=False):
+        func = tile_gemm_gpu(members.program, found[number])
+        close(run(func, members, inputs), expected, 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [((128, 768, 768), 64 * 64), ((4096, 4096, 4096), 128 * 256), ((16, 4096, 4096), 16 * 128)],
+)
+def test_tiles_follow_the_shape(shape, tile):
+    _, contraction = contraction_of(*product(*shape)[:2])
+    config = tile_gemm_config(contraction, CUDA.device)
+    assert config.block_m * config.block_n <= tile
+    assert config.block_m * config.block_n >= min(tile, 128 * 128) // 4
+    assert int(config.blocks) >= 48
+
+
+@pytest.mark.parametrize("spec", ["cuda:sm_75", "rocm:gfx942"])
+def test_devices_without_the_instructions(spec):
+    params, body, _ = CASES["whole"]
+    spec = parse(spec)
+    claim, _ = kernel(TEMPLATE, group(params, body, spec), spec)
+    assert claim.details["config"].tile is None
+
+
+def test_float32_keeps_its_precision():
+    params, body, _ = product(64, 128, 64, dtype="float32")
+    claim, _ = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
+    assert claim.details["config"].tile is None
+
+
+def test_older_devices_have_no_clusters():
+    spec = parse("cuda:sm_80")
+    _, contraction = contraction_of(*product(128, 3072, 768)[:2])
+    assert {c.split_k for c in tile_gemm_configs(contraction, spec.device)} == {1}

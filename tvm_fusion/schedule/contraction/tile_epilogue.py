@@ -1,0 +1,247 @@
+"""Epilogue of a tiled GEMM: accumulators -> shared memory -> results in coalesced vectors.
+
+    for some slabs of 16 rows and some columns of each warp, as many as fit shared memory:
+      barrier;  staged[slice, row, column] = acc          8-byte stores         shared
+      barrier, of the cluster for split-K
+      thread per vector of columns (or of rows, where outputs are contiguous along M):
+        total = staged[0] + staged[1] + ..                ranks and slices in their order
+        load what the results read, in vectors            global
+        compute element by element, store in vectors      global
+
+An accumulator fragment is 16 rows times 8 columns of a warp: lane t has columns ``t % 4 * 2`` and
+the next, of rows ``t // 4`` and ``t // 4 + 8``. So have those of ``mma.sync`` and of ``wgmma``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from tvm import ir, tirx
+
+from ...core.expressions import load
+from ...core.loops import (
+    block,
+    constant,
+    coordinates,
+    index,
+    local,
+    sequence,
+    unrolled,
+    when,
+)
+from ..gpu.launch import VECTOR_BYTES
+from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
+from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
+from .fuse_epilogue import store_results
+from .tile_gemm_config import TileGemmConfig, TilePlace, axis_values
+from .tile_results import VectorResults, result_vectors
+from .tile_shape import M16, STAGE_PAD
+
+TURN = 4  # vectors of a thread whose loads are issued together
+
+
+class Mainloop(Protocol):
+    """What makes accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
+
+    acc: ir.Var
+    slabs: int
+    n8: int
+    warps_m: int
+    warps_n: int
+    warps_k: int
+    threads: int
+    buffers: list[ir.Var]
+
+    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
+        """Write the loop over K."""
+
+    def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+        """Tell a thread's slice of K, and its warp's row and column among the warps."""
+
+    def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
+        """Give the first row, in the block's tile, of a slab of the warps in a row."""
+
+    def barrier(self) -> tirx.Stmt:
+        """Wait for all threads that have accumulators."""
+
+
+class VectorPlace(NamedTuple):
+    """A vector of staged sums: its first row and column, the axes there, and whether it exists."""
+
+    row: ir.Expr
+    column: ir.Expr
+    where: dict[ir.Var, ir.Expr]
+    inside: ir.Expr
+
+
+class TileEpilogue:
+    """Stores the results of a block's tile.
+
+    Parameters
+    ----------
+    cut : TileGemmConfig
+        The product.
+    place : TilePlace
+        The block's tile.
+    mainloop : Mainloop
+        Has the accumulators.
+    shared : Var
+        Shared memory, float32 words, free once all threads have passed a barrier.
+    """
+
+    def __init__(
+        self, cut: TileGemmConfig, place: TilePlace, mainloop: Mainloop, shared: ir.Var
+    ) -> None:
+        self._cut, self._place, self._mainloop, self._shared = cut, place, mainloop, shared
+        self._slabs, self._columns = cut.staged
+        self._width = mainloop.warps_n * self._columns
+        self._rows = mainloop.warps_m * M16 * self._slabs
+        self._stride = self._width + STAGE_PAD
+        self._vectors = result_vectors(cut)
+        width = self._vectors.width
+        self._made = VectorResults(cut, self._vectors, TURN) if width > 1 else None
+        self._total, self._part = (local(name, [width], "float32") for name in ("total", "part"))
+        has_parts = mainloop.warps_k * cut.split_k > 1
+        self._buffers = [self._total, *([self._part] if has_parts else [])]
+        self._buffers += self._made.buffers if self._made is not None else []
+
+    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
+        """Write all passes."""
+        is_cluster = self._cut.split_k > 1
+        own = self._mainloop.barrier
+        stmts = []
+        for number, (slab, first) in enumerate(self._passes()):
+            before = cluster_barrier if is_cluster and number else own
+            after = cluster_barrier if is_cluster else own
+            results = self._results(thread, slab, first)
+            stmts += [before(), self._stage(thread, slab, first)]
+            # What results read is on its way while the block waits.
+            stmts += [results[0], after(), *results[1:]]
+        if is_cluster:  # others may read this block's shared memory until they say so
+            stmts.append(cluster_barrier())
+        return block("epilogue", sequence(stmts), self._buffers)
+
+    def _passes(self) -> Iterator[tuple[int, int]]:
+        """Yield the first slab, and the first column of a warp."""
+        for slab in range(0, self._mainloop.slabs, self._slabs):
+            for first in range(0, self._mainloop.n8 * GROUPS, self._columns):
+                yield slab, first
+
+    def _stage(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
+        """Write accumulators to shared memory, ``[slice, slab, warp, row, column]``."""
+        loop_ = self._mainloop
+        lane = tirx.floormod(thread, index(WARP))
+        group = tirx.floordiv(lane, index(THREADS_IN_GROUP))
+        column = tirx.floormod(lane, index(THREADS_IN_GROUP)) * 2
+        k_slice, warp_m, warp_n = loop_.warp_of(thread)
+        start = k_slice * self._rows * self._stride
+        start = start + (warp_m * M16 + group) * self._stride + warp_n * self._columns + column
+
+        def one(number: ir.Expr) -> tirx.Stmt:
+            i, j = coordinates(number, [self._slabs, self._columns // GROUPS])
+            fragment = ((slab + i) * loop_.n8 + first // GROUPS + j) * ACCUMULATORS
+            stmts = []
+            for half in range(2):
+                row = i * loop_.warps_m * M16 + half * GROUPS
+                to = load(self._shared, [start + row * self._stride + j * GROUPS])
+                stmts.append(store_shared(to, load(loop_.acc, [fragment + 2 * half]), 8))
+            return sequence(stmts)
+
+        return unrolled("fragment", self._slabs * self._columns // GROUPS, one)
+
+    def _results(self, thread: ir.Expr, slab: int, first: int) -> list[tirx.Stmt]:
+        """Load what the results of staged sums read, and store them, in turns of some vectors.
+
+        Loads of a turn are issued before its first store, which might be to the same memory for
+        all that the compiler knows. The ranks of split-K share the vectors.
+        """
+        width, is_along_m = self._vectors.width, self._vectors.is_along_m
+        count = self._rows * self._width // width
+        step_size = self._cut.split_k * self._mainloop.threads
+        steps = -(-count // step_size)
+
+        def at(step: ir.Expr) -> VectorPlace:
+            flat = step * step_size + self._place.rank * self._mainloop.threads + thread
+            if is_along_m:
+                row, column = coordinates(flat, [index(1), self._width])
+                row = row * width
+            else:
+                row, column = coordinates(flat, [index(1), self._width // width])
+                column = column * width
+            has_one = tirx.const(True) if count % step_size == 0 else flat < count
+            return self._vector(row, column, slab, first, has_one)
+
+        stmts = []
+        for start in range(0, steps, TURN):
+            size = min(TURN, steps - start)
+
+            def fill(i: ir.Expr, start: int = start) -> tirx.Stmt:
+                place = at(i + start)
+                assert self._made is not None
+                return when(place.inside, self._made.load(i, place.where))
+
+            def finish(i: ir.Expr, start: int = start) -> tirx.Stmt:
+                place = at(i + start)
+                return when(place.inside, self._store(i, place))
+
+            reads = self._made is not None and self._made.reads
+            fills = unrolled("vector", size, fill) if reads else sequence([])
+            stmts += [fills, unrolled("vector", size, finish)]
+        return stmts
+
+    def _vector(
+        self, row: ir.Expr, column: ir.Expr, slab: int, first: int, has_one: ir.Expr
+    ) -> VectorPlace:
+        """Find the first element of a vector of staged sums."""
+        cut, loop = self._cut, self._mainloop
+        own_slab, warp_m, in_slab = coordinates(row, [index(1), loop.warps_m, M16])
+        m = self._place.m_tile * cut.block_m + in_slab
+        m = m + loop.slab_row(slab + own_slab, warp_m)
+        warp_n, in_warp = coordinates(column, [index(1), self._columns])
+        n = self._place.n_tile * cut.block_n + warp_n * cut.warp_n + first + in_warp
+        where = {
+            **cut.axes_at(self._place.batch),
+            **axis_values(cut.m_axes, m),
+            **axis_values(cut.n_axes, n),
+        }
+        inside = [has_one]
+        if constant(cut.m) is None or int(cut.m) % cut.block_m:
+            inside.append(m < cut.m)
+        if cut.n % cut.block_n:
+            inside.append(n < cut.n)
+        return VectorPlace(row, column, where, tirx.all(*inside))
+
+    def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
+        """Add up the sums of a vector, compute its results and store them."""
+        total, where = self._total, place.where
+        stmts = self._totals(total, place.row, place.column)
+        if self._made is None:
+            at = [where[a.var] for a in self._cut.contraction.stage.axes]
+            stmts.append(store_results(self._cut.contraction, at, load(total, [index(0)])))
+            return sequence(stmts)
+        stmts.append(self._made.compute(copy, where, lambda lane: load(total, [index(lane)])))
+        return sequence([*stmts, self._made.store(where)])
+
+    def _totals(self, total: ir.Var, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
+        """Load staged sums, those of further slices added in their order."""
+        width, is_along_m = self._vectors.width, self._vectors.is_along_m
+        size = 1 if is_along_m else min(width, VECTOR_BYTES // 4)
+        stmts: list[tirx.Stmt] = []
+        part = self._part
+        slices, ranks = self._mainloop.warps_k, self._cut.split_k
+        for number, (rank, k_slice) in enumerate(itertools.product(range(ranks), range(slices))):
+            to = part if number else total
+            for lane in range(0, width, size):
+                place = (k_slice * self._rows + row) * self._stride + column
+                place = place + (lane * self._stride if is_along_m else lane)
+                source, own = load(self._shared, [place]), load(to, [index(lane)])
+                if ranks > 1:
+                    stmts.append(load_cluster(own, source, 4 * size, tirx.const(rank, "int32")))
+                else:
+                    stmts.append(load_shared(own, source, 4 * size))
+            for lane in range(width if number else 0):
+                both = load(total, [index(lane)]) + load(part, [index(lane)])
+                stmts.append(tirx.BufferStore(total, both, [lane]))
+        return stmts

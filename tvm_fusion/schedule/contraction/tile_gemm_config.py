@@ -1,0 +1,147 @@
+"""Configuration of a tiled GEMM on tensor cores: block tiles, warps, pipeline stages, split-K.
+
+C[m, n] = sum over k of A[m, k] * B[k, n]; M and the batch may be symbolic
+grid     batch * tiles of C, M innermost in groups of group_m, times split_k ranks of a cluster
+block    warps_m * warps_n warps of warp_m * warp_n sums, times warps_k slices of each block_k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ...core.expressions import loads
+from ...core.loops import ceildiv, constant, coordinates, index, product
+from ...program.stage import Axis
+from .gemm_view import GemmView
+from .operands import SumOfProducts
+from .tile_shape import TileResources
+
+
+@dataclass(frozen=True)
+class TileGemmConfig(GemmView, TileResources):
+    """Configuration of a tiled GEMM.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        The product.
+    half, block_m, block_n, block_k, warps_m, warps_n, warps_k, stages, split_k, group_m
+    staged_a, staged_b
+        See :class:`.tile_shape.TileShape`.
+    """
+
+    contraction: SumOfProducts
+    half: str
+    block_m: int
+    block_n: int
+    block_k: int
+    warps_m: int
+    warps_n: int
+    warps_k: int = 1
+    stages: int = 4
+    split_k: int = 1
+    group_m: int = 8
+    staged_a: bool = False
+    staged_b: bool = False
+
+    @property
+    def m(self) -> ir.Expr:
+        """Rows of C, of one matrix of the batch."""
+        return product([a.extent for a in self.m_axes])
+
+    @property
+    def n(self) -> int:
+        """Columns of C."""
+        return _static(self.n_axes)
+
+    @property
+    def k(self) -> int:
+        """Terms of a sum."""
+        return _static(self.k_axes)
+
+    @property
+    def k_tiles(self) -> int:
+        """Pipeline steps of a block."""
+        return -(-self.k // (self.block_k * self.split_k))
+
+    @property
+    def tiles_n(self) -> int:
+        """Block tiles along N."""
+        return -(-self.n // self.block_n)
+
+    @property
+    def tiles_m(self) -> ir.Expr:
+        """Block tiles along M."""
+        return ceildiv(self.m, self.block_m)
+
+    @property
+    def blocks(self) -> ir.Expr:
+        """Blocks of the grid."""
+        batch = [a.extent for a in self.batch]
+        return product([*batch, self.tiles_m, self.tiles_n, self.split_k])
+
+    def tile_of(self, block: ir.Expr) -> TilePlace:
+        """Give the tile of a block: tiles along M innermost, in groups that share B."""
+        tiles_m, tiles_n = self.tiles_m, self.tiles_n
+        rank = tirx.floormod(block, index(self.split_k))
+        block = tirx.floordiv(block, index(self.split_k))
+        per_matrix = product([tiles_m, tiles_n])
+        matrix, tile = tirx.floordiv(block, per_matrix), tirx.floormod(block, per_matrix)
+        batch = coordinates(matrix, [a.extent for a in self.batch])
+        static = constant(tiles_m)
+        if static is not None and static <= self.group_m:
+            first, size = index(0), index(static)
+            inside = tile
+        else:
+            width = index(self.group_m * tiles_n)
+            first = tirx.floordiv(tile, width) * self.group_m
+            inside = tirx.floormod(tile, width)
+            size = index(self.group_m)
+            if static is None or static % self.group_m:
+                size = tirx.min(tiles_m - first, size)
+        return TilePlace(
+            tuple(batch), first + tirx.floormod(inside, size), tirx.floordiv(inside, size), rank
+        )
+
+    def axes_at(self, batch: Sequence[ir.Expr]) -> dict[ir.Var, ir.Expr]:
+        """Give the values of the batch axes, and of those of extent 1."""
+        found = {a.var: index(0) for a in self.contraction.stage.axes}
+        found |= {a.var: index(0) for a in self.contraction.stage.reduce}
+        for axis in (*self.m_axes, *self.n_axes, *self.k_axes):
+            del found[axis.var]
+        return found | {a.var: p for a, p in zip(self.batch, batch, strict=True)}
+
+
+@dataclass(frozen=True)
+class TilePlace:
+    """A block's tile: coordinates of its matrix, tile along M and N, rank among split-K blocks."""
+
+    batch: tuple[ir.Expr, ...]
+    m_tile: ir.Expr
+    n_tile: ir.Expr
+    rank: ir.Expr
+
+
+def axis_values(axes: Sequence[Axis], flat: ir.Expr) -> dict[ir.Var, ir.Expr]:
+    """Give the values of axes at a flat position."""
+    values = coordinates(flat, [a.extent for a in axes])
+    return {a.var: v for a, v in zip(axes, values, strict=True)}
+
+
+def half_operand(operand: ir.Expr) -> ir.Expr:
+    """Take a cast to float32 off an operand of a half type."""
+    while isinstance(operand, tirx.Cast) and str(operand.ty.dtype) == "float32":
+        operand = operand.value
+    return operand
+
+
+def is_plain(operand: ir.Expr) -> bool:
+    """Whether an operand is loaded as it is."""
+    return isinstance(operand, ir.TensorLoad) and not any(loads(i) for i in operand.indices)
+
+
+def _static(axes: Sequence[Axis]) -> int:
+    return int(product([a.extent for a in axes]))
