@@ -129,6 +129,7 @@ class Expressions:
 
     def __init__(self):
         self.places = {}
+        self.sums = set()  # slots of accumulators of wgmma
 
     def slot(self, variable):
         return self.places.setdefault(variable, len(self.places))
@@ -270,6 +271,12 @@ class Expressions:
             raise EmulationError(f"an address of vectors: {node}")
         slot, index = self.slot(load.source), self.of(load.indices[0])
         return lambda m: (m.slots[slot], index(m))
+
+    def accumulators(self, node):
+        """``address_of`` registers that products write at a time of their own."""
+        run = self.pointer(node)
+        self.sums.add(self.slot(node.args[0].source))
+        return run
 
     def _call(self, node):
         name = call_name(node)

@@ -10,6 +10,7 @@ import numpy as np
 from tvm_fusion.schedule.gpu.warp import FULL_MASK
 from tvm_fusion.schedule.half_functions import PREFIX
 
+from . import hopper
 from .machine import WARP
 from .memory import EmulationError, poison
 
@@ -311,7 +312,12 @@ def _widen(translate, _match, arguments, _source):
     return lambda m: np.asarray(value(m)).astype("float32")
 
 
-_PLAIN = (_warp_barrier, _block_barrier, _load_shared)
+def _uniform(translate, _match, arguments, _source):
+    value = translate.of(arguments[0])
+    return lambda m: shuffle("", m, FULL_MASK, value(m), 0, WARP)
+
+
+_PLAIN = (_warp_barrier, _block_barrier, _load_shared, _uniform, *hopper.PLAIN)
 _PATTERNS = [
     (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(?:, %2)?;", _copy),
     (r"cp\.async\.commit_group;", _commit),
@@ -331,4 +337,6 @@ _PATTERNS = [
     (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),
     (r"fma\.rn\.(f16|bf16)x2 %0, %1, %2, %3;", _pairs),
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),
+    (r"return __shfl_sync\(0xffffffffu, \w+, 0\);", _uniform),
+    *hopper.PATTERNS,
 ]

@@ -14,11 +14,14 @@ from tvm_fusion.lower.narrow_lanes import NarrowLanes
 from tvm_fusion.lower.reduction_results import PrivateReductionResults
 
 from .expressions import Expressions, scalar_type
+from .hopper import USED
 from .machine import Machine
 from .memory import EmulationError, Memory
-from .statements import Statements, owner
+from .statements import Statements, device_functions, owner
+from .tma import TensorMap
 
 AT_ONCE = 16384  # threads
+SHARED_AT_ONCE = 2**21  # elements
 
 
 def launch(func, arguments, target):
@@ -104,8 +107,11 @@ class _Host:
                 self.values[stmt.loop_var.name] = number
                 self.run(stmt.body)
         elif isinstance(stmt, tirx.Evaluate):
-            if isinstance(stmt.value, ir.Call) and call_name(stmt.value) == "call_ffi_kernel":
+            name = call_name(stmt.value) if isinstance(stmt.value, ir.Call) else None
+            if name == "call_ffi_kernel":
                 self._launch(stmt.value)
+            elif name == "tensormap_encode_tiled":
+                self._encode(stmt.value)
         elif isinstance(stmt, tirx.Bind):
             if not _launches(stmt) and stmt.var.name not in self.values:
                 self._bind(stmt)
@@ -116,6 +122,13 @@ class _Host:
         inner = [x for x in find(stmt.value, ir.Call)]
         if not inner:
             self.values[stmt.var.name] = self._value(stmt.value)
+
+    def _encode(self, call):
+        variable, address, *numbers = call.args
+        load, attributes = address.args[0], call.attrs
+        array, offset = self.arrays[load.source], self._value(load.indices[0])
+        numbers = [self._value(x) for x in numbers]
+        self.arrays[variable] = TensorMap.encoded(array, offset, numbers, attributes)
 
     def _value(self, expr):
         translate = Expressions()
@@ -130,7 +143,9 @@ class _Host:
         kernel = self.kernels[call.args[0].value]
         given = []
         for param, argument in zip(kernel.params, call.args[1:], strict=False):
-            if "handle" in str(param.ty):
+            if "TensorMap" in str(param.ty):
+                given.append(self.arrays[argument])
+            elif "handle" in str(param.ty):
                 given.append(self.arrays[argument.args[0]])
             else:
                 given.append(self._value(argument))
@@ -156,19 +171,27 @@ def run_kernel(kernel, given):
         slot = translate.slot(param)
         if isinstance(value, np.ndarray):
             memories[slot] = param, value.reshape(-1)
+        elif isinstance(value, TensorMap):
+            slots[slot] = value
         else:
             slots[slot] = scalar_type(param.ty.dtype).type(value)
+    maps = [x.view for x in slots.values() if isinstance(x, TensorMap)]
+    for param, data in memories.values():
+        if param in written and any(np.may_share_memory(data, view) for view in maps):
+            raise EmulationError(f"{param.name} is written, but tensor maps are of inputs")
     sizes = _sizes(statements, translate, slots)
     blocks = int(np.prod([sizes.get(f"blockIdx.{a}", 1) for a in "xyz"]))
     threads = int(np.prod([sizes.get(f"threadIdx.{a}", 1) for a in "xyz"]))
     cluster = sizes.get("clusterCtaIdx.x", 1)
     if blocks % cluster:
         raise EmulationError(f"{blocks} blocks are no clusters of {cluster}")
-    at_once = max(1, AT_ONCE // threads // cluster) * cluster
+    shared = sum(_shared_size(stmt.buffer) for stmt in find(kernel.body, tirx.AllocBuffer))
+    at_once = min(AT_ONCE // threads, SHARED_AT_ONCE // max(1, shared))
+    at_once = max(1, at_once // cluster) * cluster
+    has_roles = any(USED.search(text) for text in device_functions(kernel.body))
     for first in range(0, blocks, at_once):
-        machine = Machine(
-            first, min(at_once, blocks - first), threads, [None] * len(translate.places), cluster
-        )
+        count, empty = min(at_once, blocks - first), [None] * len(translate.places)
+        machine = Machine(first, count, threads, empty, cluster, has_roles)
         for slot, value in slots.items():
             machine.slots[slot] = value
         for slot, (param, data) in memories.items():
@@ -177,6 +200,10 @@ def run_kernel(kernel, given):
         statements.bind_threads(machine, sizes)
         body(machine)
         machine.end()
+
+
+def _shared_size(buffer):
+    return int(np.prod([int(e) for e in buffer.shape])) if "shared" in buffer.scope() else 0
 
 
 def _filled(translate, values):

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from .mbarriers import Mbarriers
 from .memory import EmulationError
+from .wgmma import Products
 
 WARP = 32
 
@@ -25,9 +27,13 @@ class Machine:
         Of each thread: its number, its block's, its warp's.
     slots : list
         Values of variables and buffers.
+    mbarriers, products : Mbarriers, Products
+        Of kernels that have such; otherwise ``None``.
+    role, progress : object, int
+        The role that runs, and a count that a wait for an mbarrier changes as it returns.
     """
 
-    def __init__(self, first, blocks, per_block, slots, cluster=1):
+    def __init__(self, first, blocks, per_block, slots, cluster=1, has_roles=False):
         self.blocks, self.per_block = blocks, per_block
         self.threads = blocks * per_block
         self.numbers = np.arange(self.threads)
@@ -46,6 +52,9 @@ class Machine:
         self.memories = []
         self.committed = np.zeros(self.threads, int)
         self.copies = []
+        self.role, self.progress, self.shared = None, 0, []
+        self.mbarriers = Mbarriers(self) if has_roles else None
+        self.products = Products(self) if has_roles else None
 
     @contextmanager
     def only(self, condition):
@@ -64,9 +73,27 @@ class Machine:
 
     def passed(self, threads):
         """How many barriers of their blocks and of their warps threads have passed."""
-        return np.stack(
-            [self.block_barriers[self.block[threads]], self.warp_barriers[self.warp[threads]]]
-        )
+        warp = self.warp[threads]
+        counts = [self.block_barriers[self.block[threads]], self.warp_barriers[warp]]
+        return np.stack(counts if self.mbarriers is None else [*counts, self.mbarriers.spans[warp]])
+
+    def place(self, memory, alignment):
+        """Give shared memory an address, which is aligned as declared and no better."""
+        end = max((m.base + m.size * m.item for m in self.shared), default=0)
+        memory.base = (end // alignment + 1 | 1) * alignment
+        self.shared.append(memory)
+
+    def shared_at(self, first, end):
+        for memory in self.shared:
+            if memory.base <= first and end <= memory.base + memory.size * memory.item:
+                return memory
+        raise EmulationError("an operand does not lie in shared memory")
+
+    def give_way(self, what):
+        """Let other roles run, until which nothing will be as this one waits for."""
+        if self.role is None:
+            raise EmulationError(f"deadlock: {what}")
+        self.role.give_way(what)
 
     def block_barrier(self):
         self.whole(self.block, "block")
@@ -78,6 +105,8 @@ class Machine:
             self._note_reads()
             self.clock = None
         self.block_barriers[np.unique(self.block[self.active()])] += 1
+        if self.mbarriers is not None:
+            self.mbarriers.join(self.block)
 
     def cluster_barrier(self):
         """A barrier of several blocks, which all blocks must reach."""
@@ -89,14 +118,20 @@ class Machine:
             memory.remote_reads.clear()
 
     def end(self):
-        """Refuse to end blocks whose shared memory others may still read."""
+        """Refuse to end blocks whose shared memory others, copies or products may still access."""
         if any(memory.remote_reads for memory in self.memories):
             raise EmulationError("a block may end while others of the cluster read its memory")
+        if self.products is not None:
+            self.products.end()
+            for memory in self.shared:
+                memory.chunks.end()
 
     def warp_barrier(self):
         self.whole(self.warp, "warp")
         self._note_reads()
         self.warp_barriers[np.unique(self.warp[self.active()])] += 1
+        if self.mbarriers is not None:
+            self.mbarriers.join(self.warp)
 
     def _note_reads(self):
         for memory in self.memories:

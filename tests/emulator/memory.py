@@ -6,6 +6,7 @@ from copy import copy
 
 import numpy as np
 
+CHUNK = 16  # bytes that asynchronous copies and products access at once
 POISON = -21931  # of integers that nothing has written; floating point numbers are NaN
 
 
@@ -75,15 +76,19 @@ class Memory:
     is an error, as is one to the place of an asynchronous copy before it was waited for.
     """
 
-    def __init__(self, name, data, machine, per_block=False, watched=True, unit=None):
+    def __init__(self, name, data, machine, per_block=False, watched=True, unit=None, base=0):
         self.name, self.machine, self.per_block, self.watched = name, machine, per_block, watched
         self.data = np.tile(data, machine.blocks) if per_block else data
         self.size, self.item = len(data), data.itemsize
         self.unit = unit or self.item
+        self.base, self.chunks = base, None  # address in shared memory
+        if per_block and machine.mbarriers is not None:
+            self.chunks = machine.mbarriers.chunks_of(self)
         if watched:
             count = self.data.nbytes // self.unit
             self.writer, self.reader, self.reader_warp = (np.full(count, -1) for _ in range(3))
-            self.written, self.read_at = (np.zeros((2, count), "int32") for _ in range(2))
+            kinds = len(machine.passed(machine.numbers[:0]))
+            self.written, self.read_at = (np.zeros((kinds, count), "int32") for _ in range(2))
             self.copying = np.zeros(count, bool)
             self.reads = []  # since the last barrier
             self.written_by_cluster = np.zeros(count, "int32")
@@ -110,7 +115,7 @@ class Memory:
         return each, *(np.broadcast_to(x[..., None], each.shape) for x in others)
 
     def read(self, index):
-        place, threads = self._places(index)
+        place, threads = self.places(index)
         if self.watched:
             active = slice(None) if self.machine.mask is None else self.machine.mask
             self._check_read(place[active], threads[active])
@@ -119,7 +124,7 @@ class Memory:
     def read_remote(self, index, rank):
         """Read the memory of the block with a rank in the cluster."""
         machine = self.machine
-        place, _ = self._places(index)
+        place, _ = self.places(index)
         own = machine.block[:, None]
         place = place + (own - own % machine.cluster + rank - own) * self.size
         active = slice(None) if machine.mask is None else machine.mask
@@ -131,7 +136,7 @@ class Memory:
         return self.data[place]
 
     def write(self, index, value):
-        place, threads = self._places(index)
+        place, threads = self.places(index)
         value = np.broadcast_to(value, place.shape)
         if self.machine.mask is not None:
             place, threads, value = (x[self.machine.mask] for x in (place, threads, value))
@@ -149,6 +154,8 @@ class Memory:
         if not _same(self.data[place], value).all():
             raise EmulationError(f"{self.name}: threads write different values to one element")
         place, threads = self._units(place, threads)
+        if self.chunks is not None:
+            self.chunks.written(self._chunks(place))
         self.writer[place] = threads
         self.written[:, place] = self.machine.passed(threads)
         self.written_by_cluster[place] = self.machine.cluster_barriers
@@ -165,12 +172,13 @@ class Memory:
 
     def vector(self, index, lanes):
         """Elements of a vector for every thread, ``[thread, lane]``, and the threads' numbers."""
-        place, threads = self._places(np.asarray(index) + np.arange(lanes)[None])
+        place, threads = self.places(np.asarray(index) + np.arange(lanes)[None])
         if (place[:, 0] * self.item % (lanes * self.item)).any():
             raise EmulationError(f"{self.name}: a vector of {lanes * self.item} bytes is unaligned")
         return place, threads
 
-    def _places(self, index):
+    def places(self, index):
+        """Elements of all threads, and the threads' numbers."""
         machine = self.machine
         if isinstance(index, slice):
             index = np.arange(index.start, index.stop)[None]
@@ -188,15 +196,31 @@ class Memory:
     def _ordered(self, then, warp, threads):
         """Whether what a warp did after ``then`` barriers is ordered before what threads do now."""
         machine = self.machine
-        blocks, warps = machine.passed(threads)
+        blocks, warps = machine.passed(threads)[:2]
         by_block = (machine.block_of_warp[warp] == machine.block[threads]) & (then[0] < blocks)
-        return by_block | ((warp == machine.warp[threads]) & (then[1] < warps))
+        ordered = by_block | ((warp == machine.warp[threads]) & (then[1] < warps))
+        if machine.mbarriers is not None:
+            ordered |= machine.mbarriers.knows_accesses(threads, warp, then[2])
+        return ordered
 
     def _check_read(self, place, threads):
         place, threads = self._units(place, threads)
         self._check_copies(place, "read")
+        if self.chunks is not None:
+            chunks = self._chunks(place)
+            self.chunks.check_read(chunks, threads, self.machine.mbarriers.known)
+            self.chunks.read(chunks, self.machine.warp[threads])
         if self.per_block:
             self.reads.append((place, threads))
+        self._check_order(place, threads)
+
+    def check_order(self, index):
+        """Refuse what other threads wrote without a barrier since."""
+        active = self.machine.active()
+        place, threads = (x[active] for x in self.places(index))
+        self._check_order(*self._units(place, threads))
+
+    def _check_order(self, place, threads):
         clock = self.machine.clock
         if self.per_block and clock is not None and not (self.written[0, place] == clock).any():
             return
@@ -231,10 +255,14 @@ class Memory:
         self.read_at[:, place] = now
 
     def check_write(self, place, threads, value):
-        machine = self.machine
         differs = np.ones(place.shape, bool) if value is None else ~_same(self.data[place], value)
-        place, threads, differs = self._units(place, threads, differs)
+        self._check_write(*self._units(place, threads, differs))
+
+    def _check_write(self, place, threads, differs):
+        machine = self.machine
         self._check_copies(place, "written")
+        if self.chunks is not None:
+            self.chunks.check_write(self._chunks(place), threads, machine.mbarriers.known)
         self.note_reads()
         if any(np.isin(place, read).any() for read in self.remote_reads):
             raise EmulationError(f"{self.name}: written while other blocks of a cluster may read")
@@ -260,6 +288,33 @@ class Memory:
     def _check_copies(self, place, what):
         if self.copying[place].any():
             raise EmulationError(f"{self.name}: {what} before its copy was waited for")
+
+    def _chunks(self, units):
+        return units * self.unit // CHUNK
+
+    def _span(self, block, offset, size):
+        """Units and chunks of some bytes of a block."""
+        first = block * self.size * self.item + offset
+        return (
+            np.arange(first // self.unit, (first + size) // self.unit),
+            np.arange(first // CHUNK, (first + size) // CHUNK),
+        )
+
+    def check_copy(self, block, offset, size, thread):
+        """Refuse a thread's copy to some bytes of a block that others may still be about."""
+        units, chunks = self._span(block, offset, size)
+        self.chunks.check_copy(chunks, thread)
+        self.note_reads()
+        self.reader[units] = -1  # as checked
+        if (self.writer[units] != -1).any():
+            self._check_write(units, np.full(units.shape, thread), np.ones(units.shape, bool))
+
+    def copied(self, block, offset, data, bar, phase):
+        """Write what a copy brings by the end of a phase of an mbarrier."""
+        units, chunks = self._span(block, offset, len(data))
+        self.viewed(np.dtype("uint8")).data[chunks[0] * CHUNK :][: len(data)] = data
+        self.writer[units] = -1
+        self.chunks.written(chunks, bar, phase)
 
 
 def _same(a, b):

@@ -6,9 +6,13 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_fusion.core.expressions import call_name
+from tvm_fusion.core.loops import find
 
 from .expressions import Expressions, lanes_of, scalar_type
+from .hopper import WAITS
 from .memory import EmulationError, Memory, Registers, poison
+from .roles import run_roles
+from .wgmma import THREADS, Accumulators
 
 IGNORED = {
     "pragma_vectorize",
@@ -22,6 +26,20 @@ def owner(declaration):
     """What a declared buffer is a view of: a pointer, or another buffer."""
     data = declaration.data
     return data.args[0] if isinstance(data, ir.Call) else data
+
+
+def device_functions(body):
+    """Texts of the device functions that are called."""
+    calls = [call for call in find(body, ir.Call) if call_name(call) == "func_call"]
+    return {call.args[-1].value for call in calls}
+
+
+def _guarded(mask, body):
+    def run(m):
+        with m.only(mask):
+            body(m)
+
+    return run
 
 
 class Statements:
@@ -87,10 +105,12 @@ class Statements:
 
         def run(m):
             if scope == "local":
-                memory = Registers(buffer.name, size, dtype, m)
+                kind = Accumulators if slot in self.expressions.sums else Registers
+                memory = kind(buffer.name, size, dtype, m)
             elif scope in ("shared", "shared.dyn"):
                 unit = min([dtype.itemsize, *(x for s, x in self.units.values() if s == slot)])
                 memory = Memory(buffer.name, poison(size, dtype), m, per_block=True, unit=unit)
+                m.place(memory, max(1, int(buffer.ty.data_alignment)))
             else:
                 raise EmulationError(f"no such memory is known: {scope}")
             m.slots[slot] = memory
@@ -131,6 +151,8 @@ class Statements:
     def _ifthenelse(self, stmt):
         condition, then = self.expressions.of(stmt.condition), self.of(stmt.then_case)
         otherwise = None if stmt.else_case is None else self.of(stmt.else_case)
+        if otherwise is not None and any(WAITS.search(text) for text in device_functions(stmt)):
+            return self._roles(condition, then, otherwise)
 
         def run(m):
             given = condition(m)
@@ -141,6 +163,23 @@ class Statements:
                 with m.only(np.logical_not(given)) as some:
                     if some:
                         otherwise(m)
+
+        return run
+
+    def _roles(self, condition, then, otherwise):
+        """Branches that may wait for one another, each warpgroup at its own pace."""
+
+        def run(m):
+            given = np.broadcast_to(condition(m), (m.threads, 1))[:, 0].astype(bool)
+            group = m.inner // THREADS
+            bodies = []
+            for where, branch in ((given, then), (~given, otherwise)):
+                for number in np.unique(group[m.active()]):
+                    mine = where & (group == number)
+                    with m.only(mine) as some:
+                        if some:
+                            bodies.append(_guarded(mine, branch))
+            run_roles(m, bodies)
 
         return run
 

@@ -135,7 +135,8 @@ class HostWalk:
             )
             self.visit(stmt.body)
         elif isinstance(stmt, tirx.Bind):
-            value = self.env.evaluate(stmt.value)
+            is_pointer = not hasattr(stmt.var.ty, "dtype")  # of a tensor map
+            value = None if is_pointer else self.env.evaluate(stmt.value)
             if value is not None:
                 self.env.values[stmt.var] = value
         elif isinstance(stmt, tirx.AllocBuffer):

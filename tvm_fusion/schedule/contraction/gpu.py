@@ -1,7 +1,9 @@
 """Contractions on a GPU: skinny or tiled GEMM, DLight's schedules, or untiled sums.
 
 few rows:      skinny GEMM                                              (skinny_gemm_gpu)
-half types:    tiled GEMM on tensor cores                               (tile_gemm_gpu)
+half types:    tiled GEMM on tensor cores
+                 mma.sync, small tiles, split-K, any operands            (tile_gemm_gpu)
+                 wgmma on Hopper, operands that TMA copies               (wgmma_gemm_gpu)
 otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one launch:
                  block tile of A and B in shared memory, barrier, register tile of acc;
                  its store of acc is replaced by the epilogue            (fuse_epilogue)
@@ -32,6 +34,8 @@ from .skinny_gemm_gpu import skinny_gemm_gpu
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_gpu import tile_gemm_gpu
 from .untiled_gpu import untiled_gpu
+from .wgmma_config import WgmmaConfig
+from .wgmma_gemm_gpu import wgmma_gemm_gpu
 
 RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
 
@@ -68,10 +72,16 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
     if config.skinny is not None:
         return skinny_gemm_gpu(program, config.skinny)
     if config.tile is not None:
-        general = tile_gemm_gpu(program, config.tile)
+        general = _tile_gemm(program, config.tile)
     else:
         general = _tiled_gpu(program, contraction, name, target)
     return dispatch_on_m(program, contraction, general, config.device, config.tile)
+
+
+def _tile_gemm(program: Program, tile: TileGemmConfig) -> tirx.PrimFunc:
+    if isinstance(tile, WgmmaConfig):
+        return wgmma_gemm_gpu(program, tile)
+    return tile_gemm_gpu(program, tile)
 
 
 def _tiled_gpu(

@@ -24,7 +24,8 @@ from .operands import SumOfProducts, analyse, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import LEAST_ROWS, tile_gemm_config
+from .tile_gemm_model import LEAST_ROWS, estimated_clocks, gemm_sizes, tile_gemm_config
+from .wgmma_model import wgmma_clocks, wgmma_config
 
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
@@ -102,16 +103,23 @@ def _analysed(
 def _tile(
     contraction: SumOfProducts, skinny: GemvConfig | None, device: Device
 ) -> TileGemmConfig | None:
-    """Configure a tiled GEMM, unless a skinny GEMM serves its rows better.
+    """Choose between mma.sync and wgmma by what their models estimate.
 
-    On an H200, of 9 to 16 rows of float16 (N 14336, K 4096) the one takes 29 us, the other 34;
-    operands that threads compute are computed once for all rows by a skinny GEMM.
+    ``None`` where a skinny GEMM serves the rows better. On an H200, of 9 to 16 rows of float16
+    (N 14336, K 4096) that one takes 34 us, a tiled GEMM 29; operands that threads compute are
+    computed once for all rows by a skinny GEMM.
     """
     if skinny is not None and (skinny.norm_scale is not None or skinny.m < LEAST_ROWS):
         return None
-    tile = tile_gemm_config(contraction, device)
-    is_computed = tile is not None and (tile.staged_a or tile.staged_b)
-    return None if skinny is not None and is_computed else tile
+    small = tile_gemm_config(contraction, device)
+    if skinny is not None:
+        is_computed = small is not None and (small.staged_a or small.staged_b)
+        return None if is_computed else small
+    large = wgmma_config(contraction, device)
+    if small is None or large is None:
+        return small or large
+    clocks = estimated_clocks(small, gemm_sizes(small), device)
+    return large if wgmma_clocks(large, device) < clocks else small
 
 
 def _slowdown(group: Group, contraction: SumOfProducts) -> int:

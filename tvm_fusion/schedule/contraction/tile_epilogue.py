@@ -16,37 +16,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tvm import DataType, ir, sym, tirx
+from tvm import ir, tirx
 
-from ...core.expressions import load, loads
-from ...core.loops import (
-    block,
-    constant,
-    coordinates,
-    index,
-    local,
-    sequence,
-    substitute,
-    unrolled,
-    vectorized,
-    when,
-)
-from ...program.stage import Axis
-from ..address import conditional_loads, is_aligned, offset
-from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ...core.expressions import load
+from ...core.loops import block, constant, coordinates, index, local, sequence, unrolled, when
+from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
-from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
-from ..gpu.vector_loads import ElementLoads
-from .epilogue import Result
 from .fuse_epilogue import store_results
 from .tile_gemm_config import TileGemmConfig, TilePlace, axis_values
+from .tile_results import VectorResults, result_vectors
 from .tile_shape import M16, STAGE_PAD
 
-WIDTHS = (8, 4, 2)  # elements of a vector of results
 TURN = 4  # vectors of a thread whose loads are issued together
 
 
@@ -75,22 +58,6 @@ class Mainloop(Protocol):
         """Wait for all threads that have accumulators."""
 
 
-@dataclass(frozen=True)
-class ResultVectors:
-    """How results are stored: ``width`` elements at a time, along M or N.
-
-    Attributes
-    ----------
-    width : int
-        Elements; 1 where loads are under conditions, or results are not contiguous.
-    is_along_m : bool
-        Whether vectors lie along the last axis of M.
-    """
-
-    width: int
-    is_along_m: bool
-
-
 class VectorPlace(NamedTuple):
     """A vector of staged sums: its first row and column, the axes there, and whether it exists."""
 
@@ -98,53 +65,6 @@ class VectorPlace(NamedTuple):
     column: ir.Expr
     where: dict[ir.Var, ir.Expr]
     inside: ir.Expr
-
-
-def result_vectors(cut: TileGemmConfig) -> ResultVectors:
-    """Choose the widest vectors that all results can be stored in."""
-    results = cut.contraction.results
-    values = [r.value for r in results]
-    reads = [x for v in values for x in loads(v)]
-    if any(r.condition is not None for r in results) or any(map(conditional_loads, values)):
-        return ResultVectors(1, False)
-    if any(loads(i) for x in reads for i in x.indices):
-        return ResultVectors(1, False)
-    for width in WIDTHS:
-        for is_along_m in (False, True):
-            axis = (cut.m_axes if is_along_m else cut.n_axes)[-1]
-            extent = constant(axis.extent)
-            if extent is None or extent % width:
-                continue
-            if all(_is_contiguous(cut, r, axis, width) for r in results):
-                return ResultVectors(width, is_along_m)
-    return ResultVectors(1, False)
-
-
-def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
-    """Whether elements along an axis are aligned vectors of an output."""
-    if str(result.buffer.ty.dtype) not in VECTOR_TYPES:
-        return False
-    vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
-    analyzer = _analyzer(cut, axis, vector, width)
-    analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
-    where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
-    first = analyzer.simplify(offset(result.buffer, where) - lane)
-    if lane in tirx.analysis.undefined_vars(first):
-        return False
-    size = min(width, VECTOR_BYTES // DataType(str(result.buffer.ty.dtype)).itemsize)
-    return is_aligned(first, size, analyzer)
-
-
-def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
-    analyzer = sym.Analyzer()
-    for one in cut.contraction.stage.axes:
-        extent = constant(one.extent)
-        if extent is not None and one is not axis:
-            analyzer.bind(one.var, ir.Range.from_min_extent(index(0), index(extent)))
-    extent = constant(axis.extent)
-    if extent is not None:
-        analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // width)))
-    return analyzer
 
 
 class TileEpilogue:
@@ -172,27 +92,12 @@ class TileEpilogue:
         self._stride = self._width + STAGE_PAD
         self._vectors = result_vectors(cut)
         width = self._vectors.width
-        self._axis = (cut.m_axes if self._vectors.is_along_m else cut.n_axes)[-1]
-        self._number = tirx.Var("vector", "int64")
-        elements = ElementLoads(_analyzer(cut, self._axis, self._number, width))
-        results = cut.contraction.results if width > 1 else ()
-        self._values = [
-            [
-                elements.read(substitute(r.value, {self._axis.var: self._number * width + lane}))
-                for lane in range(width)
-            ]
-            for r in results
-        ]
-        self._reads = elements.vectors()
-        self._registers = RegisterBuffers(self._reads, TURN)
         self._total, self._part = (local(name, [width], "float32") for name in ("total", "part"))
-        self._made = [
-            local(f"result{number}", [width], str(r.buffer.ty.dtype))
-            for number, r in enumerate(results)
-        ]
         has_parts = mainloop.warps_k * cut.split_k > 1
         self._buffers = [self._total, *([self._part] if has_parts else [])]
-        self._buffers += [*self._made, *self._registers.arrays]
+        self._values = VectorResults(cut, self._vectors, TURN) if width > 1 else None
+        if self._values is not None:
+            self._buffers += self._values.buffers
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write all passes."""
@@ -266,13 +171,13 @@ class TileEpilogue:
 
             def fill(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
-                return when(place.inside, self._registers.fill(i, place.where))
+                return when(place.inside, self._values.load(i, place.where))
 
             def finish(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
                 return when(place.inside, self._store(i, place))
 
-            fills = unrolled("vector", size, fill) if self._reads else sequence([])
+            fills = sequence([]) if self._values is None else unrolled("vector", size, fill)
             stmts += [fills, unrolled("vector", size, finish)]
         return stmts
 
@@ -291,7 +196,6 @@ class TileEpilogue:
             **axis_values(cut.m_axes, m),
             **axis_values(cut.n_axes, n),
         }
-        where[self._number] = tirx.floordiv(where[self._axis.var], index(self._vectors.width))
         inside = [has_one]
         if constant(cut.m) is None or int(cut.m) % cut.block_m:
             inside.append(m < cut.m)
@@ -301,32 +205,14 @@ class TileEpilogue:
 
     def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
         """Add up the sums of a vector, compute its results and store them."""
-        cut, width, axis, where = self._cut, self._vectors.width, self._axis, place.where
-        total = self._total
+        total, where = self._total, place.where
         stmts = self._totals(total, place.row, place.column)
-        if width == 1:
-            at = [where[a.var] for a in cut.contraction.stage.axes]
-            stmts.append(store_results(cut.contraction, at, load(total, [index(0)])))
+        if self._values is None:
+            at = [where[a.var] for a in self._cut.contraction.stage.axes]
+            stmts.append(store_results(self._cut.contraction, at, load(total, [index(0)])))
             return sequence(stmts)
-        for result, lanes, made in zip(
-            cut.contraction.results, self._values, self._made, strict=True
-        ):
-            for lane, value in enumerate(lanes):
-                sums = {cut.contraction.total: load(total, [index(lane)])}
-                value = substitute(self._registers.values(value, copy), {**where, **sums})
-                stmts.append(tirx.BufferStore(made, value, [lane]))
-            size = min(width, VECTOR_BYTES // DataType(str(made.ty.dtype)).itemsize)
-            for start in range(0, width, size):
-
-                def store(
-                    lane: ir.Expr, result: Result = result, made: ir.Var = made, start: int = start
-                ) -> tirx.Stmt:
-                    at = {**where, axis.var: where[self._number] * width + start + lane}
-                    places = [substitute(i, at) for i in result.indices]
-                    return tirx.BufferStore(result.buffer, load(made, [start + lane]), places)
-
-                stmts.append(vectorized(size, store))
-        return sequence(stmts)
+        stmts.append(self._values.compute(copy, where, lambda lane: load(total, [index(lane)])))
+        return sequence([*stmts, self._values.store(where)])
 
     def _totals(self, total: ir.Var, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
         """Load staged sums, those of further slices added in their order."""

@@ -1,4 +1,4 @@
-"""The analytical model that chooses a tiled GEMM's configuration, and its design space.
+"""The analytical model that chooses a tiled GEMM's configuration.
 
 A configuration's time is estimated in clocks of a multiprocessor as the longer, and an eighth of
 the shorter, of
@@ -60,12 +60,8 @@ BLOCK_K = (64, 128)
 STAGES = (3, 4, 6, 8)
 SPLIT_K = (1, 2, 4)
 GROUPS_M = (1, 8)
-# The design space of tuning.
-ALL_SIZES, ALL_WARPS, ALL_STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (2, 3, 4, 6, 8)
-ALL_BLOCK_K = (32, 64, 128)
-ALL_SPLIT_K = (1, 2, 4, 8)  # 8 blocks are the largest portable cluster
 LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
-MOST_WANTED = 264  # registers: ptxas finds a few that are not needed at once
+MOST_WANTED = 250  # registers of a thread
 RESERVED_SHARED = 1024  # of every block, by the device
 
 
@@ -133,10 +129,10 @@ def tile_gemm_config(
     rows : int
         A guess of M where it is symbolic.
     """
-    start = _problem(contraction, device)
+    start = gemm_problem(contraction, device)
     if start is None:
         return None
-    shape = _best_shape(_sizes(start, rows), start.half, start.staged_a, start.staged_b, device)
+    shape = _best_shape(gemm_sizes(start, rows), start.half, start.staged_a, start.staged_b, device)
     return None if shape is None else replace(start, **asdict(shape))
 
 
@@ -148,28 +144,11 @@ def _best_shape(
     start = replace(start, staged_a=staged_a, staged_b=staged_b)
     splits = SPLIT_K if device.clusters else SPLIT_K[:1]
     spaces = (TILES, BLOCK_K, STAGES, splits)
-    found = _shapes(sizes, start, device, *spaces)
+    found = tile_shapes(sizes, start, device, *spaces)
     return min(found, key=lambda shape: estimated_clocks(shape, sizes, device), default=None)
 
 
-def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[TileGemmConfig]:
-    """Enumerate configurations, the default first; none where the product has no tiled GEMM."""
-    chosen = tile_gemm_config(contraction, device)
-    if chosen is None:
-        return
-    yield chosen
-    tiles = itertools.product(ALL_SIZES, ALL_SIZES[1:], ALL_WARPS[:3], ALL_WARPS, ALL_WARPS[:3])
-    start = TileShape.of(chosen)
-    splits = ALL_SPLIT_K if device.clusters else ALL_SPLIT_K[:1]
-    spaces = (tiles, ALL_BLOCK_K, ALL_STAGES, splits)
-    for shape in _shapes(_sizes(chosen), start, device, *spaces):
-        for group_m in GROUPS_M:
-            one = replace(shape, group_m=group_m)
-            if one != start:
-                yield replace(chosen, **asdict(one))
-
-
-def _shapes(
+def tile_shapes(
     sizes: Sizes,
     start: TileShape,
     device: Device,
@@ -198,7 +177,7 @@ def _shapes(
                     yield shape
 
 
-def _problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
+def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
     """Read a product of half types as a tiled GEMM, of any tile."""
     if contraction.column_split is not None or contraction.dtype != "float32":
         return None
@@ -216,7 +195,7 @@ def _problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Non
         return None
     if any(constant(a.extent) is None for a in (*view.n_axes, *view.k_axes)):
         return None
-    sizes = _sizes(view)
+    sizes = gemm_sizes(view)
     if sizes.m < LEAST_ROWS or sizes.n < LEAST_COLUMNS or sizes.k < LEAST_K:
         return None
     own = {a.var for a in (*view.batch, *view.m_axes, *view.n_axes, *view.k_axes)}
@@ -292,7 +271,7 @@ def estimated_clocks(
     return max(total, dram) + min(total, dram) / 8
 
 
-def _sizes(view: GemmView, rows: int = ROWS_OF_SYMBOLIC_M) -> Sizes:
+def gemm_sizes(view: GemmView, rows: int = ROWS_OF_SYMBOLIC_M) -> Sizes:
     """Count; a symbolic M is guessed."""
     m = constant(product([a.extent for a in view.m_axes]))
     batch = math.prod(at(a.extent) for a in view.batch)

@@ -1,0 +1,108 @@
+"""Tensor maps and copies of boxes by the Tensor Memory Accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .memory import CHUNK, EmulationError
+
+ROW = 128  # bytes: the innermost extent of a box
+PERIOD = 1024  # bytes, after which the swizzle repeats
+SWIZZLE_128B = 3
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What the host encoded: a view of an array of numbers, and the extents of a box.
+
+    Attributes
+    ----------
+    view : array
+        Innermost dimension last.
+    box : tuple of int
+        As long.
+    """
+
+    view: np.ndarray
+    box: tuple[int, ...]
+
+    @classmethod
+    def encoded(cls, array, offset, numbers, attributes):
+        """Check what ``cuTensorMapEncodeTiled`` gets: numbers are sizes, strides, box, steps."""
+        rank = int(attributes.rank)
+        sizes, strides, box, steps = np.split(
+            np.array(numbers, int), np.cumsum([rank, rank - 1, rank])
+        )
+        item = array.itemsize
+        if (
+            not 1 <= rank <= 5
+            or len(steps) != rank
+            or str(array.dtype) != attributes.descriptor_dtype
+        ):
+            raise EmulationError("a tensor map of another rank or type than its array")
+        if attributes.interleave or attributes.oob_fill or (steps != 1).any():
+            raise EmulationError("a tensor map with interleaving, steps or NaN as padding")
+        if int(attributes.swizzle) != SWIZZLE_128B or box[0] * item != ROW:
+            raise EmulationError("a tensor map without rows of 128 bytes that are swizzled")
+        if (box < 1).any() or (box > 256).any() or (sizes < 1).any() or (sizes > 2**32).any():
+            raise EmulationError("a tensor map with an extent out of range")
+        if offset * item % 16 or (strides % 16).any() or (strides < 1).any():
+            raise EmulationError("a tensor map whose address or strides are no multiples of 16")
+        steps = np.array([item, *strides])
+        if offset * item + ((sizes - 1) * steps).sum() + item > array.nbytes or offset < 0:
+            raise EmulationError("a tensor map reaches beyond its array")
+        flat = array.reshape(-1)[offset:]
+        view = np.lib.stride_tricks.as_strided(flat, sizes[::-1], steps[::-1], writeable=False)
+        return cls(view, tuple(int(x) for x in box[::-1]))
+
+    def read(self, first):
+        """Copy the box at coordinates, innermost first, in rows; zeros where there is nothing."""
+        first = np.array(first[::-1])
+        begin = np.maximum(first, 0)
+        end = np.minimum(first + self.box, self.view.shape)
+        found = np.zeros(self.box, self.view.dtype)
+        if (begin < end).all():
+            to = tuple(slice(b - f, e - f) for b, e, f in zip(begin, end, first, strict=True))
+            found[to] = self.view[tuple(map(slice, begin, end))]
+        return found.reshape(-1, self.box[-1])
+
+
+def load(machine, target, at, tensor_map, coordinates, bars):
+    """Issue a box's copy for every active thread.
+
+    Parameters
+    ----------
+    machine : Machine
+        The machine.
+    target, at : Memory, array
+        Where in shared memory the box goes to.
+    tensor_map : TensorMap
+        What it comes from.
+    coordinates : sequence of array
+        Of its first element, innermost first.
+    bars : (Memory, array)
+        The mbarrier that gets the bytes.
+    """
+    mbarriers = machine.mbarriers
+    threads, (blocks, numbers) = mbarriers.find(*bars)
+    at, *coordinates = (
+        np.broadcast_to(x, (machine.threads, 1))[threads, 0] for x in (at, *coordinates)
+    )
+    size = int(np.prod(tensor_map.box)) * tensor_map.view.itemsize
+    for i, thread in enumerate(threads):
+        offset = int(at[i]) * target.item
+        if (target.base + offset) % PERIOD:
+            raise EmulationError(f"{target.name}: a box does not begin at a multiple of {PERIOD}")
+        if offset < 0 or offset + size > target.size * target.item:
+            raise EmulationError(f"{target.name}: a box does not lie in shared memory")
+        if any(offset <= bar - target.base < offset + size for bar in mbarriers.numbers):
+            raise EmulationError(f"{target.name}: a box overwrites an mbarrier")
+        rows = tensor_map.read([int(c[i]) for c in coordinates]).view("uint8")
+        rows = rows.reshape(len(rows), ROW // CHUNK, CHUNK)
+        order = np.arange(ROW // CHUNK) ^ np.arange(len(rows))[:, None] % 8
+        swizzled = np.take_along_axis(rows, order[..., None], 1)
+        target.check_copy(blocks[i], offset, size, thread)
+        phase = mbarriers.copied(blocks[i], numbers[i], size)
+        target.copied(blocks[i], offset, swizzled.reshape(-1), numbers[i], phase)

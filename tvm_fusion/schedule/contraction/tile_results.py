@@ -1,0 +1,167 @@
+"""Results of a tiled GEMM in vectors: which ones all outputs allow, and their loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tvm import DataType, ir, sym, tirx
+
+from ...core.expressions import load, loads
+from ...core.loops import constant, index, local, sequence, substitute, vectorized
+from ...program.stage import Axis
+from ..address import conditional_loads, is_aligned, offset
+from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.register_buffers import RegisterBuffers
+from ..gpu.vector_loads import ElementLoads
+from .epilogue import Result
+from .tile_gemm_config import TileGemmConfig
+
+WIDTHS = (8, 4, 2)  # elements of a vector of results
+
+
+@dataclass(frozen=True)
+class ResultVectors:
+    """How results are stored: ``width`` elements at a time, along M or N.
+
+    Attributes
+    ----------
+    width : int
+        Elements; 1 where loads are under conditions, or results are not contiguous.
+    is_along_m : bool
+        Whether vectors lie along the last axis of M.
+    """
+
+    width: int
+    is_along_m: bool
+
+
+def result_vectors(cut: TileGemmConfig) -> ResultVectors:
+    """Choose the widest vectors that all results can be stored in."""
+    results = cut.contraction.results
+    values = [r.value for r in results]
+    reads = [x for v in values for x in loads(v)]
+    if any(r.condition is not None for r in results) or any(map(conditional_loads, values)):
+        return ResultVectors(1, False)
+    if any(loads(i) for x in reads for i in x.indices):
+        return ResultVectors(1, False)
+    for width in WIDTHS:
+        for is_along_m in (False, True):
+            axis = (cut.m_axes if is_along_m else cut.n_axes)[-1]
+            extent = constant(axis.extent)
+            if extent is None or extent % width:
+                continue
+            if all(_is_contiguous(cut, r, axis, width) for r in results):
+                return ResultVectors(width, is_along_m)
+    return ResultVectors(1, False)
+
+
+def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
+    """Whether elements along an axis are aligned vectors of an output."""
+    if str(result.buffer.ty.dtype) not in VECTOR_TYPES:
+        return False
+    vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
+    analyzer = _analyzer(cut, axis, vector, width)
+    analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
+    where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
+    first = analyzer.simplify(offset(result.buffer, where) - lane)
+    if lane in tirx.analysis.undefined_vars(first):
+        return False
+    size = min(width, VECTOR_BYTES // DataType(str(result.buffer.ty.dtype)).itemsize)
+    return is_aligned(first, size, analyzer)
+
+
+def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
+    analyzer = sym.Analyzer()
+    for one in cut.contraction.stage.axes:
+        extent = constant(one.extent)
+        if extent is not None and one is not axis:
+            analyzer.bind(one.var, ir.Range.from_min_extent(index(0), index(extent)))
+    extent = constant(axis.extent)
+    if extent is not None:
+        analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // width)))
+    return analyzer
+
+
+class VectorResults:
+    """Vectors of results: what they read is loaded into registers, computed with, and stored.
+
+    Parameters
+    ----------
+    cut : TileGemmConfig
+        The product.
+    vectors : ResultVectors
+        Of more than one element.
+    copies : int
+        Vectors that are held at once.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        Registers.
+    """
+
+    def __init__(self, cut: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
+        self._cut, self._width = cut, vectors.width
+        self._axis = (cut.m_axes if vectors.is_along_m else cut.n_axes)[-1]
+        self._vector = tirx.Var("vector", "int64")
+        elements = ElementLoads(_analyzer(cut, self._axis, self._vector, self._width))
+        self._values = [
+            [
+                elements.read(
+                    substitute(r.value, {self._axis.var: self._vector * self._width + lane})
+                )
+                for lane in range(self._width)
+            ]
+            for r in cut.contraction.results
+        ]
+        self._registers = RegisterBuffers(elements.vectors(), copies)
+        self._made = [
+            local(f"result{number}", [self._width], str(result.buffer.ty.dtype))
+            for number, result in enumerate(cut.contraction.results)
+        ]
+        self.buffers = [*self._registers.arrays, *self._made]
+
+    def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Load what the results at a place read; ``where`` gives all axes of the product."""
+        return self._registers.fill(copy, self._at(where))
+
+    def compute(
+        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int], ir.Expr]
+    ) -> tirx.Stmt:
+        """Compute the results of the sums ``total(lane)`` from what a copy holds."""
+        there, stmts = self._at(where), []
+        for made, lanes in zip(self._made, self._values, strict=True):
+            for lane, value in enumerate(lanes):
+                sums = {self._cut.contraction.total: total(lane)}
+                held = substitute(self._registers.values(value, copy), {**there, **sums})
+                stmts.append(tirx.BufferStore(made, held, [lane]))
+        return sequence(stmts)
+
+    def store(self, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Store the results that were computed last."""
+        there, stmts = self._at(where), []
+        for result, made in zip(self._cut.contraction.results, self._made, strict=True):
+            size = min(self._width, VECTOR_BYTES // DataType(str(made.ty.dtype)).itemsize)
+            for start in range(0, self._width, size):
+                stmts.append(self._store(result, made, there, start, size))
+        return sequence(stmts)
+
+    def _store(
+        self,
+        result: Result,
+        made: ir.Var,
+        where: Mapping[ir.Var, ir.Expr],
+        start: int,
+        size: int,
+    ) -> tirx.Stmt:
+        def lanes(lane: ir.Expr) -> tirx.Stmt:
+            place = where[self._vector] * self._width + start + lane
+            places = [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
+            return tirx.BufferStore(result.buffer, load(made, [start + lane]), places)
+
+        return vectorized(size, lanes)
+
+    def _at(self, where: Mapping[ir.Var, ir.Expr]) -> dict[ir.Var, ir.Expr]:
+        vector = tirx.floordiv(where[self._axis.var], index(self._width))
+        return {**where, self._vector: vector}

@@ -1,0 +1,144 @@
+"""Warpgroup matrix products (wgmma.mma_async): 64 rows of A times n columns of B, both shared.
+
+    fence();  multiply(acc, a, b, ...) for some k16;  commit();  wait(pending)
+
+Four warps execute them together. Warp w of a group has rows ``16 * w`` on; a thread's accumulators
+are laid out as those of mma.m16n8k16, of n / 8 tiles of 8 columns. Operands lie as TMA writes them
+with 128-byte swizzling: rows of 64 elements of a half type along K, or along M or N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
+
+M = 64  # rows of an instruction
+K_BYTES = 32  # of K of an instruction
+THREADS = 128  # of a warpgroup
+REGISTERS_AT_ONCE = 8  # setmaxnreg takes multiples
+
+_PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+_DESCRIPTOR = """
+__device__ __forceinline__ unsigned long long {name}(const void* tile) {{
+  unsigned place = (unsigned)__cvta_generic_to_shared(tile);
+  return (unsigned long long)((place & 0x3FFFF) >> 4) | ({leading}ull << 16) | ({stride}ull << 32)
+         | (1ull << 62);
+}}
+"""
+_EIGHT_ROWS = 1024 >> 4  # from eight rows of 128 bytes to the next, in 16 bytes
+_PLAIN = {
+    "fence": "wgmma.fence.sync.aligned;",
+    "commit": "wgmma.commit_group.sync.aligned;",
+    "wait": "wgmma.wait_group.sync.aligned {number};",
+    "take": "setmaxnreg.inc.sync.aligned.u32 {number};",
+    "give": "setmaxnreg.dec.sync.aligned.u32 {number};",
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an operand's tile lies in shared memory.
+
+    Attributes
+    ----------
+    is_k_contiguous : bool
+        Whether rows of 128 bytes are of K; otherwise of M or N, in panels of 64.
+    panel_bytes : int
+        From one panel to the next, where rows are of M or N.
+    """
+
+    is_k_contiguous: bool
+    panel_bytes: int
+
+    def descriptor(self, tile: ir.TensorLoad) -> ir.Expr:
+        """Describe the tile that starts at a place of shared memory."""
+        leading = 1 if self.is_k_contiguous else self.panel_bytes >> 4
+        name = f"tvm_fusion_wgmma_descriptor_{leading}"
+        source = _DESCRIPTOR.format(name=name, leading=leading, stride=_EIGHT_ROWS)
+        address = tirx.address_of(tile)
+        return cuda_func_call(name, address, source_code=source, return_type="uint64")
+
+    def step(self, instruction: int) -> int:
+        """Give what an instruction's K adds to a descriptor: 32 bytes of a row, or 16 rows."""
+        return instruction * (K_BYTES if self.is_k_contiguous else 16 * 128) >> 4
+
+
+def multiply(
+    dtype: str,
+    n: int,
+    acc: ir.TensorLoad,
+    a: tuple[Operand, ir.Expr],
+    b: tuple[Operand, ir.Expr],
+    is_added: ir.Expr,
+) -> tirx.Stmt:
+    """Issue ``acc = a * b``, or ``acc += a * b`` where ``is_added``.
+
+    Parameters
+    ----------
+    dtype : str
+        Type of A and B.
+    n : int
+        Columns, a multiple of 8 up to 256.
+    acc : TensorLoad
+        The first of a thread's n / 2 accumulators.
+    a, b : (Operand, Expr)
+        How the operands lie, and their descriptors.
+    is_added : Expr
+        Boolean.
+    """
+    count, kind = n // 2, _PTX_TYPES[dtype]
+    turned = [int(not operand.is_k_contiguous) for operand, _ in (a, b)]
+    name = f"tvm_fusion_wgmma_m64n{n}k16_{kind}_{turned[0]}{turned[1]}"
+    registers = ", ".join(f"%{i}" for i in range(count))
+    outputs = ", ".join(f'"+f"(acc[{i}])' for i in range(count))
+    source = f"""
+__device__ __forceinline__ void {name}(float* acc, unsigned long long a, unsigned long long b,
+                                       bool is_added) {{
+  asm volatile("{{ .reg .pred is_added; setp.ne.b32 is_added, %{count + 2}, 0; "
+               "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
+               "{{{registers}}}, %{count}, %{count + 1}, "
+               "is_added, 1, 1, {turned[0]}, {turned[1]}; }}"
+               : {outputs}
+               : "l"(a), "l"(b), "r"((int)is_added));
+}}
+"""
+    call = cuda_func_call(name, tirx.address_of(acc), a[1], b[1], is_added, source_code=source)
+    return tirx.Evaluate(call)
+
+
+def fence() -> tirx.Stmt:
+    """Order accesses of registers before the products that are issued next."""
+    return _plain("fence")
+
+
+def commit() -> tirx.Stmt:
+    """Close the group of the products issued since the last one."""
+    return _plain("commit")
+
+
+def wait(pending: int) -> tirx.Stmt:
+    """Wait until at most so many groups are pending."""
+    return _plain("wait", pending)
+
+
+def take_registers(count: int) -> tirx.Stmt:
+    """Let a warpgroup's threads have more registers."""
+    return _plain("take", count)
+
+
+def give_registers(count: int) -> tirx.Stmt:
+    """Let a warpgroup's threads have fewer registers."""
+    return _plain("give", count)
+
+
+def _plain(what: str, number: int | None = None) -> tirx.Stmt:
+    name = f"tvm_fusion_wgmma_{what}" + ("" if number is None else f"_{number}")
+    text = _PLAIN[what].format(number=number)
+    source = f"""
+__device__ __forceinline__ void {name}() {{
+  asm volatile("{text}" ::: "memory");
+}}
+"""
+    return tirx.Evaluate(cuda_func_call(name, source_code=source))
