@@ -39,6 +39,7 @@ class Machine:
     """What ptxas says of a kernel, and its PTX."""
 
     registers: int
+    shared_bytes: int
     stack_bytes: int
     spilled_bytes: int
     ptx: str
@@ -62,6 +63,8 @@ def machine_code(functions, arch="sm_90a"):
         ).groups()
         name = part[: part.index("_kernel'")]
         registers = int(re.search(r"Used (\d+) registers", part)[1])
-        made[name] = Machine(registers, int(stack), int(stores) + int(loads), found[name])
+        shared = sum(map(int, re.findall(r"(\d+) bytes smem", part)))
+        spilled = int(stores) + int(loads)
+        made[name] = Machine(registers, shared, int(stack), spilled, found[name])
     assert made.keys() == functions.keys()
     return made

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from .decoder import STEPS
 from .others import OTHERS
+from .products import PRODUCTS, drawn_products
 from .works import NAMED, Work, drawn
 
 
 def works(seed: int, count: int) -> list[Work]:
-    """List the named works, further ones, a whole step of a decoder, and drawn ones."""
-    return [*NAMED, *OTHERS, *STEPS, *drawn(seed, count)]
+    """List the named works, further ones, a whole step of a decoder, products, and drawn ones."""
+    products = [*PRODUCTS, *drawn_products(seed, count)]
+    return [*NAMED, *OTHERS, *STEPS, *products, *drawn(seed, count)]

@@ -68,7 +68,7 @@ def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
     exact = [a.double() if a.is_floating_point() else a for a in arguments]
     expected = leaves(work.function(*exact))
     row: dict[str, Any] = {"name": work.name, "dtype": work.dtype, "wrong": None}
-    row |= {"floor": work.floor, "limit_us": work.limit_us}
+    row |= {"floor": work.floor, "limit_us": work.limit_us, "flops": getattr(work, "flops", 0)}
     ours = _ours(folder)
     try:
         results = poisoned(ours, arguments)

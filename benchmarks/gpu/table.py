@@ -23,6 +23,8 @@ def keep(record: Mapping[str, Any]) -> None:
 def render(record: Mapping[str, Any]) -> str:
     """Write the page."""
     about, rows = record["about"], record["rows"]
+    memory = [row for row in rows if not row.get("flops")]
+    products = [_product_cells(row) for row in rows if row.get("flops")]
     lines = [
         "# Speed on a GPU",
         "",
@@ -41,8 +43,15 @@ def render(record: Mapping[str, Any]) -> str:
         "",
         *table(
             ["work", "MB", "ours", "PyTorch", "copy", "alike", "ours of copy", "wanted", "error"],
-            map(_cells, rows),
+            map(_cells, memory),
         ),
+        "",
+        "## Products",
+        "",
+        "Teraflops a second, and how many times as fast as PyTorch's compiler, which calls cuBLAS,"
+        " cuDNN or FlashAttention.",
+        "",
+        *table(["work", "GFLOP", "ours", "PyTorch", "TFLOP/s", "faster", "error"], products),
     ]
     lost = [f"* {name}: {reason}" for name, reason in about["failed"].items()]
     lost += [f"* {row['name']}: {row['wrong']}" for row in rows if row["wrong"]]
@@ -73,5 +82,21 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{us['copy_alike']:.2f}" if "copy_alike" in us else "",
         f"{100 * row['of_copy']:.0f} %",
         wanted + ("" if meets(row) else ": missed"),
+        f"{row['error']:.2f}",
+    ]
+
+
+def _product_cells(row: Mapping[str, Any]) -> list[str]:
+    if row["wrong"]:
+        return [row["name"], *["wrong"] * 6]
+    us = row["us"]
+    rival = us.get("inductor")
+    return [
+        row["name"],
+        f"{row['flops'] / 1e9:.2f}",
+        f"{us['ours']:.2f}",
+        f"{rival:.2f}" if rival else "not measured",
+        f"{row['flops'] / us['ours'] / 1e6:.0f}",
+        f"{rival / us['ours']:.2f}" if rival else "",
         f"{row['error']:.2f}",
     ]

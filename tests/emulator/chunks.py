@@ -18,8 +18,8 @@ class Chunks:
         The mbarrier that the copy completes on, -1 for none, and the phase that ends then.
     product : array of [chunk, warpgroup]
         Number of the last group of products that reads it; -1 for none.
-    span : array of [chunk, warp]
-        The span between convergent barriers in which a warp read it last; -1 for none.
+    epoch : array of [chunk, warp]
+        The epoch between convergent barriers in which a warp read it last; -1 for none.
     """
 
     def __init__(self, memory, machine):
@@ -31,7 +31,7 @@ class Chunks:
         count = self.per_block * machine.blocks
         self.bar, self.phase = np.full(count, -1, "int16"), np.zeros(count, "int32")
         self.product = np.full((count, self.mbarriers.warps // WARPS), -1, "int32")
-        self.span = np.full((count, self.mbarriers.warps), -1, "int32")
+        self.epoch = np.full((count, self.mbarriers.warps), -1, "int32")
 
     def check_read(self, chunks, rows, known):
         """Refuse to read what a copy brings that was not waited for.
@@ -41,7 +41,7 @@ class Chunks:
         chunks, rows : array
             Numbers of chunks, and the row of ``known`` that each is read with.
         known : array
-            Counts of ``Mbarriers.known``.
+            Counts of ``Mbarriers.clocks``.
         """
         self._check_copies(chunks, rows, known, "read")
 
@@ -56,14 +56,14 @@ class Chunks:
                 raise EmulationError(f"{self.name}: written while products may still read it")
 
     def read(self, chunks, warps):
-        """Note that warps of all blocks read chunks, in their spans of now."""
-        self.span[chunks, warps % self.mbarriers.warps] = self.mbarriers.spans[warps]
+        """Note that warps of all blocks read chunks, in their epochs of now."""
+        self.epoch[chunks, warps % self.mbarriers.warps] = self.mbarriers.epochs[warps]
 
     def check_copy(self, chunks, thread):
         """Refuse a thread's copy to what others may still read."""
-        known = self.mbarriers.known
+        known = self.mbarriers.clocks
         self.check_write(chunks, thread, known)
-        if (known[thread, : self.mbarriers.warps] <= self.span[chunks]).any():
+        if (known[thread, : self.mbarriers.warps] <= self.epoch[chunks]).any():
             raise EmulationError(f"{self.name}: written by a copy while threads may still read it")
 
     def _check_copies(self, chunks, rows, known, what):
@@ -77,7 +77,7 @@ class Chunks:
 
     def end(self):
         """Refuse to end blocks before their copies: some thread must have waited."""
-        known = self.mbarriers.known[:, self.mbarriers.first_phase :]
+        known = self.mbarriers.clocks[:, self.mbarriers.first_phase :]
         known = known.reshape(len(self.bar) // self.per_block, -1, known.shape[1]).max(1)
         found = np.flatnonzero(self.bar >= 0)
         if (known[found // self.per_block, self.bar[found]] <= self.phase[found]).any():
@@ -86,4 +86,4 @@ class Chunks:
     def written(self, chunks, bar=-1, phase=0):
         """Note a write that was checked: by a copy, or by threads."""
         self.bar[chunks], self.phase[chunks], self.product[chunks] = bar, phase, -1
-        self.span[chunks] = -1
+        self.epoch[chunks] = -1

@@ -155,6 +155,10 @@ class Expressions:
         slot = self.slot(node)
         return lambda m: m.slots[slot]
 
+    def _bitwisenot(self, node):
+        value = self.of(node.a)
+        return lambda m: np.bitwise_not(value(m))
+
     def _cast(self, node):
         value, dtype = self.of(node.value), scalar_type(node.ty.dtype)
         return lambda m: np.asarray(value(m)).astype(dtype)[()]

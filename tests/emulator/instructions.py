@@ -201,6 +201,19 @@ def _read(translate, _match, arguments, _source):
     return run
 
 
+def _packed(translate, match, arguments, _source):
+    """Words stay as they are: two half-type numbers each, in registers."""
+    place = translate.pointer(arguments[0])
+
+    def run(m):
+        registers, at = place(m)
+        last = int(at) + int(match[1]) * 4 // registers.data.itemsize
+        if registers.data.itemsize != 2 or int(at) % 2 or last > registers.data.shape[1]:
+            raise EmulationError(f"{registers.name}: no whole words of half-type numbers")
+
+    return run
+
+
 def _vector(begin, count):
     return np.asarray(begin) + np.arange(count)[None]
 
@@ -319,6 +332,7 @@ def _uniform(translate, _match, arguments, _source):
 
 _PLAIN = (_warp_barrier, _block_barrier, _load_shared, _uniform, *hopper.PLAIN)
 _PATTERNS = [
+    (r"keep_packed_(\d+)\(void\* row\)[\s\S]*asm\(\"// packed\" : [^:]*\);", _packed),
     (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(?:, %2)?;", _copy),
     (r"cp\.async\.commit_group;", _commit),
     (r"cp\.async\.wait_(?:all|group (\d+));", _wait),

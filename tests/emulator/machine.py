@@ -75,7 +75,9 @@ class Machine:
         """How many barriers of their blocks and of their warps threads have passed."""
         warp = self.warp[threads]
         counts = [self.block_barriers[self.block[threads]], self.warp_barriers[warp]]
-        return np.stack(counts if self.mbarriers is None else [*counts, self.mbarriers.spans[warp]])
+        return np.stack(
+            counts if self.mbarriers is None else [*counts, self.mbarriers.epochs[warp]]
+        )
 
     def place(self, memory, alignment):
         """Give shared memory an address, which is aligned as declared and no better."""

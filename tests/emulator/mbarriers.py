@@ -1,7 +1,8 @@
 """Barriers in shared memory (mbarrier): arrivals, bytes of copies, phases, and what they order.
 
-A thread knows how far others have come, as far as it waited for them: a row of counts, which an
-arrival adds to its barrier, and a wait takes from the phase that it is sure to have waited for.
+What happens before what is known by vector clocks: of each thread, how far it knows others to have
+come. An arrival joins the thread's clock into that of the phase; a wait joins the clock of the
+phase that it is sure to have waited for into the thread's, whatever the timing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .memory import EmulationError
 
 WARP = 32
 MOST = 32  # barriers of a block
-KEPT = 4  # phases of a barrier whose orders are known
+KEPT = 4  # phases of a barrier whose clocks are kept
 MOST_BYTES = 2**20 - 1  # pending
 
 
@@ -22,17 +23,22 @@ class Mbarriers:
 
     Attributes
     ----------
-    known : array of [thread, count]
-        For every warp of the block: how many spans between its convergent barriers are past;
-        how many groups of products have been waited for; for every barrier: how many phases ended.
+    clocks : array of [thread, count]
+        For every warp of the block: its epochs that are past, then its groups of products that are
+        done; for every barrier of the block: its phases that ended.
+    epochs : array
+        Of each warp: barriers and arrivals of all of its threads. One thread's arrival tells
+        others only about the warp's epochs before.
+    gathered, released : array
+        Clocks of all arrivals at each barrier, and what they were as its last phases ended.
     """
 
     def __init__(self, machine):
         self.machine, self.warps = machine, -(-machine.per_block // WARP)
         self.first_product, self.first_phase = self.warps, 2 * self.warps
         counts = self.first_phase + MOST
-        self.known = np.zeros((machine.threads, counts), "int32")
-        self.spans = np.zeros(machine.blocks * self.warps, int)
+        self.clocks = np.zeros((machine.threads, counts), "int32")
+        self.epochs = np.zeros(machine.blocks * self.warps, int)
         self.numbers = {}  # of barriers, by their addresses
         shape = machine.blocks, MOST
         self.count, self.pending, self.bytes, self.phases = (np.zeros(shape, int) for _ in range(4))
@@ -78,9 +84,9 @@ class Mbarriers:
         """Arrive, and expect so many bytes of copies before."""
         machine = self.machine
         threads, at = self.find(memory, index)
-        whole = np.bincount(machine.warp[threads], minlength=len(self.spans)) == WARP
-        self._next_spans(threads[whole[machine.warp[threads]]])
-        np.maximum.at(self.gathered, at, self.known[threads])
+        whole = np.bincount(machine.warp[threads], minlength=len(self.epochs)) == WARP
+        self._next_epochs(threads[whole[machine.warp[threads]]])
+        np.maximum.at(self.gathered, at, self.clocks[threads])
         np.add.at(self.bytes, at, np.broadcast_to(count, (machine.threads, 1))[threads, 0])
         np.subtract.at(self.pending, at, 1)
         if (self.pending[at] < 0).any():
@@ -118,36 +124,36 @@ class Mbarriers:
         machine.progress += 1
         # Other timings may let the wait return after fewer phases: no more than these are sure.
         column = self.first_phase + at[1]
-        sure = self.known[threads, column]
+        sure = self.clocks[threads, column]
         sure = sure + (sure % 2 == parity)
         if (self.phases[at] - sure >= KEPT).any():
             raise EmulationError("a wait for an mbarrier is many phases behind")
         known = np.where(sure[:, None] > 0, self.released[(*at, sure % KEPT)], 0)
-        self.known[threads] = np.maximum(self.known[threads], known)
-        self.known[threads, column] = np.maximum(self.known[threads, column], sure)
+        self.clocks[threads] = np.maximum(self.clocks[threads], known)
+        self.clocks[threads, column] = np.maximum(self.clocks[threads, column], sure)
 
     def join(self, group):
         """Let the active threads of a warp or block know all that one of them knows."""
         active = self.machine.active()
-        self._next_spans(active)
+        self._next_epochs(active)
         starts = np.flatnonzero(np.diff(group[active], prepend=-1))
-        top = np.maximum.reduceat(self.known[active], starts)
-        self.known[active] = np.repeat(top, np.diff(starts, append=len(active)), 0)
+        top = np.maximum.reduceat(self.clocks[active], starts)
+        self.clocks[active] = np.repeat(top, np.diff(starts, append=len(active)), 0)
 
-    def knows_accesses(self, threads, warp, span):
-        """Whether accesses of a warp in a span come before what threads do now."""
+    def knows_accesses(self, threads, warp, epoch):
+        """Whether accesses of a warp in an epoch come before what threads do now."""
         is_same = self.machine.block_of_warp[warp] == self.machine.block[threads]
-        return is_same & (self.known[threads, warp % self.warps] > span)
+        return is_same & (self.clocks[threads, warp % self.warps] > epoch)
 
-    def _next_spans(self, threads):
-        """Start a new span of warps, all of whose threads are given."""
+    def _next_epochs(self, threads):
+        """Start a new epoch of warps, all of whose threads are given."""
         if not len(threads):
             return
         for memory in self.machine.memories:
             memory.note_reads()
         warp = self.machine.warp[threads]
-        self.spans[np.unique(warp)] += 1
-        self.known[threads, warp % self.warps] = self.spans[warp]
+        self.epochs[np.unique(warp)] += 1
+        self.clocks[threads, warp % self.warps] = self.epochs[warp]
 
     def _end_phases(self, at):
         block, number = np.unique(np.stack(at), axis=1)

@@ -208,7 +208,7 @@ class Memory:
         self._check_copies(place, "read")
         if self.chunks is not None:
             chunks = self._chunks(place)
-            self.chunks.check_read(chunks, threads, self.machine.mbarriers.known)
+            self.chunks.check_read(chunks, threads, self.machine.mbarriers.clocks)
             self.chunks.read(chunks, self.machine.warp[threads])
         if self.per_block:
             self.reads.append((place, threads))
@@ -262,7 +262,7 @@ class Memory:
         machine = self.machine
         self._check_copies(place, "written")
         if self.chunks is not None:
-            self.chunks.check_write(self._chunks(place), threads, machine.mbarriers.known)
+            self.chunks.check_write(self._chunks(place), threads, machine.mbarriers.clocks)
         self.note_reads()
         if any(np.isin(place, read).any() for read in self.remote_reads):
             raise EmulationError(f"{self.name}: written while other blocks of a cluster may read")
@@ -292,7 +292,7 @@ class Memory:
     def _chunks(self, units):
         return units * self.unit // CHUNK
 
-    def _span(self, block, offset, size):
+    def _range(self, block, offset, size):
         """Units and chunks of some bytes of a block."""
         first = block * self.size * self.item + offset
         return (
@@ -302,7 +302,7 @@ class Memory:
 
     def check_copy(self, block, offset, size, thread):
         """Refuse a thread's copy to some bytes of a block that others may still be about."""
-        units, chunks = self._span(block, offset, size)
+        units, chunks = self._range(block, offset, size)
         self.chunks.check_copy(chunks, thread)
         self.note_reads()
         self.reader[units] = -1  # as checked
@@ -311,7 +311,7 @@ class Memory:
 
     def copied(self, block, offset, data, bar, phase):
         """Write what a copy brings by the end of a phase of an mbarrier."""
-        units, chunks = self._span(block, offset, len(data))
+        units, chunks = self._range(block, offset, len(data))
         self.viewed(np.dtype("uint8")).data[chunks[0] * CHUNK :][: len(data)] = data
         self.writer[units] = -1
         self.chunks.written(chunks, bar, phase)

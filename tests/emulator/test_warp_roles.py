@@ -36,7 +36,7 @@ def relative_error(gemm):
         Gemm(128, 64, 192),
         Gemm(136, 72, 200),
         Gemm(136, 72, 200, is_k_contiguous=False),
-        Gemm(300, 136, 264, False, "bfloat16", block_n=128, blocks=3),
+        Gemm(300, 136, 264, False, "bfloat16", block_n=128, blocks=4),
         Gemm(130, 40, 72, stages=2, consumers=1, blocks=1),
     ],
     ids=["whole", "ragged", "columns", "panels", "one-consumer"],

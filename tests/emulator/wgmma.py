@@ -68,7 +68,7 @@ class Accumulators(Registers):
         held = self.data[:, begin : begin + n // 2].reshape(-1, 4, 8, 4, n // 8, 2, 2)[groups]
         values[groups] = held.transpose(0, 1, 5, 2, 4, 3, 6).reshape(-1, M, n)
 
-    def land(self, done):
+    def write_back(self, done):
         """Write what products gave of groups that are done: that number of each warpgroup."""
         for begin, (values, last) in self.pending.items():
             groups, n = np.flatnonzero((last >= 0) & (last < done)), values.shape[2]
@@ -107,11 +107,11 @@ class Products:
         groups = self.whole()
         self.done[groups] = np.maximum(self.done[groups], self.committed[groups] - number)
         for registers in self.accumulators:
-            registers.land(self.done)
+            registers.write_back(self.done)
         machine, mbarriers = self.machine, self.machine.mbarriers
         threads = machine.active()
         column = mbarriers.first_product + machine.warp[threads] % mbarriers.warps
-        mbarriers.known[threads, column] = self.done[threads // THREADS]
+        mbarriers.clocks[threads, column] = self.done[threads // THREADS]
 
     def multiply(self, acc, begin, n, operands, is_added):
         """Issue a product.
@@ -181,7 +181,7 @@ class Products:
         memory = machine.shared_at(int(chunks.min()) * CHUNK, int(chunks.max() + 1) * CHUNK)
         block = groups * THREADS // machine.per_block
         chunks = chunks - memory.base // CHUNK + block[:, None, None] * memory.chunks.per_block
-        known = machine.mbarriers.known.reshape(-1, THREADS, machine.mbarriers.known.shape[1])
+        known = machine.mbarriers.clocks.reshape(-1, THREADS, machine.mbarriers.clocks.shape[1])
         rows = np.broadcast_to(np.arange(len(groups))[:, None, None], chunks.shape)
         memory.chunks.check_read(chunks, rows, known[groups].min(1))
         if (memory.chunks.bar[chunks] < 0).any():

@@ -46,7 +46,7 @@ class OneMap:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", [])
+    monkeypatch.setattr(registry._registry, "_added", [])
 
 
 @pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "cuda"])

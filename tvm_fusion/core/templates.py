@@ -6,16 +6,24 @@ imports the other.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 from tvm.target import Target
 
-from ..errors import UserError
+from .registry import Registry
 from .template import Template
 
-_registered: list[Template] = []
 _built_in: dict[str, tuple[Template, ...]] = {"cpu": (), "gpu": ()}
+
+
+def _names() -> Iterator[str]:
+    return (template.name for templates in _built_in.values() for template in templates)
+
+
+# A template of one's own that is made for some kinds of devices refuses groups for the others, by
+# ``device.kind``.
+_registry: Registry[Template] = Registry(Template, "template", _names)
+register, registered = _registry.register, _registry.registered
 
 
 def provide(cpu: tuple[Template, ...], gpu: tuple[Template, ...]) -> None:
@@ -31,7 +39,7 @@ def templates(target: Target) -> tuple[Template, ...]:
     ours = _built_in["gpu" if "gpu" in target.keys else "cpu"]
     if not ours:
         raise RuntimeError("no templates are known: import tvm_fusion.transform first")
-    return tuple(sorted((*reversed(_registered), *ours), key=lambda t: t.is_fallback))
+    return tuple(sorted((*reversed(_registry.added), *ours), key=lambda t: t.is_fallback))
 
 
 def template(name: str, target: Target) -> Template:
@@ -43,45 +51,3 @@ def template(name: str, target: Target) -> Template:
         For a name that no template of the target has.
     """
     return {t.name: t for t in templates(target)}[name]
-
-
-def register(template: Template) -> None:
-    """Let a template of one's own be asked from now on, in this process and for every target.
-
-    One that is made for some kinds of devices refuses groups for the others, by ``device.kind``.
-
-    Parameters
-    ----------
-    template : Template
-        Its name is not that of another one.
-
-    Raises
-    ------
-    UserError
-        If it has no name, or the name is taken.
-    """
-    name = getattr(template, "name", None)
-    taken = [t.name for t in (*_registered, *_built_in["cpu"], *_built_in["gpu"])]
-    if not isinstance(template, Template) or not isinstance(name, str) or not name:
-        raise UserError(
-            f"{template!r} cannot be registered",
-            "an instance of a subclass of Template with a name",
-            "set the attribute 'name' of the class, and register an instance of it",
-        )
-    if name in taken:
-        raise UserError(
-            f"there is a template '{name}' already",
-            f"another name than {', '.join(dict.fromkeys(taken))}",
-            "rename it",
-        )
-    _registered.append(template)
-
-
-@contextlib.contextmanager
-def registered(template: Template) -> Iterator[Template]:
-    """Register a template as :func:`register` does, for the body of a ``with`` statement."""
-    register(template)
-    try:
-        yield template
-    finally:
-        _registered.remove(template)

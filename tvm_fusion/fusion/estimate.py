@@ -11,11 +11,12 @@ from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from ..core.decisions import recording
-from ..core.template import Claim
+from ..core.template import Claim, Refusal
 from ..core.templates import templates
 from ..ecg.graph import CONSTANTS, Graph
 from ..ecg.legalize import Legalize
-from .claims import claim_book
+from ..program.group import Group
+from .claims import RefusedByAll, claim_book
 from .plan import plan
 
 
@@ -93,6 +94,35 @@ class Estimator:
                     claims += planned.claims
                     operators += len(planned.graph.operators)
         return claims, operators
+
+    def refusal(self, claims: Sequence[Claim], name: str = "") -> str:
+        """Tell why templates do not take what the fallback or several of them take.
+
+        Parameters
+        ----------
+        claims : sequence of Claim
+            Of one function, as :meth:`claims` gives them.
+        name : str
+            A template's, which is asked about everything together. By default, all templates are
+            asked about each group that the fallback takes.
+
+        Returns
+        -------
+        str
+            Sentences that begin with the templates' names; empty where none refuses.
+        """
+        groups = [claim.group for claim in claims if claim.template.is_fallback]
+        if name:
+            members = {op for claim in claims for op in claim.group.members}
+            groups = [Group(tuple(sorted(members, key=lambda op: op.index)))]
+        found: dict[str, Refusal] = {}
+        for group in groups:
+            for template in self._templates:
+                if not template.is_fallback and name in ("", template.name):
+                    answer = template.claim(group, self._book.device)
+                    if isinstance(answer, Refusal):
+                        found.setdefault(template.name, answer)
+        return RefusedByAll(found).sentence
 
     def cost(self, claims: Sequence[Claim], operators: int) -> RegionCost:
         """Add up what a plan costs."""

@@ -22,7 +22,7 @@ from .merge import Merger
 from .partition import Block, Partition
 from .propose import accepted_proposals
 from .reasons import reasons
-from .recompute import recompute
+from .recompute import recompute, widens
 from .views import is_view, trimmed
 
 _SIBLINGS = 8  # consumers of one tensor that are tried with each other: pairs grow quadratically
@@ -118,8 +118,10 @@ class _Planner:
         if block.is_opaque or block in self._grown:
             return
         # Producers first: an epilogue costs its producer nothing, whereas a prologue is computed
-        # again for every element that its consumer reads more than once.
-        block = self._backwards(block, seed)
+        # again for every element that its consumer reads more than once. Not so a cast from a half
+        # type, behind which twice the bytes would be stored: that waits for its consumer.
+        if not _widens(block):
+            block = self._backwards(block, seed)
         for successor in self._partition.successors(block):
             block = self._forwards(block, successor)
         self._grown.add(block)
@@ -141,6 +143,8 @@ class _Planner:
 
     def _forwards(self, block: Block, consumer: Block) -> Block:
         if consumer in self._grown or self._partition.block_of[consumer.members[0]] is not consumer:
+            return block
+        if _widens(consumer):
             return block
         merged = self._merger.vertical(block, consumer)
         if isinstance(merged, Block):
@@ -256,3 +260,8 @@ class _Planner:
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))
+
+
+def _widens(block: Block) -> bool:
+    """Whether a block does nothing but cast a tensor of a half type to a wider one."""
+    return len(block.members) == 1 and widens(block.members[0])

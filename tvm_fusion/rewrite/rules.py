@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from ..config import unknown_name
-from ..errors import UserError
+from ..core.registry import Registry
 from .law import Law
 from .laws import LAWS, allowed
 from .recompose.patterns import PATTERNS
@@ -17,7 +16,6 @@ PASSES = {
     "batch_matmuls": "[x A | y B] = [x, y] [A, B], a product of batches",
     "join_matmuls": "x A, x B = x [A | B]",
 }
-_registered: list[Law] = []
 
 
 def laws(allow: Collection[str] = (), without: Collection[str] = ()) -> tuple[Law, ...]:
@@ -30,14 +28,14 @@ def laws(allow: Collection[str] = (), without: Collection[str] = ()) -> tuple[La
     without : collection of str
         Names of rules that are switched off.
     """
-    return allowed(allow, without, (*LAWS, *_registered))
+    return allowed(allow, without, (*LAWS, *_registry.added))
 
 
 def unused(allow: Collection[str] = (), without: Collection[str] = ()) -> dict[str, str]:
     """Say which rules may not be used, by name, and why."""
     found = {name: "switched off" for name in without}
     used = {law.name for law in laws(allow, without)}
-    for law in (*LAWS, *_registered):
+    for law in (*LAWS, *_registry.added):
         if law.name not in used:
             found.setdefault(law.name, f"takes --allow {law.needs}")
     return found
@@ -46,7 +44,7 @@ def unused(allow: Collection[str] = (), without: Collection[str] = ()) -> dict[s
 def names() -> tuple[str, ...]:
     """List the names of all rules."""
     found = [
-        *(law.name for law in (*LAWS, *_registered)),
+        *(law.name for law in (*LAWS, *_registry.added)),
         *(pattern.name for pattern in PATTERNS),
         *PASSES,
     ]
@@ -61,36 +59,5 @@ def check_names(given: Collection[str]) -> None:
             raise unknown_name("rule", name, known)
 
 
-def register(law: Law) -> None:
-    """Let the search use a law of one's own from now on, in this process.
-
-    Parameters
-    ----------
-    law : Law
-        An instance; its name is not that of another rule.
-
-    Raises
-    ------
-    UserError
-        If it is no law, has no name, or the name is taken.
-    """
-    name = getattr(law, "name", None)
-    if not isinstance(law, Law) or not isinstance(name, str) or not name:
-        raise UserError(
-            f"{type(law).__name__} cannot be registered",
-            "an instance of a subclass of Law with a name",
-            "set the attribute 'name' of the class, and register an instance of it",
-        )
-    if name in names():
-        raise UserError(f"there is a rule {name!r} already", "another name", "rename it")
-    _registered.append(law)
-
-
-@contextlib.contextmanager
-def registered(law: Law) -> Iterator[Law]:
-    """Register a law as :func:`register` does, for the body of a ``with`` statement."""
-    register(law)
-    try:
-        yield law
-    finally:
-        _registered.remove(law)
+_registry: Registry[Law] = Registry(Law, "rule", names)
+register, registered = _registry.register, _registry.registered

@@ -11,12 +11,13 @@ Per loop nest, whatever the operators were:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from ..device import device_of
+from ..device import Device, device_of
 from .block_info import BlockInfo, block_info, inline_maps
 
 PARALLEL_WORK = 16384  # iterations below which waking a second thread costs more than it saves
@@ -43,16 +44,17 @@ def schedule_cpu(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
     return sch
 
 
+@dataclass(frozen=True)
 class Registers:
     """Vector registers of a CPU: float32 ``lanes``, accumulator ``rows`` of two vectors."""
 
-    def __init__(self, lanes: int, rows: int):
-        self.lanes, self.rows = lanes, rows
+    lanes: int
+    rows: int
 
     @classmethod
-    def of(cls, target: Target) -> Registers:
-        """Fill half of the registers of the target's CPU: 16 of 32, 8 rows of two vectors."""
-        device = device_of(target)
+    def of(cls, cpu: Device | Target) -> Registers:
+        """Fill half of the registers of a CPU, or of the target's: 16 of 32, 8 rows of two."""
+        device = device_of(cpu)
         return cls((device.fixed_vector_bits or 128) // 32, (device.vector_registers or 16) // 4)
 
 

@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from ..core.expressions import load
 from ..core.loops import loop, prefetch, sequence
-from ..device import device_of
+from ..device import Device, device_of
 
 WIDEST = 64  # elements of one vector expression
 
@@ -39,9 +39,9 @@ class VectorUnit:
     registers: int
 
     @classmethod
-    def of(cls, target: Target) -> VectorUnit:
-        """Read what the target's CPU has."""
-        device = device_of(target)
+    def of(cls, cpu: Device | Target) -> VectorUnit:
+        """Read what a CPU, or the target's, has."""
+        device = device_of(cpu)
         # Without fused instructions a product takes a register before it is added.
         count = (device.vector_registers or 16) - (not device.fused_multiply_add)
         return cls((device.fixed_vector_bits or 128) // 32, count)

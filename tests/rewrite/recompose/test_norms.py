@@ -225,12 +225,8 @@ def test_half_type_with_float32_inside():
     def write(x, g, b):
         return affine(op.astype(norm(op.astype(x, "float32")), "float16"), g, b)
 
-    def expected(x, g, b):
-        wide = [op.astype(v, "float32") for v in (x, g, b)]
-        return op.astype(layer_norm(*wide), "float16")
-
     half = [tensor(*shape, dtype="float16") for shape in ((B, S, C), (C,), (C,))]
-    check(write, expected, *half)
+    check(write, layer_norm, *half)
 
 
 def test_deviations_that_are_read_elsewhere_are_still_computed():
@@ -277,10 +273,21 @@ def test_rms_norm_in_float32_between_halves():
         return op.multiply(g, op.astype(op.multiply(wide, scale), "float16"))
 
     def expected(x, g):
-        found = op.nn.rms_norm(op.astype(x, "float32"), op.astype(g, "float32"), [2], EPS)
-        return op.astype(found, "float16")
+        return op.nn.rms_norm(x, g, [2], EPS)
 
     check(write, expected, tensor(B, S, C, dtype="float16"), tensor(C, dtype="float16"))
+
+
+def test_half_type_with_a_wide_scale_stays_wide_inside():
+    def write(x, g):
+        wide = op.astype(x, "float32")
+        scale = op.rsqrt(op.add(mean(op.square(wide)), const(EPS)))
+        return op.astype(op.multiply(g, op.multiply(wide, scale)), "bfloat16")
+
+    def expected(x, g):
+        return op.astype(op.nn.rms_norm(op.astype(x, "float32"), g, [2], EPS), "bfloat16")
+
+    check(write, expected, tensor(B, S, C, dtype="bfloat16"), tensor(C))
 
 
 def epsilon_outside(x):

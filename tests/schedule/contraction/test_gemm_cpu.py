@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 import tvm
 from group_kernels import CPU, check, group, kernel, run, tensor
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.device.probe import host_cpu
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.contraction.blocking import BUFFER, CHUNK, blocking
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
-from tvm_fusion.schedule.register_tile import VectorUnit
 
 op = relax.op
-AVX512, AVX2, NEON = VectorUnit(16, 32), VectorUnit(8, 16), VectorUnit(4, 32)
 m, n, k = (tirx.Var(name, "int64") for name in "mnk")
 
 
@@ -210,71 +205,6 @@ def test_a_weight_that_is_an_input_is_not_packed():
     template = CpuContraction()
     emission = template.emit(template.claim(members, CPU.device), CPU.tvm_target())
     assert not emission.packing
-
-
-# Sizes -------------------------------------------------------------------------------------------
-
-extents = st.one_of(st.none(), st.integers(1, 5000))
-
-
-@settings(max_examples=300, deadline=None)
-@given(extents, extents, extents, extents, st.integers(1, 64))
-def test_what_a_task_copies_is_limited(m, n, k, batch, cores):
-    sizes = blocking(m, n, k, batch, AVX512, cores, False, copies=True)
-    panel = sizes.kc * sizes.nr
-    assert panel <= BUFFER
-    assert sizes.panels * panel <= CHUNK
-    assert sizes.block_m % sizes.mc == 0
-    assert sizes.mc % sizes.mr == 0
-    if k is None or k > sizes.kc:
-        assert sizes.block_m * sizes.panels * sizes.nr <= max(CHUNK, sizes.block_m * sizes.nr)
-
-
-def test_few_blocks_copy_the_same_panels():
-    """As long as there are tasks for all cores."""
-    for cores, most in ((1, 2), (2, 2), (8, 4), (64, 16)):
-        sizes = blocking(2048, 2048, 2048, 1, AVX512, cores, False, copies=True)
-        blocks = -(-2048 // sizes.block_m)
-        chunks = -(-2048 // (sizes.panels * sizes.nr))
-        assert blocks <= most
-        assert blocks * chunks >= 3 * cores
-
-
-@settings(max_examples=300, deadline=None)
-@given(extents, extents, extents, extents, st.sampled_from([AVX512, AVX2, NEON]), st.booleans())
-def test_tiles_fit_the_registers_and_buffers_the_cache(m, n, k, batch, unit, whole):
-    sizes = blocking(m, n, k, batch, unit, 2, whole)
-    vectors = sizes.nr // unit.lanes
-    assert sizes.nr == vectors * unit.lanes
-    assert sizes.mr * vectors + vectors + 1 <= unit.registers
-    assert sizes.block_m % sizes.mr == 0
-    assert sizes.mr <= (m or sizes.mr)
-    if not whole:
-        assert sizes.kc * sizes.nr <= BUFFER
-        if k is None or k > sizes.kc:
-            assert sizes.block_m * sizes.panels * sizes.nr <= max(BUFFER, sizes.block_m * sizes.nr)
-
-
-@pytest.mark.parametrize(
-    ("unit", "tile"),
-    [(AVX512, (6, 64)), (AVX2, (4, 24)), (NEON, (6, 16))],
-    ids=["avx512", "avx2", "neon"],
-)
-def test_large_products_use_nearly_all_registers(unit, tile):
-    sizes = blocking(6 * 64, 64 * 60, 512, 1, unit, 2, False)
-    assert (sizes.mr, sizes.nr) == tile
-
-
-@pytest.mark.parametrize("cores", [1, 2, 8, 64])
-@pytest.mark.parametrize(("m", "n"), [(128, 768), (128, 3072), (1024, 64), (1, 4096)])
-def test_work_is_balanced(cores, m, n):
-    """No core has more than 1.3 times its share of tiles."""
-    sizes = blocking(m, n, 768, 1, AVX512, cores, False)
-    blocks, chunks = -(-m // sizes.block_m), -(-n // (sizes.panels * sizes.nr))
-    tasks = blocks * chunks
-    most = -(-tasks // cores) * sizes.block_m * sizes.panels * sizes.nr
-    if m > 1 and m * n * 768 // cores > 1 << 20:
-        assert most <= 1.3 * m * n / cores
 
 
 INSTRUCTIONS = {  # what multiplies whole registers

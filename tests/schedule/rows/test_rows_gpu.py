@@ -18,7 +18,7 @@ from tvm_fusion.deploy.count import count
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import STAGES
 from tvm_fusion.schedule.gpu.dlight import check_gpu
-from tvm_fusion.schedule.gpu.row_threads import RowThreads
+from tvm_fusion.schedule.rows.config_gpu import RowConfig
 from tvm_fusion.schedule.rows.gpu import estimate_rows_gpu, schedule_rows_gpu
 
 DEVICE = parse("cuda:sm_90a").device
@@ -131,7 +131,7 @@ def test_results_that_fit_nowhere_are_refused():
     assert reason.code == "row_too_long"
     assert "160000 bytes of shared memory" in reason.sentence
     with pytest.raises(ValueError, match="160000 bytes"):
-        schedule_rows_gpu(example.program(), RowThreads(32, 1), DEVICE)
+        schedule_rows_gpu(example.program(), RowConfig(32, 1), DEVICE)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -168,6 +168,7 @@ def gathered(m, n):
         (programs.sliced(5, 129, 8, "max", "float16"), [8]),
         (programs.sliced(5, 129, 3, "max", "float16"), []),
         (programs.layer_norm(5, 129, dtype="float16"), [2]),
+        (programs.layer_norm(3, 4095, dtype="float16"), [4]),
     ],
 )
 def test_other_programs(example, expected):

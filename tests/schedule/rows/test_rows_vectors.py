@@ -214,6 +214,14 @@ def test_threads_for_narrow_accesses():
     assert threads_and_blocks(scheduled(rms_norm(8192, 8214, "float16")))[1:] == (32, 32)
 
 
+def test_threads_for_unaligned_rows_that_share_a_scale():
+    """Rounded down to whole warps: 1025 vectors of four elements, 8 or 9 for each thread."""
+    example = programs.layer_norm(8192, 4095, "float16")
+    assert threads_and_blocks(scheduled(example)) == (8192, 32, 4)
+    short = programs.layer_norm(8192, 2183, "float16")  # vectors of two elements
+    assert threads_and_blocks(scheduled(short))[1:] == (32, 3)
+
+
 def test_blocks_of_a_row_write_their_parts():
     example = programs.softmax(3, 40000)  # 10 steps of 1024 threads, 3 or 2 for each of 4 blocks
     func = scheduled(example)

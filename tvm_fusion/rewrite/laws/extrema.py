@@ -34,7 +34,7 @@ class _Ordered(PullOut):
 
     def check(self, match: Match) -> Refusal | None:
         if not is_float(match.type("a")):
-            return Refusal("integer", "Integers may wrap around.")
+            return Refusal("integers", "Integers may wrap around.")
         return super().check(match)
 
 
@@ -110,7 +110,7 @@ class MaxOfNegative(Law):
     def check(self, match: Match) -> Refusal | None:
         if is_float(match.type("a")):
             return None
-        return Refusal("integer", "The smallest integer is its own negative.")
+        return Refusal("integers", "The smallest integer is its own negative.")
 
     def rewrite(self, match: Match) -> int | None:
         head, number = match.head("axes"), match.number("a")

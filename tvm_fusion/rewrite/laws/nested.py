@@ -37,7 +37,7 @@ class NestedReductions(Law):
         if first != second:
             return Refusal("different_operators", "Two different reductions are not one.")
         if first == "relax.mean" and is_integer(match.type("a")):
-            return Refusal("integer", "Integers are divided with a remainder.")
+            return Refusal("integers", "Integers are divided with a remainder.")
         return None
 
     def rewrite(self, match: Match) -> int | None:

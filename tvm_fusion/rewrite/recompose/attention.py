@@ -10,11 +10,12 @@ from typing import Any
 
 from tvm import relax
 
-from .indices import Axis, Indices, Reading, move, place, read
+from .indices import Axis, Indices, move, place
 from .mask import Mask, read_mask, simplified
 from .pattern import Match, Mismatch, Pattern, Writer
+from .reading import Reading, read
 from .scores import Step, Weights, read_scores, read_weights
-from .view import View, dtype_of, extent, known_shape
+from .view import HALF, View, dtype_of, extent, known_shape
 
 
 class Attention(Pattern):
@@ -68,6 +69,8 @@ class _Attention:
         Of the scores.
     steps : tuple of (Step, Mask or None)
         On the scores, without movements.
+    products : tuple of relax.Call
+        Both, as they were.
     """
 
     root: relax.Var
@@ -85,7 +88,7 @@ class _Attention:
     steps: tuple[tuple[Step, Mask | None], ...]
     weights: Weights
     result: tuple[Axis, ...]
-    dtypes: tuple[Any, Any]
+    products: tuple[relax.Call, relax.Call]
 
     @property
     def leaves(self) -> tuple[Any, ...]:
@@ -109,14 +112,12 @@ class _Attention:
         """Write it."""
         indices, heads = self.indices, [(i,) for i in self.batch]
         rows = self.groups + self.rows
+        starts = (r.start(write, x) for r, x in ((self.q, q), (self.k, k), (self.v, v)))
+        q, k, v = starts
         left = place(write, q, self.q.own, [*heads, rows, self.depth], indices)
         right = place(write, k, self.k.own, [*heads, self.depth, self.keys], indices)
         values = place(write, v, self.v.own, [*heads, self.keys, self.columns], indices)
-        if abs(self.scale) <= 1:
-            left = write.scale(left, self.scale)
-        scores = write.emit(relax.op.matmul(left, right, self.dtypes[0]))
-        if abs(self.scale) > 1:  # the queries times that may overflow
-            scores = write.scale(scores, self.scale)
+        scores = self._scores(write, left, right)
         given = iter(masks)
         for step, mask in self.steps:
             if mask is None:
@@ -132,10 +133,30 @@ class _Attention:
         for step in self.weights.steps:
             if step.kind == "cast":
                 weights = write.cast(weights, dtype_of(step.call))
-        found = write.emit(relax.op.matmul(weights, values, self.dtypes[1]))
+        values = write.cast(values, dtype_of(weights))
+        found = _multiply(write, weights, values, self.products[1])
         own = [*heads, rows, self.columns]
         moved = place(write, found, own, [indices.resolve(a) for a in self.result], indices)
         return write.reshape(moved, known_shape(self.root) or [])
+
+    def _scores(self, write: Writer, left: Any, right: Any) -> Any:
+        """Write the scaled product of queries and keys, of its type.
+
+        Of half operands, the product is scaled in float32: there is no overflow, and no rounding.
+        """
+        if dtype_of(left) != dtype_of(right):
+            left, right = (write.cast(x, "float32") for x in (left, right))
+        is_half = dtype_of(left) in HALF
+        is_first = abs(self.scale) <= 1 and not is_half  # larger queries may overflow
+        if is_first:
+            left = write.scale(left, self.scale)
+        if is_half and self.scale != 1:
+            scores = write.emit(relax.op.matmul(left, right, "float32"))
+        else:
+            scores = _multiply(write, left, right, self.products[0])
+        if not is_first:
+            scores = write.scale(scores, self.scale)
+        return write.cast(scores, dtype_of(self.products[0]))
 
 
 class _Reader:
@@ -162,8 +183,8 @@ class _Reader:
         """Read both products and what is between; a reason where it is no attention."""
         view, indices, last = self._view, self._indices, self._view.value(self._root)
         first = view.value(self._product)
-        left, right = (read(view, a, indices, is_scaled=True) for a in first.args)
-        values = read(view, last.args[1 - self._side], indices)
+        left, right = (read(view, a, indices, True, True) for a in first.args)
+        values = read(view, last.args[1 - self._side], indices, is_rounded=True)
         if left is None or right is None or values is None:
             return None
         axes = self._multiply(left.axes, right.axes)
@@ -231,7 +252,7 @@ class _Reader:
             steps=tuple(found),
             weights=self._weights,
             result=tuple(result),
-            dtypes=(first.attrs.out_dtype or None, last.attrs.out_dtype or None),
+            products=(first, last),
         )
 
     def _weighed(self, axes: Sequence[Axis]) -> Sequence[Axis] | None:
@@ -254,6 +275,13 @@ class _Reader:
                 return None
             batch.append(one or other)
         return [*batch[::-1], left[-2], right[-1]]
+
+
+def _multiply(write: Writer, left: Any, right: Any, before: relax.Call) -> Any:
+    """Write a product of the type that it had over other operands."""
+    is_same = dtype_of(left) == dtype_of(before.args[0])
+    dtype = before.attrs.out_dtype if is_same else dtype_of(before)
+    return write.emit(relax.op.matmul(left, right, dtype or None))
 
 
 def _masked(view: View, step: Step, axes: Sequence[Axis], indices: Indices) -> Mask | bool | None:

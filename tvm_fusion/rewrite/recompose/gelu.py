@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from .match import X, anchored, atom, candidates, is_same, over, terms, tolerance
+from .match import X, anchored, atom, candidates, is_same, over, terms
 from .pattern import Match, Mismatch, Pattern, Writer
 from .view import View
 
@@ -74,10 +74,10 @@ def curve(
     near = None
     for f in anchored(view, root, function):
         for x in candidates(view, view.value(f).args[0]):
-            if not is_same(over(view, view.value(f).args[0], x), argument, tolerance(f)):
+            if not is_same(over(view, view.value(f).args[0], x), argument):
                 continue
             near = f
-            if is_same(over(view, root, x, {"f": (f, None)}), result, tolerance(root)):
+            if is_same(over(view, root, x, {"f": (f, None)}), result):
                 return Match((x,), _apply(operator, root))
         if near is None:
             return Mismatch(f, f"the argument of {function} is another one")

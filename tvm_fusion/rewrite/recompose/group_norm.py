@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax
@@ -12,8 +12,8 @@ from .layer_norm import NORM_ANCHORS, NORM_ROOTS, compose
 from .match import X, anchored, over
 from .pattern import Match, Mismatch, Pattern, Writer
 from .polynomial import Polynomial, monomial
-from .standardize import Standardized, Vector, standardized, vector
-from .view import View, dtype_of, extent, known_shape, same_extent, same_shape
+from .standardize import Standardized, Vector, operands_of, standardized, vector
+from .view import View, extent, known_shape, same_extent, same_shape
 
 _CHANNEL = 1
 
@@ -36,7 +36,7 @@ class GroupNorm(Pattern):
             return found
         if found.groups == found.channels:
             return None
-        return found.compose(root, relax.op.nn.group_norm, num_groups=found.groups)
+        return found.compose(view, root, relax.op.nn.group_norm, num_groups=found.groups)
 
 
 class InstanceNorm(Pattern):
@@ -54,7 +54,7 @@ class InstanceNorm(Pattern):
         """Find channels that are standardized."""
         grouped = _grouped(view, root)
         if isinstance(grouped, _Grouped) and grouped.groups == grouped.channels:
-            return grouped.compose(root, relax.op.nn.instance_norm)
+            return grouped.compose(view, root, relax.op.nn.instance_norm)
         found = standardized(view, root, is_centred=True)
         if not isinstance(found, Standardized):
             return grouped if isinstance(grouped, Mismatch) else None  # layer norm tells
@@ -69,7 +69,7 @@ class InstanceNorm(Pattern):
                 center=found.shift is not None, scale=found.scale is not None,
             )  # fmt: skip
 
-        return compose(found, root, (channel,), apply)
+        return compose(view, found, root, (channel,), apply)
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class _Grouped:
     axes: tuple[int, ...]
     extents: list[Any]
 
-    def compose(self, root: relax.Var, operator: Any, **attributes: int) -> Match:
+    def compose(self, view: View, root: relax.Var, operator: Any, **attributes: int) -> Match:
         """Write the operator."""
-        vectors = (self.scale or Vector(1.0), self.shift or Vector(0.0))
-        leaves = (self.x, *(v.expr for v in vectors if v.expr is not None))
-        dtype = dtype_of(self.inner.spread.var)
+        spread = replace(self.inner.spread, x=self.x)
+        source, vectors, dtype = operands_of(view, spread, self.scale, self.shift, root)
+        leaves = (source, *(v.expr for v in vectors if v.expr is not None))
         positions = list(range(2, len(known_shape(root) or [])))
 
         def build(write: Writer, x: Any, *tensors: Any) -> Any:

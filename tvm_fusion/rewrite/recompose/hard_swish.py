@@ -6,7 +6,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from .match import X, anchored, atom, candidates, is_close, over, terms, tolerance
+from .coefficient import is_close
+from .match import X, anchored, atom, candidates, over, terms
 from .pattern import Match, Pattern, Writer
 from .polynomial import ONE
 from .view import View, dtype_of, op_name
@@ -42,10 +43,7 @@ class HardSwish(Pattern):
                 factor = product[_PRODUCT]
                 found = [factor * v for v in (line[_LINE], line[ONE], high)]
                 expected = (1 / 6, 1 / 2, 1.0)
-                within = tolerance(root)
-                if low == 0 and all(
-                    is_close(f, e, within) for f, e in zip(found, expected, strict=True)
-                ):
+                if low == 0 and all(is_close(f, e) for f, e in zip(found, expected, strict=True)):
                     return Match((x,), _builder(root))
         return None
 

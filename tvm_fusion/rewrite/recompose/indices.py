@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tvm import relax, sym, tirx
 
 from .pattern import Writer
-from .view import View, extent, known_shape, op_name, same_extent
+from .view import extent, known_shape, op_name, same_extent
 
 #: Indices that run along one axis, the slowest first; none along an axis of extent 1.
 Axis: TypeAlias = tuple[int, ...]
 
 _RESHAPES = ("reshape", "flatten", "expand_dims", "squeeze")
 MOVES = (*_RESHAPES, "permute_dims", "broadcast_to", "repeat", "tile")
-_SCALES = ("multiply", "divide")
-_LONGEST = 16  # movements in a row that are looked through
 
 
 class Indices:
@@ -134,71 +131,6 @@ class Indices:
         if isinstance(a, int):
             a = tirx.IntImm("int64", a)
         return same_extent(a, b) or self._analyzer.can_prove_equal(a, b)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A tensor, seen through what only moves it.
-
-    Attributes
-    ----------
-    source : ir.Expr
-        What is moved.
-    own, axes : tuple of Axis
-        Along the axes of the source, and of the tensor. What runs along these alone is repeated.
-    factor : float
-        The tensor is the source times that.
-    """
-
-    source: Any
-    own: tuple[Axis, ...]
-    axes: tuple[Axis, ...]
-    factor: float = 1.0
-
-
-def read(view: View, expr: Any, indices: Indices, is_scaled: bool = False) -> Reading | None:
-    """Read a tensor through its movements, and through factors where these are wanted."""
-    factor = 1.0
-    moves: list[relax.Call] = []
-    source = expr
-    while len(moves) < _LONGEST:
-        call = view.call(source, *MOVES)
-        scaled = scale_of(view, source) if is_scaled and call is None else None
-        if call is not None and known_shape(call.args[0]) is not None:
-            moves.append(call)
-            source = call.args[0]
-        elif scaled is not None:
-            source, factor = scaled[0], factor * scaled[1]
-        else:
-            break
-    shape = known_shape(source)
-    if shape is None:
-        return None
-    own = tuple(indices.axis(size) for size in shape)
-    axes: Sequence[Axis] = own
-    for call in reversed(moves):
-        moved = move(call, axes, indices)
-        if moved is None:
-            return None
-        axes = moved
-    return Reading(source, own, tuple(axes), factor)
-
-
-def scale_of(view: View, expr: Any) -> tuple[Any, float] | None:
-    """Find ``x`` and ``c`` in ``c * x`` or ``x / (1 / c)``, where ``c`` is a number."""
-    call = view.call(expr, *_SCALES)
-    if call is None:
-        return None
-    for x, number in (call.args, call.args[::-1]):
-        value = view.number(number)
-        rank = len(known_shape(x) or [])
-        if value is None or len(known_shape(number) or []) > rank or view.number(x) is not None:
-            continue
-        if op_name(call) == "multiply":
-            return x, value
-        if number is call.args[1] or number.same_as(call.args[1]):
-            return (x, 1.0 / value) if value else None
-    return None
 
 
 def move(call: relax.Call, axes: Sequence[Axis], indices: Indices) -> list[Axis] | None:

@@ -7,8 +7,8 @@ from typing import Any
 from tvm import relax
 
 from .pattern import Match, Mismatch, Pattern, Writer
-from .standardize import Standardized, Vector, standardized
-from .view import View, dtype_of, known_shape
+from .standardize import Standardized, operands_of, standardized
+from .view import View, known_shape
 
 NORM_ROOTS = frozenset({"add", "subtract", "multiply", "divide"})
 NORM_ANCHORS = frozenset({"sqrt", "rsqrt", "power"})
@@ -40,7 +40,7 @@ class LayerNorm(Pattern):
                 center=found.shift is not None, scale=found.scale is not None,
             )  # fmt: skip
 
-        return compose(found, root, axes, apply)
+        return compose(view, found, root, axes, apply)
 
 
 class RMSNorm(Pattern):
@@ -64,14 +64,21 @@ class RMSNorm(Pattern):
         def apply(x: Any, weight: Any, _: Any) -> relax.Call:
             return relax.op.nn.rms_norm(x, weight, list(axes), found.spread.epsilon)
 
-        return compose(found, root, axes, apply)
+        return compose(view, found, root, axes, apply)
 
 
-def compose(found: Standardized, root: relax.Var, axes: tuple[int, ...], apply: Any) -> Match:
+def compose(
+    view: View, found: Standardized, root: relax.Var, axes: tuple[int, ...], apply: Any
+) -> Match:
     """Write a norm whose scale and shift have some axes of the root.
+
+    A norm of half operands that is computed in float32 and rounded is one of half operands: it
+    computes in float32 as well, and reads and writes half as much.
 
     Parameters
     ----------
+    view : View
+        Of the function.
     found : Standardized
         What the norm is of.
     root : relax.Var
@@ -81,9 +88,8 @@ def compose(found: Standardized, root: relax.Var, axes: tuple[int, ...], apply: 
     apply : callable
         Makes the call of ``x``, the scale and the shift.
     """
-    vectors: tuple[Vector, Vector] = (found.scale or Vector(1.0), found.shift or Vector(0.0))
-    leaves = [found.spread.x, *(v.expr for v in vectors if v.expr is not None)]
-    dtype = dtype_of(found.spread.var)
+    x, vectors, dtype = operands_of(view, found.spread, found.scale, found.shift, root)
+    leaves = [x, *(v.expr for v in vectors if v.expr is not None)]
     whole = known_shape(root) or []
 
     def build(write: Writer, x: Any, *tensors: Any) -> Any:

@@ -11,8 +11,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from .causal_mask import CausalMask, causal_mask_of
-from .indices import Axis, Indices, place, read
+from .indices import Axis, Indices, place
 from .pattern import Writer
+from .reading import read
 from .scores import Step
 from .view import View, dtype_of, known_shape
 
@@ -77,6 +78,7 @@ class Mask:
             other = place(write, other, self.own, layout, indices)
             if step.kind == "where":
                 return self._choose(write, scores, other, step.number, step.keeps)
+            other = write.cast(other, dtype_of(scores))
             return write.emit(getattr(relax.op, step.kind)(scores, other))
         seen = self._seen(write, layout, indices)
         causal = self.causal

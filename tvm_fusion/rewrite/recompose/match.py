@@ -15,12 +15,10 @@ from typing import Any
 
 from tvm import relax
 
+from .coefficient import is_close
 from .polynomial import Atom, Expansion, Polynomial, cone, monomial
-from .view import Reduction, View, dtype_of, extent, known_shape, longer, op_name, same_extent
+from .view import Reduction, View, extent, known_shape, longer, op_name, same_extent
 
-# Constants are rounded to the dtype that they are used in, and then multiplied with each other.
-_TOLERANCE = {"float16": 1.5e-3, "bfloat16": 1.2e-2}
-_EXACT = 1e-5
 _CANDIDATES = 8
 
 #: An expression with a name, or what tells expressions of that name.
@@ -114,25 +112,15 @@ def terms(*items: tuple[float, dict[Atom, Any]]) -> Polynomial:
     return {monomial({a: Fraction(e) for a, e in exps.items()}): c for c, exps in items}
 
 
-def is_same(found: Polynomial | None, expected: Polynomial, within: float) -> bool:
+def is_same(found: Polynomial | None, expected: Polynomial) -> bool:
     """Whether two polynomials are the same up to the rounding of their coefficients."""
     if found is None:
         return False
     largest = max((abs(c) for c in found.values()), default=0.0)
     found = {m: c for m, c in found.items() if not abs(c) <= 1e-9 * largest}
     return found.keys() == expected.keys() and all(
-        is_close(found[m], c, within) for m, c in expected.items()
+        is_close(found[m], c) for m, c in expected.items()
     )
-
-
-def is_close(value: float, expected: float, within: float) -> bool:
-    """Whether two numbers are the same up to rounding."""
-    return abs(value - expected) <= within * abs(expected)
-
-
-def tolerance(expr: Any) -> float:
-    """Give how far a constant may be from the true one, relatively, in an expression's dtype."""
-    return _TOLERANCE.get(dtype_of(expr), _EXACT)
 
 
 def candidates(view: View, expr: Any) -> Iterator[relax.Var]:
@@ -164,7 +152,7 @@ def is_itself(view: View, expr: Any, x: Any) -> bool:
     if hash(expr) == hash(x):
         return True
     ranks = [len(known_shape(e) or []) for e in (expr, x)]
-    return ranks[0] == ranks[1] and is_same(over(view, expr, x), terms((1, {X: 1})), _EXACT)
+    return ranks[0] == ranks[1] and is_same(over(view, expr, x), terms((1, {X: 1})))
 
 
 def reduced(view: View, kind: str, x: Any, axes: Axes) -> Callable[[Any], bool]:

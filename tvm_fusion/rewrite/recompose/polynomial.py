@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tvm import relax
 
+from .coefficient import power
 from .view import View, dtype_of, extent, known_shape, op_name
 
 #: Axes of the whole that the axes of a part run along; None for an axis of extent 1.
@@ -44,7 +45,7 @@ class Atom(NamedTuple):
 
 #: Factors and their exponents, in order.
 Monomial = tuple[tuple[Atom, Fraction], ...]
-#: Terms and their coefficients.
+#: Terms and their coefficients, which know how far constants of half types are rounded.
 Polynomial = dict[Monomial, float]
 
 ONE: Monomial = ()
@@ -191,7 +192,7 @@ class Expansion:
                 coefficient > 0 and all(abs(e) == 1 for _, e in factors[:1]) and len(factors) < 2
             ):
                 raised = tuple((atom, e * exponent) for atom, e in factors)
-                return {raised: coefficient ** float(exponent)}
+                return {raised: power(coefficient, float(exponent))}
         if exponent.denominator == 1 and 1 <= exponent <= 4 and terms:
             return product(*[terms] * int(exponent))
         ((factors, _),) = self._atom(base, where).items()

@@ -10,7 +10,6 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
-from ...core.template import Template
 from ...fusion.estimate import Estimator, RegionCost
 from ..emit import Emitter, build_function, function_of, parameters
 from ..head import Head, Heads, is_tensor, operands
@@ -38,12 +37,15 @@ class Price:
         one.
     is_same : bool
         Whether both forms are one.
+    refusal : str
+        Why the nearest templates do not take the operator, where it is not claimed.
     """
 
     before: RegionCost
     after: RegionCost
     is_claimed: bool
     is_same: bool = False
+    refusal: str = ""
 
     @property
     def is_dearer(self) -> bool:
@@ -93,26 +95,18 @@ class Pricer:
         other = self._key(composed, region)
         key = pattern.name, own, other
         if key not in self._known:
-            before, _ = self.ask(*function_of(terms, region, self._heads))
-            after, used = self.ask(composed, fixed)
+            written, constants = function_of(terms, region, self._heads)
+            before = self._estimator.estimate(written, constants)
+            claims, operators = self._estimator.claims(composed, fixed)
+            after = self._estimator.cost(claims, operators)
+            used = [claim.template for claim in claims]
+            name = pattern.template
             is_claimed = not any(template.is_fallback for template in used)
-            if pattern.template:
-                is_claimed &= pattern.template in (template.name for template in used)
-            self._known[key] = Price(before, after, is_claimed, own == other)
+            if name:
+                is_claimed &= name in (template.name for template in used)
+            refusal = "" if is_claimed else self._estimator.refusal(claims, name)
+            self._known[key] = Price(before, after, is_claimed, own == other, refusal)
         return self._known[key]
-
-    def ask(self, func: relax.Function, fixed: list[int]) -> tuple[RegionCost, list[Template]]:
-        """Plan a function, some of whose parameters stand for constants.
-
-        Returns
-        -------
-        cost : RegionCost
-            Of its kernels.
-        used : list of Template
-            That make them.
-        """
-        claims, operators = self._estimator.claims(func, fixed)
-        return self._estimator.cost(claims, operators), [claim.template for claim in claims]
 
     def _key(self, func: relax.Function, region: Region) -> Hashable:
         """Give the key that a region which computes what a function does would have."""

@@ -162,7 +162,8 @@ def _refused(pattern: Pattern, root: relax.Var, price: Price | None) -> Decision
     if price is None:
         code, sentence = "not_planned", "a shape that is computed is read in between"
     elif not price.is_claimed:
-        code, sentence = "no_template", "no template of the target makes kernels of it"
+        why = f". {price.refusal.removesuffix('.')}" if price.refusal else ""
+        code, sentence = "no_template", f"no template of the target makes kernels of it{why}"
     else:
         before, after = price.before, price.after
         code = "dearer"

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from tvm import relax
 
-from .indices import MOVES, scale_of
+from .indices import MOVES
+from .reading import scale_of
 from .view import View, known_shape, op_name, same_shape
 
 _STEPS = 24  # operators that are looked through on the way to a product

@@ -17,7 +17,6 @@ from .match import (
     reduced,
     reductions,
     terms,
-    tolerance,
 )
 from .pattern import Match, Mismatch, Pattern, Writer
 from .view import View, dtype_of, known_shape, same_shape
@@ -60,7 +59,7 @@ def exponentials(view: View, root: Any) -> tuple[Any, int] | Mismatch | None:
             if len(reduction.axes) != 1:
                 return Mismatch(e, "the sum is over several axes")
             found = over(view, root, e, {"sum": (total, kept(reduction))})
-            if not is_same(found, terms((1, {X: 1, _S: -1})), tolerance(root)):
+            if not is_same(found, terms((1, {X: 1, _S: -1}))):
                 return Mismatch(e, "the exponential is not divided by its sum along the same axis")
             return e, reduction.axes[0]
     return None
@@ -76,6 +75,6 @@ def shifted(view: View, e: Any, axis: int) -> tuple[Any, float]:
         largest = reduced(view, "max", x, reduction.axes)
         found = over(view, argument, x, {"max": (largest, kept(reduction))})
         factor = (found or {}).get(next(iter(terms((1, {X: 1})))), 0.0)
-        if factor > 0 and is_same(found, terms((factor, {X: 1}), (-factor, {_M: 1})), 1e-6):
+        if factor > 0 and is_same(found, terms((factor, {X: 1}), (-factor, {_M: 1}))):
             return x, factor
     return argument, 1.0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from .match import X, is_close, tolerance
+from .coefficient import is_close, power
+from .match import X
 from .pattern import Mismatch, Writer
 from .polynomial import ONE, Atom, Monomial, Polynomial, Where, monomial
 from .statistics import M, Spread, V, spreads
-from .view import View, extent, known_shape
+from .view import HALF, View, dtype_of, extent, known_shape
 
 _HALF = Fraction(1, 2)
 
@@ -80,7 +81,7 @@ def standardized(view: View, root: Any, is_centred: bool) -> Standardized | Mism
         if found is None or axes is None:
             reason = "rows are not divided by their own spread"
         else:
-            affine = _affine(view, found, spread, tolerance(root))
+            affine = _affine(view, found, spread)
             if not isinstance(affine, str):
                 return Standardized(spread, axes, *affine)
             reason = affine
@@ -89,7 +90,7 @@ def standardized(view: View, root: Any, is_centred: bool) -> Standardized | Mism
 
 
 def _affine(
-    view: View, found: Polynomial, spread: Spread, within: float
+    view: View, found: Polynomial, spread: Spread
 ) -> tuple[Vector | None, Vector | None] | str:
     """Read a polynomial as scale and shift, or say why it is something else."""
     by_part: dict[Atom, Polynomial] = {X: {}, M: {}}
@@ -108,11 +109,11 @@ def _affine(
     ((gain, factor),) = by_part[X].items()
     means = {gain: -factor} if spread.is_centred else {}
     if by_part[M].keys() != means.keys() or not all(
-        is_close(by_part[M][m], c, within) for m, c in means.items()
+        is_close(by_part[M][m], c) for m, c in means.items()
     ):
         return "what is subtracted is not the mean" if spread.is_centred else "a mean is subtracted"
-    factor *= spread.factor**-0.5
-    if is_close(factor, 1.0, within):
+    factor *= power(spread.factor, -0.5)
+    if is_close(factor, 1.0):
         factor = 1.0
     scale = vector(view, gain, factor)
     if len(shift) > 1 or scale is None:
@@ -133,6 +134,39 @@ def vector(view: View, term: Monomial, factor: float) -> Vector | None:
         return None
     part = term[0][0]
     return Vector(factor, view.atoms[part.name], part.where)
+
+
+def operands_of(
+    view: View, spread: Spread, scale: Vector | None, shift: Vector | None, root: Any
+) -> tuple[Any, tuple[Vector, Vector], str]:
+    """Choose the type that a norm's operands are given in.
+
+    It is that of the spread; but the root's where that is a half type, so is every operand before
+    it was widened, and no factor would be rounded.
+
+    Returns
+    -------
+    x : ir.Expr
+        What is standardized.
+    vectors : tuple of Vector
+        The scale and the shift.
+    dtype : str
+        To cast all of them to.
+    """
+    x = view.narrow(spread.x)
+    wide = scale or Vector(1.0), shift or Vector(0.0)
+    narrow = tuple(replace(v, expr=view.narrow(v.expr)) for v in wide)
+    half = dtype_of(root)
+    is_half = half in HALF and dtype_of(x) == half
+    for v, number in zip(narrow, (1.0, 0.0), strict=True):
+        is_half &= v.factor == number if v.expr is None else _is_copy(v, half)
+    if is_half:
+        return x, (narrow[0], narrow[1]), half
+    return spread.x, wide, dtype_of(spread.var)
+
+
+def _is_copy(vector: Vector, dtype: str) -> bool:
+    return dtype_of(vector.expr) == dtype and vector.factor == 1
 
 
 def _axes_in(root: Any, spread: Spread) -> tuple[int, ...] | None:

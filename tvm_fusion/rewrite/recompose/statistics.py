@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm import relax
 
+from .coefficient import is_close, plain
 from .match import (
     ANY,
     Axes,
@@ -17,14 +18,12 @@ from .match import (
     anchored,
     atom,
     candidates,
-    is_close,
     is_same,
     kept,
     over,
     reduced,
     reductions,
     terms,
-    tolerance,
 )
 from .polynomial import ONE, Atom, Expansion, Polynomial, monomial
 from .view import Reduction, View, extent, known_shape, op_name, same_shape
@@ -95,11 +94,7 @@ def read_spread(view: View, var: Any) -> Spread | str:
     if len(terms_read) == 1 and 1 in powers:
         coefficient, where, reduction = powers[1]
         of = _spread_of(view, reduction)
-    elif (
-        len(terms_read) == 2
-        and set(powers) == {1, 2}
-        and is_close(powers[2][0], -powers[1][0], tolerance(var))
-    ):
+    elif len(terms_read) == 2 and set(powers) == {1, 2} and is_close(powers[2][0], -powers[1][0]):
         coefficient, where, reduction = powers[1]
         of = _spread_by_moments(view, reduction, powers[2][2])
     else:
@@ -113,10 +108,10 @@ def read_spread(view: View, var: Any) -> Spread | str:
     for own, axis in zip(where, kept(reduction), strict=True):
         if own is not None:
             along[own] = axis
-    if is_close(coefficient, 1.0, tolerance(var)):
+    if is_close(coefficient, 1.0):
         coefficient = 1.0
     return Spread(
-        var, x, is_centred, reduction.axes, tuple(along), coefficient, epsilon / coefficient
+        var, x, is_centred, reduction.axes, tuple(along), coefficient, plain(epsilon / coefficient)
     )
 
 
@@ -173,10 +168,10 @@ def _spread_of(view: View, reduction: Reduction) -> tuple[Any, bool] | str:
         found = _with_means(
             over(view, squares, x, _means(view, x, mean.axes, kept(mean))), x, mean.axes
         )
-        if is_same(found, _CENTRED, tolerance(squares)):
+        if is_same(found, _CENTRED):
             return x, True
     for x in candidates(view, squares):
-        if _same_shapes(x, squares) and is_same(over(view, squares, x), _RAW, tolerance(squares)):
+        if _same_shapes(x, squares) and is_same(over(view, squares, x), _RAW):
             return x, False
     return "the mean is of no squares"
 
@@ -186,9 +181,7 @@ def _spread_by_moments(view: View, squares: Reduction, mean: Reduction) -> tuple
     x = mean.source
     if mean.axes != squares.axes or "variance" in (mean.kind, squares.kind):
         return "the squares and the mean are over other axes"
-    is_of_x = _same_shapes(x, squares.source) and is_same(
-        over(view, squares.source, x), _RAW, tolerance(x)
-    )
+    is_of_x = _same_shapes(x, squares.source) and is_same(over(view, squares.source, x), _RAW)
     return (x, True) if is_of_x else "the squares are of something else than the mean"
 
 

@@ -15,7 +15,9 @@ from tvm.ir import GenericConst
 
 from ...frontend.normalize import engine
 from ..head import operands
+from .coefficient import rounded
 
+HALF = ("float16", "bfloat16")
 ROUNDING = ("float16", "bfloat16", "float32", "float64")  # a cast between them only rounds
 
 _SAME_SHAPE = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "broadcast_to"})
@@ -115,7 +117,10 @@ class View:
         return value if name and (not names or name in names) else None
 
     def number(self, expr: Any) -> float | None:
-        """Give the number that all elements of a constant are, however it is written."""
+        """Give the number that all elements of a constant are, however it is written.
+
+        One of a half type stands for every number that is rounded to it.
+        """
         key = hash(expr)
         if key not in self._numbers:
             self._kept.append(expr)
@@ -124,7 +129,7 @@ class View:
 
     def _number(self, value: Any) -> float | None:
         if isinstance(value, tirx.IntImm | tirx.FloatImm):
-            return float(value.value)
+            return rounded(float(value.value), str(value.ty.dtype))
         if isinstance(value, GenericConst):
             return _uniform(value)
         name = op_name(value)
@@ -153,6 +158,15 @@ class View:
         """Whether an expression is another one with its elements rounded, or not even that."""
         call = self.call(expr, "astype")
         return call is not None and _is_rounding(call)
+
+    def narrow(self, expr: Any) -> Any:
+        """Strip casts that keep every element: those from a half type to a wider one."""
+        while self.is_cast(expr):
+            source = self.value(expr).args[0]
+            if dtype_of(source) not in HALF or dtype_of(expr) in HALF:
+                break
+            expr = source
+        return expr
 
     def is_moved(self, expr: Any) -> bool:
         """Whether an expression is another one with axes of extent 1 added, dropped, repeated."""
@@ -248,4 +262,4 @@ def _uniform(constant: GenericConst) -> float | None:
     first = flat[0]
     if flat[-1] != first or not (flat == first).all():
         return None
-    return float(first)
+    return rounded(float(first), dtype_of(constant))

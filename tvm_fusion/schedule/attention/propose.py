@@ -95,9 +95,10 @@ def _is_epilogue(graph: Graph, op: Operator) -> bool:
     """Whether arithmetic follows a product or a norm, and can be fused into it.
 
     Arithmetic between them, such as that of a rotary embedding's halves, goes into it, too; what is
-    broadcast does not, nor what would be written in a wider type than the product.
+    broadcast does not, nor what would be written in a wider type than the product. A cast to a
+    half type counts as arithmetic: in front of it, twice the bytes would be written and read.
     """
-    if _only_moves(op):
+    if _only_moves(op) and not _narrows(op):
         return False
     frontier, seen = [op], {op}
     while frontier:
@@ -120,6 +121,11 @@ def _only_moves(op: Operator) -> bool:
         return all(part.is_movement for part in parts_of(op))
     except Unstructured:
         return False
+
+
+def _narrows(op: Operator) -> bool:
+    """Whether an operator rounds its operand to a type of fewer bits."""
+    return bool(op.tensors) and _bits(op) < min(DataType(v.dtype).bits for v in op.tensors)
 
 
 def _bits(op: Operator) -> int:

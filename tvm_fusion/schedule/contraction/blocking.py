@@ -1,4 +1,4 @@
-"""Sizes of tiles and blocks of a matrix product on a CPU, from its registers and caches.
+"""The default sizes of tiles and blocks of a GEMM on a CPU, from its registers and caches.
 
 The analytical model of Low, Igual, Smith and Quintana-Orti ("Analytical Modeling Is Enough for
 High-Performance BLIS", ACM TOMS 2016): registers bound the tile, the level-2 cache bounds the rows
@@ -9,127 +9,75 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ..register_tile import VectorUnit
+from .gemm_problem_cpu import Blocking, GemmProblem, Machine
 
 LATENCY = 4  # cycles of a fused multiply-add
 PER_CYCLE = 2  # fused multiply-adds, and loads
 MAX_MR = 14
-MAX_VECTORS = 4
 UNHIDDEN = 0.3  # cycles of a load, on average: tall tiles measured slower
-BUFFER = 64 * 1024  # elements of a panel in one pass, and of a task's partial sums: 256 KB
 MC = 128  # rows that stay in the level-2 cache beside a panel; also M if symbolic
 ENOUGH = 0.75  # of the tasks wanted, where more would copy the same panels again
 FEW_TILES = 4  # of rows, for which copying B costs as much as multiplying
 LEAST_KC = 128  # of a pass, which loads and stores partial sums
-NORMALIZED = 256 * 1024  # elements of the rows that a task normalizes: 1 MB
 NORMALIZE, READ = 0.8, 0.3  # cycles of an element of these, and of B in a far cache
-SMALL_B = 48 * 1024  # elements of a B that fits near every core: tasks take whole rows
-CHUNK = 512 * 1024  # elements of the panels that a task copies, or of its partial sums: 2 MB
 COPY = 3  # cost of copying an element of B, relative to reading one of A
 TASKS = 4  # per core, for balance
 GRAIN = 1 << 17  # multiplications that are worth a task: a few microseconds
 COPIED_MC = 3  # times MC rows of a task that copies its panels, if M is symbolic
 SYMBOLIC = 8  # batches, or panels, if symbolic
-CORES = 8  # if unknown
 
 
-@dataclass(frozen=True)
-class Blocking:
-    """The blocking of a GEMM.
-
-    Attributes
-    ----------
-    mr, nr : int
-        Rows and columns of a register tile; nr is whole vectors.
-    block_m : int
-        Rows of C of one task: whole tiles.
-    mc : int
-        Rows of a task that multiply one panel after the other; a divisor of block_m.
-    panels : int
-        Panels of nr columns of one task.
-    kc : int
-        K of one pass; several passes keep partial sums in a buffer between them.
-    """
-
-    mr: int
-    nr: int
-    block_m: int
-    mc: int
-    panels: int
-    kc: int
-
-
-def blocking(
-    m: int | None,
-    n: int | None,
-    k: int | None,
-    batch: int | None,
-    unit: VectorUnit,
-    cores: int | None,
-    whole_k: bool,
-    vectors: Collection[int] = range(1, MAX_VECTORS + 1),
-    copies: bool = False,
-    norm_k: int | None = None,
-) -> Blocking:
-    """Choose sizes.
+def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
+    """Choose sizes by the model.
 
     Parameters
     ----------
-    m, n, k, batch : int or None
-        Extents; ``None`` if symbolic.
-    unit : VectorUnit
-        Registers.
-    cores : int or None
-        Threads that will run; ``None`` if unknown.
-    whole_k : bool
-        Whether K cannot be split.
-    vectors : collection of int
-        Choices of nr, in vectors.
-    copies : bool
-        Whether each task copies its panels.
-    norm_k : int, optional
-        Elements of a row of A if a task normalizes the rows of its block: few tasks share rows
-        then.
+    problem : GemmProblem
+        The GEMM.
+    machine : Machine
+        The CPU.
     """
-    mr, columns = _tile(m, n, unit, vectors)
-    nr = columns * unit.lanes
-    most = BUFFER // nr
+    m, n, k = problem.m, problem.n, problem.k
+    copies, cores, batch = problem.copies, machine.cores, problem.batch or SYMBOLIC
+    mr, columns = _tile(m, n, machine.unit, problem.vectors)
+    nr = columns * machine.unit.lanes
+    most = machine.panel // nr
     # One pass needs no partial sums. In several the next panel has room in the cache, too.
-    passes = 1 if whole_k or k is None or k <= most else math.ceil(2 * k / most)
+    passes = 1 if problem.whole_k or k is None or k <= most else math.ceil(2 * k / most)
     kc = most if k is None else math.ceil(k / passes)
     rows, columns = m or (COPIED_MC if copies else 1) * MC, math.ceil((n or SYMBOLIC * nr) / nr)
-    work = rows * columns * nr * (k or kc) * (batch or SYMBOLIC)
-    wanted = min(TASKS * (cores or CORES), max(1, work // GRAIN))
+    work = rows * columns * nr * (k or kc) * batch
+    wanted = min(TASKS * cores, max(1, work // GRAIN))
     tiles = math.ceil(rows / mr)
-    around = (batch or SYMBOLIC) * columns
-    if norm_k is not None:
-        extents = rows, columns * nr, norm_k, batch or SYMBOLIC
-        blocks, chunks = norm_blocking(*extents, unit, cores, (mr, nr))
+    around = batch * columns
+    if problem.norm_k is not None:
+        extents = rows, columns * nr, problem.norm_k, batch
+        blocks, chunks = norm_blocking(*extents, machine, (mr, nr))
         panels = math.ceil(columns / chunks)
-    elif k is not None and _by_rows(columns * nr * k, tiles, cores or CORES, copies):
+    elif k is not None and _by_rows(columns * nr * k, tiles, machine, copies):
         # Copies are made once for each core, tasks that copy nothing may be smaller.
-        even = (cores or CORES) if wanted > 1 else 1
+        even = cores if wanted > 1 else 1
         blocks = even if copies else math.ceil(wanted / even) * even
         blocks, panels = min(tiles, max(blocks, math.ceil(tiles * mr / MC))), columns
     elif copies:
-        blocks, panels = _copying(tiles, mr, columns, nr, batch or SYMBOLIC, wanted)
+        blocks, panels = _copying(tiles, mr, columns, nr, batch, wanted)
     else:
         blocks = max(math.ceil(tiles * mr / MC), min(tiles, math.ceil(wanted / around)))
         panels = max(1, around * blocks // wanted)
     block = math.ceil(tiles / blocks) * mr
-    parts = 1 if norm_k else max(1, math.ceil((block - mr) / MC))
+    parts = 1 if problem.norm_k else max(1, math.ceil((block - mr) / MC))
     part = math.ceil(block / (parts * mr)) * mr
-    most = CHUNK if copies else BUFFER
+    most = machine.copied if copies else machine.panel
     if passes > 1 or k is None:
         panels = min(panels, max(1, most // (parts * part * nr)))
     if copies:
-        panels = min(panels, max(1, CHUNK // (kc * nr)))
+        panels = min(panels, max(1, machine.copied // max(1, kc * nr)))
     panels = math.ceil(columns / math.ceil(columns / panels))
-    if copies and block <= FEW_TILES * mr and not whole_k:
+    if copies and block <= FEW_TILES * mr and not problem.whole_k:
         # Few rows: what was copied is read from a near cache right after.
-        short = max(LEAST_KC, BUFFER // (4 * panels * nr))
+        short = max(LEAST_KC, machine.panel // (4 * panels * nr))
         if k is None:
             kc = min(kc, short)
         elif k > 2 * short:
@@ -142,9 +90,8 @@ def norm_blocking(
     columns: int,
     k: int,
     batch: int,
-    unit: VectorUnit,
-    cores: int | None,
-    tile: tuple[int, int] | None = None,
+    machine: Machine,
+    tile: tuple[int, int],
 ) -> tuple[int, int]:
     """Choose blocks of rows, and chunks of panels, for tasks that normalize their rows.
 
@@ -157,32 +104,27 @@ def norm_blocking(
         M, N and K.
     batch : int
         Of GEMMs that share no columns.
-    unit : VectorUnit
-        Registers.
-    cores : int or None
-        Threads that will run; ``None`` if unknown.
-    tile : tuple of int, optional
-        mr and nr, if they are chosen already.
+    machine : Machine
+        The CPU.
+    tile : tuple of int
+        mr and nr.
 
     Returns
     -------
     blocks, chunks : int
         As many tasks normalize each row as there are chunks.
     """
-    if tile is None:
-        mr, vectors = _tile(rows, columns, unit, range(1, MAX_VECTORS + 1))
-        tile = mr, vectors * unit.lanes
     height, width = tile
     tiles, panels = math.ceil(rows / height), math.ceil(columns / width)
-    threads = min(cores or CORES, max(1, rows * columns * k * batch // GRAIN))
-    fewest = math.ceil(tiles / max(1, NORMALIZED // (k * height)))
+    threads = min(machine.cores, max(1, rows * columns * k * batch // GRAIN))
+    fewest = math.ceil(tiles / max(1, machine.normalized // (k * height)))
     best: tuple[float, int] | None = None
     found = fewest, 1
     for blocks in range(fewest, max(fewest, min(tiles, TASKS * threads)) + 1):
         tall = math.ceil(tiles / blocks) * height
         for chunks in range(1, min(panels, math.ceil(TASKS * threads / blocks)) + 1):
             wide = math.ceil(panels / chunks) * width
-            sums = tall * wide / (PER_CYCLE * unit.lanes)
+            sums = tall * wide / (PER_CYCLE * machine.unit.lanes)
             task = (sums + tall * NORMALIZE + wide * READ) * k
             tasks = batch * blocks * chunks
             cost = math.ceil(tasks / threads) * task, tasks
@@ -191,9 +133,10 @@ def norm_blocking(
     return found
 
 
-def _by_rows(elements: int, tiles: int, cores: int, copies: bool) -> bool:
+def _by_rows(elements: int, tiles: int, machine: Machine, copies: bool) -> bool:
     """Whether tasks take whole rows of C: B is small, and M large."""
-    return elements <= SMALL_B and tiles >= cores * (FEW_TILES if copies else 1)
+    many = machine.cores * (FEW_TILES if copies else 1)
+    return elements <= machine.small_b and tiles >= many
 
 
 def _copying(
@@ -235,8 +178,8 @@ def _tile(
 
 def _columns(n: int | None, rows: int, vectors: int, unit: VectorUnit) -> float:
     full, rest = divmod(n or SYMBOLIC * vectors * unit.lanes, vectors * unit.lanes)
-    cycles = full * _cycles(rows, vectors)
-    return cycles + (_cycles(rows, math.ceil(rest / unit.lanes)) if rest else 0.0)
+    cycles = full * cycles_of(rows, vectors)
+    return cycles + (cycles_of(rows, math.ceil(rest / unit.lanes)) if rest else 0.0)
 
 
 def _split(extent: int, size: int, cost) -> float:
@@ -244,7 +187,7 @@ def _split(extent: int, size: int, cost) -> float:
     return full * cost(size) + (cost(rest) if rest else 0.0)
 
 
-def _cycles(rows: int, vectors: int) -> float:
+def cycles_of(rows: int, vectors: int) -> float:
     """Estimate the cycles of one k of a tile."""
     sums, loads = rows * vectors, rows + vectors
     return max(sums / PER_CYCLE, loads / PER_CYCLE, LATENCY) + UNHIDDEN * loads

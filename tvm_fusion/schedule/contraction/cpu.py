@@ -9,22 +9,23 @@ tiled convolution (scheduled over SBlocks):
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
 from ...core.expressions import loads, variables
+from ...device import Device
 from ...program.program import Program
 from ..address import known_step
 from ..block_info import block_info
 from ..cpu import Registers, plain_nest, tile_contraction
 from ..vector_math import vector_math
 from .fuse_epilogue import fuse_epilogue
+from .gemm_config_cpu import CpuGemmConfig, default
 from .gemm_cpu import gemm_cpu
-from .gemm_view import gemm_view
 from .operands import SumOfProducts, reuses_operands
-from .packed_weights_cpu import packable
 from .padding import materialize_padded
 from .prim_func import MaterializedOperand, contraction_prim_func, materialize
 from .symbolic_extents import SymbolicExtents
@@ -33,7 +34,7 @@ from .untiled_cpu import untiled_cpu
 
 @dataclass(frozen=True, eq=False)
 class CpuContractionConfig:
-    """A contraction on a CPU as its claim has analysed it.
+    """Configuration of a contraction on a CPU: decided by the claim, consumed by its emission.
 
     Attributes
     ----------
@@ -41,32 +42,46 @@ class CpuContractionConfig:
         The program of the claimed group.
     contraction : SumOfProducts
         Its contraction.
-    constants : frozenset of Var
-        Inputs that are known at compile time.
+    gemm : CpuGemmConfig or None
+        Where it is a GEMM whose panels are packed or copied.
+    operands : tuple of MaterializedOperand
+        Otherwise: padded and strided operands, which are materialized first.
+    registers : Registers
+        Of tiles and vectors without a GEMM.
     """
 
     program: Program
     contraction: SumOfProducts
-    constants: frozenset[ir.Var]
+    gemm: CpuGemmConfig | None
+    operands: tuple[MaterializedOperand, ...]
+    registers: Registers
+
+    @classmethod
+    def of(
+        cls,
+        program: Program,
+        contraction: SumOfProducts,
+        device: Device,
+        constants: Collection[ir.Var],
+    ) -> CpuContractionConfig:
+        """Choose by the model of GEMM, and tiles that fill half of the registers."""
+        gemm = default(contraction, device, constants)
+        operands = () if gemm is not None else tuple(materialized_operands(contraction))
+        return cls(program, contraction, gemm, operands, Registers.of(device))
 
 
 def contraction_cpu(
     config: CpuContractionConfig, target: Target
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
-    """Make the kernel, and functions that pack constant inputs, by position.
-
-    Padded and strided operands are materialized first, unless each task packs panels of its own.
-    """
-    program, contraction, constants = config.program, config.contraction, config.constants
-    view = gemm_view(contraction)
-    if view is not None and (view.m_axes or packable(contraction, view, constants) is not None):
-        return gemm_cpu(program, contraction, view, constants, target)
-    operands = materialized_operands(contraction)
+    """Make the kernel, and functions that pack constant inputs, by position."""
+    program, contraction, operands = config.program, config.contraction, config.operands
+    if config.gemm is not None:
+        return gemm_cpu(program, config.gemm, target)
     results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
     contraction = replace(contraction, results=tuple(results))
+    registers = config.registers
     if not reuses_operands(contraction):
-        return untiled_cpu(program, contraction, operands, target), {}
-    registers = Registers.of(target)
+        return untiled_cpu(program, contraction, operands, registers), {}
     symbols = SymbolicExtents()
     func, result = contraction_prim_func(
         program, symbols.contraction(contraction), [symbols.operand(a) for a in operands]

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
-from tvm.target import Target
 
 from ..._tvm.bf16 import dot_bf16, with_dot_bf16
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
-from ...device import device_of
+from ...device import Device
 from ...program.stage import Axis
 from ..register_tile import Element, VectorUnit, with_prefetch
 from .gemm_view import GemmView
@@ -244,9 +243,9 @@ class Compensation:
 
 
 def dot_product(
-    contraction: SumOfProducts, view: GemmView, is_packed: bool, target: Target
+    contraction: SumOfProducts, view: GemmView, is_packed: bool, device: Device
 ) -> DotProduct | None:
-    """Choose the target's instruction for a product; ``None`` where it has none.
+    """Choose a CPU's instruction for a product; ``None`` where it has none.
 
     Parameters
     ----------
@@ -258,19 +257,18 @@ def dot_product(
         Whether B is a packed constant. Panels that a task copies cannot hold K of several axes;
         and without an instruction for bfloat16 copying them as float32 is 5 to 12 % faster
         (measured), while a packed constant of half the size pays.
-    target : Target
-        A CPU.
+    device : Device
+        The CPU.
     """
     if len(view.k_axes) > 1 and not is_packed:
         return None
-    device = device_of(target)
     a, b = (str(uncast(x).ty.dtype) for x in (view.a, view.b))
     given = a, b, view.k_axes[-1], view.a
     if contraction.dtype == "int32" and a in BYTES and b in BYTES:
         bits = device.vnni_bits
         found: DotProduct | None = None if bits is None else VnniDot(bits // WORD, *given)
     elif contraction.dtype == "float32" and a == b == "bfloat16":
-        lanes = VectorUnit.of(target).lanes
+        lanes = VectorUnit.of(device).lanes
         found = EmulatedBf16Dot(lanes, *given) if is_packed else None
         if device.dpbf16_bits is not None:
             found = Bf16Dot(device.dpbf16_bits // WORD, *given)

@@ -30,6 +30,7 @@ from .skinny_mma_config import skinny_gemm_config
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_gpu import tile_gemm_gpu
 from .tile_gemm_model import LEAST_ROWS, tile_gemm_config
+from .tile_shape import TileShape
 
 FEW_ROWS = 64  # memory is the limit up to here
 
@@ -67,9 +68,9 @@ def dispatch_on_m(
             made = skinny_gemm_gpu(program, config)
             choices.append((tirx.And(rest, condition), made.body))
             rest = tirx.Not(condition)
-    has_any_rows = tile is not None and constant(tile.m) is None
-    small = tile_gemm_config(contraction, device, FEW_ROWS) if has_any_rows else None
-    if tile is not None and small is not None and small.block_m != tile.block_m:
+    is_symbolic = tile is not None and constant(tile.m) is None
+    small = tile_gemm_config(contraction, device, FEW_ROWS) if is_symbolic else None
+    if tile is not None and small is not None and TileShape.of(small) != TileShape.of(tile):
         few = tile.m <= FEW_ROWS
         choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small).body))
         rest = tirx.And(rest, tirx.Not(few))

@@ -29,13 +29,11 @@ from ...core.loops import (
 )
 from ..cpu import PARALLEL_WORK
 from ..register_tile import accumulate, each, in_vectors
-from .blocking import Blocking
-from .dot_products import Compensation, DotProduct
+from .dot_products import Compensation
 from .epilogue_cpu import TileEpilogue
-from .gemm_view import GemmView
+from .gemm_config_cpu import CpuGemmConfig
 from .operand_a_cpu import OperandA, RowBlock
 from .operand_b_cpu import OperandB, Panel, by_columns
-from .operands import SumOfProducts
 
 
 class GemmLoops:
@@ -43,32 +41,16 @@ class GemmLoops:
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The sum, and its epilogues.
-    view : GemmView
-        The contraction as GEMMs.
-    sizes : Blocking
-        Sizes of tiles and blocks.
+    config : CpuGemmConfig
+        The configuration.
     a, b : OperandA, OperandB
         How the operands are read.
-    lanes : int
-        Of a vector of accumulators.
-    dot : DotProduct or None
-        The instruction that multiplies groups of k.
     """
 
-    def __init__(
-        self,
-        contraction: SumOfProducts,
-        view: GemmView,
-        sizes: Blocking,
-        a: OperandA,
-        b: OperandB,
-        lanes: int,
-        dot: DotProduct | None,
-    ) -> None:
+    def __init__(self, config: CpuGemmConfig, a: OperandA, b: OperandB) -> None:
+        contraction, view, sizes, dot = config.contraction, config.view, config.sizes, config.dot
         self._contraction, self._view, self._sizes = contraction, view, sizes
-        self._a, self._b, self._lanes = a, b, lanes
+        self._a, self._b, self._lanes = a, b, config.lanes
         self._accumulate = accumulate if dot is None else dot.accumulate
         self._compensation = (
             Compensation(dot, view, sizes.block_m) if dot is not None and dot.offset else None

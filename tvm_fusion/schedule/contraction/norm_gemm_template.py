@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -16,18 +17,33 @@ from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
-from ..register_tile import VectorUnit
 from ..rows.passes import lanes_are_rows
 from ..rows.row_program import row_program
-from .blocking import norm_blocking
+from .gemm_config_cpu import CpuGemmConfig, default
 from .gemm_cpu import gemm_cpu
 from .gemm_view import GemmView, gemm_view
 from .norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from .operands import SumOfProducts, analyse
 from .packed_weights_cpu import packable
-from .template import constants_of, refuse_unpacked_split
+from .template import constants_of, refuse_unpacked_split, unpacked_split
 
 FAR = 6  # operations that take as long as an element of B from a far cache
+
+
+@dataclass(frozen=True, eq=False)
+class NormGemmConfig:
+    """Configuration of a GEMM with a norm prologue: decided by the claim, consumed by its emission.
+
+    Attributes
+    ----------
+    program : Program
+        The program of the claimed group.
+    gemm : CpuGemmConfig
+        The GEMM, with the program of its rows.
+    """
+
+    program: Program
+    gemm: CpuGemmConfig
 
 
 class NormGemm(Template):
@@ -46,12 +62,15 @@ class NormGemm(Template):
         read = _analysed(group)
         if isinstance(read, Refusal):
             return read
-        before, after = read.prologue.rows.stages, read.stages
+        config = default(read.contraction, device, read.constants, read.prologue)
+        if config is None:
+            return unpacked_split(read.contraction)
+        before, after, sizes = read.prologue.rows.stages, read.stages, config.sizes
         product = read.contraction.stage
         rows = points(before[-1]) // read.prologue.k
         columns = points(product) // rows
-        unit = VectorUnit((device.vector_bits or 128) // 32, 32)
-        blocks, chunks = norm_blocking(rows, columns, read.prologue.k, 1, unit, device.cores)
+        blocks = math.ceil(rows / sizes.block_m)
+        chunks = math.ceil(columns / (sizes.panels * sizes.nr))
         again = (blocks - 1) * columns * terms(product)
         return Claim(
             self,
@@ -60,15 +79,13 @@ class NormGemm(Template):
             bytes=traffic(group, (*before, *after)),
             flops=flops(after) + chunks * flops(before) + FAR * again,
             parallelism=blocks * chunks,
-            details={"config": read},
+            details={"config": NormGemmConfig(read.program, config)},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        read: _Analysed = claim.details["config"]
-        func, packing = gemm_cpu(
-            read.program, read.contraction, read.view, read.constants, target, read.prologue
-        )
+        config: NormGemmConfig = claim.details["config"]
+        func, packing = gemm_cpu(config.program, config.gemm, target)
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
@@ -81,7 +98,6 @@ class _Analysed:
     program: Program
     prologue: NormPrologue
     contraction: SumOfProducts
-    view: GemmView
     stages: tuple[Stage, ...]
     constants: frozenset[ir.Var]
 
@@ -125,7 +141,7 @@ def _analysed(group: Group) -> _Analysed | Refusal:
             f"The reductions before {name} are vectorized across rows: these are short, or not "
             "contiguous in memory.",
         )
-    return _Analysed(program, prologue, contraction, view, stages, constants)
+    return _Analysed(program, prologue, contraction, stages, constants)
 
 
 def _is_prologue_a(view: GemmView, prologue: NormPrologue) -> bool:

@@ -1,4 +1,4 @@
-"""Packed weights of a GEMM on a CPU, and the choice how B is read."""
+"""Packed weights of a GEMM on a CPU."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from ..._tvm.buffer import declare
 from ...core.expressions import load, loads, variables
 from ...core.loops import block, constant, index, substitute
 from ...program.stage import Axis
-from .blocking import BUFFER
 from .gemm_view import GemmView
-from .operand_b_cpu import CopiedB, DirectB, OperandB, Panel
+from .operand_b_cpu import OperandB, Panel
 from .operands import SumOfProducts
 from .prim_func import nest
 
 
 class PackedB(OperandB):
-    """Panels of a constant B, packed at compile time."""
+    """Panels of a constant B, the only tensor that it reads, packed at compile time."""
 
-    def __init__(self, view: GemmView, width: int, source: ir.Var) -> None:
+    def __init__(self, view: GemmView, width: int) -> None:
         super().__init__(view, width)
-        self.source = source
+        (self.source,) = {x.source for x in loads(view.b)}
         self._core = view.b
         self._casts: list[str] = []
         while isinstance(self._core, tirx.Cast):
@@ -33,7 +32,7 @@ class PackedB(OperandB):
         panels = math.ceil((constant(view.n_axes[-1].extent) or 1) / width)
         shape = [index(a.extent) for a in self._around] + [index(panels)]
         shape += [index(a.extent) for a in view.k_axes] + [index(width)]
-        self.buffer = declare(shape, str(self._core.ty.dtype), f"{source.name}_packed")
+        self.buffer = declare(shape, str(self._core.ty.dtype), f"{self.source.name}_packed")
 
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """Read the packed constant."""
@@ -86,24 +85,3 @@ def packable(
     others = [view.a, *(r.value for r in contraction.results)]
     is_shared = any(x.source.same_as(source) for e in others for x in loads(e))
     return source if source in constants and not is_shared else None
-
-
-def operand_b(
-    contraction: SumOfProducts,
-    view: GemmView,
-    width: int,
-    kc: int,
-    panels: int,
-    is_single_tile: bool,
-    constants: Collection[ir.Var],
-) -> OperandB:
-    """Choose how B is read: packed at compile time, in place, or copied by the task."""
-    source = packable(contraction, view, constants)
-    if source is not None:
-        return PackedB(view, width, source)
-    columns = constant(view.n_axes[-1].extent)
-    outer = [constant(a.extent) for a in view.k_axes[:-1]]
-    fits = None not in outer and math.prod(d or 1 for d in outer) * kc * width <= BUFFER
-    if columns is not None and (is_single_tile or not fits):
-        return DirectB(view, width)
-    return CopiedB(view, width, kc, panels)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads, variables
-from ...core.loops import index, substitute
+from ...core.loops import index, over, substitute
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from .operands import SumOfProducts
@@ -143,6 +143,40 @@ def add_term(
     where = dict(zip(axes, (*place, *reduced), strict=True))
     summand = substitute(term(contraction, materialized), where)
     return tirx.BufferStore(sums, load(sums, [lane]) + summand, [lane])
+
+
+def sum_terms(
+    contraction: SumOfProducts,
+    materialized: Sequence[MaterializedOperand],
+    sums: ir.Var,
+    each: Callable[[Callable[..., tirx.Stmt]], tirx.Stmt],
+    element: Callable[..., tuple[ir.Expr, Sequence[ir.Expr]]],
+) -> list[tirx.Stmt]:
+    """Clear some accumulators, and add all terms of their sums: one loop over K for all of them.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The contraction.
+    materialized : sequence of MaterializedOperand
+        Operands that are read from their buffers.
+    sums : Var
+        The accumulators.
+    each : callable
+        Runs a statement for every accumulator, which it names as it likes.
+    element : callable
+        From that name to the accumulator's number and its place over the contraction's axes.
+    """
+
+    def clear(*name: ir.Expr | int) -> tirx.Stmt:
+        return tirx.BufferStore(sums, contraction.initial, [element(*name)[0]])
+
+    def step(reduced: list[ir.Expr]) -> tirx.Stmt:
+        return each(
+            lambda *name: add_term(contraction, materialized, sums, *element(*name), reduced)
+        )
+
+    return [each(clear), over(contraction.stage.reduce, step)]
 
 
 def nest(

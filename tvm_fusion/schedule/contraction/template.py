@@ -20,6 +20,7 @@ from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..estimate import too_many_parameters
 from ..inline import inlined, inlined_size
+from .gemm_problem_cpu import MAX_VECTORS
 from .gemm_view import gemm_view
 from .operands import SumOfProducts
 from .packed_weights_cpu import packable
@@ -110,10 +111,16 @@ def refuse_unpacked_split(group: Group, contraction: SumOfProducts) -> Refusal |
     if (
         view is not None
         and split.width % WIDEST == 0
+        and split.count <= MAX_VECTORS
         and view.n_axes[-2:] == (split.part, split.position)
         and packable(contraction, view, constants_of(group)) is not None
     ):
         return None
+    return unpacked_split(contraction)
+
+
+def unpacked_split(contraction: SumOfProducts) -> Refusal:
+    """Say that a column split cannot be packed."""
     return Refusal(
         "epilogue_elsewhere",
         f"The epilogue of {contraction.stage.title} reads several columns of its result, which "

@@ -21,8 +21,7 @@ from ...program.stage import Stage
 from ..address import lies_along
 from ..estimate import flops, operations, points, traffic
 from ..strides import SCATTER, strided_access_cost
-from .cpu import CpuContractionConfig, contraction_cpu, is_strided, materialized_operands
-from .gemm_view import gemm_view
+from .cpu import CpuContractionConfig, contraction_cpu, is_strided
 from .operands import SumOfProducts, analyse, reuses_operands
 from .prim_func import MaterializedOperand
 from .template import (
@@ -31,6 +30,7 @@ from .template import (
     constants_of,
     has_prologue,
     refuse_unpacked_split,
+    unpacked_split,
 )
 
 PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
@@ -49,8 +49,10 @@ class CpuContraction(Contraction):
         refusal = refuse_unpacked_split(group, contraction)
         if refusal is not None:
             return refusal
-        is_gemm = gemm_view(contraction) is not None
-        written = [] if is_gemm else materialized_operands(contraction)
+        config = CpuContractionConfig.of(program, contraction, device, constants_of(group))
+        if contraction.column_split is not None and config.gemm is None:
+            return unpacked_split(contraction)
+        written = config.operands
         copied = sum(points(x.stage) * DataType(str(x.buffer.ty.dtype)).itemsize for x in written)
         tile = TILE if reuses_operands(contraction) else 1
         return Claim(
@@ -62,7 +64,7 @@ class CpuContraction(Contraction):
             + _scattered(contraction)
             + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in written),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
-            details={"config": CpuContractionConfig(program, contraction, constants_of(group))},
+            details={"config": config},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
@@ -74,7 +76,9 @@ class CpuContraction(Contraction):
         return not any(op.flops for op in expanded)
 
 
-def _slowdown(group: Group, contraction: SumOfProducts, written: list[MaterializedOperand]) -> int:
+def _slowdown(
+    group: Group, contraction: SumOfProducts, written: Sequence[MaterializedOperand]
+) -> int:
     """Weigh producers that the sum evaluates again and again, or makes it read across."""
     if not has_prologue(group):
         return 1

@@ -103,19 +103,21 @@ def _analysed(
 def _tile(
     contraction: SumOfProducts, skinny: GemvConfig | None, device: Device
 ) -> TileGemmConfig | None:
-    """Choose between mma.sync and wgmma by what their models estimate.
+    """Configure a tiled GEMM, unless a skinny GEMM serves its rows better.
 
-    ``None`` where a skinny GEMM serves the rows better. On an H200, of 9 to 16 rows of float16
-    (N 14336, K 4096) that one takes 34 us, a tiled GEMM 29; operands that threads compute are
-    computed once for all rows by a skinny GEMM.
+    On an H200, of 9 to 16 rows of float16 (N 14336, K 4096) the one takes 29 us, the other 34;
+    operands that threads compute are computed once for all rows by a skinny GEMM.
     """
     if skinny is not None and (skinny.norm_scale is not None or skinny.m < LEAST_ROWS):
         return None
-    small = tile_gemm_config(contraction, device)
-    if skinny is not None:
-        is_computed = small is not None and (small.staged_a or small.staged_b)
-        return None if is_computed else small
-    large = wgmma_config(contraction, device)
+    tile = _tensor_core_tile(contraction, device)
+    is_computed = tile is not None and (tile.staged_a or tile.staged_b)
+    return None if skinny is not None and is_computed else tile
+
+
+def _tensor_core_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
+    """Choose between mma.sync and wgmma by what their models estimate."""
+    small, large = tile_gemm_config(contraction, device), wgmma_config(contraction, device)
     if small is None or large is None:
         return small or large
     clocks = estimated_clocks(small, gemm_sizes(small), device)

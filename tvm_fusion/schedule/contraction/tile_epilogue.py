@@ -21,7 +21,16 @@ from typing import NamedTuple, Protocol
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import block, constant, coordinates, index, local, sequence, unrolled, when
+from ...core.loops import (
+    block,
+    constant,
+    coordinates,
+    index,
+    local,
+    sequence,
+    unrolled,
+    when,
+)
 from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
@@ -92,12 +101,11 @@ class TileEpilogue:
         self._stride = self._width + STAGE_PAD
         self._vectors = result_vectors(cut)
         width = self._vectors.width
+        self._made = VectorResults(cut, self._vectors, TURN) if width > 1 else None
         self._total, self._part = (local(name, [width], "float32") for name in ("total", "part"))
         has_parts = mainloop.warps_k * cut.split_k > 1
         self._buffers = [self._total, *([self._part] if has_parts else [])]
-        self._values = VectorResults(cut, self._vectors, TURN) if width > 1 else None
-        if self._values is not None:
-            self._buffers += self._values.buffers
+        self._buffers += self._made.buffers if self._made is not None else []
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write all passes."""
@@ -171,13 +179,15 @@ class TileEpilogue:
 
             def fill(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
-                return when(place.inside, self._values.load(i, place.where))
+                assert self._made is not None
+                return when(place.inside, self._made.load(i, place.where))
 
             def finish(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
                 return when(place.inside, self._store(i, place))
 
-            fills = sequence([]) if self._values is None else unrolled("vector", size, fill)
+            reads = self._made is not None and self._made.reads
+            fills = unrolled("vector", size, fill) if reads else sequence([])
             stmts += [fills, unrolled("vector", size, finish)]
         return stmts
 
@@ -207,12 +217,12 @@ class TileEpilogue:
         """Add up the sums of a vector, compute its results and store them."""
         total, where = self._total, place.where
         stmts = self._totals(total, place.row, place.column)
-        if self._values is None:
+        if self._made is None:
             at = [where[a.var] for a in self._cut.contraction.stage.axes]
             stmts.append(store_results(self._cut.contraction, at, load(total, [index(0)])))
             return sequence(stmts)
-        stmts.append(self._values.compute(copy, where, lambda lane: load(total, [index(lane)])))
-        return sequence([*stmts, self._values.store(where)])
+        stmts.append(self._made.compute(copy, where, lambda lane: load(total, [index(lane)])))
+        return sequence([*stmts, self._made.store(where)])
 
     def _totals(self, total: ir.Var, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
         """Load staged sums, those of further slices added in their order."""

@@ -99,6 +99,8 @@ class VectorResults:
     ----------
     buffers : list of Var
         Registers.
+    reads : bool
+        Whether the results read anything beside the sums.
     """
 
     def __init__(self, cut: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
@@ -115,7 +117,9 @@ class VectorResults:
             ]
             for r in cut.contraction.results
         ]
-        self._registers = RegisterBuffers(elements.vectors(), copies)
+        found = elements.vectors()
+        self.reads = bool(found)
+        self._registers = RegisterBuffers(found, copies)
         self._made = [
             local(f"result{number}", [self._width], str(result.buffer.ty.dtype))
             for number, result in enumerate(cut.contraction.results)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
-from tvm.target import Target
 
 from ...core.expressions import load, loads
 from ...core.loops import (
@@ -35,10 +34,10 @@ from ...core.loops import (
 from ...program.program import Program
 from ..address import offset, stride
 from ..cpu import PARALLEL_WORK, Registers
-from ..elementwise.cpu import by_vectors, maps_cpu, outermost
+from ..elementwise.cpu import ElementwiseCpuConfig, by_vectors, maps_cpu, outermost
 from .fuse_epilogue import store_results
 from .operands import SumOfProducts
-from .prim_func import MaterializedOperand, add_term, term
+from .prim_func import MaterializedOperand, add_term, sum_terms, term
 
 Operands = Sequence[MaterializedOperand]
 VECTORS = 2  # vectors of accumulators
@@ -48,11 +47,11 @@ def untiled_cpu(
     program: Program,
     contraction: SumOfProducts,
     operands: Operands,
-    target: Target,
+    registers: Registers,
 ) -> tirx.PrimFunc:
     """Make the kernel: accumulators are vectors of columns, or of the terms of one column."""
     stage = contraction.stage
-    width = VECTORS * Registers.of(target).lanes
+    width = VECTORS * registers.lanes
     summand = term(contraction, operands)
     work = constant(product([a.extent for a in (*stage.axes, *stage.reduce)])) or PARALLEL_WORK
     along = [a.var for a in (*stage.axes, *stage.reduce)]
@@ -74,7 +73,7 @@ def untiled_cpu(
         chunks: list[tuple[ir.Expr, Body]] = [(product(extents), dot)]
     else:
         chunks = _rows(contraction, operands, width)
-    fill = [maps_cpu([a.stage], target) for a in operands]
+    fill = [maps_cpu(ElementwiseCpuConfig.of([a.stage], registers)) for a in operands]
     count = add(count for count, _ in chunks)
     body = tasks(count, lambda task: choose(task, chunks), work >= PARALLEL_WORK)
     return kernel(program, body, prologue=fill, buffers=[a.buffer for a in operands])
@@ -157,23 +156,17 @@ def _chunk(
     lanes: int,
 ) -> tirx.Stmt:
     """Sum adjacent columns in registers."""
-    stage = contraction.stage
     acc = local("acc", [lanes], contraction.dtype)
 
     def each(make: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         return loop("lane", lanes, make, tirx.ForKind.VECTORIZED)
 
+    def element(lane: ir.Expr) -> tuple[ir.Expr, list[ir.Expr]]:
+        return lane, [*place, first + lane]
+
     stmts = [
-        each(lambda lane: tirx.BufferStore(acc, contraction.initial, [lane])),
-        over(
-            stage.reduce,
-            lambda reduced: each(
-                lambda lane: add_term(
-                    contraction, operands, acc, lane, [*place, first + lane], reduced
-                )
-            ),
-        ),
-        each(lambda lane: store_results(contraction, [*place, first + lane], load(acc, [lane]))),
+        *sum_terms(contraction, operands, acc, each, element),
+        each(lambda lane: store_results(contraction, element(lane)[1], load(acc, [lane]))),
     ]
     return block("columns", sequence(stmts), [acc])
 

@@ -24,7 +24,6 @@ from ...core.loops import (
     kernel,
     local,
     loop,
-    over,
     product,
     sequence,
     threads,
@@ -34,7 +33,7 @@ from ...core.loops import (
 from ...program.program import Program
 from .fuse_epilogue import store_results
 from .operands import SumOfProducts
-from .prim_func import add_term
+from .prim_func import sum_terms
 
 THREADS = 128
 ROWS = 4  # results of a thread that reuse the elements of one operand
@@ -90,18 +89,11 @@ def untiled_gpu(program: Program, contraction: SumOfProducts) -> tirx.PrimFunc:
             stmt = store_results(contraction, where, *totals)
             return stmt if exact or row is None else when(where[row] <= last_row, stmt)
 
-        stmts = [
-            each(lambda n, part: tirx.BufferStore(acc, contraction.initial, [slot(n, part)])),
-            over(
-                stage.reduce,
-                lambda reduced: each(
-                    lambda n, part: add_term(
-                        contraction, (), acc, slot(n, part), at(n, part, True), reduced
-                    )
-                ),
-            ),
-            unrolled("row", rows, finish),
-        ]
+        def element(count: ir.Expr, part: int) -> tuple[ir.Expr, list[ir.Expr]]:
+            return slot(count, part), at(count, part, True)
+
+        sums = sum_terms(contraction, (), acc, each, element)
+        stmts = [*sums, unrolled("row", rows, finish)]
         return when(flat < points, block("element", sequence(stmts), [acc]))
 
     grid = threads(

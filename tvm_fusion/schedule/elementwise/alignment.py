@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tvm import ir, sym, tirx
 
-from ...core.expressions import load
-from ...core.loops import constant, find, index, local, product, substitute
+from ...core.loops import constant, find, index, product, substitute
 from ...program.stage import Axis
 from ..address import offset, stride
 from ..gpu.launch import VECTOR_BYTES
@@ -18,46 +15,6 @@ from .iteration_space import IterationSpace
 SECTOR_BYTES = 32
 WORD = 4  # bytes of a bank of shared memory
 MIN_SHIFTED_ROW = 256  # results; for shorter rows, one more tile costs too much
-
-
-@dataclass(frozen=True)
-class AlignedVector:
-    """An aligned vector of a buffer, at any offset in its line.
-
-    Its number is kept in a register, so that TVM sees no remainder: it does not vectorize sums with
-    remainders.
-
-    Attributes
-    ----------
-    buffer : Var
-        Of any shape.
-    width : int
-        Elements of a vector.
-    number : Var
-        The register.
-    """
-
-    buffer: ir.Var
-    width: int
-    number: ir.Var
-
-    @classmethod
-    def of(cls, buffer: ir.Var, width: int) -> AlignedVector:
-        """Declare the register."""
-        return cls(buffer, width, local(f"{buffer.name}_number", [1], "int64"))
-
-    def find(self, place: ir.Expr) -> tirx.Stmt:
-        """Store the number of the vector that holds an element."""
-        return tirx.BufferStore(self.number, tirx.floordiv(place, index(self.width)), [index(0)])
-
-    @property
-    def first(self) -> ir.Expr:
-        """Position of its first element."""
-        return load(self.number, [index(0)]) * self.width
-
-    def at(self, lane: ir.Expr) -> list[ir.Expr]:
-        """Give the indices of an element."""
-        return [*[index(0)] * (len(self.buffer.ty.shape) - 1), self.first + lane]
 
 
 def step_of(space: IterationSpace, place: ir.Expr, axis: Axis) -> int | None:

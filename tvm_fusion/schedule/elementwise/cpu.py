@@ -8,11 +8,10 @@ parallel for task (of all iteration spaces, one after the other):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tvm import ir, tirx
-from tvm.target import Target
 
 from ...core.loops import (
     Body,
@@ -33,29 +32,50 @@ from ...core.loops import (
 from ...program.program import Program
 from ...program.stage import Stage
 from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
-from ..inline import inlined
 from ..vector_math import vector_math
-from .iteration_space import IterationSpace, Store, in_registers, iteration_spaces
+from .iteration_space import IterationSpace, Store, iteration_spaces
 
 CHUNK = 4096  # elements of a long row that one task computes
 TILE = 16  # rows and columns of a transposed tile: a cache line of four-byte elements each way
 VECTORS = 4  # vectors of an explicit vector loop
 
 
-def elementwise_cpu(program: Program, target: Target) -> tirx.PrimFunc:
+@dataclass(frozen=True, eq=False)
+class ElementwiseCpuConfig:
+    """Configuration of an elementwise kernel: decided by the claim, consumed by its emission.
+
+    Attributes
+    ----------
+    stages : tuple of Stage
+        Maps, those that are internal inlined but for ``kept``.
+    kept : frozenset of Var
+        Internal maps that live in registers.
+    lanes : int
+        Elements of the widest vectors.
+    """
+
+    stages: tuple[Stage, ...]
+    kept: frozenset[ir.Var]
+    lanes: int
+
+    @classmethod
+    def of(
+        cls, stages: Sequence[Stage], registers: Registers, kept: frozenset[ir.Var] = frozenset()
+    ) -> ElementwiseCpuConfig:
+        """Configure maps for the registers of a CPU."""
+        return cls(tuple(stages), kept, VECTORS * registers.lanes)
+
+
+def elementwise_cpu(program: Program, config: ElementwiseCpuConfig) -> tirx.PrimFunc:
     """Make the kernel of a program of maps."""
-    kept = in_registers(program)
-    return kernel(program, maps_cpu(inlined(program, kept), target, kept))
+    return kernel(program, maps_cpu(config))
 
 
-def maps_cpu(
-    stages: Sequence[Stage], target: Target, registers: frozenset[ir.Var] = frozenset()
-) -> tirx.Stmt:
+def maps_cpu(config: ElementwiseCpuConfig) -> tirx.Stmt:
     """Write maps: the tasks of every iteration space under one parallel loop."""
-    lanes = VECTORS * Registers.of(target).lanes
-    spaces = [_with_vector_math(space) for space in iteration_spaces(stages, registers)]
+    spaces = [_with_vector_math(s) for s in iteration_spaces(config.stages, config.kept)]
     work = sum(constant(d.points) or PARALLEL_WORK for d in spaces)
-    pieces = [piece for space in spaces for piece in _tasks(space, lanes)]
+    pieces = [piece for space in spaces for piece in _tasks(space, config.lanes)]
     kind = tirx.ForKind.PARALLEL if work >= PARALLEL_WORK else tirx.ForKind.SERIAL
     total = add(count for count, _ in pieces)
     return loop("task", total, lambda task: choose(task, pieces), kind)

@@ -28,13 +28,12 @@ from ...core.loops import (
     when,
 )
 from ...program.program import Program
-from ..gpu.launch import STATIC_SHARED_BYTES
-from ..inline import inlined
-from .iteration_space import IterationSpace, in_registers, iteration_spaces
-from .transpose_config import TransposeConfig, transpose_config
+from .config_gpu import ElementwiseGpuConfig, PointConfig
+from .iteration_space import IterationSpace
+from .transpose_config import TransposeConfig
 from .transpose_load_gpu import load_tiles
 from .transpose_store_gpu import store_tiles
-from .vectors_gpu import VectorConfig, compute, vectors
+from .vectors_gpu import VectorConfig, compute
 
 THREADS = 256
 Work = Callable[[ir.Expr, ir.Expr], tirx.Stmt]
@@ -62,15 +61,9 @@ class BlockRange:
     shared: tuple[ir.Var, ...] = ()
 
 
-def elementwise_gpu(program: Program) -> tirx.PrimFunc:
+def elementwise_gpu(program: Program, config: ElementwiseGpuConfig) -> tirx.PrimFunc:
     """Make the kernel: every iteration space has its own range of blocks in one grid."""
-    kept = in_registers(program)
-    ranges: list[BlockRange] = []
-    left = STATIC_SHARED_BYTES
-    for space in iteration_spaces(inlined(program, kept), kept):
-        config = transpose_config(space, left)
-        left -= 0 if config is None else config.shared_bytes
-        ranges.append(_points(space) if config is None else _tiles(config))
+    ranges = [_block_range(one) for one in config.ranges]
     shared = [buffer for block_range in ranges for buffer in block_range.shared]
 
     def body_of(block_index: ir.Expr) -> tirx.Stmt:
@@ -102,6 +95,12 @@ def _idle() -> tirx.Stmt:
     return sequence([])
 
 
+def _block_range(config: TransposeConfig | VectorConfig | PointConfig) -> BlockRange:
+    if isinstance(config, TransposeConfig):
+        return _tiles(config)
+    return _vectors(config) if isinstance(config, VectorConfig) else _points(config.space)
+
+
 def _tiles(config: TransposeConfig) -> BlockRange:
     """Let every block compute a tile."""
     shared = config.declare()
@@ -114,10 +113,7 @@ def _tiles(config: TransposeConfig) -> BlockRange:
 
 
 def _points(space: IterationSpace) -> BlockRange:
-    """Let every thread compute some vectors, or one point without vectors."""
-    config = vectors(space)
-    if config is not None:
-        return _vectors(config)
+    """Let every thread compute one point."""
     extents = [a.extent for a in space.axes]
     points = product(extents)
 

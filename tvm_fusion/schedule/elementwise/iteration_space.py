@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import tvm_ffi
@@ -13,7 +14,7 @@ from ...core.expressions import load, loads
 from ...core.loops import block, constant, coordinates, index, local, product, sequence, substitute
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..address import offset, stride, without_loads
+from ..address import offset, same, stride, without_loads
 
 TILED_STRIDE = 16  # elements: loads with a longer stride use a fraction of a cache line
 _NO_FILES: Mapping[ir.Var, ir.Var] = MappingProxyType({})
@@ -31,6 +32,14 @@ class Store:
         """Substitute expressions for axes."""
         where = tuple(substitute(i, places) for i in self.indices)
         return Store(self.buffer, where, substitute(self.value, places))
+
+    def reading(self, loaded: Sequence[tuple[ir.TensorLoad, ir.Expr]]) -> Store:
+        """Redirect the loads of the value to what holds them already."""
+
+        def swap(found: ir.TensorLoad) -> ir.Expr:
+            return next((where for x, where in loaded if same(found, x)), found)
+
+        return replace(self, value=substitute(self.value, {}, swap))
 
     def at(
         self,
@@ -79,7 +88,7 @@ class IterationSpace:
     stores: tuple[Store, ...]
     registers: frozenset[ir.Var]
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Store, ...]:
         """Stores to memory."""
         return tuple(s for s in self.stores if s.buffer not in self.registers)
@@ -96,17 +105,17 @@ class IterationSpace:
         body = sequence([store.at(places, files) for store in self.stores])
         return block("point", body, list(files.values())) if files else body
 
-    @property
+    @cached_property
     def variables(self) -> list[ir.Var]:
         """The axes' variables."""
         return [axis.var for axis in self.axes]
 
-    @property
+    @cached_property
     def points(self) -> ir.Expr:
         """Number of iterations."""
         return product([axis.extent for axis in self.axes])
 
-    @property
+    @cached_property
     def loads(self) -> list[ir.TensorLoad]:
         """List every load from memory, those in indices of other loads included."""
         exprs = [e for s in self.stores for e in (s.value, *s.indices)]
@@ -115,17 +124,20 @@ class IterationSpace:
 
     def steps(self, axis: ir.Var) -> list[ir.Expr | None]:
         """Give the stride along an axis of every access."""
+        return [stride(place, axis, self.variables) for place in self._places]
+
+    @cached_property
+    def _places(self) -> list[ir.Expr]:
+        """Position of every access, outputs first."""
         places = [offset(s.buffer, s.indices) for s in self.outputs]
-        places += [offset(x.source, x.indices) for x in self.loads]
-        return [stride(p, axis, self.variables) for p in places]
+        return places + [offset(x.source, x.indices) for x in self.loads]
 
     def transposed_axis(self) -> int | None:
         """Return the axis along which a load is contiguous that is strided along the last axis."""
         if len(self.axes) < 2:
             return None
         last = self.variables[-1]
-        for found in self.loads:
-            place = offset(found.source, found.indices)
+        for place in self._places[len(self.outputs) :]:
             step = stride(place, last, self.variables)
             if step is None or ((size := constant(step)) is not None and abs(size) < TILED_STRIDE):
                 continue

@@ -9,10 +9,12 @@ from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...program.group import Group
 from ...program.stage import Stage, Unstructured
+from ..cpu import Registers
 from ..estimate import flops, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..strides import strided_access_cost
-from .cpu import elementwise_cpu
+from .config_gpu import elementwise_gpu_config
+from .cpu import ElementwiseCpuConfig, elementwise_cpu
 from .gpu import THREADS, elementwise_gpu
 from .iteration_space import in_registers
 
@@ -47,20 +49,34 @@ class Elementwise(Template):
         stages = inlined(program, kept)
         written = set(program.outputs)
         total = sum(points(stage) for stage in stages if stage.targets[0] in written)
+        if self._is_gpu:
+            config = elementwise_gpu_config(stages, kept)
+            return Claim(
+                self,
+                group,
+                launches=1,
+                bytes=traffic(group, stages),
+                flops=flops(stages),
+                parallelism=max(1, total // THREADS),
+                shared_bytes=config.shared_bytes,
+                registers=config.registers,
+                details={"config": config},
+            )
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=flops(stages) + (0 if self._is_gpu else sum(map(_strided_cost, stages))),
-            parallelism=max(1, total // (THREADS if self._is_gpu else TASK)),
+            flops=flops(stages) + sum(map(_strided_cost, stages)),
+            parallelism=max(1, total // TASK),
+            details={"config": ElementwiseCpuConfig.of(stages, Registers.of(device), kept)},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel."""
-        program = claim.group.program
-        func = elementwise_gpu(program) if self._is_gpu else elementwise_cpu(program, target)
-        return Emission.one(func, claim.group)
+        program, config = claim.group.program, claim.details["config"]
+        write = elementwise_gpu if self._is_gpu else elementwise_cpu
+        return Emission.one(write(program, config), claim.group)
 
 
 def _strided_cost(stage: Stage) -> int:

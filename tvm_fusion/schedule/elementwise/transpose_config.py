@@ -73,7 +73,7 @@ class TransposeConfig:
 
     Attributes
     ----------
-    domain : Domain
+    space : IterationSpace
         The iteration space.
     across : int
         The axis along which the transposed loads are contiguous.
@@ -221,7 +221,7 @@ def transpose_config(
 
     Parameters
     ----------
-    domain : Domain
+    space : IterationSpace
         The iteration space.
     shared_bytes : int
         Shared memory that is left.

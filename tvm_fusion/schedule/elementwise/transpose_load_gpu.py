@@ -9,10 +9,9 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import (
     block,
-    constant,
     coordinates,
+    index,
     local,
-    product,
     sequence,
     substitute,
     unrolled,
@@ -20,9 +19,10 @@ from ...core.loops import (
     when,
 )
 from ..address import offset
-from .alignment import WORD, AlignedVector, aligned_width
+from .alignment import WORD, aligned_width
 from .guarded_loads import bytes_of
 from .transpose_config import THREADS, TilePosition, TransposeConfig
+from .vector_access import VectorAccess
 
 
 def load_tiles(
@@ -69,12 +69,13 @@ class _TileLoad:
         self._steps = -(-self._vectors // THREADS)
         size = self._steps * self._width
         self.register = local(f"{found.source.name}_part", [size], str(found.ty.dtype))
-        self._vector = AlignedVector.of(found.source, self._width)
+        is_aligned = bool(self._overlap)
+        self._access = VectorAccess(found.source, found.indices, self._width, is_aligned)
 
     @property
     def registers(self) -> list[ir.Var]:
         """The loaded elements, and the number of an aligned vector."""
-        return [self.register, self._vector.number] if self._overlap else [self.register]
+        return [self.register, *self._access.registers]
 
     def _place(self, step: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         """Give row and column in the tile of a vector's first element."""
@@ -97,53 +98,28 @@ class _TileLoad:
     def fetch(self) -> tirx.Stmt:
         """Load all vectors."""
         config, position = self._config, self._position
-        copy = self._aligned if self._overlap else self._own
 
         def vector(step: ir.Expr) -> tirx.Stmt:
             row, column = self._place(step)
             row, column = position.row + row, position.column - config.shift + column
-            copied = config.inside_column(column, copy(step, row, column))
+            copied = config.inside_column(column, self._copy(step, row, column))
             return config.inside_row(row - self._overlap, copied)
 
         return self._each(vector)
 
-    def _own(self, step: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
-        """Load a vector of a line."""
-        config, position = self._config, self._position
+    def _copy(self, step: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
+        """Load a vector of a line, or the last aligned one that begins before a place in it."""
 
-        def one(lane: ir.Expr) -> tirx.Stmt:
-            value = substitute(self._found, config.place(position.rest, row + lane, column))
-            return tirx.BufferStore(self.register, value, [step * self._width + lane])
+        def at(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
+            return self._config.place(self._position.rest, row + lane, column)
 
-        copied = vectorized(self._width, one)
+        first = step * self._width
+        if self._overlap:
+            return self._access.load_inside(self.register, first, at)
+        copied = self._access.load(self.register, first, at)
         if self._condition is None:
             return copied
-        return when(substitute(self._condition, config.place(position.rest, row, column)), copied)
-
-    def _aligned(self, step: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
-        """Load the last aligned vector of the source that begins before a place in a line.
-
-        The source's last elements are loaded one by one, where they are no whole vector.
-        """
-        source, aligned = self._found.source, self._vector
-        place = offset(source, self._found.indices)
-        place = substitute(place, self._config.place(self._position.rest, row, column))
-        size = product(list(source.ty.shape))
-
-        def one(lane: ir.Expr) -> tirx.Stmt:
-            value = load(source, aligned.at(lane))
-            return tirx.BufferStore(self.register, value, [step * self._width + lane])
-
-        def existing(lane: ir.Expr) -> tirx.Stmt:
-            return when(aligned.first + lane < size, one(lane))
-
-        copied = vectorized(self._width, one)
-        if (constant(size) or 1) % self._width:
-            single = unrolled("lane", self._width, existing)
-            copied = tirx.IfThenElse(aligned.first + self._width <= size, copied, single)
-        else:  # the last line may end with the source's last whole vector
-            copied = when(aligned.first < size, copied)
-        return sequence([aligned.find(place), copied])
+        return when(substitute(self._condition, at(index(0))), copied)
 
     def keep(self, tile: ir.Var) -> tirx.Stmt:
         """Store them in shared memory, word by word: its rows are not aligned to vectors."""

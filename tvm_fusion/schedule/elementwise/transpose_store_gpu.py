@@ -14,15 +14,12 @@ from ...core.loops import (
     local,
     loop,
     sequence,
-    substitute,
     unrolled,
-    vectorized,
 )
-from ..address import offset, same
-from .alignment import WORD, AlignedVector
+from .alignment import WORD
 from .guarded_loads import bytes_of
-from .iteration_space import Store
 from .transpose_config import THREADS, WARP, TilePosition, TransposeConfig, head_elements
+from .vector_access import ResultVectors, VectorAccess
 
 
 def store_tiles(
@@ -42,9 +39,6 @@ def store_tiles(
     return _Results(config, shared, config.position(number, thread)).write()
 
 
-Places = Callable[[ir.Expr], list[ir.Expr]]  # from the lane of a vector to the element's indices
-
-
 class _Results:
     """What one thread computes of a tile."""
 
@@ -61,13 +55,12 @@ class _Results:
         self._straight = [
             local(f"{x.source.name}_vector", [width], str(x.ty.dtype)) for x in config.straight
         ]
-        self._reads = [AlignedVector.of(x.source, width) for x in config.straight]
-        self._writes = [AlignedVector.of(s.buffer, width) for s in space.outputs]
-        self._kept, self._single = space.files(width), space.files(1)
-        self._vectors = {
-            s.buffer: local(f"{s.buffer.name}_vector", [width], str(s.buffer.ty.dtype))
-            for s in space.outputs
-        }
+        is_shifted = bool(config.shift)
+        self._reads = [
+            VectorAccess(x.source, x.indices, width, is_shifted) for x in config.straight
+        ]
+        self._results = ResultVectors(space, width, is_shifted)
+        self._single = space.files(1)
 
     def write(self) -> tirx.Stmt:
         """Compute and store all results, some vectors at a time."""
@@ -79,10 +72,11 @@ class _Results:
             // THREADS
         )
         body = unrolled("step", steps, self._step)
-        buffers = [*self._columns, *self._straight, *self._kept.values(), *self._vectors.values()]
+        buffers = [*self._columns, *self._straight, *self._results.registers]
         if self._config.shift:
-            buffers += [*self._single.values()]
-            buffers += [aligned.number for aligned in (*self._reads, *self._writes)]
+            buffers += self._single.values()
+            buffers += [number for read in self._reads for number in read.registers]
+            buffers += self._results.numbers
         return block("write_tile", body, buffers)
 
     def _step(self, number: ir.Expr) -> tirx.Stmt:
@@ -138,58 +132,20 @@ class _Results:
 
     def _vector(self, row: ir.Expr, column: ir.Expr, part: ir.Expr) -> tirx.Stmt:
         """Compute and store one vector of a row."""
-        config, space, position = self._config, self._config.space, self._position
-        stmts = []
+        config, position = self._config, self._position
 
         def at(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
             return config.place(position.rest, row, column + lane)
 
-        for i, (x, register) in enumerate(zip(config.straight, self._straight, strict=True)):
-            where, before = self._places(self._reads[i], x.indices, at)
+        def loaded(lane: ir.Expr) -> list[tuple[ir.TensorLoad, ir.Expr]]:
+            columns = [load(r, [lane * config.pair + part]) for r in self._columns]
+            found = [*zip(self._transposed, columns, strict=True)]
+            vectors = zip(config.straight, self._straight, strict=True)
+            return [*found, *((x, load(r, [lane])) for x, r in vectors)]
 
-            def read(
-                lane: ir.Expr,
-                source: ir.Var = x.source,
-                register: ir.Var = register,
-                where: Places = where,
-            ) -> tirx.Stmt:
-                return tirx.BufferStore(register, load(source, where(lane)), [lane])
-
-            stmts += [*before, vectorized(config.width, read)]
-        for store in space.stores:
-
-            def compute(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
-                slots = [load(r, [lane * config.pair + part]) for r in self._columns]
-                loaded = [*zip(self._transposed, slots, strict=True)]
-                loaded += [
-                    (x, load(r, [lane]))
-                    for x, r in zip(config.straight, self._straight, strict=True)
-                ]
-                return _swapped(store, loaded).at(at(lane), {**self._kept, **self._vectors}, lane)
-
-            stmts.append(unrolled("lane", config.width, compute))
-        for i, store in enumerate(space.outputs):
-            where, before = self._places(self._writes[i], store.indices, at)
-
-            def write(lane: ir.Expr, store: Store = store, where: Places = where) -> tirx.Stmt:
-                value = load(self._vectors[store.buffer], [lane])
-                return tirx.BufferStore(store.buffer, value, where(lane))
-
-            stmts += [*before, vectorized(config.width, write)]
-        return sequence(stmts)
-
-    def _places(
-        self,
-        aligned: AlignedVector,
-        indices: Sequence[ir.Expr],
-        at: Callable[[ir.Expr], dict[ir.Var, ir.Expr]],
-    ) -> tuple[Places, list[tirx.Stmt]]:
-        """Give the indices of a vector's elements, and the statements that they need."""
-        if self._config.shift:
-            return aligned.at, [
-                aligned.find(substitute(offset(aligned.buffer, indices), at(index(0))))
-            ]
-        return (lambda lane: [substitute(i, at(lane)) for i in indices]), []
+        reads = zip(self._reads, self._straight, strict=True)
+        stmts = [read.load(register, index(0), at) for read, register in reads]
+        return sequence([*stmts, *self._results.write(loaded, at, at)])
 
     def _one_by_one(
         self, row: ir.Expr, column: ir.Expr, place: Callable[[int, ir.Expr], ir.Expr]
@@ -203,16 +159,7 @@ class _Results:
                 for i, (x, tile) in enumerate(zip(self._transposed, self._shared, strict=True))
             ]
             at = config.place(position.rest, row, column + lane)
-            stmts = [_swapped(s, loaded).at(at, self._single) for s in config.space.stores]
+            stmts = [s.reading(loaded).at(at, self._single) for s in config.space.stores]
             return config.inside_column(column + lane, sequence(stmts))
 
         return loop("lane", config.width, one)
-
-
-def _swapped(store: Store, loaded: Sequence[tuple[ir.TensorLoad, ir.Expr]]) -> Store:
-    """Redirect the loads of a store's value to registers."""
-
-    def swap(found: ir.TensorLoad) -> ir.Expr:
-        return next((where for x, where in loaded if same(found, x)), found)
-
-    return Store(store.buffer, store.indices, substitute(store.value, {}, swap))

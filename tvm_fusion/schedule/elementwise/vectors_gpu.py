@@ -18,14 +18,14 @@ from ...core.loops import (
     sequence,
     substitute,
     unrolled,
-    vectorized,
     when,
 )
 from ...lower.flatten import contiguous
-from ..address import offset, same, stride
+from ..address import offset, stride
 from ..gpu.launch import VECTOR_BYTES
 from .guarded_loads import GuardedLoad, bytes_of, guarded_loads, has_vector_type
-from .iteration_space import IterationSpace, Store
+from .iteration_space import IterationSpace
+from .vector_access import ResultVectors, VectorAccess
 
 MIN_POINTS = 1 << 16  # below which wide accesses would leave multiprocessors idle
 # Bytes in flight of a thread: 2,048 threads of a multiprocessor then have 64 KiB in flight, and an
@@ -41,7 +41,7 @@ class VectorConfig:
 
     Attributes
     ----------
-    domain : Domain
+    space : IterationSpace
         What is computed.
     width : int
         Elements of a vector: as many as 16 bytes hold of the widest type. More would not coalesce.
@@ -186,8 +186,6 @@ def compute(
 ) -> tirx.Stmt:
     """Load some vectors into registers, compute element by element, store vectors.
 
-    Only copies are vector statements, so it does not matter which operators CUDA has on vectors.
-
     Parameters
     ----------
     config : VectorConfig
@@ -197,60 +195,38 @@ def compute(
     count : PrimExpr, optional
         Number of vectors; omitted where no thread has one behind the last.
     """
-    space, width, each = config.space, config.width, config.per_thread
+    width, each = config.width, config.per_thread
     staged = [
         local(f"{r.element.source.name}_vector", [each * width], str(r.element.ty.dtype))
         for r in config.loads
     ]
-    kept = space.files(width)
-    results = {
-        s.buffer: local(f"{s.buffer.name}_vector", [width], str(s.buffer.ty.dtype))
-        for s in space.outputs
-    }
+    accesses = [VectorAccess(r.element.source, r.element.indices, width) for r in config.loads]
+    results = ResultVectors(config.space, width)
 
     def read(number: ir.Expr) -> tirx.Stmt:
+        def place(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
+            return config.place(start(number), lane)
+
         stmts = []
-        for one, register in zip(config.loads, staged, strict=True):
-
-            def copy(
-                lane: ir.Expr, one: GuardedLoad = one, register: ir.Var = register
-            ) -> tirx.Stmt:
-                value = substitute(one.element, config.place(start(number), lane))
-                return tirx.BufferStore(register, value, [number * width + lane])
-
-            stmt = vectorized(width, copy)
+        for one, access, register in zip(config.loads, accesses, staged, strict=True):
+            stmt = access.load(register, number * width, place)
             if one.condition is not None:
-                first = config.place(start(number), index(0))
-                stmt = when(substitute(one.condition, first), stmt)
+                stmt = when(substitute(one.condition, place(index(0))), stmt)
             stmts.append(stmt)
         return sequence(stmts)
 
     def finish(number: ir.Expr) -> tirx.Stmt:
-        def from_registers(lane: ir.Expr) -> Callable[[ir.TensorLoad], ir.Expr]:
-            def swap(found: ir.TensorLoad) -> ir.Expr:
-                pairs = zip(config.loads, staged, strict=True)
-                register = next((r for one, r in pairs if same(found, one.element)), None)
-                return found if register is None else load(register, [number * width + lane])
+        def loaded(lane: ir.Expr) -> list[tuple[ir.TensorLoad, ir.Expr]]:
+            slot = [number * width + lane]
+            return [(r.element, load(x, slot)) for r, x in zip(config.loads, staged, strict=True)]
 
-            return swap
-
-        stmts = []
-        for store in space.stores:
-
-            def one(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
-                value = substitute(store.value, {}, from_registers(lane))
-                changed = Store(store.buffer, store.indices, value)
-                return changed.at(config.point(start(number), lane), {**kept, **results}, lane)
-
-            stmts.append(unrolled("lane", width, one))
-        for store in space.outputs:
-
-            def write(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
-                where = [substitute(i, config.place(start(number), lane)) for i in store.indices]
-                return tirx.BufferStore(store.buffer, load(results[store.buffer], [lane]), where)
-
-            stmts.append(vectorized(width, write))
-        return sequence(stmts)
+        return sequence(
+            results.write(
+                loaded,
+                lambda lane: config.point(start(number), lane),
+                lambda lane: config.place(start(number), lane),
+            )
+        )
 
     def each_vector(body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         def guarded(number: ir.Expr) -> tirx.Stmt:
@@ -261,4 +237,4 @@ def compute(
 
     stmts = [each_vector(read)] if config.loads else []
     stmts.append(each_vector(finish))
-    return block("vectors", sequence(stmts), [*staged, *kept.values(), *results.values()])
+    return block("vectors", sequence(stmts), [*staged, *results.registers])

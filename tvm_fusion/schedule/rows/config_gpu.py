@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from ...device import Device
+from ...program.stage import Axis
 from ..gpu.block_reduce import MAX_SERIAL_WARPS
 from ..gpu.row_threads import RowThreads
 from .emit import static_volume
@@ -19,13 +23,47 @@ SYMBOLIC_COUNT = 1024  # what an unknown number of rows is taken for
 # memory busy with a quarter to a half of the threads that a multiprocessor holds, as many as fit
 # with a row in their registers.
 VECTORS_PER_THREAD = 4
+LEAST_WHOLE = 4  # warps of an unaligned row, from which on threads are rounded down
 THREADS_TO_FILL = 1 << 17  # below which a device has room for more threads, with less to do each
 MAX_ROW_ELEMENTS = 64  # of a row that a thread keeps: the loops over them are unrolled
+MAX_REGISTERS = 96  # 32-bit ones of a thread, from which on too few threads are left
 MIN_THREADS = 8  # whose vectors fill a cache line
-WARP_SIZE = 32  # where the device does not say
+# Where the device does not say.
+WARP_SIZE = 32
+MAX_THREADS_PER_SM = 2048
+REGISTERS_PER_SM = 1 << 16
 
 
-def row_config(program: RowProgram, device: Device) -> RowThreads:
+@dataclass(frozen=True)
+class RowConfig(RowThreads):
+    """Configuration of a row kernel.
+
+    Attributes
+    ----------
+    row_elements : int
+        Elements of a row that a thread keeps at most; the loops over them are unrolled.
+    max_registers : int
+        32-bit registers of a thread, of which rows get what arithmetic leaves.
+    min_blocks_per_sm : int or None
+        Occupancy target of the compiler; ``None`` leaves it alone, where rows share nothing, or
+        aims at what the registers of rows allow.
+    keep_packed : bool
+        Whether each pass converts half-type elements again, rather than keep them in float32.
+    one_pass_variance : bool
+        Whether a variance is computed together with its mean.
+    mask_tail : bool
+        Whether threads without a vector in the last step of an aligned row compute it, masked.
+    """
+
+    row_elements: int = MAX_ROW_ELEMENTS
+    max_registers: int = MAX_REGISTERS
+    min_blocks_per_sm: int | None = None
+    keep_packed: bool = False
+    one_pass_variance: bool = False
+    mask_tail: bool = False
+
+
+def row_config(program: RowProgram, device: Device) -> RowConfig:
     """Choose the threads of a row and the rows of a block.
 
     Parameters
@@ -38,14 +76,13 @@ def row_config(program: RowProgram, device: Device) -> RowThreads:
     warp_size, limit = device.warp_size or WARP_SIZE, device.max_threads_per_block or 1024
     work = max(static_volume(s.loop_axes, SYMBOLIC_ROW) for s in program.stages)
     if not all(s.combine is None or s.combine.threads_can_share for s in program.stages):
-        return RowThreads(1, THREADS, rows_first=True, warp_size=warp_size)
+        return RowConfig(1, THREADS, rows_first=True, warp_size=warp_size)
     if lanes_are_rows(program):
         if work <= 2 * ELEMENTS_PER_THREAD:
-            return RowThreads(1, 2 * THREADS, rows_first=True, warp_size=warp_size)
+            return RowConfig(1, 2 * THREADS, rows_first=True, warp_size=warp_size)
         threads = min(_power_of_two(-(-work // ELEMENTS_PER_THREAD)), limit // LANE_ROWS, 16)
-        return RowThreads(threads, LANE_ROWS, rows_first=True, warp_size=warp_size)
-    loops = [stage.inner or stage.reduce for stage in program.stages]
-    longest = max(loops, key=lambda axes: static_volume(axes, SYMBOLIC_ROW))
+        return RowConfig(threads, LANE_ROWS, rows_first=True, warp_size=warp_size)
+    longest = longest_loop(program)
     size = static_volume(longest, SYMBOLIC_ROW)
     vectors = vectorize(program, longest)
     if vectors.is_unconditional:
@@ -54,6 +91,10 @@ def row_config(program: RowProgram, device: Device) -> RowThreads:
         # Narrow accesses of several streams are too many for a thread to have in flight.
         each = VECTORS_PER_THREAD * (vectors.accesses if is_single else 1)
         threads = _threads_in_flight(vectors.count(size), each, count, warp_size)
+        if is_single and vectors.origin is not None and vectors.accesses > 1:
+            # Rounded down: 8 to 12 narrow vectors a thread do best.
+            whole = vectors.count(size) // each // warp_size * warp_size
+            threads = whole if LEAST_WHOLE * warp_size <= whole < threads else threads
         enough = max(MAX_SERIAL_WARPS * warp_size, -(-size // MAX_ROW_ELEMENTS))
         enough = _whole_warps(enough, warp_size)
         if is_single and vectors.width > 1 and count * enough >= THREADS_TO_FILL:
@@ -69,7 +110,21 @@ def row_config(program: RowProgram, device: Device) -> RowThreads:
     least = warp_size if device.kind == "rocm" else min(least, _power_of_two(size))
     threads = min(max(threads, least), limit // warp_size * warp_size)
     rows = min(max(1, THREADS // threads), _power_of_two(static_volume(program.rows, THREADS)))
-    return RowThreads(threads, _floor_power(rows), warp_size=warp_size)
+    return RowConfig(threads, _floor_power(rows), warp_size=warp_size)
+
+
+def blocks_per_sm(config: RowConfig, registers: int, device: Device) -> int:
+    """Count the blocks of a multiprocessor whose threads have some registers each."""
+    threads = config.threads * config.rows
+    file = device.registers_per_block or REGISTERS_PER_SM
+    most = device.max_threads_per_sm or MAX_THREADS_PER_SM
+    return max(1, min(file // (threads * -(-registers // 8) * 8), most // threads))
+
+
+def longest_loop(program: RowProgram) -> Sequence[Axis]:
+    """Give the axes of the longest loop inside a row."""
+    loops = [stage.inner or stage.reduce for stage in program.stages]
+    return max(loops, key=lambda axes: static_volume(axes, SYMBOLIC_ROW))
 
 
 def _threads_in_flight(vectors: int, each: int, rows: int, warp_size: int) -> int:

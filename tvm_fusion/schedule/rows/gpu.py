@@ -20,17 +20,17 @@ from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
 from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
-from ..gpu.row_threads import RowThreads
-from .config_gpu import row_config
+from .arg_extremum import with_extrema_first
+from .config_gpu import RowConfig, row_config
 from .emit import volume
 from .half_precision import with_half_precision_math
 from .passes import plan_passes
 from .passes_gpu import emit_pass
-from .register_budget import BLOCK_REGISTERS
-from .row_program import row_program
+from .register_budget import BLOCK_REGISTERS, RegisterBudget
+from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_rows import blocks_per_row
-from .storage import place_rows
+from .storage import copy_inputs, place_rows
 from .thread_block import ThreadBlock
 
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
@@ -42,13 +42,13 @@ class RowEstimate:
 
     Attributes
     ----------
-    config : RowThreads
+    config : RowConfig
         Threads of a block.
     shared_bytes : int
         Static shared memory for row buffers; the exchange between warps comes on top.
     """
 
-    config: RowThreads
+    config: RowConfig
     shared_bytes: int
 
 
@@ -71,21 +71,24 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
         rows = row_program(program)
     except ValueError as reason:
         return Refusal("no_combiner", f"{reason}.")
-    config = row_config(rows, device)
+    split = with_extrema_first(rows)
+    config = row_config(split, device)
+    if not _holds(split, config):
+        config = row_config(rows, device)
     storage = place_rows(rows, config, _shared_limit(device), copies=False)
     if isinstance(storage, str):
         return Refusal("row_too_long", storage)
     return RowEstimate(config, storage.shared_bytes)
 
 
-def schedule_rows_gpu(program: Program, config: RowThreads, device: Device) -> tirx.PrimFunc:
+def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> tirx.PrimFunc:
     """Run a row program in one launch.
 
     Parameters
     ----------
     program : Program
         Stages over common rows.
-    config : RowThreads
+    config : RowConfig
         Of :func:`estimate_rows_gpu`.
     device : Device
         A GPU.
@@ -95,7 +98,10 @@ def schedule_rows_gpu(program: Program, config: RowThreads, device: Device) -> t
     ValueError
         If a reduction cannot be split, or what :func:`estimate_rows_gpu` says.
     """
-    rows = with_half_precision_math(with_inverses(row_program(program)))
+    rows = row_program(program)
+    split = with_extrema_first(rows)
+    rows = split if _holds(split, config) else rows
+    rows = with_half_precision_math(with_inverses(rows), config.one_pass_variance)
     storage = place_rows(rows, config, _shared_limit(device), copies=True)
     if isinstance(storage, str):
         raise ValueError(storage)
@@ -104,13 +110,20 @@ def schedule_rows_gpu(program: Program, config: RowThreads, device: Device) -> t
 
     def body(number: ir.Expr) -> tirx.Stmt:
         owner = ThreadBlock(storage, passes, config, number, parts)
-        stmt = sequence([stmt for one in passes for stmt in emit_pass(owner, one)])
+        stmts = [stmt for one in passes for stmt in emit_pass(owner, one)]
+        stmt = sequence(stmts)
         stmt = block("rows", stmt, owner.buffers)
-        has_bound = device.kind == "cuda" and owner.row_registers > 0 and _loads_shared(stmt)
+        has_bound = owner.row_registers > 0 and _loads_shared(stmt)
+        has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)
         return _with_occupancy(stmt, owner) if has_bound else stmt
 
     blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
     return kernel(program, threads("blockIdx.x", blocks, body))
+
+
+def _holds(program: RowProgram, config: RowConfig) -> bool:
+    """Whether registers hold what several passes load."""
+    return RegisterBudget(config).hold_all(copy_inputs(program))
 
 
 def _loads_shared(body: tirx.Stmt) -> bool:
@@ -124,6 +137,8 @@ def _with_occupancy(body: tirx.Stmt, owner: ThreadBlock) -> tirx.Stmt:
     The compiler then has registers for what rows share, such as the scale of a norm, and no more;
     left alone, it takes too few, and waits for each vector, or so many that blocks wait.
     """
+    if owner.config.min_blocks_per_sm is not None:
+        return min_blocks_per_sm(body, owner.config.min_blocks_per_sm)
     each = owner.row_registers + WORKING_REGISTERS
     count = BLOCK_REGISTERS // (each * owner.config.threads * owner.config.rows)
     return body if count < 1 else min_blocks_per_sm(body, count)

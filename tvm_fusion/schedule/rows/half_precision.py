@@ -9,10 +9,11 @@ from tvm import ir, tirx
 
 from ...core.expressions import call_name, loads
 from ..half_math import HALF_TYPES
+from .one_pass_variance import with_one_pass_variance
 from .row_program import RowProgram, RowStage
 
 
-def with_half_precision_math(program: RowProgram) -> RowProgram:
+def with_half_precision_math(program: RowProgram, one_pass: bool = False) -> RowProgram:
     """Save instructions where the error stays below the rounding of a half-type result.
 
     * A round trip from float32 through a half type is dropped, which is more exact.
@@ -27,10 +28,13 @@ def with_half_precision_math(program: RowProgram) -> RowProgram:
     ----------
     program : RowProgram
         Of a GPU.
+    one_pass : bool
+        Whether the variance of a row is computed together with its mean.
     """
     program = program.map_values(_unrounded)
     if _has_half_results(program):
         program = _with_loose_means(program)
+        program = with_one_pass_variance(program) if one_pass else program
     return RowProgram(
         tuple(
             stage.with_values([_power_of_two(stage.values[0])])
@@ -54,6 +58,7 @@ def _unrounded(value: ir.Expr) -> ir.Expr:
 
 
 def _has_half_results(program: RowProgram) -> bool:
+    """Whether all results of a program are of half types."""
     return all(
         str(target.dtype) in HALF_TYPES
         for stage in program.stages

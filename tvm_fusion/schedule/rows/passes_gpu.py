@@ -10,6 +10,7 @@ from ...core.loops import index, loop, sequence, store_all, update_all
 from ...program.stage import Axis
 from ..gpu.block_reduce import Reduction, block_all_reduce
 from .emit import Pairs, bind, nest, unflatten, volume
+from .masked_tail import MaskedTailLoop, can_mask_tail
 from .passes import Pass
 from .register_budget import items_per_thread
 from .row_program import RowStage
@@ -49,7 +50,9 @@ def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
 def _vectors(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
     """Loop over every ``threads``-th vector of a row, from the thread's own on."""
     is_aligned = block.vectorized(stages[0].loop_axes).origin is None
+    is_masked = is_aligned and block.config.mask_tail and can_mask_tail(block, stages)
     loop_class = VectorLoop if is_aligned else UnalignedLoop
+    loop_class = MaskedTailLoop if is_masked else loop_class
     return loop_class(block, stages, r, t).whole()
 
 

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from tvm import DataType, ir
 
 from ...program.stage import Axis
-from ..gpu.row_threads import RowThreads
-from .config_gpu import MAX_ROW_ELEMENTS
+from .config_gpu import RowConfig
 from .emit import static_volume
 from .passes import Pass, is_same_position, plan_passes, private_buffers
 from .row_program import RowProgram
 from .vectorize import Vectorization, vectorize
 
 REGISTER_ELEMENTS = 32  # scalar elements of one row buffer that a thread keeps in registers
-# 32-bit registers of a thread: reserved for addresses and arithmetic, and the occupancy limit.
-RESERVED_REGISTERS = 32
-MAX_REGISTERS = 96
+RESERVED_REGISTERS = 32  # 32-bit ones of a thread, for addresses and arithmetic
 BLOCK_REGISTERS = 1 << 16
 
 
@@ -32,7 +29,7 @@ class RegisterBudget:
         The threads.
     """
 
-    config: RowThreads
+    config: RowConfig
 
     def hold_all(self, program: RowProgram) -> bool:
         """Whether there is room for every row buffer that threads need not share."""
@@ -50,7 +47,7 @@ class RegisterBudget:
     def hold(self, program: RowProgram, passes: Sequence[Pass], rows: Sequence[ir.Var]) -> bool:
         """Whether there is room for some row buffers, each live from its first pass to its last."""
         threads = self.config.threads * self.config.rows
-        registers = min(MAX_REGISTERS, BLOCK_REGISTERS // threads) - RESERVED_REGISTERS
+        registers = min(self.config.max_registers, BLOCK_REGISTERS // threads) - RESERVED_REGISTERS
         held = [0] * len(passes)
         for buffer in rows:
             size = self._bytes(program, buffer)
@@ -71,7 +68,7 @@ class RegisterBudget:
         if width == 1:
             return 4 * steps if steps <= REGISTER_ELEMENTS else None
         size = DataType(str(buffer.dtype)).itemsize
-        return steps * width * size if steps * width <= MAX_ROW_ELEMENTS else None
+        return steps * width * size if steps * width <= self.config.row_elements else None
 
 
 def _life(program: RowProgram, passes: Sequence[Pass], buffer: ir.Var) -> range:

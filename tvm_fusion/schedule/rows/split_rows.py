@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..gpu.row_threads import RowThreads
+from .config_gpu import RowConfig
 from .passes import Pass
 from .register_budget import items_per_thread
 from .row_program import RowProgram
@@ -16,7 +16,7 @@ MAX_BLOCKS_PER_ROW = 4
 
 
 def blocks_per_row(
-    program: RowProgram, passes: Sequence[Pass], config: RowThreads, multiprocessors: int
+    program: RowProgram, passes: Sequence[Pass], config: RowConfig, multiprocessors: int
 ) -> int:
     """Choose how many blocks share the last pass over a row.
 
@@ -30,7 +30,7 @@ def blocks_per_row(
         The stages, their buffers placed.
     passes : sequence of Pass
         Their passes.
-    config : RowThreads
+    config : RowConfig
         The threads.
     multiprocessors : int
         Of the device.

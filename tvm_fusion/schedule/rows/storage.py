@@ -9,7 +9,7 @@ from tvm import DataType, ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import call_name, loads, map_loads, substitute, variables
-from ..gpu.row_threads import RowThreads
+from .config_gpu import RowConfig
 from .passes import equal_loops, plan_passes, private_buffers
 from .register_budget import RegisterBudget, is_thread_local
 from .row_program import RowProgram, RowStage
@@ -36,14 +36,14 @@ class Storage:
     shared_bytes: int
 
 
-def place_rows(program: RowProgram, config: RowThreads, limit: int, copies: bool) -> Storage | str:
+def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool) -> Storage | str:
     """Place each row buffer.
 
     Parameters
     ----------
     program : RowProgram
         The stages.
-    config : RowThreads
+    config : RowConfig
         Threads of a row and rows of a block.
     limit : int
         Bytes of shared memory that a block may declare.

@@ -12,7 +12,7 @@ from tvm import DataType, ir, tirx
 from ..._tvm.buffer import scratch
 from ...core.loops import index, sequence
 from ...program.stage import Axis
-from ..gpu.row_threads import RowThreads
+from .config_gpu import RowConfig
 from .emit import Pairs, bind, replace, unflatten, volume
 from .passes import Pass, equal_axes, private_buffers
 from .register_budget import items_per_thread
@@ -50,7 +50,7 @@ class ThreadBlock:
         The stages, their row buffers placed.
     passes : sequence of Pass
         Their passes.
-    config : RowThreads
+    config : RowConfig
         The threads.
     number : Expr
         Of the block.
@@ -62,7 +62,7 @@ class ThreadBlock:
         self,
         storage: Storage,
         passes: Sequence[Pass],
-        config: RowThreads,
+        config: RowConfig,
         number: ir.Expr,
         parts: int = 1,
     ):

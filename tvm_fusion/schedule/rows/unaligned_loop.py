@@ -96,6 +96,3 @@ class UnalignedLoop(VectorLoop):
         """Position in the row of a vector's first element; negative in the head vector."""
         before = tirx.floormod(self._begin, index(self.width))
         return self._number(step) * self.width - before
-
-    def _number(self, step: ir.Expr) -> ir.Expr:
-        return step * self.block.config.threads + self.t

@@ -15,7 +15,8 @@ from tvm import ir, tirx
 
 from ...core.loops import NEAR, index, loop, sequence, update_all, vectorized
 from ...program.stage import Axis
-from .config_gpu import MAX_ROW_ELEMENTS
+from ..gpu.keep_packed import keep_packed
+from ..half_math import HALF_TYPES
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread
 from .row_program import RowStage
@@ -90,7 +91,7 @@ class VectorLoop:
 
     def whole(self) -> tirx.Stmt:
         """Write the loop: some vectors at a time, their loads first."""
-        if self.steps * self.width <= MAX_ROW_ELEMENTS:
+        if self.steps * self.width <= self.block.config.row_elements:
             starts = range(0, self.steps, self.in_flight)
             return sequence(
                 [self._group(index(s), min(self.in_flight, self.steps - s)) for s in starts]
@@ -115,13 +116,17 @@ class VectorLoop:
         def step(number: ir.Expr) -> tirx.Stmt:
             at = first + number
             stmt = body(number, at)
-            exists = self._exists(at)
-            if exists is not None:
-                stmt = tirx.IfThenElse(exists, stmt, None)
+            guard = self._guard(at)
+            if guard is not None:
+                stmt = tirx.IfThenElse(guard, stmt, None)
             is_own_step = self.block.is_own_step(self.stages, at)
             return stmt if is_own_step is None else tirx.IfThenElse(is_own_step, stmt, None)
 
         return loop("step", count, step, UNROLLED)
+
+    def _guard(self, step: ir.Expr) -> ir.Expr | None:
+        """Give the condition around a step; ``None`` if there is none."""
+        return self._exists(step)
 
     def _exists(self, step: ir.Expr) -> ir.Expr | None:
         """Whether the thread has a vector left; ``None`` if all have."""
@@ -151,11 +156,35 @@ class VectorLoop:
 
         return sequence(
             [
+                *self._keep_packed(step),
                 *shared,
                 loop("lane", self.width, lane, UNROLLED),
                 *(self._write(target, own, step) for target, own in self.results),
             ]
         )
+
+    def _keep_packed(self, step: ir.Expr) -> list[tirx.Stmt]:
+        """Let the compiler convert again what an earlier pass has converted."""
+        block = self.block
+        if not block.config.keep_packed:
+            return []
+        found: list[ir.Var] = []
+        for stage in self.stages:
+            for load in stage.loads:
+                buffer = load.source
+                if buffer in found or not block.program.is_internal(buffer):
+                    continue
+                if not any(s is block.program.producer(buffer) for s in self.stages):
+                    found.append(buffer)
+        rows = [row for b in found if (row := block.row_in_registers(b)) is not None]
+        halves = [row for row in rows if str(row.dtype) in HALF_TYPES]
+        if self.width < 2 or len(halves) == 0:
+            return []
+        first = step * self.width
+        return [
+            keep_packed(tirx.BufferLoad(row, [self.r, self.t, first]), self.width // 2)
+            for row in halves
+        ]
 
     def _stage(
         self, stage: RowStage, step: ir.Expr, lane: ir.Expr, position: Position
@@ -274,15 +303,19 @@ class VectorLoop:
         axes = self._axes(stage)
         if (axes[-1].size or 0) % self.width == 0:
             return self._contiguous(stage, step, lane)
-        flat = (step * self.block.config.threads + self.t) * self.width + lane
+        flat = self._number(step) * self.width + lane
         return self.block.pairs(stage, bind(axes, unflatten(flat, axes)), self.r)
 
     def _contiguous(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
         """Give the same, contiguous with the first element even beyond the end of an axis."""
         axes = self._axes(stage)
-        flat = (step * self.block.config.threads + self.t) * self.width
+        flat = self._number(step) * self.width
         *outer, last = unflatten(flat, axes)
         return self.block.pairs(stage, bind(axes, [*outer, last + lane]), self.r)
+
+    def _number(self, step: ir.Expr) -> ir.Expr:
+        """Give the number in the row of the thread's vector of a step."""
+        return step * self.block.config.threads + self.t
 
     def _axes(self, stage: RowStage) -> list[Axis]:
         return next(a for s, a in zip(self.stages, self.axes, strict=True) if s is stage)

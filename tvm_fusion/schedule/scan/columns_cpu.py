@@ -28,28 +28,25 @@ from ...core.loops import (
     tasks,
     when,
 )
+from .config import ColumnScanConfig
 from .problem import PrefixSumProblem
 
-COLUMNS = 256  # of a task: a kilobyte of a line, for the bandwidth of memory
-FEW_TASKS = 16  # below which narrower blocks balance better
-NARROW = 64
 LANES = 16  # of a vector; those of the remainder are powers of two
 
 
-def scan_columns(scan: PrefixSumProblem) -> tirx.Stmt:
+def scan_columns(scan: PrefixSumProblem, config: ColumnScanConfig) -> tirx.Stmt:
     """Write the loop over blocks of columns."""
     before, behind = scan.source.shape[: scan.axis], scan.source.shape[scan.axis + 1 :]
     slices, columns = product(before), product(behind)
-    count, extent = constant(slices), constant(columns)
+    extent, width = constant(columns), config.columns
     if extent is None:
-        blocks = ceildiv(columns, NARROW)
+        blocks = ceildiv(columns, width)
 
         def some(task: ir.Expr) -> tirx.Stmt:
-            start = tirx.floormod(task, blocks) * NARROW
-            return _block(scan, tirx.floordiv(task, blocks), start, NARROW, columns)
+            start = tirx.floormod(task, blocks) * width
+            return _block(scan, tirx.floordiv(task, blocks), start, width, columns)
 
         return tasks(product([slices, blocks]), some)
-    width = COLUMNS if count is None or count * extent >= FEW_TASKS * COLUMNS else NARROW
     ranges: list[tuple[ir.Expr, Callable[[ir.Expr], tirx.Stmt]]] = []
     start = 0
     while start < extent:

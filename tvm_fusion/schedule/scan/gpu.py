@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import DataType, ir, tirx
-from tvm.target import Target
+from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
 from ...core.loops import (
@@ -34,39 +33,25 @@ from ...core.loops import (
     unrolled,
     when,
 )
-from ...device import device_of
-from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ..gpu.warp import each_thread, shuffle
+from .config import RowScanConfig
 from .problem import PrefixSumProblem
-
-MIN_THREADS = 128  # of a block: short rows share one
-MAX_THREADS = 512  # of a row: several blocks fit, and hide each other's latency
-SYMBOLIC_ROW = 2048  # what an unknown row is taken for
 
 Body = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
 
-def scan_gpu(scan: PrefixSumProblem, target: Target) -> tirx.Stmt:
+def scan_gpu(scan: PrefixSumProblem, config: RowScanConfig) -> tirx.Stmt:
     """Write the loop over blocks."""
-    return _ThreadBlock(scan, target).grid()
+    return _ThreadBlock(scan, config).grid()
 
 
 class _ThreadBlock:
     """One thread block: some rows."""
 
-    def __init__(self, scan: PrefixSumProblem, target: Target) -> None:
-        self.scan = scan
-        device = device_of(target)
-        self.lanes = device.warp_size or 32
-        most = min(device.max_threads_per_block or 1024, MAX_THREADS)
-        types = {str(b.dtype) for b in (scan.source, scan.target)}
-        self.width = VECTOR_BYTES // max(DataType(t).itemsize for t in types)
-        length = constant(scan.length)
-        self.is_vector = types <= VECTOR_TYPES and (length or 1) % self.width == 0
-        vectors = -(-(length or SYMBOLIC_ROW) // self.width)
-        self.warps = min(-(-vectors // self.lanes), most // self.lanes)
-        self.rows = max(1, MIN_THREADS // (self.warps * self.lanes))
-        self.rounds = ceildiv(scan.length, self.warps * self.lanes * self.width)
+    def __init__(self, scan: PrefixSumProblem, config: RowScanConfig) -> None:
+        self.scan, self.config = scan, config
+        self.rows, self.warps, self.lanes = config.rows, config.warps, config.lanes
+        self.width = config.width
         self.count = product(scan.rows)
         self._shape = (self.rows, self.warps, self.lanes)
         shape = [index(d) for d in self._shape]
@@ -90,7 +75,7 @@ class _ThreadBlock:
         self.first = number * self.rows
         zero = tirx.const(0, self.scan.dtype)
         start = self._each_thread(lambda *at: tirx.BufferStore(self.carry, zero, [*at, index(0)]))
-        body = sequence([start, loop("round", self.rounds, self._round)])
+        body = sequence([start, loop("round", self.config.rounds, self._round)])
         vectors = [self.raw, self.out, self.held]
         numbers = [self.here, self.there, self.shuffled, self.before, self.carry]
         if self.warps > 1:
@@ -234,7 +219,7 @@ class _ThreadBlock:
         place = coordinates(row, self.scan.rows)
         start = ((number * self.warps + w) * self.lanes + lane) * self.width
         length = index(self.scan.length)
-        if self.is_vector and constant(self.scan.length) is not None:
+        if self.config.is_vector and constant(self.scan.length) is not None:
             vector = loop(
                 "i", self.width, lambda i: body(i, [*place, start + i]), tirx.ForKind.VECTORIZED
             )

@@ -14,6 +14,7 @@ from ...ecg.legalizations.scan import NAME, is_last
 from ...ecg.work import at
 from ...program.group import Group
 from .columns_cpu import scan_columns
+from .config import ColumnScanConfig, RowScanConfig
 from .cpu import scan_cpu
 from .gpu import scan_gpu
 from .problem import PrefixSumProblem
@@ -38,6 +39,15 @@ class PrefixSum(Template):
             return Refusal("not_along_rows", f"{op.title} does not scan the last axis.")
         if op.func is None or is_scheduled(op.func):
             return Refusal("not_mine", f"Legalization has scheduled {op.title}.")
+        (given,) = group.inputs
+        scan = PrefixSumProblem(
+            declare(given.shape, given.dtype, "x"),
+            declare(result.shape, result.dtype, "sums"),
+            bool(op.record.attrs["exclusive"]),
+            rank - 1 if axis is None else int(axis) % rank,
+        )
+        config = self._config(scan, device)
+        on_gpu = config if isinstance(config, RowScanConfig) else None
         return Claim(
             self,
             group,
@@ -45,25 +55,29 @@ class PrefixSum(Template):
             bytes=group.bytes,
             flops=at(product(result.shape)),
             parallelism=at(product(list(result.shape)[:-1])),
-            details={
-                "is_exclusive": bool(op.record.attrs["exclusive"]),
-                "axis": rank - 1 if axis is None else int(axis) % rank,
-            },
+            shared_bytes=on_gpu.shared_bytes if on_gpu else 0,
+            registers=on_gpu.registers if on_gpu else 0,
+            details={"problem": scan, "config": config},
         )
+
+    def _config(
+        self, scan: PrefixSumProblem, device: Device
+    ) -> RowScanConfig | ColumnScanConfig | None:
+        """Choose the configuration; a CPU's rows have none."""
+        if self._is_gpu:
+            return RowScanConfig.of(scan, device)
+        is_row = scan.axis == len(scan.source.shape) - 1
+        return None if is_row else ColumnScanConfig.of(scan)
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel."""
-        group = claim.group
-        (given,), (result,) = group.inputs, group.outputs
-        source = declare(given.shape, given.dtype, "x")
-        made = declare(result.shape, result.dtype, "sums")
-        scan = PrefixSumProblem(source, made, claim.details["is_exclusive"], claim.details["axis"])
-        if self._is_gpu:
-            body = scan_gpu(scan, target)
+        scan, config = claim.details["problem"], claim.details["config"]
+        if isinstance(config, RowScanConfig):
+            body = scan_gpu(scan, config)
         else:
-            is_row = scan.axis == len(given.shape) - 1
-            body = scan_cpu(scan) if is_row else scan_columns(scan)
-        func = tirx.PrimFunc([source, *group.scalars, made], block("root", body)).with_attrs(
+            body = scan_cpu(scan) if config is None else scan_columns(scan, config)
+        params = [scan.source, *claim.group.scalars, scan.target]
+        func = tirx.PrimFunc(params, block("root", body)).with_attrs(
             {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
         )
-        return Emission.one(func, group)
+        return Emission.one(func, claim.group)

@@ -1,0 +1,159 @@
+"""Products on tensor cores: GEMMs of models, of few rows, of drawn shapes; attention."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.nn import functional
+
+from .works import Work, linear
+
+MOST, LEAST = 8192, 17  # extents of drawn products
+TYPES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Product(Work):
+    """A product of its first two arguments.
+
+    Attributes
+    ----------
+    flops : int
+        Two for each multiply-add.
+    """
+
+    flops: int = 0
+
+    def draw(self, seed: int, device: str) -> list[Tensor]:
+        """Draw arguments from a normal distribution, weights so that sums are as large as these."""
+        x, weight, *others = super().draw(seed, device)
+        return [x, weight * x.shape[-1] ** -0.5 if weight.ndim == 2 else weight, *others]
+
+
+def matmul(x: Tensor, weight: Tensor) -> Tensor:
+    """Rows times a matrix that is stored along the columns."""
+    return x @ weight
+
+
+def linear_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Linear layer."""
+    return functional.linear(x, weight, bias)
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Linear layer, then GELU."""
+    return functional.gelu(functional.linear(x, weight, bias))
+
+
+def linear_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+    """Linear layer, added to a residual."""
+    return functional.linear(x, weight, bias) + residual
+
+
+def linear_gelu_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+    """Linear layer, GELU, added to a residual."""
+    return functional.gelu(functional.linear(x, weight, bias)) + residual
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of every row to every row."""
+    return functional.scaled_dot_product_attention(q, k, v)
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of every row to those before it and to itself."""
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """Attention with a bias of each head, row and key."""
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+GEMMS: dict[str, Callable[..., Tensor]] = {
+    "linear": linear,
+    "bias": linear_bias,
+    "gelu": linear_gelu,
+    "residual": linear_residual,
+    "gelu_residual": linear_gelu_residual,
+}
+# (rows, terms, columns, epilogue) of BERT, GPT-2, ViT, Swin, Llama; one sequence, and batches.
+SHAPES = (
+    (4096, 4096, 4096, "linear"),
+    (4096, 4096, 4096, "gelu_residual"),
+    (128, 768, 2304, "bias"),
+    (128, 768, 768, "residual"),
+    (128, 768, 3072, "gelu"),
+    (128, 3072, 768, "residual"),
+    (197, 768, 2304, "bias"),
+    (197, 768, 3072, "gelu"),
+    (197, 3072, 768, "residual"),
+    (3136, 96, 384, "gelu"),
+    (784, 768, 192, "residual"),
+    (196, 384, 1152, "bias"),
+    (512, 4096, 6144, "linear"),
+    (512, 4096, 4096, "residual"),
+    (512, 4096, 14336, "linear"),
+    (512, 14336, 4096, "residual"),
+    (1024, 768, 3072, "gelu"),
+    (1024, 3072, 768, "residual"),
+    (1576, 768, 3072, "gelu"),
+    (1576, 3072, 768, "residual"),
+    (4096, 4096, 14336, "linear"),
+    *((rows, 4096, 14336, "linear") for rows in (16, 17, 24, 32, 48, 64)),
+)
+# (batch, heads, rows, width)
+HEADS = (
+    (1, 16, 1024, 64, attention),
+    (4, 32, 4096, 128, causal_attention),
+    (64, 12, 197, 64, attention),
+    (1, 12, 128, 64, attention),
+)
+
+
+def gemm(m: int, k: int, n: int, epilogue: str, dtype: str = "float16") -> Product:
+    """Give the work of a product with an epilogue."""
+    shapes: list[tuple[int, ...]] = [(m, k), (n, k)]
+    shapes += [(n,)] if epilogue != "linear" else []
+    shapes += [(m, n)] if "residual" in epilogue else []
+    name = f"gemm_{m}x{k}x{n}_{epilogue}" + ("" if dtype == "float16" else f"_{dtype}")
+    return Product(name, GEMMS[epilogue], tuple(shapes), dtype, flops=2 * m * n * k)
+
+
+def _heads(batch: int, heads: int, rows: int, width: int, how: Callable[..., Tensor]) -> Product:
+    shape = (batch, heads, rows, width)
+    flops = 4 * batch * heads * rows * rows * width // (2 if how is causal_attention else 1)
+    return Product(f"{how.__name__}_{batch}x{heads}x{rows}x{width}", how, (shape,) * 3, flops=flops)
+
+
+WINDOWS = Product(
+    "biased_attention_64x3x49x32",
+    biased_attention,
+    (*((64, 3, 49, 32),) * 3, (1, 3, 49, 49)),
+    flops=4 * 64 * 3 * 49 * 49 * 32,
+)
+PRODUCTS = (
+    *(gemm(*shape) for shape in SHAPES),
+    gemm(4096, 4096, 4096, "linear", "bfloat16"),
+    *(_heads(*shape) for shape in HEADS),
+    WINDOWS,
+)
+
+
+def drawn_products(seed: int, count: int) -> list[Product]:
+    """Draw products of any extents, small ones as often as large ones."""
+    dice = random.Random(seed)
+
+    def extent() -> int:
+        return round(LEAST * (MOST / LEAST) ** dice.random())
+
+    return [
+        replace(work, name=f"drawn_{work.name}")
+        for work in (
+            gemm(extent(), extent(), extent(), dice.choice(list(GEMMS)), dice.choice(TYPES))
+            for _ in range(count)
+        )
+    ]

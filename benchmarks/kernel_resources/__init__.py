@@ -1,0 +1,1 @@
+"""Registers and shared memory that templates claim, against those that ptxas allocates."""

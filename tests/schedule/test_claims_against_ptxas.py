@@ -1,0 +1,68 @@
+"""Registers and shared memory that elementwise kernels and prefix sums claim, against ptxas."""
+
+import pytest
+from group_kernels import CUDA, group, kernel, tensor
+from nvcc import machine_code, needs_nvcc
+from tvm import relax
+
+from tvm_fusion.schedule.elementwise.template import Elementwise
+from tvm_fusion.schedule.scan.template import PrefixSum
+
+op = relax.op
+
+
+def tensors(names, *shape, dtype="float32"):
+    return [tensor(name, *shape, dtype=dtype) for name in names]
+
+
+def gelu(emit, x, b):
+    return op.nn.gelu(emit(op.add(x, b)))
+
+
+def transposed_sum(emit, x, y):
+    return op.add(emit(op.permute_dims(x, [1, 0])), y)
+
+
+def row_sums(emit, x):
+    return op.cumsum(x, axis=-1)
+
+
+WIDE = (4096, 4096)
+CASES = {
+    "vectors": (Elementwise, tensors("x", *WIDE), lambda emit, x: op.nn.relu(x)),
+    "halves": (Elementwise, tensors("xy", *WIDE, dtype="float16"), lambda emit, x, y: op.add(x, y)),
+    "bias": (Elementwise, [tensor("x", *WIDE), tensor("b", WIDE[1])], gelu),
+    "points": (Elementwise, tensors("xyz", 77, 35), lambda e, x, y, z: x * y + z),
+    "transpose": (Elementwise, tensors("xy", *WIDE), transposed_sum),
+    "halves_of_odd_rows": (
+        Elementwise,
+        tensors("x", 1023, 2049, dtype="float16"),
+        lambda emit, x: op.permute_dims(x, [1, 0]),
+    ),
+    "long_rows": (PrefixSum, tensors("x", 64, 4096, dtype="float16"), row_sums),
+    "masked_rows": (PrefixSum, tensors("x", 64, 5001), row_sums),
+    "short_rows": (PrefixSum, tensors("x", 64, 100), row_sums),
+    "long_integers": (PrefixSum, tensors("x", 64, 4096, dtype="int64"), row_sums),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Each case's claim and machine code."""
+    claims, functions = {}, {}
+    for name, (template, params, body) in CASES.items():
+        members = group(params, body, CUDA)
+        claims[name], functions[name] = kernel(template(is_gpu=True), members, CUDA)
+    codes = machine_code(functions)
+    return {name: (claims[name], codes[name]) for name in CASES}
+
+
+@needs_nvcc
+@pytest.mark.cuda_toolchain
+@pytest.mark.parametrize("name", CASES)
+def test_within_a_quarter_of_ptxas(name, compiled):
+    """Shared memory is claimed with the last row's padding, which TVM leaves out."""
+    claim, code = compiled[name]
+    assert code.spilled_bytes == 0
+    assert abs(claim.registers - code.registers) <= code.registers / 4
+    assert 0 <= claim.shared_bytes - code.shared_bytes <= code.shared_bytes / 100

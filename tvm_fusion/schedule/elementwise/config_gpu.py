@@ -1,0 +1,122 @@
+"""Configuration of an elementwise kernel on a GPU: how blocks compute each iteration space.
+
+a transposed load that tiles cover:   shared-memory transpose                (TransposeConfig)
+outputs that are whole vectors:       vectors of 16 bytes                    (VectorConfig)
+else:                                 a point for each thread                (PointConfig)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir
+
+from ...core.expressions import variables
+from ...program.stage import Stage
+from ..address import same
+from ..estimate import operations
+from ..gpu.launch import STATIC_SHARED_BYTES
+from .guarded_loads import bytes_of
+from .iteration_space import IterationSpace, iteration_spaces
+from .transpose_config import TransposeConfig, transpose_config
+from .vectors_gpu import VectorConfig, vectors
+
+# Registers of a thread as ptxas allocates them, fitted to 170 kernels for sm_90a.
+MIN_REGISTERS = 8
+TILE_REGISTERS = 20
+ADDRESS_REGISTERS = 2
+STRAIGHT_REGISTERS = 6  # of a vector of another operand beside a tile
+ALIGN_REGISTERS = 4  # of vectors that begin before their row
+# Loads of more registers are moved behind first uses: 256 threads of 8 blocks fill the file.
+MAX_REGISTERS = 32
+
+
+@dataclass(frozen=True)
+class PointConfig:
+    """A thread for each point of an iteration space.
+
+    Attributes
+    ----------
+    space : IterationSpace
+        What is computed.
+    """
+
+    space: IterationSpace
+
+
+@dataclass(frozen=True, eq=False)
+class ElementwiseGpuConfig:
+    """Configuration of an elementwise kernel: decided by the claim, consumed by its emission.
+
+    Attributes
+    ----------
+    ranges : tuple of TransposeConfig, VectorConfig or PointConfig
+        For each iteration space, how its own range of blocks computes it.
+    """
+
+    ranges: tuple[TransposeConfig | VectorConfig | PointConfig, ...]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, which has the tiles of all ranges."""
+        return sum(c.shared_bytes for c in self.ranges if isinstance(c, TransposeConfig))
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, mostly within 25 % of ptxas: see benchmarks/kernel_resources."""
+        return max(map(registers_of, self.ranges), default=MIN_REGISTERS)
+
+
+def elementwise_gpu_config(
+    stages: Sequence[Stage], kept: frozenset[ir.Var]
+) -> ElementwiseGpuConfig:
+    """Choose how to compute each iteration space.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        Maps, those that are internal inlined but for ``kept``.
+    kept : frozenset of Var
+        Internal maps that live in registers.
+    """
+    ranges: list[TransposeConfig | VectorConfig | PointConfig] = []
+    left = STATIC_SHARED_BYTES
+    for space in iteration_spaces(stages, kept):
+        tiles = transpose_config(space, left)
+        if tiles is not None:
+            left -= tiles.shared_bytes
+        ranges.append(tiles or vectors(space) or PointConfig(space))
+    return ElementwiseGpuConfig(tuple(ranges))
+
+
+def registers_of(config: TransposeConfig | VectorConfig | PointConfig) -> int:
+    """Estimate the registers of a thread of a range of blocks."""
+    space = config.space
+    work = operations(*(store.value for store in space.stores))
+    if isinstance(config, TransposeConfig):
+        aligned = bool(config.shift) + any(config.overlaps)
+        rest = STRAIGHT_REGISTERS * len(config.straight) + ALIGN_REGISTERS * aligned
+        return TILE_REGISTERS + rest + work // 4
+    elements = _distinct(space.loads)
+    count = MIN_REGISTERS + ADDRESS_REGISTERS * (len(elements) + len(space.outputs) - 1)
+    if isinstance(config, PointConfig):
+        return count + work // 8
+    each, last = config.width * config.per_thread, space.variables[-1]
+    whole = [load.element for load in config.loads]
+    single = [
+        x
+        for x in elements
+        if not any(same(x, other) for other in whole)
+        and any(last in variables(i) for i in x.indices)
+    ]
+    held = sum(map(bytes_of, whole)) * each // 4 + sum(map(bytes_of, single)) * each // 8
+    return min(count + held + config.per_thread - 1 + 7 * work // 16, MAX_REGISTERS)
+
+
+def _distinct(loads: Sequence[ir.TensorLoad]) -> list[ir.TensorLoad]:
+    found: list[ir.TensorLoad] = []
+    for load in loads:
+        if not any(same(load, other) for other in found):
+            found.append(load)
+    return found
