@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 
+import group_kernels
 import numpy as np
 import pytest
 from group_kernels import (
@@ -16,7 +17,7 @@ from group_kernels import (
     shared_bytes,
     tensor,
 )
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.operands import analyse
@@ -260,6 +261,19 @@ def test_few_rows(rows, is_tiled):
     claim, _ = check(TEMPLATE, params, body, reference, AMPERE)
     assert (claim.details["config"].tile is not None) is is_tiled
     assert (claim.details["config"].skinny is None) is is_tiled
+
+
+@pytest.mark.parametrize("size", [2, 17])
+def test_a_symbolic_batch(size, monkeypatch):
+    monkeypatch.setattr(group_kernels, "SIZE", size)
+    n = tirx.Var("n", "int64")
+    params = [tensor("x", n, 24, 40, dtype="float16"), tensor("w", n, 40, 48, dtype="float16")]
+
+    def body(emit, x, w):
+        return op.matmul(x, w, "float32")
+
+    claim, _ = check(TEMPLATE, params, body, lambda x, w: [x @ w], AMPERE)
+    assert claim.details["config"].tile is not None
 
 
 @pytest.mark.cuda_toolchain
