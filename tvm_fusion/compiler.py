@@ -158,6 +158,7 @@ def _code(
     return {
         name: {
             "weights": one.weight_names.get(name, []),
+            "weights_as_tuple": one.passes_tuple[name],
             "in_place": _in_place(signature, config.writes),
             "destinations": [signature.outputs[i].name for i in one.destinations[name]],
             **counts[name],

@@ -114,8 +114,10 @@ def measure(model: str, target: str) -> dict[str, Any]:
 
         prepare_process()
         import tvm_fusion
+        from tvm_fusion._tvm.ffi_speed import speed_up_ffi
         from tvm_fusion.fusion.claims import remembering
 
+        speed_up_ffi()
         with remembering() as books:
             given: Any = model
             if model.isdigit():

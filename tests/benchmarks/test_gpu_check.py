@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 
 from benchmarks.fusion import cells
@@ -183,14 +184,13 @@ def test_every_cell_that_is_not_red_is_there():
 
 def softmax_block(n):
     x = relax.Var("x", relax.TensorType((n, 9), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            value = builder.emit(relax.op.exp(x))
-            value = builder.emit(relax.op.sqrt(value))
-            output = builder.emit_output(relax.op.nn.softmax(value, -1))
-        builder.emit_func_output(output)
-    return builder.get()
+
+    def result(emit, *_):
+        value = emit(relax.op.exp(x))
+        value = emit(relax.op.sqrt(value))
+        return relax.op.nn.softmax(value, -1)
+
+    return main_module([x], result)
 
 
 def planned_groups(n):

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from relax_modules import main_module
 from tvm import relax
 
 import tvm_fusion
@@ -18,16 +19,14 @@ from benchmarks.rewriting.table import drawing, render
 def products():
     """Build two products of one left operand: joined wherever there is algebra."""
     x = relax.Var("x", relax.TensorType((64, 128), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            p, q = (
-                builder.emit(relax.op.matmul(x, relax.const(np.full((128, 64), v, "float32"))))
-                for v in (1, 2)
-            )
-            out = builder.emit_output(relax.op.concat([p, q], axis=1))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def result(emit, *_):
+        p, q = (
+            emit(relax.op.matmul(x, relax.const(np.full((128, 64), v, "float32")))) for v in (1, 2)
+        )
+        return relax.op.concat([p, q], axis=1)
+
+    return main_module([x], result)
 
 
 def test_figures():

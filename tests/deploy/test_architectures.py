@@ -11,6 +11,7 @@ import pytest
 import tvm
 from architectures_model import model
 from device_code import EM_AMDGPU, cuda_archs, elf_flags
+from relax_modules import main_module
 from tvm import relax
 
 import tvm_fusion
@@ -132,15 +133,14 @@ def test_amd_shares_no_kernels():
 
 def sum_of(constant):
     """A kernel that two models share, and one with a constant of its own."""
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((5, 7), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            row = builder.emit(relax.op.cumsum(builder.emit(relax.op.exp(x)), 1))
-            total = builder.emit(relax.op.sum(row, 0))
-            result = builder.emit_output(relax.op.add(total, relax.const(constant, "float32")))
-        builder.emit_func_output(result)
-    return builder.get()
+
+    def result(emit, *_):
+        row = emit(relax.op.cumsum(emit(relax.op.exp(x)), 1))
+        total = emit(relax.op.sum(row, 0))
+        return relax.op.add(total, relax.const(constant, "float32"))
+
+    return main_module([x], result)
 
 
 def test_a_merged_library_computes_what_each_module_does(tmp_path):

@@ -17,6 +17,7 @@ from tvm_fusion.deploy.copies import copies
 from tvm_fusion.deploy.count import count
 from tvm_fusion.deploy.lower import LowerToVM
 from tvm_fusion.deploy.static_inputs import STATIC_INPUTS
+from tvm_fusion.deploy.weights_tuple import MAY_PASS_TUPLE, passes_tuple
 
 GRAPH = PassContext(config={"relax.backend.use_cuda_graph": True})
 ROWS, COLUMNS = 3, 127
@@ -187,6 +188,45 @@ sums.accumulate = lambda into, a: into + a
 
 def leaves(result):
     return [r.numpy() for r in result] if isinstance(result, tvm_ffi.Array) else [result.numpy()]
+
+
+def several_weights(add, x, y, u, v, w):
+    """Captured kernels, the first and the last read weights; one is a result itself."""
+    a = add(x, u)
+    b = add(a, v)
+    c = add(b, u)
+    d = add(c, y)
+    return add(d, w), v
+
+
+@pytest.mark.parametrize("static", [(), (1,)])
+def test_weights_are_one_tuple_where_the_caller_knows(graphs, static):
+    mod = module(several_weights, "xy", "uvw", static)
+    mod.update_func(mod.get_global_var("main"), mod["main"].with_attr(MAY_PASS_TUPLE, True))
+    run = machine(mod)
+    weights = draw(3, 0)
+    whole = tvm_ffi.convert([*map(tvm.runtime.tensor, weights)])
+    y = tvm.runtime.tensor(np.empty(SHAPE, "float32"))
+    for seed in range(1, 4):
+        x, fresh = draw(2, seed)
+        y.copyfrom(fresh)
+        results = leaves(run["main"](tvm.runtime.tensor(x), y, whole))
+        for got, want in zip(results, several_weights(sums, x, fresh, *weights), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+    assert len(graphs.captured) == 1
+    ((arguments),) = graphs.captured.values()
+    assert any(isinstance(argument, tvm_ffi.Array) for argument in arguments)
+
+
+def test_weights_are_parameters_where_the_caller_does_not_know():
+    mod = CaptureLaunches()(module(several_weights, "xy", "uvw"))
+    for knows in (False, True):
+        if knows:
+            mod.update_func(mod.get_global_var("main"), mod["main"].with_attr(MAY_PASS_TUPLE, True))
+        with tvm.target.Target("llvm"), GRAPH:
+            lowered = LowerToVM()(mod)
+        assert passes_tuple(lowered, "main") == knows
+        assert len(lowered["main"].params) == (3 if knows else 5)
 
 
 @pytest.mark.parametrize("static", [(), (1,), (0, 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from relax_modules import main_module
 from tvm import relax
 
 import tvm_fusion
@@ -25,13 +26,14 @@ def test_accuracy(tmp_path, dtype):
         half = np.concatenate([NEAR, more])
         arrays[name] = np.concatenate([half, -half, [np.nan]]).astype(dtype)
         params.append(relax.Var(name, relax.TensorType(arrays[name].shape, dtype)))
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            results = [builder.emit(getattr(relax.op, p.name)(p)) for p in params]
-            out = builder.emit_output(relax.Tuple(results))
-        builder.emit_func_output(out)
-    program = tvm_fusion.load(tvm_fusion.compile(builder.get(), "cpu").export(tmp_path / "a"))
+
+    def result(emit, *_):
+        results = [emit(getattr(relax.op, p.name)(p)) for p in params]
+        return relax.Tuple(results)
+
+    program = tvm_fusion.load(
+        tvm_fusion.compile(main_module(params, result), "cpu").export(tmp_path / "a")
+    )
     results = program.run(arrays).values()
     for (name, (function, _)), result in zip(RANGES.items(), results, strict=True):
         with np.errstate(all="ignore"):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.ir.transform import Sequential
 
@@ -19,16 +20,15 @@ def target():
 
 def legalize(target, shape, *operators):
     x = relax.Var("x", relax.TensorType(shape, "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            value = x
-            for operator in operators:
-                value = builder.emit(operator(value))
-            y = builder.emit_output(value)
-        builder.emit_func_output(y)
+
+    def result(emit, *_):
+        value = x
+        for operator in operators:
+            value = emit(operator(value))
+        return value
+
     with target:
-        return transform.Legalize()(builder.get())
+        return transform.Legalize()(main_module([x], result))
 
 
 def test_nothing_but_kernels_is_left(target):
@@ -51,15 +51,6 @@ def test_scheduled_functions_stay_as_they_are(target):
         tvm.ir.assert_structural_equal(transform.Legalize()(scheduled), scheduled)
 
 
-def module(params, body):
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            y = builder.emit_output(body(builder, *params))
-        builder.emit_func_output(y)
-    return builder.get()
-
-
 def tensor(name, shape, dtype="float32"):
     return relax.Var(name, relax.TensorType(shape, dtype))
 
@@ -72,14 +63,14 @@ def records(mod):
 
 @pytest.mark.parametrize("rows", [5, tirx.Var("n", "int64")])
 def test_equal_operators_share_a_function(target, rows):
-    def body(builder, x, b, c):
+    def body(emit, x, b, c):
         for bias in (b, c, b):
-            x = builder.emit(relax.op.nn.relu(builder.emit(relax.op.add(x, bias))))
+            x = emit(relax.op.nn.relu(emit(relax.op.add(x, bias))))
         return relax.op.add(x, x)
 
     params = [tensor("x", (rows, 7)), tensor("b", (7,)), tensor("c", (7,))]
     with target:
-        mod = transform.Legalize()(module(params, body))
+        mod = transform.Legalize()(main_module(params, body))
     assert records(mod) == ["relax.add", "relax.add", "relax.nn.relu"]
     relax.analysis.well_formed(mod)
     calls = [b.value for b in mod["main"].body.blocks[0].bindings]
@@ -89,12 +80,12 @@ def test_equal_operators_share_a_function(target, rows):
 
 
 def test_same_shapes_and_other_attributes(target):
-    def body(builder, x):
-        first = builder.emit(relax.op.nn.softmax(x, 0))
+    def body(emit, x):
+        first = emit(relax.op.nn.softmax(x, 0))
         return relax.op.nn.softmax(first, 1)
 
     with target:
-        mod = transform.Legalize()(module([tensor("x", (5, 5))], body))
+        mod = transform.Legalize()(main_module([tensor("x", (5, 5))], body))
     axes = {
         record_of(f).attrs["axis"] for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)
     }
@@ -102,13 +93,13 @@ def test_same_shapes_and_other_attributes(target):
 
 
 def test_symbols_of_the_same_name_are_not_mixed_up(target):
-    def body(builder, x, y):
-        first = builder.emit(relax.op.exp(x))
-        return relax.Tuple([first, builder.emit(relax.op.exp(y))])
+    def body(emit, x, y):
+        first = emit(relax.op.exp(x))
+        return relax.Tuple([first, emit(relax.op.exp(y))])
 
     n, other = tirx.Var("n", "int64"), tirx.Var("n", "int64")
     with target:
-        mod = transform.Legalize()(module([tensor("x", (n,)), tensor("y", (other,))], body))
+        mod = transform.Legalize()(main_module([tensor("x", (n,)), tensor("y", (other,))], body))
     relax.analysis.well_formed(mod)
     first, second = mod["main"].ret_ty.fields
     assert first.shape[0].same_as(n)
@@ -118,12 +109,12 @@ def test_symbols_of_the_same_name_are_not_mixed_up(target):
 
 @pytest.mark.parametrize("rows", [5, tirx.Var("n", "int64")])
 def test_one_pass_gives_equal_operators_of_two_modules_one_function(target, rows):
-    def body(builder, x):
-        half = builder.emit(relax.op.multiply(x, relax.const(0.5, "float32")))
+    def body(emit, x):
+        half = emit(relax.op.multiply(x, relax.const(0.5, "float32")))
         return relax.op.strided_slice(half, [1], [0], [3])
 
     def functions(legalize):
-        mod = legalize(module([tensor("x", (rows, 7))], body))
+        mod = legalize(main_module([tensor("x", (rows, 7))], body))
         return {g.name_hint: f for g, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
 
     legalize = transform.Legalize()
@@ -138,7 +129,7 @@ def test_one_pass_gives_equal_operators_of_two_modules_one_function(target, rows
 def test_tuples_are_taken_apart(target, dtype):
     pair = relax.TupleType([relax.TensorType((3, 7), dtype), relax.TensorType((7, 2), dtype)])
     with target:
-        mod = module([relax.Var("pair", pair)], lambda _, p: relax.op.einsum(p, "ij,jk->ik"))
+        mod = main_module([relax.Var("pair", pair)], lambda _, p: relax.op.einsum(p, "ij,jk->ik"))
         mod = transform.Legalize()(mod)
     relax.analysis.well_formed(mod)
     assert records(mod) == ["relax.einsum"]
@@ -147,7 +138,7 @@ def test_tuples_are_taken_apart(target, dtype):
 def test_half_constants_stay_half(target):
     weight = relax.const(np.ones((7, 3), "float16"))
     with target:
-        mod = module([tensor("x", (5, 7), "float16")], lambda _, x: relax.op.matmul(x, weight))
+        mod = main_module([tensor("x", (5, 7), "float16")], lambda _, x: relax.op.matmul(x, weight))
         mod = transform.Legalize()(mod)
     (call,) = [b.value for b in mod["main"].body.blocks[0].bindings]
     assert call.args[1].fields[1].same_as(weight)
@@ -157,7 +148,7 @@ def test_half_constants_stay_half(target):
 def test_padding_stays_half(target):
     params = [tensor("x", (1, 3, 9, 9), "float16"), tensor("w", (4, 3, 3, 3), "float16")]
     with target:
-        mod = module(params, lambda _, x, w: relax.op.nn.conv2d(x, w, padding=1))
+        mod = main_module(params, lambda _, x, w: relax.op.nn.conv2d(x, w, padding=1))
         func = transform.Legalize()(mod)["conv2d"]
     types = {b.name: str(b.ty.dtype) for b in func.body.block.alloc_buffers}
     assert types == {"pad_temp": "float16", "conv2d_nchw_wide": "float32"}
@@ -165,14 +156,14 @@ def test_padding_stays_half(target):
 
 def test_wide_results_of_half_operands_are_stocks(target):
     params = [tensor("x", (5, 7), "float16"), tensor("w", (7, 3), "float16")]
-    mod = module(params, lambda _, x, w: relax.op.matmul(x, w, out_dtype="float32"))
+    mod = main_module(params, lambda _, x, w: relax.op.matmul(x, w, out_dtype="float32"))
     with target:
         ours, stock = transform.Legalize()(mod), relax.transform.LegalizeOps()(mod)
     tvm.ir.assert_structural_equal(ours["matmul"].without_attr("tvm_fusion.op"), stock["matmul"])
 
 
 def test_float32_is_stocks(target):
-    mod = module([tensor("x", (5, 7))], lambda _, x: relax.op.nn.softmax(x, 0))
+    mod = main_module([tensor("x", (5, 7))], lambda _, x: relax.op.nn.softmax(x, 0))
     with target:
         ours, stock = transform.Legalize()(mod), relax.transform.LegalizeOps()(mod)
     tvm.ir.assert_structural_equal(ours["softmax"].without_attr("tvm_fusion.op"), stock["softmax"])
@@ -180,7 +171,7 @@ def test_float32_is_stocks(target):
 
 
 def test_scans_of_half_types_are_recorded_as_a_fallback(target):
-    mod = module([tensor("x", (5, 7), "bfloat16")], lambda _, x: relax.op.cumprod(x, 0))
+    mod = main_module([tensor("x", (5, 7), "bfloat16")], lambda _, x: relax.op.cumprod(x, 0))
     with target, recording() as decisions:
         mod = transform.Legalize()(mod)
     assert records(mod) == ["relax.astype", "relax.astype", "relax.cumprod"]
@@ -189,7 +180,7 @@ def test_scans_of_half_types_are_recorded_as_a_fallback(target):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:sm_90a", "rocm:gfx942"])
 def test_running_sums_along_rows_are_one_function_that_is_not_scheduled(device):
-    mod = module([tensor("x", (5, 7), "bfloat16")], lambda _, x: relax.op.cumsum(x, 1))
+    mod = main_module([tensor("x", (5, 7), "bfloat16")], lambda _, x: relax.op.cumsum(x, 1))
     with parse(device).tvm_target():
         mod = transform.Legalize()(mod)
     assert records(mod) == ["relax.cumsum"]
@@ -198,7 +189,9 @@ def test_running_sums_along_rows_are_one_function_that_is_not_scheduled(device):
 
 
 def test_scans_on_a_gpu():
-    mod = module([tensor("x", (5, tirx.Var("n", "int64")))], lambda _, x: relax.op.cumsum(x, 1))
+    mod = main_module(
+        [tensor("x", (5, tirx.Var("n", "int64")))], lambda _, x: relax.op.cumsum(x, 1)
+    )
     with parse("cuda:sm_90a").tvm_target():
         mod = transform.Legalize()(mod)
     relax.analysis.well_formed(mod)
@@ -207,7 +200,7 @@ def test_scans_on_a_gpu():
 
 def test_what_tvm_refuses_stays(target):
     params = [tensor("x", (1, 3, 9, 9)), tensor("w", (4, 3, 3, 3))]
-    mod = module(params, lambda _, x, w: relax.op.nn.conv2d(x, w, out_layout="NHWC"))
+    mod = main_module(params, lambda _, x, w: relax.op.nn.conv2d(x, w, out_layout="NHWC"))
     with target:
         assert "R.nn.conv2d" in transform.Legalize()(mod)["main"].script()
 
@@ -217,7 +210,7 @@ def test_shapes_known_at_run_time_only(target):
     ints = [tensor(name, (2,), "int64") for name in ("begin", "end", "strides")]
     params = [tensor("x", (9, 7)), *ints]
     with target:
-        mod = module(params, lambda _, x, b, e, s: relax.op.dynamic_strided_slice(x, b, e, s))
+        mod = main_module(params, lambda _, x, b, e, s: relax.op.dynamic_strided_slice(x, b, e, s))
         mod = transform.Legalize()(mod)
     found = [record_of(f) for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     assert [r.name for r in found if r is not None] == ["relax.dynamic_strided_slice"]
@@ -230,18 +223,18 @@ def test_products_and_quotients_with_the_constant_zero(target, dtype):
     x = np.array([2, -3, np.nan, np.inf, 0], dtype)
     zero = np.zeros((), dtype)
 
-    def body(builder, x):
+    def body(emit, x):
         constant = relax.const(zero)
         results = [relax.op.multiply(x, constant), relax.op.multiply(constant, x)]
         results += [relax.op.divide(x, constant), relax.op.divide(constant, x)]
         results += [relax.op.floor_mod(x, constant)]
-        return relax.Tuple([builder.emit(result) for result in results])
+        return relax.Tuple([emit(result) for result in results])
 
     # Without laws, of which some hold for finite numbers only.
     stages = (transform.Legalize, transform.FuseOperators, transform.ScheduleKernels)
     with target:
         mod = Sequential([stage() for stage in (*stages, transform.LowerToVM)])(
-            module([tensor("x", x.shape, dtype)], body)
+            main_module([tensor("x", x.shape, dtype)], body)
         )
         executable = tvm.compile(
             mod, target, relax_pipeline=Sequential([]), tir_pipeline="tvm_fusion"

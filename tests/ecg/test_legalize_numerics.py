@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tvm
 from numpy.lib.stride_tricks import sliding_window_view
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion import transform
@@ -340,16 +341,15 @@ def test_stock_loses_a_small_deviation(target, name):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_symbolic_shapes(target, dtype):
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
-    builder = relax.BlockBuilder()
     x, w = tensor("x", (n, m), dtype), tensor("w", (m, 5), dtype)
     g = tensor("g", (m,), dtype)
-    with builder.function("main", [x, w, g]):
-        with builder.dataflow():
-            y = builder.emit(NN.softmax(NN.layer_norm(x, g, g, axes=[-1])))
-            z = builder.emit_output(OP.variance(OP.matmul(y, w), axis=[0]))
-        builder.emit_func_output(z)
+
+    def result(emit, *_):
+        y = emit(NN.softmax(NN.layer_norm(x, g, g, axes=[-1])))
+        return OP.variance(OP.matmul(y, w), axis=[0])
+
     with target:
-        vm = build(transform.Legalize()(builder.get()), target)
+        vm = build(transform.Legalize()(main_module([x, w, g], result)), target)
     rng = np.random.default_rng(7)
     for rows, columns in [(3, 1025), (17, 5)]:
         shapes = [(rows, columns), (columns, 5), (columns,)]

@@ -4,6 +4,7 @@ import ml_dtypes  # noqa: F401  # numpy's bfloat16
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion import transform
@@ -15,12 +16,7 @@ INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "boo
 
 def module(x, make):
     param = relax.Var("x", relax.TensorType(x.shape, str(x.dtype)))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [param]):
-        with builder.dataflow():
-            y = builder.emit_output(builder.emit(make(param)))
-        builder.emit_func_output(y)
-    return builder.get()
+    return main_module([param], make(param))
 
 
 def run(x, make, pipeline="tvm_fusion"):

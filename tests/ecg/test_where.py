@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion import transform
@@ -21,19 +22,14 @@ def module(shapes, dtypes, body):
         relax.Var(f"x{i}", relax.TensorType(s, d))
         for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
     ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            y = builder.emit_output(body(builder, *params))
-        builder.emit_func_output(y)
-    return builder.get()
+    return main_module(params, body)
 
 
 @pytest.mark.parametrize(
     "shapes", [((5, 1), (7,), (1, 7)), ((), (3, 5), (3, 1)), ((4, 1, 3), (4, 5, 1), ())]
 )
 def test_computes_what_numpy_does(target, shapes):
-    mod = module(shapes, ("bool", "float32", "float32"), lambda b, *x: relax.op.where(*x))
+    mod = module(shapes, ("bool", "float32", "float32"), lambda _, *x: relax.op.where(*x))
     rng = np.random.default_rng()
     condition = rng.random(shapes[0]) < 0.5
     a, b = (rng.normal(size=s).astype("float32") for s in shapes[1:])
@@ -47,10 +43,10 @@ def test_computes_what_numpy_does(target, shapes):
 
 
 def test_masks_of_masks_are_lowered(target):
-    def body(builder, x, y):
+    def body(emit, x, y):
         for _ in range(MASKS):
-            mask = builder.emit(relax.op.less(x, y))
-            x = builder.emit(relax.op.where(mask, y, x))
+            mask = emit(relax.op.less(x, y))
+            x = emit(relax.op.where(mask, y, x))
         return x
 
     with target:
@@ -61,7 +57,7 @@ def test_masks_of_masks_are_lowered(target):
 
 
 def test_stock_compares_numbers(target):
-    body = relax.op.where
-    mod = module([(3,)] * 3, ("bool", "float32", "float32"), lambda b, *x: body(*x))
+    types = ("bool", "float32", "float32")
+    mod = module([(3,)] * 3, types, lambda _, *x: relax.op.where(*x))
     with target:
         assert 'T.Cast("int64"' in relax.transform.LegalizeOps()(mod).script()

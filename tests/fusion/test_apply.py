@@ -5,6 +5,7 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, given, settings
 from random_modules import modules
+from relax_modules import main_module
 from toy_templates import SPEC, Anchored, legalized
 from tvm import relax, tirx
 from tvm.script import ir as I
@@ -120,16 +121,15 @@ def _called(mod, func):
 
 
 def test_equal_groups_are_one_function():
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((6, 8), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = x
-            for _ in range(4):
-                y = builder.emit(relax.op.nn.softmax(builder.emit(relax.op.tanh(y))))
-            y = builder.emit_output(y)
-        builder.emit_func_output(y)
-    mod = applied(builder.get())
+
+    def result(emit, *_):
+        y = x
+        for _ in range(4):
+            y = emit(relax.op.nn.softmax(emit(relax.op.tanh(y))))
+        return y
+
+    mod = applied(main_module([x], result))
     assert len(mod["main"].body.blocks[0].bindings) == 4
     assert len(groups(mod)) <= 3
 
@@ -195,13 +195,12 @@ def test_any_plan_computes_what_the_graph_did(mod):
 
 
 def test_a_tuple_that_leaves_the_block_stays_one():
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 6), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            pair = builder.emit_output(relax.op.split(builder.emit(relax.op.tanh(x)), 2, 1))
-        builder.emit_func_output(pair)
-    after = applied(builder.get())
+
+    def result(emit, *_):
+        return relax.op.split(emit(relax.op.tanh(x)), 2, 1)
+
+    after = applied(main_module([x], result))
     relax.analysis.well_formed(after)
     array = np.random.default_rng(0).normal(size=(4, 6)).astype("float32")
     for found, right in zip(run(after, array), np.split(np.tanh(array), 2, 1), strict=True):
@@ -214,13 +213,12 @@ def test_extents_that_choose(half, size):
     n = tirx.Var("n", "int64")
     begin, end = (tirx.floordiv(n, 2), n) if half else (tirx.IntImm("int64", 1), n - 1)
     x = relax.Var("x", relax.TensorType((3, n), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            part = builder.emit(relax.op.strided_slice(x, [1], [begin], [end]))
-            y = builder.emit_output(relax.op.tanh(builder.emit(relax.op.add(part, part))))
-        builder.emit_func_output(y)
-    after = applied(builder.get())
+
+    def result(emit, *_):
+        part = emit(relax.op.strided_slice(x, [1], [begin], [end]))
+        return relax.op.tanh(emit(relax.op.add(part, part)))
+
+    after = applied(main_module([x], result))
     assert len(groups(after)) == 1
     array = np.random.default_rng(0).normal(size=(3, size)).astype("float32")
     part = array[:, size // 2 :] if half else array[:, 1 : size - 1]

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion import transform
@@ -77,15 +78,14 @@ def test_wiring_is_structure():
     x = relax.Var("x", relax.TensorType((4, 4), "float32"))
 
     def subtract(swap):
-        builder = relax.BlockBuilder()
-        with builder.function("main", [x]):
-            with builder.dataflow():
-                y = builder.emit(relax.op.exp(x))
-                pair = (y, x) if swap else (x, y)
-                output = builder.emit_output(relax.op.subtract(*pair))
-            builder.emit_func_output(output)
+
+        def result(emit, *_):
+            y = emit(relax.op.exp(x))
+            pair = (y, x) if swap else (x, y)
+            return relax.op.subtract(*pair)
+
         with parse("cpu").tvm_target():
-            mod = transform.Legalize()(builder.get())
+            mod = transform.Legalize()(main_module([x], result))
         graph = Graph(mod, mod["main"], mod["main"].body.blocks[0])
         return Key.of(Group(graph.operators), "map", CPU)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvm
+from relax_modules import main_module
 from tvm import relax
 from tvm.ir.transform import Sequential
 
@@ -12,14 +13,13 @@ from tvm_fusion.fusion.claims import claim_book, remembering
 
 
 def module() -> tvm.IRModule:
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((7, 11), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit(relax.op.exp(x))
-            z = builder.emit_output(relax.op.nn.softmax(relax.op.add(y, x)))
-        builder.emit_func_output(z)
-    return builder.get()
+
+    def result(emit, *_):
+        y = emit(relax.op.exp(x))
+        return relax.op.nn.softmax(relax.op.add(y, x))
+
+    return main_module([x], result)
 
 
 def test_books_are_shared_inside_only_and_not_with_banned_claims():

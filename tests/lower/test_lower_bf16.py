@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tvm
 from group_kernels import tensor
+from relax_modules import main_module
 from tvm import relax
 from tvm.script import tirx as T
 
@@ -17,16 +18,14 @@ BF16 = ml_dtypes.bfloat16
 
 
 def build(compute, *shapes, target="cpu"):
-    builder = relax.BlockBuilder()
     params = [tensor(f"x{i}", *shape, dtype="bfloat16") for i, shape in enumerate(shapes)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(compute(*params))
-        builder.emit_func_output(result)
     llvm = parse(target).tvm_target()
     with llvm:
         return tvm.compile(
-            builder.get(), llvm, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+            main_module(params, compute(*params)),
+            llvm,
+            relax_pipeline="tvm_fusion",
+            tir_pipeline="tvm_fusion",
         )
 
 
@@ -124,17 +123,19 @@ def test_rounding_is_to_the_nearest_even():
 
 def test_casts_through_bfloat16_round():
     x = np.array([1 + 2**-8 + 2**-12, math.nan, -math.inf, 3.1415927], np.float32)
-    builder = relax.BlockBuilder()
     param = tensor("x", 4)
-    with builder.function("main", [param]):
-        with builder.dataflow():
-            half = builder.emit(op.astype(param, "bfloat16"))
-            result = builder.emit_output(op.astype(half, "float32"))
-        builder.emit_func_output(result)
+
+    def result(emit, *_):
+        half = emit(op.astype(param, "bfloat16"))
+        return op.astype(half, "float32")
+
     target = parse("cpu").tvm_target()
     with target:
         executable = tvm.compile(
-            builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+            main_module([param], result),
+            target,
+            relax_pipeline="tvm_fusion",
+            tir_pipeline="tvm_fusion",
         )
     np.testing.assert_array_equal(run(executable, x), x.astype(BF16).astype(np.float64))
 

@@ -7,6 +7,7 @@ import pytest
 import tvm
 import tvm_ffi
 from group_kernels import tensor
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.ir.transform import Sequential
 from tvm.script import tirx as T
@@ -25,19 +26,17 @@ BUT_LAWS = (transform.Legalize, transform.FuseOperators, transform.ScheduleKerne
 
 def compiled(compute, *shapes, dtype="float32", stages=()):
     """Compile a function of tensors for this CPU, by all stages or some; a function of arrays."""
-    builder = relax.BlockBuilder()
     params = [tensor(f"x{i}", *shape, dtype=dtype) for i, shape in enumerate(shapes)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(compute(*params))
-        builder.emit_func_output(result)
     target = parse("cpu").tvm_target()
     pipeline = "tvm_fusion"
     if stages:
         pipeline = Sequential([stage() for stage in (*stages, transform.LowerToVM)])
     with target:
         executable = tvm.compile(
-            builder.get(), target, relax_pipeline=pipeline, tir_pipeline="tvm_fusion"
+            main_module(params, compute(*params)),
+            target,
+            relax_pipeline=pipeline,
+            tir_pipeline="tvm_fusion",
         )
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return lambda *arrays: machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()

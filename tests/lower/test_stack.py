@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
@@ -49,12 +50,9 @@ def test_a_launcher_allocates_on_the_device():
     spec = parse("cuda:sm_90a")
     with toolchain(spec):
         x = relax.Var("x", relax.TensorType((129, 5), "float32"))
-        builder = relax.BlockBuilder()
-        with builder.function("main", [x]):
-            with builder.dataflow():
-                y = builder.emit_output(builder.emit(relax.op.cumsum(x, axis=0)))
-            builder.emit_func_output(y)
-        mod = relax_pipeline(target=spec.tvm_target(), lower=False)(builder.get())
+        mod = relax_pipeline(target=spec.tvm_target(), lower=False)(
+            main_module([x], relax.op.cumsum(x, axis=0))
+        )
         (scan,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
         scan = scan.with_attr("global_symbol", "main")
         built = tvm.tirx.build(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from programs import check_rows, run
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
@@ -272,18 +273,17 @@ def test_reduction_over_padding_alone_is_a_map(is_composed):
         relax.Var("x", f32(2, 3, 5, 1)),
         relax.Var("weight", f32(1, 3, 3, 1)),
     )
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, weight]):
-        with builder.dataflow():
-            if is_composed:
-                image = builder.emit(relax.op.nn.pad(x, [0, 0, 0, 0, 1, 1, 0, 0]))
-                image = builder.emit(relax.op.nn.relu(image))
-                result = relax.op.nn.conv2d(image, weight, strides=[1, 2], padding=[0, 1, 0, 0])
-            else:
-                result = relax.op.nn.conv2d(x, weight, strides=[1, 2], padding=[1, 1, 1, 0])
-            result = builder.emit_output(builder.emit(result))
-        builder.emit_func_output(result)
-    mod = relax.transform.LegalizeOps()(builder.get())
+
+    def result(emit, *_):
+        if is_composed:
+            image = emit(relax.op.nn.pad(x, [0, 0, 0, 0, 1, 1, 0, 0]))
+            image = emit(relax.op.nn.relu(image))
+            result = relax.op.nn.conv2d(image, weight, strides=[1, 2], padding=[0, 1, 0, 0])
+        else:
+            result = relax.op.nn.conv2d(x, weight, strides=[1, 2], padding=[1, 1, 1, 0])
+        return result
+
+    mod = relax.transform.LegalizeOps()(main_module([x, weight], result))
     group = Group(Graph(mod, mod["main"], mod["main"].body.blocks[0]).operators)
     program = compose(group.members, group.inputs, group.outputs)
     assert all(stage.is_map for stage in program.stages)

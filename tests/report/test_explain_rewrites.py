@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+from relax_modules import main_module
 from rich.console import Console
 from tvm import relax
 
@@ -17,17 +18,16 @@ ALLOWED = FusionConfig(allow=["reassociate"])
 def two_layers():
     """Build two layers that are alike: softmax twice, and a factor of both."""
     x, z = (relax.Var(name, relax.TensorType((64, 128), "float32")) for name in "xz")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, z]):
-        with builder.dataflow():
-            h = x
-            for _ in range(2):
-                left = builder.emit(relax.op.multiply(relax.op.nn.softmax(h, 0), z))
-                right = builder.emit(relax.op.multiply(relax.op.nn.softmax(h, 1), z))
-                h = builder.emit(relax.op.add(left, right), "total")
-            out = builder.emit_output(h)
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def result(emit, *_):
+        h = x
+        for _ in range(2):
+            left = emit(relax.op.multiply(relax.op.nn.softmax(h, 0), z))
+            right = emit(relax.op.multiply(relax.op.nn.softmax(h, 1), z))
+            h = emit(relax.op.add(left, right), "total")
+        return h
+
+    return main_module([x, z], result)
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +104,14 @@ def test_products_that_are_joined():
     import numpy as np
 
     x = relax.Var("x", relax.TensorType((64, 128), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            p, q = (
-                builder.emit(relax.op.matmul(x, relax.const(np.full((128, 64), v, "float32"))))
-                for v in (1, 2)
-            )
-            out = builder.emit_output(relax.op.concat([p, q], axis=1))
-        builder.emit_func_output(out)
-    found = tvm_fusion.explain(builder.get(), stock=False, rewrites=True)
+
+    def result(emit, *_):
+        p, q = (
+            emit(relax.op.matmul(x, relax.const(np.full((128, 64), v, "float32")))) for v in (1, 2)
+        )
+        return relax.op.concat([p, q], axis=1)
+
+    found = tvm_fusion.explain(main_module([x], result), stock=False, rewrites=True)
     change = found.rewriting.changes[-1]
     assert (change.rules, change.before, change.after) == (
         ("join_matmuls",),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 from group_kernels import CPU
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
@@ -19,13 +20,8 @@ SCALES = RNG.uniform(0.01, 0.02, 36).astype("float32")
 
 
 def module(body, *types):
-    builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", t) for i, t in enumerate(types)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder.emit, *params))
-        builder.emit_func_output(result)
-    return builder.get()
+    return main_module(params, body)
 
 
 def tensor(*shape, dtype="uint8"):

@@ -1,6 +1,7 @@
 """Recompositions are told like laws."""
 
 import pytest
+from relax_modules import main_module
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -44,15 +45,14 @@ def test_what_is_switched_off():
 
 def test_why_something_is_no_softmax():
     x = relax.Var("x", relax.TensorType((64, 128), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            e = builder.emit(relax.op.exp(x))
-            s = builder.emit(relax.op.sum(e, axis=[0, 1], keepdims=True))
-            y = builder.emit_output(relax.op.divide(e, s))
-        builder.emit_func_output(y)
+
+    def result(emit, *_):
+        e = emit(relax.op.exp(x))
+        s = emit(relax.op.sum(e, axis=[0, 1], keepdims=True))
+        return relax.op.divide(e, s)
+
     with parse("cpu").tvm_target(), noting() as noted:
-        transform.Rewrite()(builder.get())
+        transform.Rewrite()(main_module([x], result))
     use = noted.uses["softmax"]
     assert (use.tried, use.fired) == (1, 0)
     (sentence,) = use.refused

@@ -1,6 +1,7 @@
 """The search as a pass: what it leaves alone, and what is equal but written in two ways."""
 
 import tvm
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.device import parse
@@ -12,12 +13,7 @@ TARGET = parse("cpu:x86-64-v3").tvm_target()
 
 def module(shape, body):
     names = [relax.Var(name, relax.TensorType(shape, "float32")) for name in "ab"]
-    builder = relax.BlockBuilder()
-    with builder.function("main", names):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder.emit, *names))
-        builder.emit_func_output(result)
-    return builder.get()
+    return main_module(names, body)
 
 
 def operators(mod):

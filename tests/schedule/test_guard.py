@@ -2,6 +2,7 @@
 
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, s_tir, tirx
 from tvm.script import tirx as T
 
@@ -94,13 +95,12 @@ def test_one_bad_kernel_leaves_the_others_scheduled(target, monkeypatch):
 
     monkeypatch.setattr(kernels, "rules", lambda _: ([Rule("picky", picky)], accept))
     x = relax.Var("x", relax.TensorType((4, 8), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            h = builder.emit(relax.op.nn.softmax(x))
-            y = builder.emit_output(relax.op.permute_dims(h))
-        builder.emit_func_output(y)
-    mod = builder.get()
+
+    def result(emit, *_):
+        h = emit(relax.op.nn.softmax(x))
+        return relax.op.permute_dims(h)
+
+    mod = main_module([x], result)
     with target, recording() as decisions:
         mod = transform.ScheduleKernels()(transform.Legalize()(mod))
     states = {

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.core.loops import block, loop
@@ -14,14 +15,9 @@ from tvm_fusion.schedule.vector_functions import LEAST, ZERO, decay
 
 def run(body, x):
     target = parse("cpu").tvm_target()
-    builder = relax.BlockBuilder()
     param = relax.Var("x", relax.TensorType(x.shape, "float32"))
-    with builder.function("main", [param]):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder.emit, param))
-        builder.emit_func_output(result)
     executable = tvm.compile(
-        builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+        main_module([param], body), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
     )
     return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
 

@@ -5,39 +5,23 @@ from __future__ import annotations
 import argparse
 import resource
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from ..config import PRECISIONS, FusionConfig, parse_dims
-from ..device.parse import EXAMPLES
+from .._interrupt import is_command_line
 from ..words import counted
-from .model import add_rewrite_arguments, rewrite_options
+from .model import add_model_arguments, config_of
 from .notes import Notes, lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options; they are the fields of FusionConfig."""
-    parser.add_argument("model", help="an ONNX file")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where to write it")
-    parser.add_argument(
-        "--target",
-        default="cpu",
-        help=EXAMPLES,
-    )
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
-    parser.add_argument(
-        "--half-io", action="store_true", help="inputs and outputs take the precision, too"
-    )
-    parser.add_argument(
-        "--dim",
-        action="append",
-        default=[],
-        metavar="NAME=N|LOW..HIGH",
-        help="bind a dimension, or keep it symbolic within a range",
-    )
+    add_model_arguments(parser)
     parser.add_argument(
         "--no-cuda-graph",
         dest="cuda_graph",
@@ -54,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dump", type=Path, metavar="DIR", help="write TVMScript after every stage"
     )
-    add_rewrite_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -72,22 +55,22 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     import time
 
+    from .._tvm.ffi_speed import speed_up_ffi
     from .._tvm.log import quiet_log
     from ..compiler import compile
     from ..deploy import manifest
     from ..deploy.artifact import check_destination
 
     start = time.perf_counter()
+    if is_command_line():
+        speed_up_ffi()
     folder = Path(options.output)
     check_destination(folder)
-    config = FusionConfig(
-        precision=options.precision,
-        half_io=options.half_io,
-        dims=parse_dims(options.dim),
+    config = replace(
+        config_of(options),
         cuda_graph=options.cuda_graph,
         static_inputs=options.static_input,
         dump=options.dump,
-        **rewrite_options(options),
     )
     with quiet_log():
         compile(options.model, options.target, config).export(folder)

@@ -27,7 +27,9 @@ def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
         return values.get(expr, expr)
     if not values or isinstance(expr, tirx.IntImm | tirx.FloatImm):
         return expr
-    return structural_map(expr, (ir.Var, lambda v: values.get(v, v)), order="post")
+    # Variables are their addresses; comparing two of them would make an expression first.
+    by_hash = {hash(var): value for var, value in values.items()}
+    return structural_map(expr, (ir.Var, lambda v: by_hash.get(hash(v), v)), order="post")
 
 
 def map_loads(expr: ir.Expr, change: Callable[[ir.TensorLoad], ir.Expr]) -> ir.Expr:

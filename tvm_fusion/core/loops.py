@@ -221,9 +221,10 @@ def substitute(
     load: Callable[[ir.TensorLoad], ir.Expr] | None = None,
 ) -> ir.Expr:
     """Replace variables, all at once, and optionally loads, whose indices are replaced before."""
+    by_hash = {hash(var): value for var, value in values.items()}  # see expressions.substitute
 
     def swap(var: ir.Var) -> ir.Expr:
-        value = values.get(var)
+        value = by_hash.get(hash(var))
         if value is None or str(value.ty.dtype) == str(var.ty.dtype):
             return var if value is None else value
         return tirx.Cast(str(var.ty.dtype), value)

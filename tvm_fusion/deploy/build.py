@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from .lower import LowerToVM
 from .toolchain import toolchain
 from .weights import MIN_BYTES, lift_constants
 from .weights_file import StoredWeight
+from .weights_tuple import MAY_PASS_TUPLE, passes_tuple
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Prepared:
         Of symbolic dimensions, at which kernels are counted.
     destinations : dict of str to list of int
         By function, the results that its form with destinations takes as parameters.
+    passes_tuple : dict of str to bool
+        By function, whether it takes its weights as one tuple.
     """
 
     mod: tvm.IRModule
@@ -59,6 +62,7 @@ class Prepared:
     target: Target
     extents: dict[str, int]
     destinations: dict[str, list[int]]
+    passes_tuple: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,13 +118,16 @@ def prepare(
     Prepared
     """
     lifted = lift_constants(mod, MIN_BYTES)
-    lowered = add_destinations(lifted.mod, functions)
+    lowered = add_destinations(_may_pass_tuple(lifted.mod, functions), functions)
     lowered = tvm.ir.transform.Sequential([LowerToVM()])(lowered)
     passed = {name: destinations(lowered, name) for name in functions}
+    tuples = {name: passes_tuple(lowered, name) for name in functions}
     weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
     packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
     extents = {name: dim.high for name, dim in dims.items()}
-    return Prepared(lowered, weights, weight_names, packings, spec.tvm_target(), extents, passed)
+    return Prepared(
+        lowered, weights, weight_names, packings, spec.tvm_target(), extents, passed, tuples
+    )
 
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
@@ -206,6 +213,14 @@ def export_library(compiled: Compiled, spec: TargetSpec, path: Path) -> None:
             output = str(error).strip().splitlines()[1:] or [str(error)]
             reason = next((line for line in output if "fail" in line or "error" in line), output[0])
             raise UserError(f"linking {path.name} failed ({reason})") from error
+
+
+def _may_pass_tuple(mod: tvm.IRModule, functions: list[str]) -> tvm.IRModule:
+    """Say of functions that who calls them reads from the manifest how weights are passed."""
+    mod = mod.clone()
+    for name in functions:
+        mod.update_func(mod.get_global_var(name), mod[name].with_attr(MAY_PASS_TUPLE, True))
+    return mod
 
 
 def _counts(one: Prepared) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Arrays that kernels read and write where they lie: the quick way of a call on the CPU.
+"""Arrays that kernels read and write where they lie: the quick way of a call.
 
-Most calls pass numpy arrays of the right type and shape in contiguous memory. Those go to the
-virtual machine as they are, without the conversions and the names of dtypes that cost more
-than a small model. All others take the general way, which also says what is wrong.
+Most calls pass numpy arrays, or on a device its tensors, of the right type and shape in contiguous
+memory. Those go to the virtual machine as they are, without the conversions and the names of dtypes
+that cost more than a small model. All others take the general way, which also says what is wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tvm_ffi
 
 from ..signature import DimRange, TensorSpec
 from . import arguments
-from .tensors import as_array, to_tensor
+from .tensors import ALIGNMENT, as_array, to_tensor
 
 
 class DirectInputs:
@@ -76,6 +76,46 @@ class DirectInputs:
         shapes = [inputs[spec.name].shape for spec in self._symbolic]
         dtypes = [spec.dtype for spec in self._symbolic]
         return taken, arguments.check(self._symbolic, shapes, dtypes, self._dims, self._extents)
+
+
+class DeviceInputs:
+    """Inputs of a function as tensors that lie on its device, PyTorch's for example.
+
+    Parameters
+    ----------
+    specs : sequence of TensorSpec
+        What a call gives.
+    device : tvm_ffi.Device
+        Where the kernels run.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], device: tvm_ffi.Device) -> None:
+        self._wanted = [(spec.name, spec.shape, tvm_ffi.dtype(spec.dtype)) for spec in specs]
+        self._device = device
+
+    def take(self, inputs: Mapping[str, Any]) -> list[tvm_ffi.Tensor] | None:
+        """List the tensors in call order if kernels can read all of them in place, else ``None``.
+
+        Symbolic shapes are equal to none.
+        """
+        if type(inputs) is not dict or len(inputs) != len(self._wanted):
+            return None
+        taken = []
+        for name, shape, dtype in self._wanted:
+            tensor = inputs.get(name)
+            if not isinstance(tensor, tvm_ffi.Tensor):
+                if isinstance(tensor, np.ndarray) or not hasattr(tensor, "__dlpack__"):
+                    return None
+                try:
+                    tensor = tvm_ffi.from_dlpack(tensor)
+                except (BufferError, RuntimeError):  # a tensor that hands out no memory
+                    return None
+            if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
+                return None
+            if tensor.shape != shape or tensor.device != self._device or tensor.dtype != dtype:
+                return None
+            taken.append(tensor)
+        return taken
 
 
 def readers(specs: Iterable[TensorSpec]) -> list[Callable[[Any], np.ndarray]] | None:

@@ -61,6 +61,7 @@ class Executable:
                 in_place=found["functions"][name].get("in_place", {}),
                 destinations=found["functions"][name].get("destinations", ()),
                 alignment=_alignment(found, device),
+                weights_as_tuple=found["functions"][name].get("weights_as_tuple", False),
             )
             for name, signature in self.signatures.items()
         }

@@ -11,7 +11,7 @@ import tvm_ffi
 from ..errors import UserError
 from ..signature import DimRange, Signature
 from . import arguments
-from .direct import DirectInputs, DirectResults, readers
+from .direct import DeviceInputs, DirectInputs, DirectResults, readers
 from .manifest import INTO
 from .tensors import (
     ALIGNMENT,
@@ -50,10 +50,13 @@ class Function:
         in_place: Mapping[str, str] | None = None,
         destinations: Sequence[str] = (),
         alignment: int | None = ALIGNMENT,
+        weights_as_tuple: bool = False,
     ) -> None:
         self.name, self.signature, self.in_place = name, signature, dict(in_place or {})
         self._dims, self._device, self._weights = dims, device, list(weights)
         self._callee, self._destinations, self._alignment = callee, destinations, alignment
+        self._weights_as_tuple = weights_as_tuple
+        self._passed = [tvm_ffi.convert(self._weights)] if weights_as_tuple else self._weights
         fixed = fixed or {}
         self._specs = [s for s in signature.inputs if s.name not in fixed]
         self._labels = [f"input {spec.name!r}" for spec in self._specs]
@@ -69,7 +72,9 @@ class Function:
         self._prepare_direct(tensors)
 
     def _prepare_direct(self, fixed: Sequence[tvm_ffi.Tensor]) -> None:
-        """Decide whether calls may go without copies: both ways are optional, for the CPU alone."""
+        """Decide whether calls may go without copies and general checks, which is optional."""
+        on_device = self._device.type != "cpu" and not self.in_place
+        self._on_device = DeviceInputs(self._specs, self._device) if on_device else None
         inputs = DirectInputs(self._specs, self._dims, self._extents)
         outputs = [spec for spec in self.signature.outputs if spec.name in self._destinations]
         is_own = self._device.type == "cpu" and not self.in_place and bool(outputs)
@@ -106,17 +111,23 @@ class Function:
             self.in_place,
             self._destinations,
             self._alignment,
+            self._weights_as_tuple,
         )
 
     def run(
         self, inputs: Mapping[str, Any], *, out: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Call it with inputs by any name; as :meth:`Executable.run`."""
+        if out is None and self._on_device is not None:
+            tensors = self._on_device.take(inputs)
+            if tensors is not None:
+                result = self._callee(self.name)(*self._all(tensors), *self._passed)
+                return dict(zip(self._names, self._owned(_leaves(result), tensors), strict=True))
         arguments.check_out(self.signature, out)
         direct = self._inputs.take(inputs) if self._is_direct else None
         if direct is not None and not out and self._readers is not None:
             arrays = self._all(direct[0])
-            return self._read(self._callee(self.name)(*arrays, *self._weights))
+            return self._read(self._callee(self.name)(*arrays, *self._passed))
         if direct is None:
             given, extents = self._taken(self._specs, self._labels, inputs, self._extents)
         else:
@@ -126,7 +137,7 @@ class Function:
             if outputs is not None:
                 return outputs
         written = self._written(inputs)
-        result = self._callee(self.name)(*self._all(given), *self._weights)
+        result = self._callee(self.name)(*self._all(given), *self._passed)
         results = self._owned(_leaves(result), given)
         outputs = dict(zip(self._names, results, strict=True))
         apart = {**self._apart, **self._copied(written, self._specs, given)}
@@ -158,7 +169,7 @@ class Function:
         if taken is None:
             return None
         tensors = [tensor for _, tensor in taken]
-        result = self._callee(self.name + INTO)(*self._all(given), *self._weights, *tensors)
+        result = self._callee(self.name + INTO)(*self._all(given), *self._passed, *tensors)
         passed = {s.name: a for s, (a, _) in zip(self._results.specs, taken, strict=True)}
         if len(passed) == len(self._names):
             return passed

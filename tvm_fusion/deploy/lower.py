@@ -12,6 +12,7 @@ from .capture import CAPTURED, CaptureLaunches
 from .dependent_launch import LaunchEarly
 from .destinations import PassDestinations
 from .static_inputs import with_static_inputs
+from .weights_tuple import PassWeightsAsTuple
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerToVM")
@@ -19,7 +20,8 @@ class LowerToVM:
     """Lower Relax functions to what TVM's virtual machine executes.
 
     Memory is planned statically. On CUDA, with ``relax.backend.use_cuda_graph``, launches become
-    CUDA graphs; see :mod:`tvm_fusion.deploy.capture`. Kernels are launched early where devices can;
+    CUDA graphs; see :mod:`tvm_fusion.deploy.capture`, and their weights one tuple where the caller
+    knows; see :mod:`tvm_fusion.deploy.weights_tuple`. Kernels are launched early where devices can;
     see :mod:`tvm_fusion.deploy.dependent_launch`. Lowered functions are marked, so that a
     second application leaves them alone: TVM's own passes would check every argument twice.
     """
@@ -39,6 +41,7 @@ class LowerToVM:
             PassDestinations(),
             lower.StaticPlanBlockMemory(),
         )(mod)
+        mod = Sequential([PassWeightsAsTuple()])(mod)
         mod = on_rewritable(with_static_inputs(lower.RewriteCUDAGraph()), only=CAPTURED)(mod)
         mod = on_rewritable(
             lower.LowerAllocTensor(),

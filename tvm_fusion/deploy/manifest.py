@@ -24,7 +24,8 @@ Schema 2
 ``functions``
     By name, as compiled for the first of ``archs``: ``inputs`` and ``outputs``, lists of
     ``{"name", "shape", "dtype"}`` in call order, with a string for a symbolic extent; ``weights``,
-    names in the order in which they follow the inputs;
+    names in the order in which they follow the inputs, with ``weights_as_tuple`` as one array of
+    all of them (without the entry: one by one);
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;

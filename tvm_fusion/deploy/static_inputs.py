@@ -7,10 +7,11 @@ has changed, the launches are captured anew.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 
 import tvm
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 from tvm.ir.transform import Pass, PassContext
 from tvm.script import tirx as T
 
@@ -103,7 +104,7 @@ def with_static_inputs(rewrite: Pass) -> Pass:
         if not chosen:
             return mod
         builder = relax.BlockBuilder(mod)
-        address = builder.add_func(_address, "address")
+        address = builder.add_func(_address(), "address")
         mod = builder.get()
         for gvar, before in chosen.items():
             func = _with_params(mod[gvar], before.params)
@@ -143,10 +144,18 @@ def _runs(call: ir.Call) -> bool:
     return isinstance(call.args[0], relax.ExternFunc) and call.args[0].global_symbol == _RUN
 
 
-@T.prim_func(private=True, s_tir=True)
-def _address(tensor: T.handle) -> T.int64:
-    """Tell where a tensor's elements lie: the sum of two fields of its DLTensor."""
-    T.func_attr({"tirx.is_host_func": True, "tirx.is_scheduled": True})
-    start: T.let[T.handle("int64")] = T.tvm_struct_get(tensor, 0, 0, T.handle("int64").ty)
-    fields = T.decl_buffer(6, "int64", data=start)
-    return fields[0] + fields[5]
+@functools.cache
+def _address() -> tirx.PrimFunc:
+    """Tell where a tensor's elements lie: the sum of two fields of its DLTensor.
+
+    Parsed when it is needed: TVMScript takes a tenth of a second for the first function.
+    """
+
+    @T.prim_func(private=True, s_tir=True)
+    def address(tensor: T.handle) -> T.int64:
+        T.func_attr({"tirx.is_host_func": True, "tirx.is_scheduled": True})
+        start: T.let[T.handle("int64")] = T.tvm_struct_get(tensor, 0, 0, T.handle("int64").ty)
+        fields = T.decl_buffer(6, "int64", data=start)
+        return fields[0] + fields[5]
+
+    return address

@@ -21,6 +21,7 @@ from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
 from .legalizations.scan import NAME as CUMSUM
 from .legalizations.scan import has_kernel
 from .legalizations.sorting import sorted_by_keys, takes_keys
+from .long_extrema import SplitLongExtrema
 from .record import describe, stamp
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
@@ -74,7 +75,9 @@ class Legalize:
             known = by_target[target] = _legalizations()
         # What reads no more than a shape, as ones_like, leaves the operand without a reader.
         unread = relax.transform.DeadCodeElimination()
-        return on_rewritable(IntegerPower(), relax.transform.LegalizeOps(known), unread)(mod)
+        return on_rewritable(
+            IntegerPower(), SplitLongExtrema(), relax.transform.LegalizeOps(known), unread
+        )(mod)
 
 
 @cache

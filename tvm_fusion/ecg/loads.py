@@ -88,11 +88,15 @@ def variables_of(*exprs: ir.Expr) -> set[ir.Var]:
 
 def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
     """Replace variables by values, all at once; a value is converted to its variable's type."""
-    if not values or (isinstance(expr, ir.Var) and expr not in values):
+    by_hash = {hash(var): value for var, value in values.items()}  # see expressions.substitute
+
+    def swap(var: ir.Var) -> ir.Expr:
+        value = by_hash.get(hash(var))
+        return var if value is None else _as_type(value, var)
+
+    if not values or (isinstance(expr, ir.Var) and hash(expr) not in by_hash):
         return expr
-    return structural_map(
-        expr, (ir.Var, lambda var: _as_type(values[var], var) if var in values else var)
-    )
+    return structural_map(expr, (ir.Var, swap))
 
 
 def function_name(call: ir.Call) -> str | None:

@@ -174,14 +174,6 @@ class Operator:
         """Size of its results: DNNFusion's intermediate-result size."""
         return sum(v.bytes for v in self.results)
 
-    @property
-    def is_result_removable(self) -> bool:
-        """Whether fusing all its consumers would make the results disappear (IR-removable)."""
-        return all(
-            not v.leaves and v.consumers and all(not c.is_opaque for c in v.consumers)
-            for v in self.results
-        )
-
     def __repr__(self) -> str:
         return f"Operator({self.index}: {self.name} = {self.title})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ def without_weights(model: onnx.ModelProto, largest: int = _SMALL) -> onnx.Model
     stored = {tensor.name for tensor in model.graph.initializer}
     graph.input.extend(info for info in model.graph.input if info.name not in stored)
     for tensor in model.graph.initializer:
-        if tensor.ByteSize() <= largest:
+        # Reading the size of a message in bytes takes as long as writing it.
+        if math.prod(tensor.dims) <= 2 * largest and tensor.ByteSize() <= largest:
             graph.initializer.append(tensor)
         else:
             graph.input.append(

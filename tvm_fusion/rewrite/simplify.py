@@ -17,6 +17,7 @@ from ..frontend.normalize.fold_constants import FoldConstants
 from . import rules
 from .batch_matmuls import BatchMatmuls
 from .byte_products import ByteProducts
+from .common_subexpr import CommonSubexpr
 from .greedy import GreedyEquivalents
 from .join_matmuls import JoinMatmuls
 from .recompose.recompose import Recompose
@@ -87,7 +88,7 @@ class Rewrite:
 def _tidy() -> list[Pass]:
     return [
         relax.transform.CanonicalizeBindings(),
-        relax.transform.EliminateCommonSubexpr(),
+        CommonSubexpr(),
         relax.transform.DeadCodeElimination(),
     ]
 

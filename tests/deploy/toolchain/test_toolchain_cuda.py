@@ -57,20 +57,20 @@ def _model():
 
     The product is too small for TVM's tensor core schedule, whose first use imports for a minute.
     """
+    from relax_modules import main_module
     from tvm import relax
     from tvm.relax import op
 
-    builder = relax.BlockBuilder()
     shapes = {"x": ((33, 257), "float32"), "a": ((33, 48), "float16"), "b": ((48, 40), "float16")}
     shapes["c"] = ((5, 77), "bfloat16")
     variables = [relax.Var(name, relax.TensorType(*kind)) for name, kind in shapes.items()]
     x, a, b, c = variables
-    with builder.function("main", variables):
-        with builder.dataflow():
-            results = [op.nn.softmax(x), op.nn.gelu(op.matmul(a, b, "float32")), op.exp(c)]
-            output = builder.emit_output(relax.Tuple([builder.emit(r) for r in results]))
-        builder.emit_func_output(output)
-    return builder.get()
+
+    def result(emit, *_):
+        results = [op.nn.softmax(x), op.nn.gelu(op.matmul(a, b, "float32")), op.exp(c)]
+        return relax.Tuple([emit(r) for r in results])
+
+    return main_module(variables, result)
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -206,6 +206,7 @@ if 'tvm' in globals() and not devices and cuda_runtime_registered():
 load_cuda_runtime({find_compiler()!r})
 assert cuda_runtime_registered()
 assert cuda_devices() == devices, "the stand-in must not look like a device"
+from relax_modules import main_module
 import tvm
 assert tvm.cuda(0).exist == bool(devices)
 """

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from relax_modules import main_module
 from tvm import relax
 
 import tvm_fusion
@@ -17,13 +18,12 @@ def module(build, *arrays):
     params = [
         relax.Var(f"x{k}", relax.TensorType(a.shape, str(a.dtype))) for k, a in enumerate(arrays)
     ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            results = [builder.emit(r) for r in build(*params)]
-            y = builder.emit_output(relax.Tuple(results))
-        builder.emit_func_output(y)
-    return builder.get()
+
+    def result(emit, *_):
+        results = [emit(r) for r in build(*params)]
+        return relax.Tuple(results)
+
+    return main_module(params, result)
 
 
 def check(tmp_path, build, arrays, expected):

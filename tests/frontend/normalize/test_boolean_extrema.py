@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -11,14 +12,13 @@ from tvm_fusion.frontend.normalize import BooleanArithmetic
 
 
 def reduced(name, dtype="bool", keepdims=True):
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([tirx.Var("n", "int64"), 3], dtype))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit(getattr(relax.op, name)(x, [1], keepdims))
-            y = builder.emit_output(y)
-        builder.emit_func_output(y)
-    return builder.get()
+
+    def result(emit, *_):
+        y = emit(getattr(relax.op, name)(x, [1], keepdims))
+        return y
+
+    return main_module([x], result)
 
 
 @pytest.mark.parametrize("keepdims", [False, True])

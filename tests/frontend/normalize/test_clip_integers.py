@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from relax_modules import main_module
 from tvm import relax, tirx
 
 import tvm_fusion
@@ -20,13 +21,12 @@ CASES = [
 
 def module(dtype, low, high):
     x = relax.Var("x", relax.TensorType((9,), dtype))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit(relax.op.clip(x, relax.prim_value(low), relax.prim_value(high)))
-            y = builder.emit_output(relax.op.add(y, x))
-        builder.emit_func_output(y)
-    return builder.get()
+
+    def result(emit, *_):
+        y = emit(relax.op.clip(x, relax.prim_value(low), relax.prim_value(high)))
+        return relax.op.add(y, x)
+
+    return main_module([x], result)
 
 
 @pytest.mark.parametrize(("dtype", "low", "high"), CASES)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from relax_modules import main_module
 from tvm import relax, tirx
 
 import tvm_fusion
@@ -12,12 +13,7 @@ RNG = np.random.default_rng(11)
 
 def module(shape, dtype, build):
     x = relax.Var("x", relax.TensorType(shape, dtype))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(builder.emit(build(x)))
-        builder.emit_func_output(y)
-    return builder.get()
+    return main_module([x], build(x))
 
 
 def run(mod, tmp_path, x, **options):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.frontend.normalize import FoldBatchNorm, FoldConstants
@@ -153,15 +154,12 @@ def test_a_bias_that_is_not_per_channel_does_not_fold(rng, operators):
 def test_parameters_that_are_no_constants(rng, run):
     params = [relax.Var(n, relax.TensorType((5,), "float32")) for n in ("g", "b", "m", "v")]
     x = relax.Var("x", relax.TensorType((dim("n"), 5, 3), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, *params]):
-        with builder.dataflow():
-            normed = builder.emit(
-                relax.op.nn.batch_norm(x, *params, axis=1, epsilon=EPSILON, training=False)
-            )
-            out = builder.emit_output(relax.TupleGetItem(normed, 0))
-        builder.emit_func_output(out)
-    after = FoldBatchNorm()(builder.get())
+
+    def result(emit, *_):
+        normed = emit(relax.op.nn.batch_norm(x, *params, axis=1, epsilon=EPSILON, training=False))
+        return relax.TupleGetItem(normed, 0)
+
+    after = FoldBatchNorm()(main_module([x, *params], result))
     net = Net(rng)
     data = rng.standard_normal((2, 5, 3), dtype="float32")
     expected = data * net.scale[:, None] + net.shift[:, None]

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -21,13 +22,12 @@ def normalized(call):
 
 def returning(*calls):
     """Build a function without parameters that returns the calls' results."""
-    builder = relax.BlockBuilder()
-    with builder.function("main", []):
-        with builder.dataflow():
-            results = [builder.emit(call) for call in calls]
-            out = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def result(emit, *_):
+        results = [emit(call) for call in calls]
+        return results[0] if len(results) == 1 else relax.Tuple(results)
+
+    return main_module([], result)
 
 
 def const(array, dtype=None):
@@ -131,19 +131,18 @@ def test_before_and_expected():
     bias = np.array([1, 2], "float32")
 
     def module(fold):
-        builder = relax.BlockBuilder()
         n = tvm.tirx.Var("n", "int64")
         x = relax.Var("x", relax.TensorType((n, 3), F32))
-        with builder.function("main", [x]):
-            with builder.dataflow():
-                weight, shift = const(w.T.copy()), const(bias.reshape(1, 2))
-                if not fold:
-                    weight = builder.emit(relax.op.permute_dims(const(w)))
-                    shift = builder.emit(relax.op.reshape(const(bias), (1, 2)))
-                y = builder.emit(relax.op.matmul(x, weight))
-                out = builder.emit_output(relax.op.add(y, shift))
-            builder.emit_func_output(out)
-        return builder.get()
+
+        def result(emit, *_):
+            weight, shift = const(w.T.copy()), const(bias.reshape(1, 2))
+            if not fold:
+                weight = emit(relax.op.permute_dims(const(w)))
+                shift = emit(relax.op.reshape(const(bias), (1, 2)))
+            y = emit(relax.op.matmul(x, weight))
+            return relax.op.add(y, shift)
+
+        return main_module([x], result)
 
     tvm.ir.assert_structural_equal(FoldConstants()(module(False)), module(True), map_free_vars=True)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from relax_modules import main_module
 from tvm import relax
 
 import tvm_fusion
@@ -12,13 +13,14 @@ def compiled(tmp_path, x, exponent):
     params = [given]
     if isinstance(exponent, np.ndarray):
         params.append(relax.Var("e", relax.TensorType(exponent.shape, str(exponent.dtype))))
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            right = params[1] if len(params) > 1 else relax.const(exponent, str(x.dtype))
-            y = builder.emit_output(relax.op.power(given, right))
-        builder.emit_func_output(y)
-    program = tvm_fusion.load(tvm_fusion.compile(builder.get(), "cpu").export(tmp_path / "a"))
+
+    def result(emit, *_):
+        right = params[1] if len(params) > 1 else relax.const(exponent, str(x.dtype))
+        return relax.op.power(given, right)
+
+    program = tvm_fusion.load(
+        tvm_fusion.compile(main_module(params, result), "cpu").export(tmp_path / "a")
+    )
     inputs = {"x": x, "e": exponent} if len(params) > 1 else {"x": x}
     (result,) = program.run(inputs).values()
     return result

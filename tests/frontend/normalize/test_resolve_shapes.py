@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+from relax_modules import main_module
 from tvm import relax
 
 import tvm_fusion
@@ -11,15 +12,14 @@ def module():
     """Broadcast and add tensors of a shape that is an input."""
     x = relax.Var("x", relax.TensorType((3, 1), "float32"))
     s = relax.Var("s", relax.TensorType((2,), "int64"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, s]):
-        with builder.dataflow():
-            shape = builder.emit(relax.op.tensor_to_shape(s))
-            wide = builder.emit(relax.op.broadcast_to(x, shape))
-            twos = builder.emit(relax.op.full(shape, relax.const(2.0, "float32"), "float32"))
-            y = builder.emit_output(relax.op.add(wide, twos))
-        builder.emit_func_output(y)
-    return builder.get()
+
+    def result(emit, *_):
+        shape = emit(relax.op.tensor_to_shape(s))
+        wide = emit(relax.op.broadcast_to(x, shape))
+        twos = emit(relax.op.full(shape, relax.const(2.0, "float32"), "float32"))
+        return relax.op.add(wide, twos)
+
+    return main_module([x, s], result)
 
 
 def test_computed_shape(tmp_path):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from relax_modules import main_module
 from tvm import relax, tirx
 
 op = relax.op
@@ -74,6 +75,7 @@ VARIANTS = {
     "causal_where": Variant(mask="causal_where"),
     "causal_positions": Variant(mask="causal_positions", guard="torch"),
     "causal_positions_added": Variant(mask="causal_positions_added"),
+    "causal_constants": Variant(mask="causal_constants", guard="torch"),
     "causal_tril": Variant(mask="causal_tril"),
     "causal_triu": Variant(mask="causal_triu"),
     "causal_and_added": Variant(mask="causal_and_added"),
@@ -99,12 +101,11 @@ def build(variant, change=None):
         *mask_types(variant, s, t),
     ]
     params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(_attention(builder.emit, variant, change, *params))
-        builder.emit_func_output(result)
-    return builder.get()
+
+    def result(emit, *_):
+        return _attention(emit, variant, change, *params)
+
+    return main_module(params, result)
 
 
 def _attention(emit, variant, change, q, k, v, *masks):
@@ -256,6 +257,12 @@ def masked(emit, variant, scores, *masks):
         if kind == "causal_positions":
             return where(seen)
         seen = emit(op.reshape(seen, (1, 1, s, t)))
+        return emit(op.add(scores, emit(op.where(seen, const(0.0), const(-np.inf)))))
+    if kind == "causal_constants":  # positions as an exporter folds them
+        rows, keys = np.mgrid[: int(s), : int(t)]
+        later = emit(op.subtract(const(keys, "int64"), const(rows, "int64")))
+        seen = emit(op.less_equal(later, const(0, "int64")))
+        seen = emit(op.logical_and(seen, const(np.ones((int(s), int(t)), bool), "bool")))
         return emit(op.add(scores, emit(op.where(seen, const(0.0), const(-np.inf)))))
     if kind == "causal_tril":
         ones = emit(op.ones((s, t), "float32"))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tvm
 from attention_variants import VARIANTS, Variant, build, inputs, reference
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.core.decisions import recording
@@ -26,6 +27,7 @@ SAME = [
     ("scale_on_q", "zeros"),
     ("causal_where", "causal_positions_added"),
     ("causal_where", "causal_tril"),
+    ("causal_positions", "causal_constants"),
     ("causal_where", "causal_triu"),
 ]
 
@@ -114,15 +116,14 @@ def test_mask_that_widens_the_scores_stays():
     """Scores of one batch, and a mask of three: the mask's batch is none of the product's."""
     q, k, v = (relax.Var(n, relax.TensorType((1, 4, 5), "float32")) for n in "qkv")
     m = relax.Var("m", relax.TensorType((3, 4, 4), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [q, k, v, m]):
-        with builder.dataflow():
-            turned = builder.emit(relax.op.permute_dims(k, [0, 2, 1]))
-            scores = builder.emit(relax.op.add(builder.emit(relax.op.matmul(q, turned)), m))
-            weights = builder.emit(relax.op.nn.softmax(scores, -1))
-            result = builder.emit_output(relax.op.matmul(weights, v))
-        builder.emit_func_output(result)
-    mod = builder.get()
+
+    def result(emit, *_):
+        turned = emit(relax.op.permute_dims(k, [0, 2, 1]))
+        scores = emit(relax.op.add(emit(relax.op.matmul(q, turned)), m))
+        weights = emit(relax.op.nn.softmax(scores, -1))
+        return relax.op.matmul(weights, v)
+
+    mod = main_module([q, k, v, m], result)
     assert recomposed(mod)[0].same_as(mod)
 
 

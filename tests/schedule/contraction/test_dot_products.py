@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tvm
 from group_kernels import CPU, check, group, kernel, tensor
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
@@ -39,13 +40,15 @@ def product(x, w, is_constant, body=matmul):
     """Compile and run a product whose left operand has a symbolic number of rows."""
     left = tensor("x", m, *x[0].shape[1:], dtype=str(x[0].dtype))
     right = relax.const(w) if is_constant else tensor("w", *w.shape, dtype=str(w.dtype))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [left] if is_constant else [left, right]):
-        with builder.dataflow():
-            y = builder.emit_output(builder.emit(body(builder.emit, left, right)))
-        builder.emit_func_output(y)
+
+    def result(emit, *_):
+        return body(emit, left, right)
+
     built = tvm.compile(
-        builder.get(), CPU.tvm_target(), relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+        main_module([left] if is_constant else [left, right], result),
+        CPU.tvm_target(),
+        relax_pipeline="tvm_fusion",
+        tir_pipeline="tvm_fusion",
     )
     run = relax.VirtualMachine(built, tvm.cpu())["main"]
     rest = [] if is_constant else [tvm.runtime.tensor(w)]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from group_kernels import CPU, check, group, kernel, run, tensor
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
@@ -182,15 +183,14 @@ def test_constants_are_packed_at_compile_time(rows):
 
 def test_a_constant_is_packed_once():
     w = weight(48, 48)
-    builder = relax.BlockBuilder()
     x, constant = tensor("x", 20, 48), relax.const(w)
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit(op.matmul(x, constant))
-            y = builder.emit(op.matmul(builder.emit(op.nn.softmax(y)), constant))
-            y = builder.emit_output(y)
-        builder.emit_func_output(y)
-    found = constants_of(planned(builder.get()))
+
+    def result(emit, *_):
+        y = emit(op.matmul(x, constant))
+        y = emit(op.matmul(emit(op.nn.softmax(y)), constant))
+        return y
+
+    found = constants_of(planned(main_module([x], result)))
     assert all(c.same_as(found[0]) for c in found)
 
 

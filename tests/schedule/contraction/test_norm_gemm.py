@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tvm
 from group_kernels import CPU, CUDA, check, group, tensor
+from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.core.template import Refusal
@@ -181,13 +182,8 @@ def planned(body, rows, terms):
     """Compile for two cores, which the cost depends on; also tells the number of kernels."""
     target = tvm.target.Target({**CPU.tvm_target().export(), "num-cores": 2})
     params = [tensor("x", rows, terms), tensor("g", terms)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder.emit, *params))
-        builder.emit_func_output(result)
     with target:
-        mod = relax_pipeline(target=target, lower=False)(builder.get())
+        mod = relax_pipeline(target=target, lower=False)(main_module(params, body))
     kernels = sum(isinstance(f, tirx.PrimFunc) for f in mod.functions.values())
     built = tvm.compile(mod, target, relax_pipeline="default", tir_pipeline="tvm_fusion")
     return relax.VirtualMachine(built, tvm.cpu())["main"], kernels

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from group_kernels import CPU, CUDA, arrays, check, group, kernel, run, tensor
+from relax_modules import main_module
 from tvm import relax, tirx
 
 import tvm_fusion
@@ -115,13 +116,8 @@ def test_vectors_where_rows_have_whole_ones():
 
 
 def module(shape, dtype):
-    builder = relax.BlockBuilder()
     x = tensor("x", *shape, dtype=dtype)
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(op.cumsum(x, axis=-1))
-        builder.emit_func_output(y)
-    return builder.get()
+    return main_module([x], op.cumsum(x, axis=-1))
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx90a", "rocm:gfx942", "rocm:gfx1100"])

@@ -37,34 +37,34 @@ def layer_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def instance_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Layer norm over the spatial axes, with one gamma and one beta per channel."""
-    attrs = call.attrs
-
-    def compute(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
-        rows = _Rows(x, attrs.axes)
-        channel = int(attrs.channel_axis) % len(x.shape)
-        return _standardize(
-            x, rows.statistics("T_instance_norm", attrs.epsilon), rows.kept, "T_instance_norm",
-            gamma if attrs.scale else None, beta if attrs.center else None,
-            lambda index: [index[channel]],
-        )  # fmt: skip
-
-    return bb.call_te(compute, *call.args, primfunc_name_hint="instance_norm")
+    axes = call.attrs.axes
+    return _norm_of_channels(bb, call, "instance_norm", lambda x, _: _Rows(x, axes))
 
 
 def group_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Layer norm over the spatial axes and the channels of a group, gamma and beta per channel."""
+    axes, groups = call.attrs.axes, int(call.attrs.num_groups)
+    return _norm_of_channels(
+        bb, call, "group_norm", lambda x, channel: _GroupRows(x, axes, channel, groups)
+    )
+
+
+def _norm_of_channels(
+    bb: relax.BlockBuilder, call: relax.Call, name: str, rows_of: Callable[[te.Tensor, int], _Rows]
+) -> relax.Expr:
+    """Standardize rows, of a tensor and its axis of channels; gamma and beta are per channel."""
     attrs = call.attrs
 
     def compute(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
         channel = int(attrs.channel_axis) % len(x.shape)
-        rows = _GroupRows(x, attrs.axes, channel, int(attrs.num_groups))
+        rows = rows_of(x, channel)
         return _standardize(
-            x, rows.statistics("T_group_norm", attrs.epsilon), rows.kept, "T_group_norm",
+            x, rows.statistics(f"T_{name}", attrs.epsilon), rows.kept, f"T_{name}",
             gamma if attrs.scale else None, beta if attrs.center else None,
             lambda index: [index[channel]],
         )  # fmt: skip
 
-    return bb.call_te(compute, *call.args, primfunc_name_hint="group_norm")
+    return bb.call_te(compute, *call.args, primfunc_name_hint=name)
 
 
 def rms_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

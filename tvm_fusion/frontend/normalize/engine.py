@@ -41,11 +41,8 @@ class Scope:
     def __init__(self, func: relax.Function, builder: relax.BlockBuilder):
         self.func = func
         self._builder = builder
-        self._cast: set[int] = set()
         self._values: dict[int, Any] = {}
-        self._uses: Counter[int] = Counter()
-        # Variables and constants alike; the visit reaches each use of a leaf.
-        relax.analysis.post_order_visit(func.body, self._count)
+        self._old: dict[int, int] = {}
 
     def value(self, expr: Any) -> Any:
         """Return what a variable is bound to (after the rewrite), or anything else as it is."""
@@ -58,11 +55,11 @@ class Scope:
 
     def uses(self, expr: Any) -> int:
         """Count the uses of a variable or constant in the function before the rewrite."""
-        return self._uses[hash(expr)]
+        return self._counted[0][self._old.get(hash(expr), hash(expr))]
 
     def is_cast(self, var: relax.Var) -> bool:
         """Whether a match_cast gives a variable its type."""
-        return hash(var) in self._cast
+        return hash(var) in self._counted[1]
 
     def emit(self, expr: Any) -> relax.Var:
         """Bind an expression to a new variable before the binding that is being rewritten."""
@@ -77,24 +74,35 @@ class Scope:
     def bind(self, old: relax.Var, new: relax.Var, value: Any) -> None:
         """Remember what a variable is bound to, and that ``new`` stands for ``old``."""
         self._values[hash(new)] = value
-        self._uses[hash(new)] = self._uses[hash(old)]
+        if not new.same_as(old):
+            self._old[hash(new)] = hash(old)
 
-    def _count(self, expr: Any) -> None:
-        if isinstance(expr, relax.Call):
-            operands = list(expr.args)
-        elif isinstance(expr, relax.Tuple):
-            operands = list(expr.fields)
-        elif isinstance(expr, relax.TupleGetItem):
-            operands = [expr.tuple_value]
-        elif isinstance(expr, relax.SeqExpr):
-            operands = [expr.body]
-            bindings = [b for block in expr.blocks for b in block.bindings]
-            self._cast |= {hash(b.value) for b in bindings if isinstance(b, relax.MatchCast)}
-        elif isinstance(expr, relax.If):
-            operands = [expr.cond]
-        else:
-            return
-        self._uses.update(hash(x) for x in operands if isinstance(x, (relax.Var, GenericConst)))
+    @functools.cached_property
+    def _counted(self) -> tuple[Counter[int], set[int]]:
+        """Uses of variables and constants, and what a match_cast gives a type; few rules ask."""
+        uses: Counter[int] = Counter()
+        cast: set[int] = set()
+
+        def count(expr: Any) -> None:
+            if isinstance(expr, relax.Call):
+                operands = list(expr.args)
+            elif isinstance(expr, relax.Tuple):
+                operands = list(expr.fields)
+            elif isinstance(expr, relax.TupleGetItem):
+                operands = [expr.tuple_value]
+            elif isinstance(expr, relax.SeqExpr):
+                operands = [expr.body]
+                bindings = [b for block in expr.blocks for b in block.bindings]
+                cast.update(hash(b.value) for b in bindings if isinstance(b, relax.MatchCast))
+            elif isinstance(expr, relax.If):
+                operands = [expr.cond]
+            else:
+                return
+            uses.update(hash(x) for x in operands if isinstance(x, (relax.Var, GenericConst)))
+
+        # The visit reaches each use of a leaf.
+        relax.analysis.post_order_visit(self.func.body, count)
+        return uses, cast
 
 
 def op_name(expr: Any) -> str:

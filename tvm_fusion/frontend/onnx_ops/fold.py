@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 from tvm import relax
 from tvm.ir import GenericConst
 
@@ -66,6 +65,8 @@ def fold(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> list[Any] |
         ),
         opset_imports=[helper.make_opsetid("", opset)],
     )
+    from onnx.reference import ReferenceEvaluator  # whose import takes a while; few models need it
+
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(model).run(None, {})

@@ -200,14 +200,23 @@ def _with_positions(name: str, values: list[Any]) -> _Value | None:
     return CausalMask(float(is_inside), float(not is_inside), bound - both.offset)
 
 
-def _of_constant(constant: GenericConst, axes: tuple[int, int]) -> CausalMask | None:
+def _of_constant(constant: GenericConst, axes: tuple[int, int]) -> _Value | None:
+    """Read a constant: of one number, of positions as an exporter folds them, or a whole mask."""
     shape = [int(d) for d in constant.value.shape]
-    if min(axes) < 0 or np.prod(shape) > _LARGEST or dtype_of(constant) == "bfloat16":
+    if np.prod(shape) > _LARGEST or 0 in shape or dtype_of(constant) == "bfloat16":
         return None
     if any(s != 1 for i, s in enumerate(shape) if i not in axes):
         return None
-    array = constant.value.numpy().reshape(shape[min(axes)], shape[max(axes)])
-    array = array.T if axes[0] > axes[1] else array
+    queries, keys = (shape[a] if a >= 0 else 1 for a in axes)
+    array = constant.value.numpy()
+    array = array.reshape(keys, queries).T if axes[0] > axes[1] >= 0 else array
+    array = array.reshape(queries, keys)
+    if (array == array[0, 0]).all():
+        return float(array[0, 0])
+    return _mask(array) or _positions(array)
+
+
+def _mask(array: np.ndarray) -> CausalMask | None:
     queries, keys = array.shape
     visible = int((array[0] == array[0, 0]).argmin()) if (array[0] != array[0, 0]).any() else keys
     if queries < 2 or visible >= keys:
@@ -216,3 +225,15 @@ def _of_constant(constant: GenericConst, axes: tuple[int, int]) -> CausalMask | 
     seen = np.arange(keys) <= np.arange(queries)[:, None] + causal.offset
     expected = np.where(seen, array[0, 0], array[0, -1])
     return causal if (array == expected).all() else None
+
+
+def _positions(array: np.ndarray) -> _Position | None:
+    if array.dtype.kind not in "iu":
+        return None
+    array = array.astype("int64")
+    queries, keys = array.shape
+    first = int(array[0, 0])
+    row = int(array[1, 0]) - first if queries > 1 else 0
+    column = int(array[0, 1]) - first if keys > 1 else 0
+    expected = first + row * np.arange(queries)[:, None] + column * np.arange(keys)
+    return _Position(row, column, first) if (array == expected).all() else None

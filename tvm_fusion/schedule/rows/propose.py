@@ -14,10 +14,11 @@ from ...ecg.mapping import MappingType
 from ..proposals import LIGHT, in_order, own_producers, reached
 
 MAX_BETWEEN = 48  # operators followed from one reduction on
+MAX_SHARED = 3  # One-to-Many operators that others read as well
 
 
 def row_proposals(
-    graph: Graph, is_row_reduction: Callable[[Operator], bool]
+    graph: Graph, is_row_reduction: Callable[[Operator], bool], shared: bool
 ) -> Iterator[tuple[Operator, ...]]:
     """Name sets of operators around row reductions.
 
@@ -27,12 +28,15 @@ def row_proposals(
         Where to look.
     is_row_reduction : callable
         Whether a Many-to-Many operator reduces rows, rather than contracting two operands.
+    shared : bool
+        Whether kernels may have results that others read as well.
 
     Yields
     ------
     tuple of Operator
         Pairs of reductions with what lies between them; connected pairs together; each of them,
-        and each single reduction, with the One-to-Many operators before it.
+        and each single reduction, with the One-to-Many operators before it; single reductions with
+        those that others read as well, whose results are then the kernel's, too.
     """
     reductions = [
         op for op in graph.operators if op.type is MappingType.MANY_TO_MANY and is_row_reduction(op)
@@ -47,6 +51,10 @@ def row_proposals(
         extended = _with_broadcasts(graph, operators)
         if extended != operators:
             yield in_order(extended)
+        if shared and len(operators) == 1:
+            for added in _with_shared_broadcasts(graph, operators):
+                if added != extended:
+                    yield in_order(added)
 
 
 def _spans(
@@ -78,6 +86,24 @@ def _joined(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
         joined = [u for u in joined if not u & span]
         joined.append(span.union(*touching))
     return joined
+
+
+def _with_shared_broadcasts(
+    graph: Graph, operators: frozenset[Operator]
+) -> Iterator[frozenset[Operator]]:
+    """Add light producers, whoever else reads them, up to each of the nearest One-to-Many ones."""
+    candidates: dict[Operator, None] = {}
+    broadcasts: list[Operator] = []
+    frontier = [*operators]
+    while frontier and len(candidates) < MAX_BETWEEN and len(broadcasts) < MAX_SHARED:
+        for op in graph.predecessors(frontier.pop(0)):
+            if op.type not in LIGHT or op in candidates:
+                continue
+            candidates[op] = None
+            frontier.append(op)
+            if op.type is MappingType.ONE_TO_MANY:
+                broadcasts.append(op)
+                yield operators | reached(broadcasts, graph.successors, candidates)
 
 
 def _with_broadcasts(graph: Graph, operators: frozenset[Operator]) -> frozenset[Operator]:

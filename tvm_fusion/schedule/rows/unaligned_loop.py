@@ -57,11 +57,11 @@ class UnalignedLoop(VectorLoop):
         size = product(buffer.shape)
         if sym.Analyzer().can_prove_equal(tirx.floormod(size, index(self.width)), 0):
             return whole
-        first = replace(read.load, self._contiguous(stage, step, index(0)))
+        first = self._placed(read, self._contiguous(stage, step, index(0)), step, index(0))
         end = offset(buffer, first.indices) + self.width
 
         def one(lane: ir.Expr) -> tirx.Stmt:
-            value = replace(read.load, self._element(stage, step, lane))
+            value = self._placed(read, self._element(stage, step, lane), step, lane)
             return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
 
         is_in_memory = tirx.Or(self._first(step) + self.width <= self._size, end <= size)

@@ -143,7 +143,7 @@ class VectorLoop:
         def lane(lane: ir.Expr) -> tirx.Stmt:
             loaded = tuple(
                 (
-                    replace(read.load, self._element(read.stage, step, lane)),
+                    self._placed(read, self._element(read.stage, step, lane), step, lane),
                     tirx.BufferLoad(read.registers, self._slot(read, number, step, lane)),
                 )
                 for read in self.reads
@@ -215,7 +215,7 @@ class VectorLoop:
         """Load one vector."""
 
         def one(lane: ir.Expr) -> tirx.Stmt:
-            value = replace(read.load, self._contiguous(read.stage, step, lane))
+            value = self._placed(read, self._contiguous(read.stage, step, lane), step, lane)
             return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
 
         copy = self._in_accesses(str(read.load.source.dtype), one)
@@ -224,6 +224,11 @@ class VectorLoop:
         return tirx.For(
             copy.loop_var, copy.min, copy.extent, copy.kind, copy.body, annotations={NEAR: True}
         )
+
+    def _placed(self, read: VectorLoad, pairs: Pairs, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
+        """Write a load whose indices may be results of the row, such as rows of a table."""
+        position = Position(self.r, self.t, step * self.width + lane, ())
+        return self.block.value(read.stage, read.load, pairs, position)
 
     def _write(self, target: ir.Var, own: ir.Var, step: ir.Expr) -> tirx.Stmt:
         """Store one vector."""
