@@ -127,11 +127,11 @@ PRODUCT = re.compile(
     r"wgmma\.fence[\s\S]*wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16[\s\S]*wgmma\.wait_group"
 )
 PATTERNS = [
-    (r"fence\.proxy\.async\.shared::cta;", _proxy_fence),
+    (r"volatile\(\"fence\.proxy\.async\.shared::cta;", _proxy_fence),
     (r"cvt\.rn\.(?P<short>b?f16)x2\.f32 %0, %1, %2;.*\"f\"\(high\), \"f\"\(low\)", _pair),
     (r"\*\(float2\*\)to = make_float2\(low, high\);", _pair32),
-    (r"\*\(uint4\*\)to = \*\(const uint4\*\)from;", _move),
-    (r"\*\(uint4\*\)to = make_uint4\(0, 0, 0, 0\);", _zero),
+    (r"\*\(uint4\*\)place = \*\(const uint4\*\)source;", _move),
+    (r"\*\(uint4\*\)place = make_uint4\(0, 0, 0, 0\);", _zero),
     (r"\(const void\* first, const void\* last\) \{\}", _nothing),
 ]
 product = _warpgroup

@@ -13,6 +13,8 @@ for n in range(tiles that a row of the block sees):
     wait for v(n); __syncthreads; issue k(n + stages)
     acc += mma(p_frag, v_frag)                                   ldmatrix, transposed
 l_i = sum over the four threads of a row; __syncthreads
+(wgmma instead, four warps together: fence.proxy.async before each barrier, q_frag for every tile,
+k and v from shared memory)
 acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> global, in vectors
 """
 

@@ -108,7 +108,9 @@ class FlashMmaConfig:
         q = 0 if self.uses_wgmma else 4 * self.m16 * self.q_fragments
         if self.uses_wgmma:
             q = max(4 * self.q_fragments, self.block_n // 4) - self.block_n // 4
-        return self.accumulators + q + ADDRESS_REGISTERS
+        # Long rows are at more addresses.
+        wide = max(0, self.depth16 + self.column16 - 128) // 8
+        return self.accumulators + q + ADDRESS_REGISTERS + wide
 
     @property
     def q_rows(self) -> SwizzledRows:

@@ -20,13 +20,13 @@ __device__ __forceinline__ void tvm_fusion_store_pair(void* to, float low, float
 }
 """
 _VECTOR = """
-__device__ __forceinline__ void tvm_fusion_move_16(void* to, const void* from) {
-  *(uint4*)to = *(const uint4*)from;
+__device__ __forceinline__ void tvm_fusion_move_16(void* place, const void* source) {
+  *(uint4*)place = *(const uint4*)source;
 }
 """
 _ZERO = """
-__device__ __forceinline__ void tvm_fusion_zero_16(void* to) {
-  *(uint4*)to = make_uint4(0, 0, 0, 0);
+__device__ __forceinline__ void tvm_fusion_zero_16(void* place) {
+  *(uint4*)place = make_uint4(0, 0, 0, 0);
 }
 """
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
