@@ -10,7 +10,7 @@ import numpy as np
 from tvm_fusion.schedule.gpu.warp import FULL_MASK
 from tvm_fusion.schedule.half_functions import PREFIX
 
-from . import hopper
+from . import hopper, moves
 from .machine import WARP
 from .memory import EmulationError, poison
 
@@ -62,6 +62,9 @@ def device_function(translate, node):
         return lambda m: np.asarray(
             HALF[kind](*(np.asarray(v(m), "float64") for v in values))
         ).astype("float32")
+    whole = moves.PRODUCT.search(source)
+    if whole is not None:
+        return moves.product(translate, whole, arguments, source)
     found = [(make, match) for p, make in _PATTERNS if (match := re.search(p, source))]
     if len(found) != 1 or source.count("asm") != (found[0][0] not in _PLAIN):
         raise EmulationError(f"no such device function is known: {name}: {source}")
@@ -330,7 +333,7 @@ def _uniform(translate, _match, arguments, _source):
     return lambda m: shuffle("", m, FULL_MASK, value(m), 0, WARP)
 
 
-_PLAIN = (_warp_barrier, _block_barrier, _load_shared, _uniform, *hopper.PLAIN)
+_PLAIN = (_warp_barrier, _block_barrier, _load_shared, _uniform, *hopper.PLAIN, *moves.PLAIN)
 _PATTERNS = [
     (r"keep_packed_(\d+)\(void\* row\)[\s\S]*asm\(\"// packed\" : [^:]*\);", _packed),
     (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(?:, %2)?;", _copy),
@@ -353,4 +356,5 @@ _PATTERNS = [
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),
     (r"return __shfl_sync\(0xffffffffu, \w+, 0\);", _uniform),
     *hopper.PATTERNS,
+    *moves.PATTERNS,
 ]

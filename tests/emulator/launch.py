@@ -17,6 +17,7 @@ from .expressions import Expressions, scalar_type
 from .hopper import USED
 from .machine import Machine
 from .memory import EmulationError, Memory
+from .moves import PRODUCT
 from .statements import Statements, device_functions, owner
 from .tma import TensorMap
 
@@ -188,7 +189,8 @@ def run_kernel(kernel, given):
     shared = sum(_shared_size(stmt.buffer) for stmt in find(kernel.body, tirx.AllocBuffer))
     at_once = min(AT_ONCE // threads, SHARED_AT_ONCE // max(1, shared))
     at_once = max(1, at_once // cluster) * cluster
-    has_roles = any(USED.search(text) for text in device_functions(kernel.body))
+    texts = [text for text in device_functions(kernel.body) if not PRODUCT.search(text)]
+    has_roles = any(USED.search(text) for text in texts)
     for first in range(0, blocks, at_once):
         count, empty = min(at_once, blocks - first), [None] * len(translate.places)
         machine = Machine(first, count, threads, empty, cluster, has_roles)

@@ -53,6 +53,11 @@ class GpuConfig:
             rows, keys = (rows, keys // 2) if keys > 8 else (rows // 2, keys)
 
     @property
+    def block_m(self) -> int:
+        """Queries of a block."""
+        return self.rows
+
+    @property
     def width(self) -> int:
         """Elements of a row of a tile, padded to an odd number: rows start in different banks."""
         return max(self.depth, self.columns) | 1

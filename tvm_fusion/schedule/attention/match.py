@@ -195,6 +195,7 @@ class _Reader:
                 f"Operands of {self._scores.title} or {self._product.title} are not floating "
                 "point of at most 32 bits.",
             )
+        dtypes = (_dtype(q), _dtype(k), _dtype(value))
         q, k, value, score, weight, masked_weight = wide
         return Pattern(
             tuple(a for a in others if a is not query),
@@ -212,6 +213,7 @@ class _Reader:
             masked_weight,
             second,
             {**own, columns[0].var: columns[0].var},
+            dtypes,
         )
 
     def _contraction(self, stage: Stage, stages: Sequence[Stage]) -> SumOfProducts | Refusal:
@@ -316,3 +318,10 @@ def _elsewhere(stage: Stage) -> Refusal:
         "scores_elsewhere",
         f"{stage.title} does not read the scores of its own row, each element once.",
     )
+
+
+def _dtype(operand: ir.Expr) -> str:
+    """Return the type of an operand before it was widened for a product in float32."""
+    while isinstance(operand, tirx.Cast) and str(operand.ty.dtype) == FLOAT:
+        operand = operand.value
+    return str(operand.ty.dtype)

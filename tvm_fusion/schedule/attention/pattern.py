@@ -55,6 +55,8 @@ class Pattern:
         The second product with its epilogue, over its own axes.
     own : Mapping of Var to Var
         The axes here by the axes of ``product``.
+    operand_dtypes : tuple of str
+        Types that q, k and v were computed in.
     """
 
     batch: tuple[Axis, ...]
@@ -72,6 +74,7 @@ class Pattern:
     masked_weight: ir.Expr | None
     product: SumOfProducts
     own: Mapping[ir.Var, ir.Var]
+    operand_dtypes: tuple[str, str, str]
 
     def place(self, at: Mapping[ir.Var, ir.Expr]) -> list[ir.Expr]:
         """Order the positions along the axes as the second product has them."""

@@ -20,6 +20,9 @@ from .config_gpu import GpuConfig
 from .cpu import attention_cpu
 from .flash_decode import FlashDecodeConfig, flash_decode_config
 from .flash_decode_emit import flash_decode
+from .flash_mma import flash_mma_kernel
+from .flash_mma_config import FlashMmaConfig, flash_mma_config
+from .flash_problem import flash_problem
 from .gpu import attention_gpu
 from .match import FLOATS, read
 from .pattern import Pattern
@@ -63,8 +66,12 @@ class Attention(Template):
         decode = flash_decode_config(pattern, device) if self._is_gpu else None
         if decode is not None:
             return _claim_flash_decode(self, group, pattern, decode)
-        config = GpuConfig.of(pattern) if self._is_gpu else None
-        block_m = config.rows if config else QUERIES_PER_TASK
+        config: GpuConfig | FlashMmaConfig | None = None
+        if self._is_gpu:
+            problem = flash_problem(group, pattern)
+            config = None if problem is None else flash_mma_config(problem, device)
+            config = config or GpuConfig.of(pattern)
+        block_m = config.block_m if config else QUERIES_PER_TASK
         return Claim(
             self,
             group,
@@ -73,6 +80,7 @@ class Attention(Template):
             flops=_flops(pattern, rows, queries),
             parallelism=rows * math.ceil(queries / block_m),
             shared_bytes=config.shared_bytes if config else 0,
+            registers=config.registers if isinstance(config, FlashMmaConfig) else 0,
             details={"config": config},
         )
 
@@ -84,7 +92,12 @@ class Attention(Template):
             raise RuntimeError(pattern.sentence)
         if isinstance(config, FlashDecodeConfig):
             return flash_decode(claim.group, config.of(pattern))
-        if config is not None:
+        if isinstance(config, FlashMmaConfig):
+            problem = flash_problem(claim.group, pattern)
+            if problem is None:
+                raise RuntimeError("the group is not the one that was claimed")
+            func = flash_mma_kernel(program, problem, config)
+        elif config is not None:
             func = attention_gpu(program, pattern, config)
         else:
             func = attention_cpu(program, pattern, target)

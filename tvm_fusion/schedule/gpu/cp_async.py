@@ -32,6 +32,14 @@ __device__ __forceinline__ void {COPY}(void* to, const void* from) {{
                :: "r"(place), "l"(from) : "memory");
 }}
 """
+_COPY_OR_ZERO = f"""
+__device__ __forceinline__ void {COPY}_or_zero(void* to, const void* from, bool is_copied) {{
+  unsigned place = (unsigned)__cvta_generic_to_shared(to);
+  int size = is_copied ? {BYTES} : 0;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], {BYTES}, %2;"
+               :: "r"(place), "l"(from), "r"(size) : "memory");
+}}
+"""
 _COMMIT = """
 __device__ __forceinline__ void tvm_fusion_cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -77,6 +85,17 @@ class StageRing:
         to = self.element(step, *place, index(0))
         places = (tirx.address_of(to), tirx.address_of(source))
         return tirx.Evaluate(cuda_func_call(COPY, *places, source_code=_COPY))
+
+
+def copy_16(
+    to: ir.TensorLoad, source: ir.TensorLoad, is_copied: ir.Expr | None = None
+) -> tirx.Stmt:
+    """Issue the copy of an aligned vector, or of zeros where a condition does not hold."""
+    places = (tirx.address_of(to), tirx.address_of(source))
+    if is_copied is None:
+        return tirx.Evaluate(cuda_func_call(COPY, *places, source_code=_COPY))
+    call = cuda_func_call(f"{COPY}_or_zero", *places, is_copied, source_code=_COPY_OR_ZERO)
+    return tirx.Evaluate(call)
 
 
 def commit() -> tirx.Stmt:

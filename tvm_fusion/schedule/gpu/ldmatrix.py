@@ -10,6 +10,10 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
+from ...core.loops import index
+
+ELEMENTS = 8  # of a thread: two of each matrix
+
 _SOURCE = """
 __device__ __forceinline__ void {name}(void* to, const void* row) {{
   unsigned* word = (unsigned*)to;
@@ -36,3 +40,21 @@ def ldmatrix_x4(to: ir.TensorLoad, row: ir.TensorLoad, is_transposed: bool) -> t
     source = _SOURCE.format(name=name, trans=".trans" if is_transposed else "")
     addresses = (tirx.address_of(to), tirx.address_of(row))
     return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
+
+
+def row_major_lane(lane: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Give a thread's row of 16 and its half of 16 columns, of two fragments along the columns.
+
+    Of A of mma.m16n8k16, ``[m, k]``: registers 0, 1 are of rows 0 to 7, registers 2, 3 of the
+    others. Of B in memory ``[n, k]``: each pair of registers is a fragment of eight n.
+    """
+    row = tirx.floordiv(lane, index(16)) * 8 + tirx.floormod(lane, index(8))
+    return row, tirx.floormod(tirx.floordiv(lane, index(8)), index(2))
+
+
+def transposed_lane(lane: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Give a thread's row of 16 and its half of 16 columns, of B in memory ``[k, n]``.
+
+    Loaded transposed, each pair of registers is a fragment of eight n.
+    """
+    return tirx.floormod(lane, index(16)), tirx.floordiv(lane, index(16))

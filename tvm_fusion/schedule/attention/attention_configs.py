@@ -1,0 +1,93 @@
+"""The design space of attention on a GPU: every configuration that fits the device.
+
+The template chooses the first by rules and estimates; ``configs`` enumerates what a tuner may
+measure instead. Each is plain data; kernels are made of any of them. The space of FlashAttention on
+tensor cores is in :mod:`.flash_mma_config`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...core.loops import constant
+from ...device import Device
+from ...program.group import Group
+from ..gpu.launch import STATIC_SHARED_BYTES
+from . import flash_mma_config
+from .config_gpu import MAX_LANES, MIN_LANES, SHARED_BYTES, THREADS, GpuConfig
+from .flash_decode import FlashDecodeConfig, flash_decode_config
+from .flash_mma_config import FlashMmaConfig
+from .flash_problem import flash_problem
+from .mma_config import MAX_WARPS
+from .pattern import Pattern
+
+SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+GROUPS = (1, 2, 4, 8, 16, 32)
+STAGES = (1, 2, 3, 4)
+KEYS = (8, 16, 32, 64)
+ROWS = (1, 2, 4, 8, 16)
+
+Config = FlashDecodeConfig | FlashMmaConfig | GpuConfig
+
+
+def configs(group: Group, pattern: Pattern, device: Device) -> Iterator[Config]:
+    """Enumerate configurations, the one that the template chooses first.
+
+    Parameters
+    ----------
+    group : Group
+        What is claimed.
+    pattern : Pattern
+        Its attention.
+    device : Device
+        A GPU.
+
+    Yields
+    ------
+    FlashDecodeConfig, FlashMmaConfig or GpuConfig
+        Each one once.
+    """
+    decode = flash_decode_config(pattern, device)
+    if decode is not None:
+        yield decode
+        yield from (c for c in _split_kv(decode, device) if not _same(c, decode))
+    problem = flash_problem(group, pattern)
+    if problem is not None:
+        yield from flash_mma_config.configs(problem, device)
+    start = GpuConfig.of(pattern)
+    yield start
+    yield from (c for c in _cuda_cores(start) if c != start)
+
+
+def _split_kv(start: FlashDecodeConfig, device: Device) -> Iterator[FlashDecodeConfig]:
+    """Vary the splits of the keys, the groups of a block and, on tensor cores, the ring."""
+    count = constant(start.pattern.key.extent)
+    limit = device.shared_memory_per_block if start.uses_mma else STATIC_SHARED_BYTES
+    stages = STAGES if start.uses_mma else (0,)
+    for splits, groups, depth in itertools.product(SPLITS, GROUPS, stages):
+        config = replace(start, splits=splits, groups=groups, stages=depth)
+        if start.uses_mma and groups > MAX_WARPS:
+            continue
+        if count is not None and splits > -(-count // config.block_n):
+            continue
+        if not config.warp_size <= config.threads <= (device.max_threads_per_block or 1024):
+            continue
+        if config.shared_bytes <= (limit or STATIC_SHARED_BYTES):
+            yield config
+
+
+def _cuda_cores(start: GpuConfig) -> Iterator[GpuConfig]:
+    """Vary the queries of a block, the threads of each and the keys of a tile."""
+    for rows, keys in itertools.product(ROWS, KEYS):
+        lanes = MIN_LANES
+        while lanes <= MAX_LANES and rows * lanes <= THREADS:
+            config = replace(start, rows=rows, lanes=lanes, keys=keys)
+            if config.shared_bytes <= SHARED_BYTES:
+                yield config
+            lanes *= 2
+
+
+def _same(a: FlashDecodeConfig, b: FlashDecodeConfig) -> bool:
+    return (a.splits, a.groups, a.stages) == (b.splits, b.groups, b.stages)

@@ -1,0 +1,159 @@
+"""FlashAttention on tensor cores: mma.m16n8k16, one launch, softmax in registers.
+
+grid: batch * heads * ceil(queries / block_m) blocks; block: `warps` warps of 16 or 32 rows each
+shared memory: q[block_m, d]; a ring of `stages` tiles k[block_n, d] and v[block_n, d], swizzled
+registers of a warp: acc[rows, d], s[rows, block_n], m_i, l_i; q_frag, or loaded for every tile
+issue q and k(0), v(0), k(1) .. k(stages - 1)                    each one cp.async group
+for n in range(tiles that a row of the block sees):
+    wait for k(n); __syncthreads; issue v(n + stages - 1)
+    s = mma(q_frag, k_frag)                                      ldmatrix
+    s = score(s), positions tested in tiles that not all rows see whole
+    m_new = max(m_i, s) over the four threads of a row; rescale m_i, l_i, acc to m_new
+    p = exp(s - m_new); l_i += p; p_frag (A) = weight(p)         accumulators are fragments
+    wait for v(n); __syncthreads; issue k(n + stages)
+    acc += mma(p_frag, v_frag)                                   ldmatrix, transposed
+l_i = sum over the four threads of a row; __syncthreads
+acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> global, in vectors
+"""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+
+from ...core.loops import (
+    ceildiv,
+    coordinates,
+    index,
+    kernel,
+    loop,
+    product,
+    sequence,
+    simplified,
+    threads,
+    when,
+)
+from ...program.program import Program
+from ..gpu.cp_async import commit, wait
+from ..gpu.launch import block_barrier, block_by_address, min_blocks_per_sm
+from ..gpu.mma import WARP
+from ..gpu.warp import each_thread
+from ..gpu.wgmma_fragments import fence_proxy
+from .flash_mma_config import FlashMmaConfig
+from .flash_mma_epilogue import FlashEpilogue
+from .flash_problem import FlashProblem
+from .flash_tiles import KeyTiles
+
+
+def flash_mma_kernel(
+    program: Program, problem: FlashProblem, config: FlashMmaConfig
+) -> tirx.PrimFunc:
+    """Make the kernel.
+
+    Parameters
+    ----------
+    program : Program
+        The group's.
+    problem : FlashProblem
+        Its attention.
+    config : FlashMmaConfig
+        Of its configurations.
+    """
+    pattern = problem.pattern
+    extents = [a.extent for a in pattern.batch]
+    blocks = ceildiv(index(problem.query.extent), config.block_m)
+
+    def body(number: ir.Expr) -> tirx.Stmt:
+        *batch, part = coordinates(number, [*extents, blocks])
+        if problem.skips:
+            part = blocks - 1 - part  # later rows see more keys: they start first
+        where = {a.var: i for a, i in zip(pattern.batch, batch, strict=True)}
+        axes = [("threadIdx.y", config.warps), ("threadIdx.x", WARP)]
+
+        def thread(g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+            return _FlashBlock(problem, config, where, part * config.block_m, g, t).stmt()
+
+        return min_blocks_per_sm(each_thread(axes, thread), config.min_blocks)
+
+    return kernel(program, threads("blockIdx.x", product([*extents, blocks]), body))
+
+
+class _FlashBlock(FlashEpilogue):
+    """One thread of a block: its part of the rows of its warp."""
+
+    def stmt(self) -> tirx.Stmt:
+        """Write all that the thread does."""
+        config, tiles = self._config, KeyTiles(self._problem, self._config, self._first)
+        self._tiles = tiles
+        stages = config.stages
+        first = [self._issue_queries(), self._issue_keys(index(0)), commit()]
+        for stage in range(stages - 1):
+            first += [self._issue_values(index(stage)), commit()]
+            first += [self._issue_keys(index(stage + 1)), commit()]
+        pads = [self._q_loads.pad(config.block_m)]
+        pads += [self._k_loads.pad(stages * config.block_n)]
+        stmts = [
+            *first,
+            *(x for x in pads if x is not None),
+            self._initialize(),
+            *self._keep_queries(),
+            loop("n", tiles.count, self._tile),
+            *self._finish(),
+        ]
+        return block_by_address("flash_attention", sequence(stmts), self._buffers)
+
+    def _keep_queries(self) -> list[tirx.Stmt]:
+        """Load the fragments of the queries once."""
+        if not self._config.q_in_registers:
+            return []
+        return [wait(2 * self._config.stages - 2), block_barrier(), self._load_queries()]
+
+    def _tile(self, n: ir.Expr) -> tirx.Stmt:
+        stages = self._config.stages
+        pending = 2 * (stages - 1)
+        proxy = [fence_proxy()] if self._config.uses_wgmma else []
+        return sequence(
+            [
+                wait(pending),
+                *proxy,
+                block_barrier(),
+                self._issue_values(simplified(n + (stages - 1))),
+                commit(),
+                self._multiply_keys(n),
+                self._softmax(n),
+                wait(pending),
+                *proxy,
+                block_barrier(),
+                self._issue_keys(n + stages),
+                commit(),
+                self._multiply_values(n),
+            ]
+        )
+
+    def _issue_queries(self) -> tirx.Stmt:
+        def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+            return self._position(self._first + row)
+
+        return self._q_loads.issue(self._config.block_m, index(0), place, None)
+
+    def _issue_keys(self, n: ir.Expr) -> tirx.Stmt:
+        return self._issue(self._k_loads, n)
+
+    def _issue_values(self, n: ir.Expr) -> tirx.Stmt:
+        return self._issue(self._v_loads, n)
+
+    def _issue(self, loads, n: ir.Expr) -> tirx.Stmt:
+        """Load the rows of a tile into its stage, if there is such a tile."""
+        config, tiles = self._config, self._tiles
+        start = tiles.start(n)
+
+        def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+            return {**self._where, self._problem.pattern.key.var: tiles.clamped(start + row)}
+
+        def is_row(row: ir.Expr) -> ir.Expr:
+            return start + row < tiles.keys
+
+        stage = tirx.floormod(n, index(config.stages)) * config.block_n
+        stmt = loads.issue(
+            config.block_n, simplified(stage), place, None if tiles.is_even else is_row
+        )
+        return when(n < tiles.count, stmt)

@@ -1,0 +1,71 @@
+"""The tiles of keys of a block of FlashAttention: which are visited, and which are seen whole."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+
+from ...core.loops import ceildiv, constant, index, simplified, substitute
+from .flash_mma_config import FlashMmaConfig
+from .flash_problem import FlashProblem
+from .score_form import Bound
+
+
+class KeyTiles:
+    """Tiles of ``block_n`` keys for the rows of one block.
+
+    Parameters
+    ----------
+    problem : FlashProblem
+        The attention.
+    config : FlashMmaConfig
+        Its configuration.
+    first : PrimExpr
+        The first row of the block.
+    """
+
+    def __init__(self, problem: FlashProblem, config: FlashMmaConfig, first: ir.Expr) -> None:
+        pattern = problem.pattern
+        self._problem, self._config = problem, config
+        self.keys = index(pattern.key.extent)
+        count = constant(pattern.key.extent)
+        self.is_even = count is not None and count % config.block_n == 0
+        queries = index(problem.query.extent)
+        self._rows = first, tirx.min(first + (config.block_m - 1), queries - 1)
+        self._begin, end = index(0), ceildiv(self.keys, config.block_n)
+        if problem.skips:
+            for bound in problem.score.bounds:
+                if bound.is_upper:
+                    last = tirx.max(self._extreme(bound, True), index(-1))
+                    end = tirx.min(end, tirx.floordiv(last + config.block_n, index(config.block_n)))
+                else:
+                    begin = tirx.max(self._extreme(bound, False), index(0))
+                    begin = tirx.floordiv(begin, index(config.block_n))
+                    self._begin = tirx.max(self._begin, begin)
+        self.count = simplified(tirx.max(end - self._begin, index(0)))
+
+    def start(self, n: ir.Expr) -> ir.Expr:
+        """Give the first key of the ``n``-th tile that is visited."""
+        return simplified((self._begin + n) * self._config.block_n)
+
+    def clamped(self, key: ir.Expr) -> ir.Expr:
+        """Clamp a key to the last one."""
+        return key if self.is_even else tirx.min(key, self.keys - 1)
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether every row sees all keys of every tile."""
+        return self.is_even and not self._problem.score.bounds
+
+    def is_whole(self, n: ir.Expr) -> ir.Expr:
+        """Whether all rows of the block see all keys of a tile."""
+        start, last = self.start(n), self.start(n) + (self._config.block_n - 1)
+        conditions = [] if self.is_even else [last < self.keys]
+        for bound in self._problem.score.bounds:
+            limit = self._extreme(bound, not bound.is_upper)
+            conditions.append(last <= limit if bound.is_upper else start >= limit)
+        return tirx.all(*conditions)
+
+    def _extreme(self, bound: Bound, largest: bool) -> ir.Expr:
+        """Give the largest or the smallest limit among the rows of the block."""
+        row = self._rows[1 if (bound.slope > 0) == largest else 0]
+        return substitute(bound.limit, {self._problem.query.var: row})

@@ -1,0 +1,54 @@
+"""Moves between registers and shared memory by address, in words and vectors.
+
+TVM does not see accesses by address: it places no barriers for them, and declares no more of a
+buffer than a block's regions say.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
+
+_PACK = """
+__device__ __forceinline__ void {name}(void* to, float low, float high) {{
+  asm("cvt.rn.{short}x2.f32 %0, %1, %2;" : "=r"(*(unsigned*)to) : "f"(high), "f"(low));
+}}
+"""
+_PAIR = """
+__device__ __forceinline__ void tvm_fusion_store_pair(void* to, float low, float high) {
+  *(float2*)to = make_float2(low, high);
+}
+"""
+_VECTOR = """
+__device__ __forceinline__ void tvm_fusion_move_16(void* to, const void* from) {
+  *(uint4*)to = *(const uint4*)from;
+}
+"""
+_ZERO = """
+__device__ __forceinline__ void tvm_fusion_zero_16(void* to) {
+  *(uint4*)to = make_uint4(0, 0, 0, 0);
+}
+"""
+_SHORT = {"float16": "f16", "bfloat16": "bf16"}
+
+
+def store_pair(to: ir.TensorLoad, low: ir.Expr, high: ir.Expr, dtype: str) -> tirx.Stmt:
+    """Store two float32 values in neighbouring elements of a half type or of float32."""
+    short = _SHORT.get(dtype)
+    name = "tvm_fusion_store_pair" if short is None else f"tvm_fusion_store_pair_{short}"
+    source = _PAIR if short is None else _PACK.format(name=name, short=short)
+    return _call(name, source, tirx.address_of(to), low, high)
+
+
+def move_16(to: ir.TensorLoad, source: ir.TensorLoad) -> tirx.Stmt:
+    """Move 16 aligned bytes."""
+    return _call("tvm_fusion_move_16", _VECTOR, tirx.address_of(to), tirx.address_of(source))
+
+
+def zero_16(to: ir.TensorLoad) -> tirx.Stmt:
+    """Store zeros in 16 aligned bytes."""
+    return _call("tvm_fusion_zero_16", _ZERO, tirx.address_of(to))
+
+
+def _call(name: str, source: str, *args: ir.Expr) -> tirx.Stmt:
+    return tirx.Evaluate(cuda_func_call(name, *args, source_code=source))
