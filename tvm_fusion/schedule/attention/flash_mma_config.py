@@ -257,7 +257,9 @@ def _cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> fl
     sms = device.sm_count or 1
     at_once = min(config.min_blocks, -(-blocks // sms))
     barriers = 400 + (200 if config.stages == 1 and tiles > 1 else 0)
-    tile = max(busy * (at_once + 0.1) + barriers / min(at_once, 3), 360 + 3 * (config.block_n + width))
+    tile = max(
+        busy * (at_once + 0.1) + barriers / min(at_once, 3), 360 + 3 * (config.block_n + width)
+    )
     waves = blocks / (sms * at_once)
     around = 1500 + config.block_m * width / 16 * at_once  # the first loads, and the results
     return (waves if waves > 4 else math.ceil(waves)) * (tiles * tile + around)
