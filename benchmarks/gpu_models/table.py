@@ -119,7 +119,8 @@ def _kernels(row: Mapping[str, Any]) -> list[str]:
         [[f"`{name}`", str(n), f"{us:.1f}"] for name, n, us in found["kernels"][:LONGEST]],
     )
     asked = ", ".join(f"{name} {n:g} ({us:.0f} us)" for name, (n, us) in found["driver"].items())
-    lines += ["", f"Busy for {found['busy_us']:.0f} us. The host asks for: {asked}."]
+    lines += ["", f"Busy for {found['busy_us']:.0f} us."]
+    lines += [f"The host asks for: {asked}."] if asked else []
     if "inductor" in row["profile"]:
         rival = row["profile"]["inductor"]
         count = sum(n for _, n, _ in rival["kernels"])

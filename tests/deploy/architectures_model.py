@@ -1,7 +1,6 @@
 """A model of which some kernels depend on the architecture, and others do not."""
 
 import numpy as np
-from relax_modules import main_module
 from tvm import relax
 
 ROWS, WIDTH = 8, 256
@@ -16,13 +15,14 @@ def model():
     weights = [
         relax.const(rng.standard_normal((WIDTH, WIDTH)).astype("float16") / WIDTH) for _ in range(3)
     ]
+    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((ROWS, WIDTH), "float16"))
-
-    def result(emit, *_):
-        value = x
-        for weight in weights:
-            value = emit(relax.op.matmul(value, weight))
-            value = emit(relax.op.nn.softmax(value))
-        return value
-
-    return main_module([x], result)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = x
+            for weight in weights:
+                value = builder.emit(relax.op.matmul(value, weight))
+                value = builder.emit(relax.op.nn.softmax(value))
+            result = builder.emit_output(value)
+        builder.emit_func_output(result)
+    return builder.get()

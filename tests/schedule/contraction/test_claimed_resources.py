@@ -1,4 +1,4 @@
-"""Registers and shared memory that skinny GEMM claims, against ptxas."""
+"""Registers and shared memory that skinny and tiled GEMM claim, against ptxas."""
 
 import re
 import shutil
@@ -6,10 +6,14 @@ import subprocess
 
 import pytest
 from group_kernels import CUDA, cuda_source, group, kernel, tensor
+from nvcc import machine_code
 from quantised_products import along, int4, int8
 from tvm import relax
 
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+
+AMPERE = parse("cuda:sm_80")
 
 
 def across(rows, terms, columns, dtype):
@@ -25,10 +29,32 @@ CASES = {
     "four_rows": across(4, 4096, 4096, "float32"),
     "sixteen_rows": across(16, 4096, 4096, "float32"),
     "mma": along(8, 4096, 14336),
-    "mma_n_contiguous": across(16, 4096, 14336, "float16"),
+    "mma_n_contiguous": across(8, 4096, 14336, "float16"),
     "int4": int4(1, 4096, 14336, 1, True, size=128),
     "int8": int8(8, 4096, 4096, True),
 }
+
+
+# On tensor cores, for sm_80: without wgmma.
+TILED = {
+    "large_tiles": across(4096, 4096, 4096, "float16"),
+    "small_tiles": across(128, 768, 768, "bfloat16"),
+    "k_contiguous": along(512, 3072, 1024),
+    "few_rows": across(16, 4096, 14336, "float16"),
+    "ragged": across(197, 776, 3080, "float16"),
+}
+
+
+@pytest.mark.cuda_toolchain
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name", TILED)
+def test_tiled_gemm_within_a_quarter_of_ptxas(name):
+    params, body, *_ = TILED[name]
+    claim, func = kernel(GpuContraction(), group(params, body, AMPERE), AMPERE)
+    assert claim.details["config"].tile is not None
+    made = machine_code({"main": func}, "sm_80")["main"]
+    assert made.stack_bytes == made.spilled_bytes == 0
+    assert abs(claim.registers - made.registers) <= made.registers / 4
 
 
 @pytest.mark.cuda_toolchain

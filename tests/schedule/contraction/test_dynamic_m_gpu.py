@@ -25,7 +25,7 @@ from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 op = relax.op
 n = tirx.Var("n", "int64")
 TEMPLATE = GpuContraction()
-ROWS = (1, 2, 7, 16, 17, 40)
+ROWS = (1, 2, 7, 16, 17, 40, 67)
 
 
 def gated(emit, x, w, b):
@@ -95,9 +95,11 @@ def made(example):
     return kernel(TEMPLATE, group(params, body, CUDA), CUDA)
 
 
-def test_one_of_three_is_launched():
-    claim, func = made(CASES["halves"])
-    assert kernels(func) == 3
+@pytest.mark.parametrize(("name", "count"), [("words", 3), ("halves", 4)])
+def test_one_of_several_is_launched(name, count):
+    """On tensor cores, there is one of small tiles as well."""
+    claim, func = made(CASES[name])
+    assert kernels(func) == count
     assert claim.launches == 1
 
 

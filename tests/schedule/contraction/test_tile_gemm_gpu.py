@@ -2,21 +2,36 @@
 
 from dataclasses import fields, replace
 
+import group_kernels
 import numpy as np
 import pytest
-from group_kernels import CUDA, arrays, check, close, group, kernel, run, shared_bytes, tensor
-from tvm import relax
+from group_kernels import (
+    CUDA,
+    arrays,
+    check,
+    close,
+    compiles_for_cuda,
+    group,
+    kernel,
+    run,
+    shared_bytes,
+    tensor,
+)
+from tvm import relax, tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
+from tvm_fusion.schedule.contraction.tile_gemm_configs import tile_gemm_configs
 from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
-from tvm_fusion.schedule.contraction.tile_gemm_model import tile_gemm_config, tile_gemm_configs
+from tvm_fusion.schedule.contraction.tile_gemm_model import tile_gemm_config
 from tvm_fusion.schedule.contraction.tile_shape import TileShape
+from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.inline import inlined
 
 op = relax.op
+AMPERE = parse("cuda:sm_80")
 TEMPLATE = GpuContraction()
 SMALL = {
     "block_m": 32,
@@ -162,8 +177,9 @@ def contraction_of(params, body):
 def test_claims_and_computes_the_product(name):
     params, body, reference = CASES[name]
     tolerance = 2e-3 if name.startswith("epilogue") else 2e-5
-    claim, func = check(TEMPLATE, params, body, reference, CUDA, tolerance)
+    claim, func = check(TEMPLATE, params, body, reference, AMPERE, tolerance)
     assert isinstance(claim.details["config"].tile, TileGemmConfig)
+    assert check_gpu(func, AMPERE.tvm_target()) is None
     assert claim.shared_bytes == shared_bytes(func)
 
 
@@ -236,6 +252,33 @@ def test_devices_without_the_instructions(spec):
     spec = parse(spec)
     claim, _ = kernel(TEMPLATE, group(params, body, spec), spec)
     assert claim.details["config"].tile is None
+
+
+@pytest.mark.parametrize(("rows", "is_tiled"), [(8, False), (9, True), (16, True)])
+def test_few_rows(rows, is_tiled):
+    """The skinny GEMM serves fewer."""
+    params, body, reference = product(rows, 256, 128)
+    claim, _ = check(TEMPLATE, params, body, reference, AMPERE)
+    assert (claim.details["config"].tile is not None) is is_tiled
+    assert (claim.details["config"].skinny is None) is is_tiled
+
+
+@pytest.mark.parametrize("size", [2, 17])
+def test_a_symbolic_batch(size, monkeypatch):
+    monkeypatch.setattr(group_kernels, "SIZE", size)
+    n = tirx.Var("n", "int64")
+    params = [tensor("x", n, 24, 40, dtype="float16"), tensor("w", n, 40, 48, dtype="float16")]
+
+    def body(emit, x, w):
+        return op.matmul(x, w, "float32")
+
+    claim, _ = check(TEMPLATE, params, body, lambda x, w: [x @ w], AMPERE)
+    assert claim.details["config"].tile is not None
+
+
+@pytest.mark.cuda_toolchain
+def test_compiles_for_cuda():
+    assert compiles_for_cuda(TEMPLATE, CASES)
 
 
 def test_float32_keeps_its_precision():

@@ -38,7 +38,8 @@ from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
 
 COLUMNS = GROUPS * THREADS_IN_GROUP  # of four lanes
-AT_ONCE = 4  # groups of columns: their loads are in flight together
+# Groups of columns whose loads are in flight together: as many as accumulators leave registers for.
+AT_ONCE, FEWER_AT_ONCE, MANY_ACCUMULATORS = 4, 2, 96
 
 _TRANSPOSE = """
 __device__ __forceinline__ void {name}(float* to, const float* acc) {{
@@ -89,7 +90,8 @@ class DirectEpilogue:
         warp, lane = coordinates(thread, [index(1), WARP])
         group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
         groups = cut.block_n // COLUMNS
-        at_once = min(AT_ONCE, groups)
+        has_many = cut.accumulators >= MANY_ACCUMULATORS
+        at_once = min(FEWER_AT_ONCE if has_many else AT_ONCE, groups)
         while groups % at_once:
             at_once -= 1
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from tvm.target import Target
 
 from ...core.expressions import is_expensive
+from ...core.loops import constant
 from ...core.template import Claim, Emission, Refusal
 from ...device import Device
 from ...ecg.graph import Graph, Operator
@@ -16,6 +17,7 @@ from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage
 from ..estimate import flops, operations, points, traffic
+from ..gpu.mma import mma_atom
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
 from .norm_prologue import norm_gemm_proposals
@@ -23,7 +25,7 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
-from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_config import TileGemmConfig, half_operand
 from .tile_gemm_model import LEAST_ROWS, estimated_clocks, gemm_sizes, tile_gemm_config
 from .wgmma_model import wgmma_clocks, wgmma_config
 
@@ -51,6 +53,8 @@ class GpuContraction(Contraction):
                 f"{contraction.stage.title} has too many or too long rows, or another layout."
             )
             return Refusal("not_skinny", sentence)
+        if skinny is None and (refusal := _refuse_split(contraction, device)):
+            return refusal
         if norm_scale is not None:
             work = flops(program.stages)  # normalized rows are computed once
         else:
@@ -98,6 +102,26 @@ def _analysed(
         return with_norm_scale(program, stages)
     contraction = analyse(program, stages)
     return contraction if isinstance(contraction, Refusal) else (contraction, None)
+
+
+def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
+    """Refuse a column split of many rows where tensor cores would compute the product without it.
+
+    Only their epilogue keeps to one element of the sum: a kernel more is far cheaper than sums on
+    CUDA cores.
+    """
+    if contraction.column_split is None or any(
+        constant(a.extent) is None for a in contraction.stage.axes
+    ):
+        return None
+    types = {str(half_operand(x).ty.dtype) for x in (contraction.left, contraction.right)}
+    if len(types) != 1 or mma_atom(device, types.pop()) is None:
+        return None
+    return Refusal(
+        "epilogue_elsewhere",
+        f"The epilogue of {contraction.stage.title} reads several columns of its result, which "
+        "only GEMV and skinny GEMM have at once; tensor cores are faster without it.",
+    )
 
 
 def _tile(

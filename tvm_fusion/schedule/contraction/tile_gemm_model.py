@@ -1,4 +1,4 @@
-"""The analytical model that chooses a tiled GEMM's configuration, and its design space.
+"""The analytical model that chooses a tiled GEMM's configuration.
 
 A configuration's time is estimated in clocks of a multiprocessor as the longer, and an eighth of
 the shorter, of
@@ -60,12 +60,8 @@ BLOCK_K = (64, 128)
 STAGES = (3, 4, 6, 8)
 SPLIT_K = (1, 2, 4)
 GROUPS_M = (1, 8)
-# The design space of tuning.
-ALL_SIZES, ALL_WARPS, ALL_STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (2, 3, 4, 6, 8)
-ALL_BLOCK_K = (32, 64, 128)
-ALL_SPLIT_K = (1, 2, 4, 8)  # 8 blocks are the largest portable cluster
 LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
-MOST_WANTED = 264  # registers: ptxas finds a few that are not needed at once
+MOST_WANTED = 250  # registers of a thread
 RESERVED_SHARED = 1024  # of every block, by the device
 
 
@@ -148,28 +144,11 @@ def _best_shape(
     start = replace(start, staged_a=staged_a, staged_b=staged_b)
     splits = SPLIT_K if device.clusters else SPLIT_K[:1]
     spaces = (TILES, BLOCK_K, STAGES, splits)
-    found = _shapes(sizes, start, device, *spaces)
+    found = tile_shapes(sizes, start, device, *spaces)
     return min(found, key=lambda shape: estimated_clocks(shape, sizes, device), default=None)
 
 
-def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[TileGemmConfig]:
-    """Enumerate configurations, the default first; none where the product has no tiled GEMM."""
-    chosen = tile_gemm_config(contraction, device)
-    if chosen is None:
-        return
-    yield chosen
-    tiles = itertools.product(ALL_SIZES, ALL_SIZES[1:], ALL_WARPS[:3], ALL_WARPS, ALL_WARPS[:3])
-    start = TileShape.of(chosen)
-    splits = ALL_SPLIT_K if device.clusters else ALL_SPLIT_K[:1]
-    spaces = (tiles, ALL_BLOCK_K, ALL_STAGES, splits)
-    for shape in _shapes(gemm_sizes(chosen), start, device, *spaces):
-        for group_m in GROUPS_M:
-            one = replace(shape, group_m=group_m)
-            if one != start:
-                yield replace(chosen, **asdict(one))
-
-
-def _shapes(
+def tile_shapes(
     sizes: Sizes,
     start: TileShape,
     device: Device,

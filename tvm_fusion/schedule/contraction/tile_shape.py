@@ -9,7 +9,7 @@ from tvm import DataType
 from ..gpu.mma import ACCUMULATORS, GROUPS, WARP
 
 M16 = K16 = 16  # of mma.m16n8k16
-OTHER_REGISTERS = 40  # of a thread, beside accumulators, fragments and addresses
+OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresses
 STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
 STAGED_REGISTERS = 14  # of 8 elements, their addresses and conditions

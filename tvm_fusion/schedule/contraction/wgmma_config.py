@@ -16,13 +16,14 @@ from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
 from ..gpu.wgmma import THREADS, M
 from .tile_gemm_config import TileGemmConfig
+from .tile_shape import REGISTER_FILE
 from .tma_operand import PANEL, TmaOperand
 
 BLOCK_K = PANEL
 WARPS = THREADS // 32  # of a warpgroup
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
-OTHER_REGISTERS = 40  # of a consumer, beside accumulators
+OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,23 @@ class WgmmaConfig(TileGemmConfig):
     is_ping_pong : bool
         Whether two consumers take turns, each with a tile of its own: one multiplies while the
         other stores its results. Otherwise they share the rows of a tile.
-    resident : int
-        Blocks that run at once.
+    blocks_per_sm : int
+        Blocks that a multiprocessor holds at once.
+    multiprocessors : int
+        How many there are.
     """
 
     operand_a: TmaOperand | None = None
     operand_b: TmaOperand | None = None
     consumers: int = 2
     is_ping_pong: bool = False
-    resident: int = 1
+    blocks_per_sm: int = 1
+    multiprocessors: int = 1
+
+    @property
+    def resident(self) -> int:
+        """Blocks that run at once."""
+        return self.blocks_per_sm * self.multiprocessors
 
     @property
     def operands(self) -> tuple[TmaOperand, TmaOperand]:
@@ -103,7 +112,8 @@ class WgmmaConfig(TileGemmConfig):
         """Registers of a thread at the start of a block."""
         if self.consumers == 2:
             return 168  # so that all warpgroups together have the whole file
-        return min(255, OTHER_REGISTERS + self.accumulators + 24)
+        most = REGISTER_FILE // (self.threads * self.blocks_per_sm) // 8 * 8
+        return min(255, most, OTHER_REGISTERS + self.accumulators)
 
     @property
     def n8(self) -> int:

@@ -50,7 +50,9 @@ def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
         maps.append(variable)
         encode += stmts
     made = threads(
-        "blockIdx.x", cut.blocks, lambda number: min_blocks_per_sm(_block(cut, maps, number), 1)
+        "blockIdx.x",
+        cut.blocks,
+        lambda number: min_blocks_per_sm(_block(cut, maps, number), cut.blocks_per_sm),
     )
     return kernel(program, made, encode)
 

@@ -122,9 +122,9 @@ def _space(
             "split_k": 1,
             "group_m": 8,
         }
-        resident = per_sm * (device.sm_count or 1)
         config = WgmmaConfig(**{**given, **changed}, operand_a=a, operand_b=b, consumers=consumers,
-                             is_ping_pong=is_ping_pong, resident=resident)  # fmt: skip
+                             is_ping_pong=is_ping_pong, blocks_per_sm=per_sm,
+                             multiprocessors=device.sm_count or 1)  # fmt: skip
         if config.registers * config.threads * per_sm <= REGISTER_FILE:
             yield config
 
@@ -134,7 +134,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     sms, sizes = device.sm_count or 1, gemm_sizes(config)
     batch, m, n, k = sizes
     tiles = batch * -(-m // config.block_m) * -(-n // config.block_n)
-    resident = min(config.resident // sms, -(-tiles // sms))
+    resident = min(config.blocks_per_sm, -(-tiles // sms))
     trips = -(-tiles // (sms * resident))
     elements = config.block_m * config.block_n
     rate = WGMMA if config.block_n >= 2 * M else NARROW_WGMMA

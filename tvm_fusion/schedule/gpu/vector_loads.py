@@ -109,6 +109,8 @@ class ElementLoads:
         return 1
 
     def _is_next(self, first: ir.TensorLoad, other: ir.TensorLoad, lane: int) -> bool:
+        if not first.indices:  # a single number
+            return lane == 0
         distances = [0] * (len(first.indices) - 1) + [lane]
         pairs = zip(first.indices, other.indices, distances, strict=True)
         return all(constant(self._analyzer.simplify(b - a)) == d for a, b, d in pairs)

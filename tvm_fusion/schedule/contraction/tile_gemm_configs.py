@@ -1,0 +1,51 @@
+"""The design space of a tiled GEMM with mma.sync: every configuration that fits the device.
+
+``tile_gemm_config`` chooses the default by a model; ``tile_gemm_configs`` enumerates what a tuner
+may measure instead. Each is plain data; the kernel (tile_gemm_gpu) is made of any of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+from ...device import Device
+from .operands import SumOfProducts
+from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_model import GROUPS_M, gemm_sizes, tile_gemm_config, tile_shapes
+from .tile_shape import TileShape
+
+SIZES, WARPS = (16, 32, 64, 128, 256), (1, 2, 4, 8)
+BLOCK_K, STAGES = (32, 64, 128), (2, 3, 4, 6, 8)
+SPLIT_K = (1, 2, 4, 8)  # 8 blocks are the largest portable cluster
+
+
+def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[TileGemmConfig]:
+    """Enumerate configurations, the default first; none where the product has no tiled GEMM.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    device : Device
+        A GPU.
+
+    Yields
+    ------
+    TileGemmConfig
+        Each one once.
+    """
+    chosen = tile_gemm_config(contraction, device)
+    if chosen is None:
+        return
+    yield chosen
+    start = TileShape.of(chosen)
+    tiles = itertools.product(SIZES, SIZES[1:], WARPS[:3], WARPS, WARPS[:3])
+    splits = SPLIT_K if device.clusters else SPLIT_K[:1]
+    spaces = (tiles, BLOCK_K, STAGES, splits)
+    for shape in tile_shapes(gemm_sizes(chosen), start, device, *spaces):
+        for group_m in GROUPS_M:
+            one = replace(shape, group_m=group_m)
+            if one != start:
+                yield replace(chosen, **asdict(one))
