@@ -21,7 +21,7 @@ from .flash_problem import FlashProblem
 
 WARPS = (1, 2, 4, 8)
 ROWS_OF_WARP = (16, 32)
-BLOCK_N = tuple(range(16, 176, 16))
+BLOCK_N = tuple(range(16, 144, 16))
 MAX_BLOCK_N = 256
 STAGES = (1, 2, 3)
 MAX_BLOCKS_PER_SM = 8
@@ -229,7 +229,7 @@ def _resident(config: FlashMmaConfig, device: Device) -> int:
 def _cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> float:
     """Estimate the time of the whole kernel, in cycles of a multiprocessor.
 
-    The figures were fitted to 87 configurations of five shapes on an H200 (10 % rms).
+    The figures were fitted to 87 configurations of five shapes on an H200 (about 10 % rms).
     """
     pattern = problem.pattern
     heads = at(product([a.extent for a in pattern.batch]))
@@ -251,11 +251,15 @@ def _cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> fl
     softmax = 1 / 16 + 4.5 / 128
     score = max(mma, fragments) + left * (min(mma, fragments) + softmax)
     loads = config.block_n * width * 2 / 64
-    busy = config.block_m * config.block_n * score + 0.2 * loads
+    # Statistics of the rows, and accumulators that are rescaled.
+    rescale = config.block_m * (2 + config.column16 / 128)
+    busy = config.block_m * config.block_n * score + 0.2 * loads + rescale
     sms = device.sm_count or 1
     at_once = min(config.min_blocks, -(-blocks // sms))
     barriers = 400 + (200 if config.stages == 1 and tiles > 1 else 0)
-    tile = max(busy * (at_once + 0.1) + barriers / at_once, 360 + 3 * (config.block_n + width))
+    tile = max(
+        busy * (at_once + 0.1) + barriers / min(at_once, 3), 360 + 3 * (config.block_n + width)
+    )
     waves = blocks / (sms * at_once)
     around = 1500 + config.block_m * width / 16 * at_once  # the first loads, and the results
     return (waves if waves > 4 else math.ceil(waves)) * (tiles * tile + around)
