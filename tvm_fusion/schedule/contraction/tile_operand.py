@@ -31,8 +31,9 @@ from ...core.loops import (
 )
 from ...program.stage import Axis
 from ..address import conditional_loads, known_step
+from ..gpu.cp_async import copy_16
 from ..gpu.register_buffers import RegisterBuffers
-from ..gpu.shared_tiles import CHUNK_BYTES, copy_or_zero, exchanged, store_shared, swizzle
+from ..gpu.shared_tiles import CHUNK_BYTES, exchanged, store_shared, swizzle
 from ..gpu.vector_loads import ElementLoads, VectorLoad
 from .tile_gemm_config import TileGemmConfig, axis_values, half_operand, is_plain
 
@@ -152,7 +153,7 @@ class OperandTile:
                 source = substitute(self._first, {**where, **there})
                 place = load(to[0], [to[1] + self._word(row, chunk)])
                 is_inside = tirx.all(is_k_inside, self._is_row(row, chunk, first))
-                stmt = copy_or_zero(place, source, is_inside)
+                stmt = copy_16(place, source, is_inside)
             elif self._registers is not None:
                 stmt = self._registers.fill(i, {**where, **there})
                 stmt = when(is_k_inside, stmt)

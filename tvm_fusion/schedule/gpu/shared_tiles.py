@@ -37,13 +37,6 @@ __device__ __forceinline__ void {name}() {{
   __syncthreads();
 }}
 """
-_COPY = """
-__device__ __forceinline__ void {name}(void* to, const void* from, bool is_inside) {{
-  unsigned place = (unsigned)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-               :: "r"(place), "l"(from), "r"(is_inside ? 16 : 0) : "memory");
-}}
-"""
 
 
 def swizzle(row: ir.Expr, chunks: int) -> ir.Expr:
@@ -141,13 +134,6 @@ __device__ __forceinline__ void {name}(void* to, const void* from, int rank) {{
 def cluster_barrier() -> tirx.Stmt:
     """Wait for all threads of the cluster; what they wrote to shared memory is there then."""
     return _call("tvm_fusion_cluster_barrier", _CLUSTER_BARRIER)
-
-
-def copy_or_zero(to: ir.TensorLoad, element: ir.TensorLoad, is_inside: ir.Expr) -> tirx.Stmt:
-    """Issue a copy of 16 bytes (cp.async), or of zeros, which read nothing."""
-    name = "tvm_fusion_cp_async_16_or_zero"
-    addresses = tirx.address_of(to), tirx.address_of(element)
-    return _call(name, _COPY.format(name=name), *addresses, is_inside)
 
 
 def block_barrier() -> tirx.Stmt:
