@@ -1,7 +1,7 @@
 """Reshapes as TVM 0.27 recognises them, which fails on some over symbolic and over large extents.
 
 Its analysis pads divisions, and stops with an internal error where it cannot prove that the padding
-fits, as of ``(6 * n + 18)`` by ``n + 3``. It counts elements in int32: 2 ** 31 of them are an error.
+fits, as of ``(6 * n + 18)`` by ``n + 3``. It counts in int32: 2 ** 31 elements are an error.
 """
 
 from __future__ import annotations
