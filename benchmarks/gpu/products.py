@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from torch.nn import functional
 
-from .works import Work, linear
+from .works import Block, Work, linear, swiglu_block, swiglu_joined
 
 MOST, LEAST = 8192, 17  # extents of drawn products
 TYPES = ("float16", "bfloat16")
@@ -33,9 +33,13 @@ class Product(Work):
         return [x, weight * x.shape[-1] ** -0.5 if weight.ndim == 2 else weight, *others]
 
 
-def matmul(x: Tensor, weight: Tensor) -> Tensor:
-    """Rows times a matrix that is stored along the columns."""
-    return x @ weight
+@dataclass(frozen=True)
+class ProductBlock(Product):
+    """A work of several products; all weights are scaled."""
+
+    def draw(self, seed: int, device: str) -> list[Tensor]:
+        """Draw arguments from normal distributions."""
+        return Block(self.name, self.function, self.shapes, self.dtype).draw(seed, device)
 
 
 def linear_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -135,7 +139,18 @@ WINDOWS = Product(
     (*((64, 3, 49, 32),) * 3, (1, 3, 49, 49)),
     flops=4 * 64 * 3 * 49 * 49 * 32,
 )
+SWIGLU = tuple(
+    ProductBlock(
+        f"{how.__name__}_512_{h}_{i}",
+        how,
+        ((512, h), (h,), *sides, (i, h)),
+        flops=6 * 512 * h * i,
+    )
+    for h, i in ((4096, 14336),)
+    for how, sides in ((swiglu_block, ((h, i), (h, i))), (swiglu_joined, ((h, 2 * i),)))
+)
 PRODUCTS = (
+    *SWIGLU,
     *(gemm(*shape) for shape in SHAPES),
     gemm(4096, 4096, 4096, "linear", "bfloat16"),
     *(_heads(*shape) for shape in HEADS),
