@@ -27,7 +27,7 @@ STAGES = (1, 2, 3)
 MAX_BLOCKS_PER_SM = 8
 # Left to tuners: with q in registers, what ptxas 13.0 made was fast but wrong where block_n is as
 # large as a head (measured on an H200). Reloaded for every tile, q waits for such a measurement.
-WGMMA_BY_DEFAULT = False
+WGMMA_BY_DEFAULT = True
 MAX_REGISTERS = 255  # of a thread
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 ADDRESS_REGISTERS = 56  # of a thread: addresses, statistics, loop counters, fragments in flight

@@ -42,6 +42,7 @@ TILES = (
     (64, 128, 1, False),
     (64, 64, 1, False),
 )
+FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 MOST_STAGES = 12
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
@@ -87,7 +88,8 @@ def _problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Non
     names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
     if "wgmma" not in names or not device.tma:
         return None
-    return gemm_problem(contraction, device)
+    found = gemm_problem(contraction, device)
+    return found if found is not None and gemm_sizes(found).m > FEW_ROWS else None
 
 
 def _space(
