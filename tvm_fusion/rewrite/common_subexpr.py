@@ -71,7 +71,9 @@ def _operand(expr: ir.Expr) -> Hashable:
 
 
 def _sample(const: GenericConst) -> bytes:
-    """Read some of a constant's elements."""
+    """Read some of a constant's elements; a constant may be a type, too."""
+    if not hasattr(const.value, "__dlpack__"):
+        return str(const.value).encode()
     try:
         elements = np.from_dlpack(const.value).reshape(-1)
     except (BufferError, RuntimeError):  # types that numpy lacks

@@ -206,7 +206,6 @@ if 'tvm' in globals() and not devices and cuda_runtime_registered():
 load_cuda_runtime({find_compiler()!r})
 assert cuda_runtime_registered()
 assert cuda_devices() == devices, "the stand-in must not look like a device"
-from relax_modules import main_module
 import tvm
 assert tvm.cuda(0).exist == bool(devices)
 """
