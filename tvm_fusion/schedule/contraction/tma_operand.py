@@ -19,13 +19,12 @@ from ...core.expressions import int64
 from ...core.loops import constant, index, product, simplified, substitute
 from ...program.stage import Axis
 from ..address import offset, stride
-from ..gpu.tma import ALIGNMENT, MAX_RANK, ROW_BYTES, TensorMap
+from ..gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
 from ..gpu.wgmma import Operand
 from .gemm_view import GemmView
 from .tile_gemm_config import half_operand, is_plain
 
 ITEM_BYTES = 2  # of a half type
-PANEL = ROW_BYTES // ITEM_BYTES  # elements of a row of shared memory
 
 
 @dataclass(frozen=True)

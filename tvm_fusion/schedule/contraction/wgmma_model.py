@@ -20,14 +20,21 @@ from dataclasses import fields, replace
 
 from ...core.expressions import is_expensive
 from ...device import Device
-from ..gpu.wgmma import M
+from ..gpu.wgmma import WARPS, M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import GROUPS_M, RATES, RESERVED_SHARED, gemm_problem, gemm_sizes
+from .tile_gemm_model import (
+    GROUPS_M,
+    MOST_ACCUMULATORS,
+    RATES,
+    RESERVED_SHARED,
+    gemm_problem,
+    gemm_sizes,
+)
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .wgmma_config import BLOCK_K, WARPS, WgmmaConfig
+from .wgmma_config import BLOCK_K, WgmmaConfig
 
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
@@ -46,7 +53,6 @@ FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has 
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 MOST_STAGES = 12
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
-MOST_ACCUMULATORS = 128
 # Multiply-adds in a clock, and clocks of an epilogue: fitted to measured times on an H200.
 WGMMA, NARROW_WGMMA = 1700.0, 1500.0
 L2 = 55.0  # bytes of copies in a clock, all multiprocessors busy
