@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, sym, tirx
 
@@ -50,6 +50,13 @@ class TmaOperand:
     batch: tuple[ir.Var, ...]
     rows: int
     block_k: int
+
+    def of_rows(self, rows: int) -> TmaOperand:
+        """Change the rows of A, or columns of B, of a tile."""
+        box = self.map.box
+        if self.is_k_contiguous:
+            box = (box[0], rows, *box[2:])
+        return replace(self, map=replace(self.map, box=box), rows=rows)
 
     @property
     def bytes(self) -> int:
