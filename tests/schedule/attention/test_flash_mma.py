@@ -16,7 +16,8 @@ from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.config_gpu import GpuConfig
 from tvm_fusion.schedule.attention.flash_mma import flash_mma_kernel
-from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig, configs
+from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig
+from tvm_fusion.schedule.attention.flash_mma_model import configs
 from tvm_fusion.schedule.attention.flash_problem import flash_problem
 from tvm_fusion.schedule.attention.match import FLOATS, read
 from tvm_fusion.schedule.attention.template import Attention
