@@ -20,7 +20,7 @@ from .row_vectors import RowVectors, VectorLoad
 from .thread_block import Position
 from .vectorize import lanes_per_access
 
-UNROLLED, VECTORIZED = tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED
+UNROLLED = tirx.ForKind.UNROLLED
 
 
 class VectorLoop(RowVectors):
