@@ -8,7 +8,7 @@ skipped, those that all rows see are computed as ``x``; only the others test pos
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
@@ -37,6 +37,29 @@ class Bound:
     limit: ir.Expr
     is_upper: bool
     slope: int
+
+    def extreme(
+        self,
+        query: ir.Var | None,
+        rows: tuple[ir.Expr, ir.Expr],
+        where: Mapping[ir.Var, ir.Expr],
+        largest: bool,
+    ) -> ir.Expr:
+        """Give the largest or the smallest limit among neighbouring rows.
+
+        Parameters
+        ----------
+        query : Var or None
+            Runs along the rows.
+        rows : tuple of PrimExpr
+            The first and the last one.
+        where : Mapping of Var to PrimExpr
+            The position along other axes.
+        largest : bool
+            Which of both.
+        """
+        row = rows[1 if (self.slope > 0) == largest else 0]
+        return substitute(self.limit, {**where, **({} if query is None else {query: row})})
 
 
 @dataclass(frozen=True)
@@ -87,7 +110,7 @@ class ScoreForm:
         finite = [x for x in reader.hidden if x > -math.inf]
         is_plain = not loads(inside)
         # A row that sees no key averages the values of all keys whose scores are finite.
-        skips = not finite or (is_plain and reader.on_top and _sees_first(pattern, bounds))
+        skips = not finite or (is_plain and reader.hides and _sees_some(pattern, bounds))
         scale = _scale(inside)
         if scale is not None:
             divided = _divided(score, scale)
@@ -107,16 +130,16 @@ class _Reader:
         self._query = None if pattern.query is None else pattern.query.var
         self.bounds: list[Bound] = []
         self.hidden: list[float] = []
-        self.on_top = True
+        self.hides = True  # whether finite masks are what a hidden score is, or are added to it
         self.opaque = False  # whether a constant as low as a mask is left
 
-    def strip(self, expr: ir.Expr, top: bool = True) -> ir.Expr:
+    def strip(self, expr: ir.Expr, is_sum: bool = True) -> ir.Expr:
         """Return the expression where the conditions that are taken into account hold."""
         chosen = choice(expr)
         if chosen is not None:
-            return self._choice(expr, *chosen, top=top)
+            return self._choice(expr, *chosen, is_sum=is_sum)
         if isinstance(expr, tirx.Add):
-            a, b = self.strip(expr.a, False), self.strip(expr.b, False)
+            a, b = self.strip(expr.a, is_sum), self.strip(expr.b, is_sum)
             if _is_zero(b) or _is_zero(a):
                 return a if _is_zero(b) else b
             return a + b
@@ -127,7 +150,7 @@ class _Reader:
         return expr
 
     def _choice(
-        self, expr: ir.Expr, condition: ir.Expr, then: ir.Expr, otherwise: ir.Expr, top: bool
+        self, expr: ir.Expr, condition: ir.Expr, then: ir.Expr, otherwise: ir.Expr, is_sum: bool
     ) -> ir.Expr:
         for seen, other, negated in ((then, otherwise, False), (otherwise, then, True)):
             value = _number(other)
@@ -141,8 +164,8 @@ class _Reader:
                 return expr
             self.bounds += bounds
             self.hidden.append(value)
-            self.on_top &= top
-            return self.strip(seen, top)
+            self.hides &= is_sum
+            return self.strip(seen, is_sum)
         return expr
 
     def _bound(self, condition: ir.Expr) -> Bound | None:
@@ -185,17 +208,18 @@ def _conjuncts(condition: ir.Expr, negated: bool) -> list[ir.Expr]:
     return [tirx.Not(condition) if kind is None else kind(condition.a, condition.b)]
 
 
-def _sees_first(pattern: Pattern, bounds: Sequence[Bound]) -> bool:
-    """Whether every row sees the first key."""
+def _sees_some(pattern: Pattern, bounds: Sequence[Bound]) -> bool:
+    """Whether every row sees a key."""
     analyzer = sym.Analyzer()
     if pattern.query is not None:
         rows = ir.Range.from_min_extent(index(0), index(pattern.query.extent))
         analyzer.bind(pattern.query.var, rows)
-    return all(
-        analyzer.can_prove(b.limit >= 0 if b.is_upper else b.limit <= 0)
-        and not variables(b.limit) - ({pattern.query.var} if pattern.query else set())
-        for b in bounds
-    )
+    rows_of = {pattern.query.var} if pattern.query else set()
+    if any(variables(b.limit) - rows_of for b in bounds):
+        return False
+    first = [index(0), *(b.limit for b in bounds if not b.is_upper)]
+    last = [index(pattern.key.extent) - 1, *(b.limit for b in bounds if b.is_upper)]
+    return all(analyzer.can_prove(low <= high) for low in first for high in last)
 
 
 def _number(expr: ir.Expr) -> float | None:
@@ -220,6 +244,15 @@ def _scale(expr: ir.Expr) -> float | None:
     return total if 0 < total < math.inf and total != 1 else None
 
 
+def _is_added_mask(expr: ir.Expr, scale: float) -> bool:
+    """Whether an expression is zero or a mask, multiplied by a factor or not."""
+    chosen = choice(expr)
+    if chosen is None:
+        return False
+    values = sorted(x for x in map(_number, chosen[1:]) if x is not None)
+    return len(values) == 2 and values[1] == 0 and max(values[0], values[0] * scale) <= HIDDEN
+
+
 def _divided(expr: ir.Expr, scale: float) -> ir.Expr | None:
     """Divide an expression by its constant factors; a mask stays what it is."""
     value = _number(expr)
@@ -231,6 +264,11 @@ def _divided(expr: ir.Expr, scale: float) -> ir.Expr | None:
         if then is None or otherwise is None:
             return None
         return tirx.Select(chosen[0], then, otherwise)
+    if isinstance(expr, tirx.Add):
+        for mask, other in ((expr.a, expr.b), (expr.b, expr.a)):
+            if _is_added_mask(mask, scale):
+                seen = _divided(other, scale)
+                return None if seen is None else seen + mask
     if _scale(expr) != scale:
         return None
     while isinstance(expr, tirx.Mul) and _number(expr.a) is not None:
