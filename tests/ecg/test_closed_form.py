@@ -39,6 +39,8 @@ REGULAR = {
     "added": np.where(band(5, 7, high=0), 0, -INF).astype("float16"),
     "large": np.where(band(5, 6, -2, 1), 0, -65504).astype(ml_dtypes.bfloat16),
     "integers": band(5, 6, high=0).astype("int8"),
+    "heads in rows": np.tile(band(4, 5, high=1), (3, 1))[None],
+    "heads in columns": np.tile(band(5, 4, low=-1), 2),
     "padding": np.broadcast_to(np.arange(6) < 4, (2, 1, 1, 6)).copy(),
     "one row of two": np.array([[True, False, False]]),
 }

@@ -110,16 +110,34 @@ def _condition(mask: np.ndarray, axes: Sequence[ir.Var]) -> ir.Expr | None:
         return _stretch(mask.reshape(-1), axes[along[0]], 0)
     if len(along) != 2:
         return None
-    row, column = axes[along[0]], axes[along[1]]
+    row: ir.Expr = axes[along[0]]
+    column: ir.Expr = axes[along[1]]
     mask = mask.reshape([mask.shape[axis] for axis in along])
+    # Heads that share keys are rows of one product: their mask is repeated.
+    rows, columns = _period(mask), _period(mask.T)
+    if rows < len(mask):
+        row = tirx.floormod(row, tirx.IntImm("int64", rows))
+    elif columns < mask.shape[1]:
+        column = tirx.floormod(column, tirx.IntImm("int64", columns))
+    mask = mask[:rows] if rows < len(mask) else mask[:, :columns]
     if not (mask[1:, 1:] == mask[:-1, :-1]).all():
         return None
     diagonals = np.concatenate([mask[:0:-1, 0], mask[0]])
     return _stretch(diagonals, column, 1 - mask.shape[0], row)
 
 
+def _period(mask: np.ndarray) -> int:
+    """Give the rows of which all others are repetitions."""
+    rows = len(mask)
+    for period in range(1, rows // 2 + 1):
+        is_period = rows % period == 0 and (mask[period] == mask[0]).all()
+        if is_period and (mask[period:] == mask[:-period]).all():
+            return period
+    return rows
+
+
 def _stretch(
-    mask: np.ndarray, axis: ir.Var, first: int, start: ir.Var | None = None
+    mask: np.ndarray, axis: ir.Expr, first: int, start: ir.Expr | None = None
 ) -> ir.Expr | None:
     """Bound an index, counted from ``start``, to where a mask is true; or not to be elsewhere."""
     for is_seen in (True, False):

@@ -10,9 +10,9 @@ from group_kernels import CUDA, array, arrays, close, extents, group
 
 from tvm_fusion.schedule.attention.attention_configs import configs
 from tvm_fusion.schedule.attention.config_gpu import GpuConfig
+from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_decode import FlashDecodeConfig
 from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig
-from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 

@@ -84,7 +84,10 @@ class _FlashBlock(FlashEpilogue):
 
     def stmt(self) -> tirx.Stmt:
         """Write all that the thread does."""
-        config, tiles = self._config, KeyTiles(self._problem, self._config, self._where, self._first)
+        config, tiles = (
+            self._config,
+            KeyTiles(self._problem, self._config, self._where, self._first),
+        )
         self._tiles = tiles
         stages = config.stages
         first = [self._issue_queries(), self._issue_keys(index(0)), commit()]

@@ -77,4 +77,5 @@ class KeyTiles:
 
     def _extreme(self, bound: Bound, largest: bool) -> ir.Expr:
         """Give the largest or the smallest limit among the rows of the block."""
-        return bound.extreme(self._problem.query.var, self._rows, self._where, largest)
+        query = self._problem.query.var
+        return bound.extreme(query, self._rows, self._where, largest, self._config.block_m)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
+from ..._tvm.structural import structural_map
 from ...core.expressions import choice, int64, loads, variables
-from ...core.loops import index, substitute
+from ...core.loops import constant, find, index, simplified, substitute
 from .pattern import Pattern
 
 HIDDEN = -1e30  # finite scores of at most so much are masks, too
@@ -32,11 +33,14 @@ class Bound:
         Which of both.
     slope : int
         What a row adds to the limit: -1, 0 or 1.
+    period : int or None
+        Rows after which the limits begin anew: those of one of several heads that share keys.
     """
 
     limit: ir.Expr
     is_upper: bool
     slope: int
+    period: int | None = None
 
     def extreme(
         self,
@@ -44,6 +48,7 @@ class Bound:
         rows: tuple[ir.Expr, ir.Expr],
         where: Mapping[ir.Var, ir.Expr],
         largest: bool,
+        block: int = 1,
     ) -> ir.Expr:
         """Give the largest or the smallest limit among neighbouring rows.
 
@@ -57,8 +62,16 @@ class Bound:
             The position along other axes.
         largest : bool
             Which of both.
+        block : int
+            The rows are of one block of so many, the first block being the first rows; 1 for
+            any rows.
         """
-        row = rows[1 if (self.slope > 0) == largest else 0]
+        takes_last = (self.slope > 0) == largest
+        row = rows[1 if takes_last else 0]
+        if self.period is not None and (block == 1 or self.period % block):
+            begun = [tirx.floordiv(x, index(self.period)) for x in rows]
+            extreme = index(self.period - 1 if takes_last else 0)
+            row = simplified(tirx.Select(tirx.EQ(*begun), row, extreme))
         return substitute(self.limit, {**where, **({} if query is None else {query: row})})
 
 
@@ -182,13 +195,31 @@ class _Reader:
         analyzer = sym.Analyzer()
         above = int64(b) - int64(a) - (1 if kind is tirx.LT else 0)
         step = _step(above, self._key, analyzer)
-        slope = 0 if self._query is None else _step(above, self._query, analyzer)
+        along, period = _in_one_period(above, self._query)
+        slope = 0 if self._query is None else _step(along, self._query, analyzer)
         if step not in (-1, 1) or slope not in (-1, 0, 1):
             return None
         limit = analyzer.simplify(substitute(above, {self._key: index(0)}))
         if step == -1:
-            return Bound(limit, True, slope)
-        return Bound(analyzer.simplify(0 - limit), False, -slope)
+            return Bound(limit, True, slope, period)
+        return Bound(analyzer.simplify(0 - limit), False, -slope, period)
+
+
+def _in_one_period(expr: ir.Expr, query: ir.Var | None) -> tuple[ir.Expr, int | None]:
+    """Put the query for its remainder, if nothing else of it is there; with the divisor."""
+    found = [m for m in find(expr, tirx.FloorMod) if query is not None and m.a.same_as(query)]
+    periods = {constant(m.b) for m in found}
+    if len(periods) != 1 or None in periods:
+        return expr, None
+    row = ir.Var("row", ir.PrimType("int64"))
+
+    def change(part: tirx.FloorMod) -> ir.Expr:
+        return row if part.a.same_as(query) else part
+
+    moved = structural_map(expr, (tirx.FloorMod, change))
+    if query in variables(moved):
+        return expr, None
+    return substitute(moved, {row: query}), periods.pop()
 
 
 def _step(expr: ir.Expr, axis: ir.Var, analyzer: sym.Analyzer) -> int | None:

@@ -37,9 +37,7 @@ class VisibleKeys:
         self._bounds = form.bounds
         self.skips = form.skips and config.keys >= MIN_PANELS * config.width
 
-    def end(
-        self, where: Mapping[ir.Var, ir.Expr], first: ir.Expr, last: ir.Expr
-    ) -> ir.Expr:
+    def end(self, where: Mapping[ir.Var, ir.Expr], first: ir.Expr, last: ir.Expr) -> ir.Expr:
         """Give the number of keys up to the last one that a row sees, from 0 to all."""
         end = self._keys
         for bound in self._bounds:
@@ -48,9 +46,7 @@ class VisibleKeys:
                 end = tirx.min(end, tirx.max(limit + 1, index(0)))
         return simplified(end)
 
-    def begin(
-        self, where: Mapping[ir.Var, ir.Expr], first: ir.Expr, last: ir.Expr
-    ) -> ir.Expr:
+    def begin(self, where: Mapping[ir.Var, ir.Expr], first: ir.Expr, last: ir.Expr) -> ir.Expr:
         """Give the first key that a row sees, or an earlier one."""
         begin = index(0)
         for bound in self._bounds:
