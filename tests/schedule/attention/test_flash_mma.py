@@ -17,7 +17,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.config_gpu import GpuConfig
 from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_mma import flash_mma_kernel
-from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig, configs
+from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig
+from tvm_fusion.schedule.attention.flash_mma_model import configs
 from tvm_fusion.schedule.attention.flash_problem import flash_problem
 from tvm_fusion.schedule.attention.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention

@@ -39,9 +39,11 @@ from ..gpu.cp_async import commit, wait
 from ..gpu.launch import block_barrier, block_by_address, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
-from ..gpu.wgmma_fragments import fence_proxy
+from ..gpu.wgmma import fence_proxy
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_epilogue import FlashEpilogue
+from .flash_mma_products import FlashMmaProducts
+from .flash_mma_softmax import FlashMmaSoftmax
 from .flash_problem import FlashProblem
 from .flash_tiles import KeyTiles
 
@@ -79,7 +81,7 @@ def flash_mma_kernel(
     return kernel(program, threads("blockIdx.x", product([*extents, blocks]), body))
 
 
-class _FlashBlock(FlashEpilogue):
+class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
     """One thread of a block: its part of the rows of its warp."""
 
     def stmt(self) -> tirx.Stmt:

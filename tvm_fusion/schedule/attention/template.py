@@ -23,7 +23,8 @@ from .cpu import attention_cpu
 from .flash_decode import FlashDecodeConfig, flash_decode_config
 from .flash_decode_emit import flash_decode
 from .flash_mma import flash_mma_kernel
-from .flash_mma_config import FlashMmaConfig, flash_mma_config
+from .flash_mma_config import FlashMmaConfig
+from .flash_mma_model import flash_mma_config
 from .flash_problem import flash_problem
 from .gpu import attention_gpu
 from .match import FLOATS
