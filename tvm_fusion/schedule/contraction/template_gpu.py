@@ -53,8 +53,6 @@ class GpuContraction(Contraction):
                 f"{contraction.stage.title} has too many or too long rows, or another layout."
             )
             return Refusal("not_skinny", sentence)
-        if skinny is None and (refusal := _refuse_split(contraction, device)):
-            return refusal
         if norm_scale is not None:
             work = flops(program.stages)  # normalized rows are computed once
         else:
@@ -62,6 +60,8 @@ class GpuContraction(Contraction):
         tile = _tile(contraction, skinny, device)
         if tile is not None:
             skinny = None
+        if skinny is None and tile is None and (refusal := _refuse_split(contraction, device)):
+            return refusal
         config = tile or skinny
         blocks = _blocks(contraction) if config is None else at(config.blocks)
         return Claim(
@@ -105,9 +105,9 @@ def _analysed(
 
 
 def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
-    """Refuse a column split of many rows where tensor cores would compute the product without it.
+    """Refuse a column split that no tile takes, where tensor cores compute the product without it.
 
-    Only their epilogue keeps to one element of the sum: a kernel more is far cheaper than sums on
+    Splits of rows, say, or of three parts without wgmma: a kernel more is far cheaper than sums on
     CUDA cores.
     """
     if contraction.column_split is None or any(
@@ -119,8 +119,8 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
         return None
     return Refusal(
         "epilogue_elsewhere",
-        f"The epilogue of {contraction.stage.title} reads several columns of its result, which "
-        "only GEMV and skinny GEMM have at once; tensor cores are faster without it.",
+        f"The epilogue of {contraction.stage.title} reads several elements of its result, which "
+        "no tile on tensor cores has at once; they are faster without it.",
     )
 
 

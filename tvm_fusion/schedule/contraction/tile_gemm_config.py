@@ -3,6 +3,8 @@
 C[m, n] = sum over k of A[m, k] * B[k, n]; M and the batch may be symbolic
 grid     batch * tiles of C, M innermost in groups of group_m, times split_k ranks of a cluster
 block    warps_m * warps_n warps of warp_m * warp_n sums, times warps_k slices of each block_k
+split    a tile has the same columns of each part of a column split, so that sums of one position
+         meet in a warp: panels of 8 columns of each part
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from tvm import ir, tirx
 from ...core.expressions import loads
 from ...core.loops import ceildiv, constant, coordinates, index, product
 from ...program.stage import Axis
-from .gemm_view import GemmView
+from ..gpu.mma import GROUPS
+from .gemm_view import GemmView, interleave_parts
 from .operands import SumOfProducts
 from .tile_shape import TileResources
 
@@ -29,8 +32,8 @@ class TileGemmConfig(GemmView, TileResources):
     contraction : SumOfProducts
         The product.
     half, block_m, block_n, block_k, warps_m, warps_n, warps_k, stages, split_k, group_m
-    staged_a, staged_b
-        See :class:`.tile_shape.TileShape`.
+    staged_a, staged_b, parts
+        See :class:`.tile_shape.TileShape`. ``n_axes`` have no axis of the parts.
     """
 
     contraction: SumOfProducts
@@ -46,6 +49,7 @@ class TileGemmConfig(GemmView, TileResources):
     group_m: int = 8
     staged_a: bool = False
     staged_b: bool = False
+    parts: int = 1
 
     @property
     def m(self) -> ir.Expr:
@@ -54,7 +58,7 @@ class TileGemmConfig(GemmView, TileResources):
 
     @property
     def n(self) -> int:
-        """Columns of C."""
+        """Columns of C, of each part of a column split."""
         return _static(self.n_axes)
 
     @property
@@ -70,7 +74,20 @@ class TileGemmConfig(GemmView, TileResources):
     @property
     def tiles_n(self) -> int:
         """Block tiles along N."""
-        return -(-self.n // self.block_n)
+        return -(-self.n // self.tile_positions)
+
+    @property
+    def stored_n_axes(self) -> tuple[Axis, ...]:
+        """The axes of N as B has them: with that of the parts of a column split."""
+        split = self.contraction.column_split
+        if split is None:
+            return self.n_axes
+        return (*self.n_axes[:-1], split.part, split.position)
+
+    def interleaved(self) -> GemmView:
+        """View B with its columns in the order of a tile: 8 of each part."""
+        split = self.contraction.column_split
+        return self if split is None else interleave_parts(self, split, GROUPS)
 
     @property
     def tiles_m(self) -> ir.Expr:

@@ -131,13 +131,14 @@ class VectorResults:
         return self._registers.fill(copy, self._at(where))
 
     def compute(
-        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int], ir.Expr]
+        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int, int], ir.Expr]
     ) -> tirx.Stmt:
-        """Compute the results of the sums ``total(lane)`` from what a copy holds."""
+        """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
+        totals = self._cut.contraction.totals
         for made, lanes in zip(self._made, self._values, strict=True):
             for lane, value in enumerate(lanes):
-                sums = {self._cut.contraction.total: total(lane)}
+                sums = {own: total(part, lane) for part, own in enumerate(totals)}
                 held = substitute(self._registers.values(value, copy), {**there, **sums})
                 stmts.append(tirx.BufferStore(made, held, [lane]))
         return sequence(stmts)

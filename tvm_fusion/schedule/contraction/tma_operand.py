@@ -4,7 +4,8 @@
     A[k, m], B[k, n]     contiguous along M or N:  panels of 64 rows, boxes of 64 times block_k
 
 Rows, terms and the batch may each be several axes that lie in memory as one; a batch of several
-strides takes a dimension each. Addresses and strides are multiples of 16 bytes.
+strides takes a dimension each. Addresses and strides are multiples of 16 bytes. Of a column split,
+a tile of B has a box, or panels, of the same columns of each part, one part behind the other.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from ...program.stage import Axis
 from ..address import offset, stride
 from ..gpu.tma import ALIGNMENT, MAX_RANK, ROW_BYTES, TensorMap
 from ..gpu.wgmma import Operand
-from .gemm_view import GemmView
-from .tile_gemm_config import half_operand, is_plain
+from .tile_gemm_config import TileGemmConfig, half_operand, is_plain
 
 ITEM_BYTES = 2  # of a half type
 PANEL = ROW_BYTES // ITEM_BYTES  # elements of a row of shared memory
@@ -44,6 +44,8 @@ class TmaOperand:
         Rows of A, or columns of B, of a block's tile.
     block_k : int
         Terms of a pipeline stage.
+    parts : int
+        Parts of a column split; each has ``rows / parts`` of the rows.
     """
 
     map: TensorMap
@@ -51,6 +53,7 @@ class TmaOperand:
     batch: tuple[ir.Var, ...]
     rows: int
     block_k: int
+    parts: int = 1
 
     @property
     def bytes(self) -> int:
@@ -68,16 +71,29 @@ class TmaOperand:
         return Operand(self.is_k_contiguous, self.panel_bytes)
 
     def boxes(
-        self, batch: dict[ir.Var, ir.Expr], first: ir.Expr, k: ir.Expr
+        self, batch: dict[ir.Var, ir.Expr], firsts: Sequence[ir.Expr], k: ir.Expr
     ) -> list[tuple[int, list[ir.Expr]]]:
-        """List the boxes of a tile: place in shared memory in bytes, and coordinates."""
+        """List the boxes of a tile: place in shared memory in bytes, and coordinates.
+
+        Parameters
+        ----------
+        batch : mapping of Var to Expr
+            The values of the batch axes.
+        firsts : sequence of Expr
+            The first row, of each part.
+        k : Expr
+            The first term.
+        """
         behind = [batch[axis] for axis in self.batch]
-        if self.is_k_contiguous:
-            return [(0, [k, first, *behind])]
-        return [
-            (i * self.panel_bytes, [first + i * PANEL, k, *behind])
-            for i in range(self.rows // PANEL)
-        ]
+        rows, found = self.rows // self.parts, []
+        for part, first in enumerate(firsts):
+            if self.is_k_contiguous:
+                found.append((part * rows * ROW_BYTES, [k, first, *behind]))
+                continue
+            for i in range(rows // PANEL):
+                place = (part * (rows // PANEL) + i) * self.panel_bytes
+                found.append((place, [first + i * PANEL, k, *behind]))
+        return found
 
     def slab(self, row: ir.Expr) -> ir.Expr:
         """Give the place of 64 rows of A that start at a row of the tile, in bytes."""
@@ -86,12 +102,12 @@ class TmaOperand:
         return tirx.floordiv(row, index(PANEL)) * self.panel_bytes
 
 
-def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOperand | None:
+def tma_operand(view: TileGemmConfig, is_a: bool, rows: int, block_k: int) -> TmaOperand | None:
     """View A or B as a tensor map; ``None`` where TMA cannot copy it.
 
     Parameters
     ----------
-    view : GemmView
+    view : TileGemmConfig
         The product.
     is_a : bool
         Whether it is A.
@@ -101,7 +117,7 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
     load = half_operand(view.a if is_a else view.b)
     if not is_plain(load):
         return None
-    own = view.m_axes if is_a else view.n_axes
+    own, parts = (view.m_axes, 1) if is_a else (view.stored_n_axes, view.parts)
     axes = [a.var for a in (*view.batch, *own, *view.k_axes)]
     used = set(tirx.analysis.undefined_vars(load))
     place = offset(load.source, load.indices)
@@ -112,9 +128,14 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
     if rows_by is None or terms_by is None or 1 not in (constant(rows_by), constant(terms_by)):
         return None
     is_k_contiguous = constant(terms_by) == 1
+    if rows % parts or (not is_k_contiguous and rows // parts % PANEL):
+        return None
+    split = view.contraction.column_split
+    if not is_a and split is not None and len(own) > 2 and split.width % (rows // parts):
+        return None  # a box would go on into another period
     sizes = [product([a.extent for a in x]) for x in (view.k_axes, own)]
     strides = [rows_by if is_k_contiguous else terms_by]
-    box = [PANEL, rows if is_k_contiguous else block_k]
+    box = [PANEL, rows // parts if is_k_contiguous else block_k]
     if not is_k_contiguous:
         sizes.reverse()
     batch = [a for a in view.batch if a.var in used]
@@ -132,7 +153,8 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
         return None
     box += [1] * len(batch)
     tensor_map = TensorMap(load.source, start, tuple(sizes), tuple(strides), tuple(box))
-    return TmaOperand(tensor_map, is_k_contiguous, tuple(a.var for a in batch), rows, block_k)
+    batch_axes = tuple(a.var for a in batch)
+    return TmaOperand(tensor_map, is_k_contiguous, batch_axes, rows, block_k, parts)
 
 
 def _merged(axes: Sequence[Axis], step_of: dict[ir.Var, ir.Expr | None]) -> ir.Expr | None:

@@ -120,7 +120,7 @@ class _Roles:
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
             batch = cut.axes_at(place.batch)
-            firsts = place.m_tile * cut.block_m, place.n_tile * cut.block_n
+            firsts = [place.m_tile * cut.block_m], cut.first_columns(place.n_tile)
 
             def copy(k_tile: ir.Expr) -> tirx.Stmt:
                 turn = step * cut.k_tiles + k_tile

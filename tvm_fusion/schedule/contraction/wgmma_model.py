@@ -103,7 +103,7 @@ def _space(
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
-        if rows % M or (is_ping_pong and consumers != 2):
+        if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
             continue
         if rows // M * block_n // 2 > MOST_ACCUMULATORS or (consumers == 2 and per_sm > 1):
             continue
