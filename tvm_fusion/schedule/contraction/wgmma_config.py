@@ -15,13 +15,13 @@ from tvm import ir, tirx
 from ...core.loops import constant, index
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
+from ..gpu.tma import PANEL
 from ..gpu.wgmma import THREADS, M
 from .tile_gemm_config import TileGemmConfig, axis_values
 from .tile_shape import REGISTER_FILE
-from .tma_operand import PANEL, TmaOperand
+from .tma_operand import TmaOperand
 
 BLOCK_K = PANEL
-WARPS = THREADS // 32  # of a warpgroup
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
@@ -120,8 +120,8 @@ class WgmmaConfig(TileGemmConfig):
         """Give the column of B that a tile begins with, for each part of a column split."""
         first = n_tile * self.tile_positions
         split = self.contraction.column_split
-        if split is None:
-            return [first]
+        if split is None or len(self.operands[1].maps) > 1:
+            return [first] * self.parts
         extents = [a.extent for a in self.stored_n_axes]
         columns = []
         for part in range(self.parts):
