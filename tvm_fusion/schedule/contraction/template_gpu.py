@@ -18,6 +18,7 @@ from ...program.program import Program
 from ...program.stage import Stage
 from ..estimate import flops, operations, points, traffic
 from ..gpu.mma import mma_atom
+from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
 from .norm_prologue import norm_gemm_proposals
@@ -42,6 +43,8 @@ class GpuContraction(Contraction):
     def _claim(
         self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
     ) -> Claim | Refusal:
+        if has_two_products(program):
+            return self._claim_dual(group, program, stages, device)
         read = _analysed(program, stages)
         if isinstance(read, Refusal):
             return read
@@ -76,18 +79,44 @@ class GpuContraction(Contraction):
             details={"config": GpuContractionConfig(program, contraction, device, skinny, tile)},
         )
 
+    def _claim_dual(
+        self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
+    ) -> Claim | Refusal:
+        """Claim two GEMMs of one A, where wgmma computes both in the time of two kernels."""
+        contraction = dual_gemm(program, stages)
+        tile = None if contraction is None else dual_gemm_tile(contraction, device)
+        if contraction is None or tile is None:
+            first, second = (s.title for s in stages if not s.is_map)
+            return Refusal(
+                "several_reductions",
+                f"A contraction kernel computes two products ({first}, {second}) only if they have "
+                "one A, an epilogue that reads both, and many rows of a half type for wgmma.",
+            )
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, stages),
+            flops=flops(stages),
+            parallelism=at(tile.blocks),
+            shared_bytes=tile.shared_bytes,
+            registers=tile.registers,
+            details={"config": GpuContractionConfig(program, contraction, device, None, tile)},
+        )
+
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
         func = contraction_gpu(claim.details["config"], claim.group.title, target)
         return Emission.one(func, claim.group)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
-        """Name norms with the skinny GEMM behind them, and operands that are expanded.
+        """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
 
         A tile of an operand is computed on its way to shared memory, so that the largest tensor of
         a squeeze-and-excitation block goes.
         """
         yield from norm_gemm_proposals(graph)
+        yield from dual_gemm_proposals(graph, device)
         yield from super().propose(graph, device)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:

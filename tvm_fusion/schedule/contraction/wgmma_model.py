@@ -75,11 +75,16 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
 
 def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
     """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
-    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
-    if "wgmma" not in names or not device.tma or gemm_sizes(problem).m <= FEW_ROWS:
+    if not has_wgmma(device) or gemm_sizes(problem).m <= FEW_ROWS:
         return None
     found = _space(problem, device, TILES)
     return min(found, key=lambda config: wgmma_clocks(config, device), default=None)
+
+
+def has_wgmma(device: Device) -> bool:
+    """Whether a device has wgmma of half types, and TMA."""
+    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
+    return "wgmma" in names and device.tma
 
 
 def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaConfig]:
