@@ -6,10 +6,13 @@
       for each group:  compute element by element, store in vectors       global
 
 Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
-one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again.
+one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again. Sums of
+all parts of a column split are in one thread: tiles of one part lie behind those of another.
 """
 
 from __future__ import annotations
+
+import itertools
 
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
@@ -86,9 +89,9 @@ class DirectEpilogue:
         cut = self._cut
         warp, lane = coordinates(thread, [index(1), WARP])
         group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
-        groups = cut.block_n // COLUMNS
+        groups = cut.tile_positions // COLUMNS
         has_many = cut.accumulators >= MANY_ACCUMULATORS
-        at_once = min(FEWER_AT_ONCE if has_many else AT_ONCE, groups)
+        at_once = max(1, min(FEWER_AT_ONCE if has_many else AT_ONCE, groups) // cut.parts)
         while groups % at_once:
             at_once -= 1
 
@@ -97,7 +100,7 @@ class DirectEpilogue:
             row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
             m = self._place.m_tile * cut.block_m + row
             column = part * (at_once * COLUMNS) + quad * GROUPS
-            n = self._place.n_tile * cut.block_n + column
+            n = self._place.n_tile * cut.tile_positions + column
             tile = slab * cut.n8 + part * (at_once * THREADS_IN_GROUP)
             return self._groups(m, n, tile * ACCUMULATORS + half * 2, at_once)
 
@@ -107,18 +110,21 @@ class DirectEpilogue:
     def _groups(self, m: ir.Expr, n: ir.Expr, first: ir.Expr, count: int) -> tirx.Stmt:
         """Store the results of eight columns of each group from a column on."""
         cut, width = self._cut, self._vectors.width
-        total = local("total", [count * GROUPS], "float32")
+        size = count * GROUPS  # sums of each part
+        total = local("total", [cut.parts * size], "float32")
         each = GROUPS // width
-        stmts = [touch(total, count * GROUPS - 1)]
-        for i in range(count):
-            acc = load(self._acc, [first + i * THREADS_IN_GROUP * ACCUMULATORS])
-            stmts.append(_transpose(load(total, [index(i * GROUPS)]), acc))
+        stmts = [touch(total, cut.parts * size - 1)]
+        for part, i in itertools.product(range(cut.parts), range(count)):
+            tile = part * (cut.n8 // cut.parts) + i * THREADS_IN_GROUP
+            acc = load(self._acc, [first + tile * ACCUMULATORS])
+            stmts.append(_transpose(load(total, [index(part * size + i * GROUPS)]), acc))
         places = [n + i * COLUMNS + j * width for i in range(count) for j in range(each)]
         if width == 1:
             for i, column in enumerate(places):
                 where = self._where(m, column)
                 at = [where[a.var] for a in cut.contraction.stage.axes]
-                stored = store_results(cut.contraction, at, load(total, [index(i)]))
+                found = [load(total, [index(part * size + i)]) for part in range(cut.parts)]
+                stored = store_results(cut.contraction, at, *found)
                 stmts.append(self._guarded(m, column, stored))
             return block("epilogue", sequence(stmts), [total])
         results = VectorResults(cut, self._vectors, len(places))
@@ -127,8 +133,8 @@ class DirectEpilogue:
             stmts.append(results.load(index(i), inside))
         for i, column in enumerate(places):
 
-            def sums(lane: int, i: int = i) -> ir.Expr:
-                return load(total, [index(i * width + lane)])
+            def sums(part: int, lane: int, i: int = i) -> ir.Expr:
+                return load(total, [index(part * size + i * width + lane)])
 
             where = self._where(m, column)
             stmts.append(results.compute(index(i), where, sums))
@@ -140,7 +146,7 @@ class DirectEpilogue:
 
     def _last(self, position: ir.Expr, extent: ir.Expr, width: int = 1) -> ir.Expr:
         """Clamp a position to the last vector, where the last tile reaches beyond."""
-        size = self._cut.block_m if width == 1 else self._cut.block_n
+        size = self._cut.block_m if width == 1 else self._cut.tile_positions
         known = constant(extent)
         if known is not None and known % size == 0:
             return position
