@@ -10,6 +10,7 @@ from tvm import relax, tirx
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.tile_results import result_vectors
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma_model import wgmma_config, wgmma_configs
@@ -67,6 +68,22 @@ def heads(rows, width, count, size):
     return given, body, reference
 
 
+def split(m, k, *columns):
+    """Columns that are split, each part with a bias of its own."""
+    bounds = list(np.cumsum(columns)[:-1])
+    given = [tensor("x", m, k, dtype="float16"), tensor("w", k, sum(columns), dtype="float16")]
+    given += [tensor(f"b{i}", n, dtype="float16") for i, n in enumerate(columns)]
+
+    def body(emit, x, w, *biases):
+        parts = emit(op.split(emit(op.matmul(x, w, "float16")), [int(b) for b in bounds], 1))
+        return [op.add(emit(parts[i]), b) for i, b in enumerate(biases)]
+
+    def reference(x, w, *biases):
+        return [p + b for p, b in zip(np.split(x @ w, bounds, 1), biases, strict=True)]
+
+    return given, body, reference
+
+
 CASES = {
     "whole": product(128, 128, 128),
     "ragged": product(72, 200, 88),
@@ -78,6 +95,8 @@ CASES = {
     "bfloat16": product(80, 96, 64, dtype="bfloat16"),
     "epilogue": with_epilogue(72, 136, 72),
     "epilogue_odd": with_epilogue(75, 136, 67),
+    "epilogue_split": split(72, 72, 24, 64, 40),
+    "epilogue_split_odd": split(70, 72, 20, 52, 24),
     "heads": heads(40, 64, 3, 32),
     "batch": product(72, 64, 40, batch=(3,)),
     "batches": product(65, 64, 40, False, True, batch=(2, 2)),
@@ -107,6 +126,14 @@ def test_computes_the_product(name):
     members, contraction = contraction_of(params, body)
     config = of_tile(contraction, **TILE)
     agrees(name, members, wgmma_gemm_gpu(members.program, config), params, reference, 0)
+
+
+@pytest.mark.parametrize(("columns", "width"), [((24, 64, 40), 8), ((20, 52, 24), 4), ((3, 5), 1)])
+def test_parts_of_a_split_are_stored_in_vectors(columns, width):
+    params, body, _ = split(72, 72, *columns)
+    _, contraction = contraction_of(params, body)
+    config = of_tile(contraction, **TILE)
+    assert result_vectors(config).width == width
 
 
 @pytest.mark.parametrize(

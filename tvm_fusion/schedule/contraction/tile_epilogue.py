@@ -221,8 +221,8 @@ class TileEpilogue:
             at = [where[a.var] for a in self._cut.contraction.stage.axes]
             stmts.append(store_results(self._cut.contraction, at, load(total, [index(0)])))
             return sequence(stmts)
-        stmts.append(self._made.compute(copy, where, lambda lane: load(total, [index(lane)])))
-        return sequence([*stmts, self._made.store(where)])
+        stmts.append(self._made.finish(copy, where, lambda lane: load(total, [index(lane)])))
+        return sequence(stmts)
 
     def _totals(self, total: ir.Var, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
         """Load staged sums, those of further slices added in their order."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import DataType, ir, sym, tirx
 
-from ...core.expressions import load, loads
-from ...core.loops import constant, index, local, sequence, substitute, vectorized
+from ...core.expressions import load, loads, variables
+from ...core.loops import constant, index, local, sequence, substitute, vectorized, when
 from ...program.stage import Axis
 from ..address import conditional_loads, is_aligned, offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
@@ -27,7 +27,8 @@ class ResultVectors:
     Attributes
     ----------
     width : int
-        Elements; 1 where loads are under conditions, or results are not contiguous.
+        Elements; 1 where loads are under conditions, results are not contiguous, or a vector has
+        elements of several results.
     is_along_m : bool
         Whether vectors lie along the last axis of M.
     """
@@ -41,7 +42,7 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
     results = cut.contraction.results
     values = [r.value for r in results]
     reads = [x for v in values for x in loads(v)]
-    if any(r.condition is not None for r in results) or any(map(conditional_loads, values)):
+    if any(map(conditional_loads, values)):
         return ResultVectors(1, False)
     if any(loads(i) for x in reads for i in x.indices):
         return ResultVectors(1, False)
@@ -51,9 +52,34 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
             extent = constant(axis.extent)
             if extent is None or extent % width:
                 continue
-            if all(_is_contiguous(cut, r, axis, width) for r in results):
+            if all(
+                _is_whole(r, axis, width) and _is_contiguous(cut, r, axis, width) for r in results
+            ):
                 return ResultVectors(width, is_along_m)
     return ResultVectors(1, False)
+
+
+def _is_whole(result: Result, axis: Axis, width: int) -> bool:
+    """Whether a result has all elements of an aligned vector or none."""
+    conditions = [] if result.condition is None else _conjuncts(result.condition)
+    for one in conditions:
+        if axis.var not in variables(one):
+            continue
+        if isinstance(one, tirx.LE) and one.b.same_as(axis.var):
+            bound = one.a
+        elif isinstance(one, tirx.LT) and one.a.same_as(axis.var):
+            bound = one.b
+        else:
+            return False
+        if not sym.Analyzer().can_prove_equal(tirx.floormod(bound, index(width)), 0):
+            return False
+    return True
+
+
+def _conjuncts(condition: ir.Expr) -> list[ir.Expr]:
+    if isinstance(condition, tirx.And):
+        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
+    return [condition]
 
 
 def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
@@ -86,6 +112,9 @@ def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sy
 class VectorResults:
     """Vectors of results: what they read is loaded into registers, computed with, and stored.
 
+    What results under a condition read, such as the parts of a split, is loaded under it, right
+    before it is used.
+
     Parameters
     ----------
     cut : TileGemmConfig
@@ -100,11 +129,66 @@ class VectorResults:
     buffers : list of Var
         Registers.
     reads : bool
-        Whether the results read anything beside the sums.
+        Whether results without a condition read anything beside the sums.
     """
 
     def __init__(self, cut: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
-        self._cut, self._width = cut, vectors.width
+        results = cut.contraction.results
+        always = [r for r in results if r.condition is None]
+        self._always = _Vectors(cut, vectors, always, copies)
+        self._sometimes = [
+            (r.condition, _Vectors(cut, vectors, [r], 1))
+            for r in results
+            if r.condition is not None
+        ]
+        self.reads = self._always.reads
+        self.buffers = [*self._always.buffers, *(b for _, v in self._sometimes for b in v.buffers)]
+
+    def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Load what the results at a place read; ``where`` gives all axes of the product."""
+        return self._always.load(copy, where)
+
+    def finish(
+        self,
+        copy: ir.Expr,
+        where: Mapping[ir.Var, ir.Expr],
+        total: Callable[[int], ir.Expr],
+        inside: ir.Expr | None = None,
+    ) -> tirx.Stmt:
+        """Compute the results of the sums ``total(lane)`` from what a copy holds; store them.
+
+        Parameters
+        ----------
+        copy : Expr
+            What :meth:`load` has filled.
+        where : mapping of Var to Expr
+            The place.
+        total : callable
+            Gives the sum of an element of the vector.
+        inside : Expr, optional
+            Whether the place exists.
+        """
+        stmts = []
+        if self._always.count:
+            stored = self._always.store(where)
+            stmts.append(self._always.compute(copy, where, total))
+            stmts.append(stored if inside is None else when(inside, stored))
+        for condition, vectors in self._sometimes:
+            has_it = substitute(condition, where)
+            here = [vectors.load(index(0), where), vectors.compute(index(0), where, total)]
+            here.append(vectors.store(where))
+            both = has_it if inside is None else tirx.And(inside, has_it)
+            stmts.append(when(both, sequence(here)))
+        return sequence(stmts)
+
+
+class _Vectors:
+    """Vectors of results that exist at the same places."""
+
+    def __init__(
+        self, cut: TileGemmConfig, vectors: ResultVectors, results: Sequence[Result], copies: int
+    ) -> None:
+        self._cut, self._width, self._results = cut, vectors.width, results
         self._axis = (cut.m_axes if vectors.is_along_m else cut.n_axes)[-1]
         self._vector = tirx.Var("vector", "int64")
         elements = ElementLoads(_analyzer(cut, self._axis, self._vector, self._width))
@@ -115,19 +199,19 @@ class VectorResults:
                 )
                 for lane in range(self._width)
             ]
-            for r in cut.contraction.results
+            for r in results
         ]
         found = elements.vectors()
-        self.reads = bool(found)
+        self.reads, self.count = bool(found), len(results)
         self._registers = RegisterBuffers(found, copies)
         self._made = [
             local(f"result{number}", [self._width], str(result.buffer.ty.dtype))
-            for number, result in enumerate(cut.contraction.results)
+            for number, result in enumerate(results)
         ]
         self.buffers = [*self._registers.arrays, *self._made]
 
     def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
-        """Load what the results at a place read; ``where`` gives all axes of the product."""
+        """Load what the results at a place read."""
         return self._registers.fill(copy, self._at(where))
 
     def compute(
@@ -145,7 +229,7 @@ class VectorResults:
     def store(self, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Store the results that were computed last."""
         there, stmts = self._at(where), []
-        for result, made in zip(self._cut.contraction.results, self._made, strict=True):
+        for result, made in zip(self._results, self._made, strict=True):
             size = min(self._width, VECTOR_BYTES // DataType(str(made.ty.dtype)).itemsize)
             for start in range(0, self._width, size):
                 stmts.append(self._store(result, made, there, start, size))

@@ -35,6 +35,7 @@ from .direct_epilogue import DirectEpilogue
 from .tile_gemm_config import TilePlace
 from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPS, WgmmaConfig
 
+STAGE, PARITY, BEFORE = range(3)  # of a role's place in the ring of stages
 _UNIFORM = """
 __device__ __forceinline__ int {name}(int value) {{
   return __shfl_sync(0xffffffffu, value, 0);
@@ -101,7 +102,8 @@ class _Roles:
         self._shared = shared
         self._acc = local("acc", [cut.accumulators], "float32")
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
-        self.buffers = [self._acc, self._tile]
+        self._ring = local("ring", [3], "int32")  # STAGE, PARITY, BEFORE
+        self.buffers = [self._acc, self._tile, self._ring]
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
@@ -123,22 +125,22 @@ class _Roles:
             firsts = place.m_tile * cut.block_m, place.n_tile * cut.block_n
 
             def copy(k_tile: ir.Expr) -> tirx.Stmt:
-                turn = step * cut.k_tiles + k_tile
-                stage, full = self._stage(turn), self._full(self._stage(turn))
+                stage, full = self._held(STAGE), self._full(self._held(STAGE))
                 stmts = [
-                    mbarrier.wait(self._empty(stage), self._parity(turn + cut.stages)),
+                    mbarrier.wait(self._empty(stage), 1 - self._held(PARITY)),
                     mbarrier.expect_bytes(full, cut.stage_bytes),
                 ]
                 for i, operand in enumerate(cut.operands):
                     for at, where in operand.boxes(batch, firsts[i], k_tile * cut.block_k):
                         to = self._at(self._operand(i, stage) + at)
                         stmts.append(tma.load(to, self._maps[i], full, where))
-                return sequence(stmts)
+                return sequence([*stmts, *self._advance(1)])
 
             return loop("k_tile", cut.k_tiles, copy)
 
         give = [wgmma.give_registers(PRODUCER_REGISTERS)] if cut.consumers == 2 else []
-        return sequence([*give, when(self._thread.equal(0), self._tiles(of_tile, index(0), 1))])
+        tiles = sequence([*self._start(), self._tiles(of_tile, index(0), 1)])
+        return sequence([*give, when(self._thread.equal(0), tiles)])
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Multiply, and store the results: the warpgroups behind the first."""
@@ -147,38 +149,45 @@ class _Roles:
         first_row = index(0) if cut.is_ping_pong else own * (cut.slabs * wgmma.M)
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
-            start = step * cut.k_tiles
             before, after = self._take_turns(own, step)
 
             def one(k_tile: ir.Expr) -> tirx.Stmt:
-                turn = start + k_tile
-                consumed = self._release(self._stage(turn + cut.stages - 1))
+                stage = self._held(STAGE)
                 return sequence(
                     [
-                        mbarrier.wait(self._full(self._stage(turn)), self._parity(turn)),
-                        self._multiply(self._stage(turn), first_row, k_tile),
+                        mbarrier.wait(self._full(stage), self._held(PARITY)),
+                        self._multiply(stage, first_row, k_tile),
                         wgmma.wait(1),
-                        when(k_tile > 0, consumed),
+                        when(k_tile > 0, self._release(self._held(BEFORE))),
+                        *self._advance(1),
                     ]
                 )
 
-            last = self._release(self._stage(start + cut.k_tiles - 1))
+            last = self._release(self._held(BEFORE))
+            skip = self._advance(cut.k_tiles) if cut.is_ping_pong else []
             epilogue = DirectEpilogue(cut, place, self._acc, first_row)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
-            return sequence(
-                [
-                    *before,
-                    loop("k_tile", cut.k_tiles, one),
-                    *after,
-                    wgmma.wait(0),
-                    last,
-                    epilogue.stmt(lane),
-                ]
-            )
+            loads = [epilogue.prologue(lane)]
+            early, late = (loads, []) if epilogue.loads_early else ([], loads)
+            stmts = [
+                *early,
+                *before,
+                loop("k_tile", cut.k_tiles, one),
+                *after,
+                *late,
+                wgmma.wait(0),
+                last,
+                *skip,
+                epilogue.stmt(lane),
+            ]
+            return block("tile", sequence(stmts), epilogue.buffers)
 
         take = [wgmma.take_registers(CONSUMER_REGISTERS)] if cut.consumers == 2 else []
         mine = (own, 2) if cut.is_ping_pong else (index(0), 1)
-        return sequence([*take, self._tiles(of_tile, *mine)])
+        start = self._start()
+        if cut.is_ping_pong:  # the first tile is the other's
+            start.append(when(own.equal(1), sequence(self._advance(cut.k_tiles))))
+        return sequence([*take, *start, self._tiles(of_tile, *mine)])
 
     def _take_turns(self, own: ir.Expr, step: ir.Expr) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """Wait before a tile until the other consumer has multiplied the one before."""
@@ -244,24 +253,43 @@ class _Roles:
 
         return loop("turn", trips, one)
 
-    def _stage(self, turn: ir.Expr) -> ir.Expr:
-        return tirx.floormod(turn, index(self._cut.stages))
+    def _start(self) -> list[tirx.Stmt]:
+        """Begin at the first stage."""
+        return [self._hold(name, tirx.const(0, "int32")) for name in (STAGE, PARITY, BEFORE)]
 
-    def _parity(self, turn: ir.Expr) -> ir.Expr:
-        """Give the parity of the phase in which a stage is used."""
-        return tirx.floormod(tirx.floordiv(turn, index(self._cut.stages)), index(2))
+    def _advance(self, count: int) -> list[tirx.Stmt]:
+        """Go on by some stages; parity is that of the phase in which the stage is used.
+
+        Registers, because quotients by the number of stages would take longer than a product.
+        """
+        stages = self._cut.stages
+        rounds, steps = divmod(count, stages)
+        stage, parity = self._held(STAGE), self._held(PARITY)
+        stmts = [self._hold(BEFORE, stage)] if count == 1 else []
+        stmts.append(self._hold(STAGE, stage + steps)) if steps else None
+        if rounds % 2:
+            stmts.append(self._hold(PARITY, 1 - parity))
+        again = [self._hold(STAGE, stage - stages), self._hold(PARITY, 1 - parity)]
+        return [*stmts, when(stage >= stages, sequence(again))] if steps else stmts
+
+    def _held(self, name: int) -> ir.Expr:
+        return load(self._ring, [index(name)])
+
+    def _hold(self, name: int, value: ir.Expr) -> tirx.Stmt:
+        return tirx.BufferStore(self._ring, value, [name])
 
     def _operand(self, i: int, stage: ir.Expr) -> ir.Expr:
         """Give the place of an operand's stage: those of A come first."""
         a, b = self._cut.operands
+        stage = index(stage)
         return stage * a.bytes if i == 0 else stage * b.bytes + self._cut.stages * a.bytes
 
     def _full(self, stage: ir.Expr) -> ir.TensorLoad:
-        return self._at(stage * mbarrier.BYTES + self._cut.barrier_offset)
+        return self._at(index(stage) * mbarrier.BYTES + self._cut.barrier_offset)
 
     def _empty(self, stage: ir.Expr) -> ir.TensorLoad:
         behind = self._cut.barrier_offset + self._cut.stages * mbarrier.BYTES
-        return self._at(stage * mbarrier.BYTES + behind)
+        return self._at(index(stage) * mbarrier.BYTES + behind)
 
     def _turn(self, consumer: ir.Expr) -> ir.TensorLoad:
         behind = self._cut.barrier_offset + 2 * self._cut.stages * mbarrier.BYTES
