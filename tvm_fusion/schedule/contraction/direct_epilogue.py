@@ -25,7 +25,6 @@ from ...core.loops import (
     coordinates,
     index,
     local,
-    product,
     sequence,
     when,
 )
@@ -33,7 +32,7 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import touch
 from ..gpu.wgmma import M
 from .fuse_epilogue import store_results
-from .tile_gemm_config import TilePlace, axis_values
+from .tile_gemm_config import TilePlace
 from .tile_results import ResultVectors, VectorResults, result_vectors
 from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
@@ -171,7 +170,8 @@ class DirectEpilogue:
             where = self._where(part.m, column)
             at = [where[a.var] for a in self._cut.contraction.stage.axes]
             stored = store_results(self._cut.contraction, at, load(self._total, [index(i)]))
-            stmts.append(self._guarded(part.m, column, stored))
+            inside = self._inside(part, column)
+            stmts.append(stored if inside is None else when(inside, stored))
         return sequence(stmts)
 
     def _load(self, part: Part, number: int) -> tirx.Stmt:
@@ -179,7 +179,7 @@ class DirectEpilogue:
         assert self._results is not None
         columns, stmts = self._columns(part), []
         for i, column in enumerate(columns):
-            m = self._last(part.m, self._rows())
+            m = self._last(part.m, self._cut.m)
             n = self._last(column, index(self._cut.n), self._vectors.width)
             copy = index(number % 2 * len(columns) + i)
             stmts.append(self._results.load(copy, self._where(m, n)))
@@ -194,20 +194,13 @@ class DirectEpilogue:
             def sums(lane: int, i: int = i) -> ir.Expr:
                 return load(self._total, [index(i * width + lane)])
 
-            inside = list(self._bounds(part.m, column))
-            guard = tirx.all(*inside) if inside else None
             copy = index(number % 2 * len(columns) + i)
-            where = self._where(part.m, column)
-            stmts.append(self._results.finish(copy, where, sums, guard))
+            where, inside = self._where(part.m, column), self._inside(part, column)
+            stmts.append(self._results.finish(copy, where, sums, inside))
         return stmts
 
     def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        cut = self._cut
-        rows, columns = axis_values(cut.m_axes, m), axis_values(cut.n_axes, n)
-        return {**cut.axes_at(self._place.batch), **rows, **columns}
-
-    def _rows(self) -> ir.Expr:
-        return product([a.extent for a in self._cut.m_axes])
+        return self._cut.element_at(self._place.batch, m, n)
 
     def _last(self, position: ir.Expr, extent: ir.Expr, width: int = 1) -> ir.Expr:
         """Clamp a position to the last vector, where the last tile reaches beyond."""
@@ -217,17 +210,10 @@ class DirectEpilogue:
             return position
         return tirx.min(position, extent - width)
 
-    def _guarded(self, m: ir.Expr, n: ir.Expr, stored: tirx.Stmt) -> tirx.Stmt:
-        inside = list(self._bounds(m, n))
-        return when(tirx.all(*inside), stored) if inside else stored
-
-    def _bounds(self, m: ir.Expr, n: ir.Expr) -> Iterator[ir.Expr]:
-        cut = self._cut
-        rows = constant(self._rows())
-        if rows is None or rows % cut.block_m:
-            yield m < self._rows()
-        if cut.n % cut.block_n:
-            yield n < cut.n
+    def _inside(self, part: Part, column: ir.Expr) -> ir.Expr | None:
+        """Tell whether a vector exists, where the last tile reaches beyond the edge."""
+        inside = self._cut.bounds(part.m, column)
+        return tirx.all(*inside) if inside else None
 
 
 def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:
