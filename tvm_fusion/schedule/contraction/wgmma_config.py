@@ -15,7 +15,7 @@ from ...core.loops import constant, index
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
 from ..gpu.tma import PANEL
-from ..gpu.wgmma import THREADS, M
+from ..gpu.wgmma import THREADS, WARPS, M
 from .tile_gemm_config import TileGemmConfig
 from .tile_shape import REGISTER_FILE
 from .tma_operand import TmaOperand
@@ -23,6 +23,9 @@ from .tma_operand import TmaOperand
 BLOCK_K = PANEL
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
+# Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
+STAGED_STRIDE = 32 + 4
+STAGED_WARP_BYTES = 16 * STAGED_STRIDE * 4
 OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
 
 
@@ -43,6 +46,8 @@ class WgmmaConfig(TileGemmConfig):
         Blocks that a multiprocessor holds at once.
     multiprocessors : int
         How many there are.
+    is_staged : bool
+        Whether results go through shared memory, because they are not stored in vectors.
     """
 
     operand_a: TmaOperand | None = None
@@ -51,6 +56,7 @@ class WgmmaConfig(TileGemmConfig):
     is_ping_pong: bool = False
     blocks_per_sm: int = 1
     multiprocessors: int = 1
+    is_staged: bool = False
 
     @property
     def resident(self) -> int:
@@ -103,9 +109,16 @@ class WgmmaConfig(TileGemmConfig):
         return self.stages * self.stage_bytes
 
     @property
+    def staging_offset(self) -> int:
+        """Where staged results lie in shared memory, in bytes: behind the barriers."""
+        return self.barrier_offset + -(-2 * (self.stages + 1) * mbarrier.BYTES // 16) * 16
+
+    @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, two barriers for each, and two for turns."""
-        return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
+        """Shared memory of a block: stages, two barriers for each, two for turns, results."""
+        if not self.is_staged:
+            return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
+        return self.staging_offset + staged_bytes(self.consumers)
 
     @property
     def registers(self) -> int:
@@ -119,3 +132,8 @@ class WgmmaConfig(TileGemmConfig):
     def n8(self) -> int:
         """Tiles of eight columns of a thread's accumulators."""
         return self.block_n // GROUPS
+
+
+def staged_bytes(consumers: int) -> int:
+    """Count the bytes of staged results of all warps."""
+    return consumers * WARPS * STAGED_WARP_BYTES

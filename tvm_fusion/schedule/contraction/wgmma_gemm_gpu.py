@@ -32,6 +32,7 @@ from ..gpu.launch import min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.shared_tiles import block_barrier
 from .direct_epilogue import DirectEpilogue
+from .staged_epilogue import StagedEpilogue
 from .tile_gemm_config import TilePlace
 from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
 
@@ -165,7 +166,7 @@ class _Roles:
 
             last = self._release(self._held(BEFORE))
             skip = self._advance(cut.k_tiles) if cut.is_ping_pong else []
-            epilogue = DirectEpilogue(cut, place, self._acc, first_row)
+            epilogue = self._epilogue(place, first_row, own)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
             loads = [epilogue.prologue(lane)]
             early, late = (loads, []) if epilogue.loads_early else ([], loads)
@@ -188,6 +189,14 @@ class _Roles:
         if cut.is_ping_pong:  # the first tile is the other's
             start.append(when(own.equal(1), sequence(self._advance(cut.k_tiles))))
         return sequence([*take, *start, self._tiles(of_tile, *mine)])
+
+    def _epilogue(
+        self, place: TilePlace, first_row: ir.Expr, consumer: ir.Expr
+    ) -> DirectEpilogue | StagedEpilogue:
+        common = self._cut, place, self._acc, first_row
+        if self._cut.is_staged:
+            return StagedEpilogue(*common, consumer, self._shared)
+        return DirectEpilogue(*common)
 
     def _take_turns(self, own: ir.Expr, step: ir.Expr) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """Wait before a tile until the other consumer has multiplied the one before."""
