@@ -115,3 +115,22 @@ def test_few_rows_are_not():
     params, body, _ = product(16, 4096, 4096)
     claim = GpuContraction().claim(group(params, body, CUDA), CUDA.device)
     assert not isinstance(claim.details["config"].tile, WgmmaConfig)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"split_k": 2, "stages": 3},
+        {"split_k": 4, "stages": 4},
+        {"block_m": 128, "consumers": 2, "warps_m": 8, "split_k": 2, "stages": 3},
+        {"block_m": 128, "slabs": 2, "split_k": 2, "stages": 3},
+    ],
+    ids=str,
+)
+def test_split_k(tile):
+    case = with_epilogue(150, 520, 136)
+    members, contraction = contraction_of(*case[:2])
+    few = {k: v for k, v in tile.items() if k not in ("split_k", "stages", "slabs", "warps_m")}
+    config = replace(of_tile(contraction, **{**TILE, **few}, is_ping_pong=False),
+                     split_k=tile["split_k"], stages=tile["stages"])
+    agrees(wgmma_gemm_gpu(members.program, config), members, case, 4)

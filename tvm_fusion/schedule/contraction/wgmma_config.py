@@ -76,6 +76,11 @@ class WgmmaConfig(TileGemmConfig):
         return THREADS * (1 + self.consumers)
 
     @property
+    def moves_registers(self) -> bool:
+        """Whether the producer gives registers to consumers."""
+        return self.consumers == 2 and self.split_k == 1
+
+    @property
     def slabs(self) -> int:
         """Instructions that a consumer's rows take."""
         return self.block_m // self.sharers // M
@@ -87,12 +92,14 @@ class WgmmaConfig(TileGemmConfig):
 
     @property
     def tiles(self) -> ir.Expr:
-        """Tiles of C."""
+        """Tiles of C, times ranks of split-K."""
         return super().blocks
 
     @property
     def blocks(self) -> ir.Expr:
         """Blocks of the grid."""
+        if self.split_k > 1:
+            return self.tiles
         count = constant(self.tiles)
         if count is not None:
             return index(min(count, self.resident))
@@ -116,6 +123,11 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: stages, two barriers for each, two for turns, results."""
+        if self.split_k > 1:
+            return max(
+                self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES,
+                self._staged_bytes(*self.staged),
+            )
         if not self.is_staged:
             return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
         return self.staging_offset + staged_bytes(self.consumers)
