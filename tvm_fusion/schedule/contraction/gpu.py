@@ -81,8 +81,11 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
 
 def _tile_gemm(program: Program, tile: TileGemmConfig) -> tirx.PrimFunc:
     """Make a GEMM on tensor cores, which says that B may be asked for beforehand."""
-    make = wgmma_gemm_gpu if isinstance(tile, WgmmaConfig) else tile_gemm_gpu
-    func, b = make(program, tile), half_operand(tile.b)
+    if isinstance(tile, WgmmaConfig):
+        func = wgmma_gemm_gpu(program, tile)
+    else:
+        func = tile_gemm_gpu(program, tile)
+    b = half_operand(tile.b)
     if not is_plain(b):
         return func
     numbers = [n for n, param in enumerate(func.params) if param.same_as(b.source)]

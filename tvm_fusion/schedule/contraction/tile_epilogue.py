@@ -42,7 +42,7 @@ TURN = 4  # vectors of a thread whose loads are issued together
 
 
 class Mainloop(Protocol):
-    """What makes accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
+    """What has accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
 
     acc: ir.Var
     slabs: int
@@ -51,10 +51,6 @@ class Mainloop(Protocol):
     warps_n: int
     warps_k: int
     threads: int
-    buffers: list[ir.Var]
-
-    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
-        """Write the loop over K."""
 
     def has_sums(self, thread: ir.Expr) -> ir.Expr:
         """Whether a thread has accumulators."""
