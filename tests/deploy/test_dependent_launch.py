@@ -54,6 +54,16 @@ def two_kernels_early(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32
 
 
 @T.prim_func(private=True, s_tir=True)
+def waits_by_itself(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    T.func_attr({"tirx.noalias": True})
+    with T.sblock("root"):
+        for i in T.thread_binding(2, "blockIdx.x"):
+            for j in T.thread_binding(32, "threadIdx.x"):
+                T.ptx.griddepcontrol.wait()
+                b[i * 32 + j] = a[i * 32 + j] + T.float32(1)
+
+
+@T.prim_func(private=True, s_tir=True)
 def on_the_host(a: T.Buffer((64,), "float32")):
     with T.sblock("root"):
         for i in range(64):
@@ -69,6 +79,12 @@ def test_every_kernel_waits_first_and_lets_go_last():
 def test_it_is_done_once():
     early = launched_early(two_kernels)
     assert launched_early(early).same_as(early)
+
+
+def test_a_kernel_that_waits_by_itself_waits_once():
+    body = str(launched_early(waits_by_itself).body)
+    assert body.count("wait") == 1
+    assert body.count("launch_dependents") == 1
 
 
 def test_what_has_no_kernel_stays():

@@ -1,10 +1,11 @@
 """Kernels that are launched while the one before them still runs.
 
 Every kernel waits at its start until all memory that the one before wrote is visible, having asked
-for weights at most (weight_prefetch), and lets the next one be launched when all of its own blocks
-are about to end, so that the time between two kernels is hidden: programmatic dependent launch of
-NVIDIA's CUDA C++ Programming Guide. Launched any earlier, the next kernel's blocks would crowd on
-the multiprocessors that are free first. A kernel that does neither is ordered as ever, so foreign
+for weights at most (weight_prefetch), or where it says so (dependency_wait). It lets the next one
+be launched when all of its own blocks are about to end, so that the time between two kernels is
+hidden: programmatic dependent launch of NVIDIA's CUDA C++ Programming Guide. Launched any earlier,
+the next kernel's blocks would crowd on the multiprocessors that are free first: BERT, ViT and T5 of
+batch 1 took 2 to 15 % longer on one H200. A kernel that does neither is ordered as ever, so foreign
 ones may stand between.
 """
 
@@ -22,6 +23,7 @@ from ..core.expressions import call_name
 from ..core.loops import find
 from ..core.untouched import has_blocks, is_lowered, is_rewritable
 from ..device import parse
+from ..schedule.gpu.launch import dependency_wait
 from .weight_prefetch import prefetch, prefetched_weights
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
@@ -89,7 +91,9 @@ def launched_early(func: tirx.PrimFunc, prefetched: Sequence[ir.Var] = ()) -> ti
     """
     if not has_blocks(func) or LAUNCH_PARAMS in func.attrs:
         return func
-    wait, launch = (tirx.Evaluate(_control(a)) for a in ("wait", "launch_dependents"))
+    launch = tirx.Evaluate(
+        tirx.call_intrin("void", "tirx.ptx.griddepcontrol", "launch_dependents", "")
+    )
     inner: set[tirx.For] = set()
     found: list[tirx.For] = []
 
@@ -98,7 +102,9 @@ def launched_early(func: tirx.PrimFunc, prefetched: Sequence[ir.Var] = ()) -> ti
             return loop
         found.append(loop)
         inner.update(find(loop.body, tirx.For))
-        body = tirx.SeqStmt([*map(prefetch, prefetched), wait, loop.body, launch])
+        waits = any(map(_is_wait, find(loop.body, ir.Call)))
+        before = [] if waits else [dependency_wait()]
+        body = tirx.SeqStmt([*map(prefetch, prefetched), *before, loop.body, launch])
         binding, annotations = loop.thread_binding, loop.annotations
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, binding, annotations)
 
@@ -108,8 +114,3 @@ def launched_early(func: tirx.PrimFunc, prefetched: Sequence[ir.Var] = ()) -> ti
 
 def _is_wait(call: ir.Call) -> bool:
     return call_name(call) == "griddepcontrol" and '"wait"' in map(str, call.args)
-
-
-def _control(action: str) -> ir.Call:
-    """Write one of PTX's two instructions; the second argument would be a predicate."""
-    return tirx.call_intrin("void", "tirx.ptx.griddepcontrol", action, "")

@@ -1,5 +1,6 @@
 """GEMM with TMA and wgmma: right for what TMA copies, on a device of few multiprocessors."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from gemm_graphs import computes, contraction_of, heads, product, split, with_ep
 from group_kernels import CUDA, group
 from tvm import tirx
 
+from tvm_fusion.core.loops import index
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_results import result_vectors
@@ -15,7 +17,7 @@ from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma_model import wgmma_config, wgmma_configs
 
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
-TILE = {"block_m": 64, "block_n": 64, "consumers": 1}
+TILE = {"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 1}
 
 
 CASES = {
@@ -118,22 +120,43 @@ def test_few_rows_are_not():
 
 
 @pytest.mark.parametrize(
-    "tile",
+    ("tile", "change"),
     [
-        {"split_k": 2, "stages": 3},
-        {"split_k": 4, "stages": 4},
-        {"block_m": 128, "consumers": 2, "warps_m": 8, "split_k": 2, "stages": 3},
-        {"block_m": 128, "slabs": 2, "split_k": 2, "stages": 3},
+        ({}, {"split_k": 2, "stages": 3}),
+        ({}, {"split_k": 4, "stages": 4}),
+        ({"block_m": 128, "consumers": 2, "is_ping_pong": False}, {"split_k": 2, "stages": 3}),
+        ({"block_m": 128}, {"split_k": 2, "stages": 3}),
     ],
     ids=str,
 )
-def test_split_k(tile):
+def test_split_k(tile, change):
     case = with_epilogue(150, 520, 136)
     members, contraction = contraction_of(*case[:2])
-    few = {k: v for k, v in tile.items() if k not in ("split_k", "stages", "slabs", "warps_m")}
-    config = replace(
-        of_tile(contraction, **{**TILE, **few}, is_ping_pong=False),
-        split_k=tile["split_k"],
-        stages=tile["stages"],
-    )
+    config = replace(of_tile(contraction, **{**TILE, **tile}), **change)
     computes(wgmma_gemm_gpu(members.program, config), members, case, 4)
+
+
+def test_few_long_sums_are_split():
+    """As many blocks as a device runs at once, and enough of K for a pipeline."""
+    _, contraction = contraction_of(*product(128, 3072, 768)[:2])
+    config = wgmma_config(contraction, CUDA.device)
+    assert config.split_k > 1
+    assert int(config.blocks) <= CUDA.device.sm_count
+    assert 3 <= config.stages <= config.k_tiles
+
+
+@pytest.mark.parametrize("b_is_turned", [False, True])
+def test_boxes_fill_a_stage(b_is_turned):
+    """A consumer waits for all bytes of a stage: those that no box brings never come."""
+    _, contraction = contraction_of(*product(512, 512, 384, b_is_turned=b_is_turned)[:2])
+    narrow = 0
+    for config in wgmma_configs(contraction, CUDA.device):
+        firsts = [index(0)], config.first_columns(index(0))
+        boxes = [
+            o.maps[own].box
+            for o, first in zip(config.operands, firsts, strict=True)
+            for _, own, _ in o.boxes({}, first, index(0))
+        ]
+        assert sum(2 * math.prod(box) for box in boxes) == config.stage_bytes
+        narrow += config.block_n % 64 != 0
+    assert bool(narrow) == b_is_turned

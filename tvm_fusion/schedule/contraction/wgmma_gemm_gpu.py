@@ -18,7 +18,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from ...core.loops import block, index, kernel, sequence, threads, when
 from ...program.program import Program
 from ..gpu import tma, wgmma
-from ..gpu.launch import min_blocks_per_sm
+from ..gpu.launch import dependency_wait, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.shared_tiles import block_barrier
 from .tile_epilogue import TileEpilogue
@@ -69,6 +69,7 @@ def _block(cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr) -> tirx.
         )
         stmts = [
             when(thread.equal(0), roles.initialize()),
+            dependency_wait(),
             block_barrier(),
             tirx.Bind(group, uniform),
             tirx.IfThenElse(group.equal(0), roles.produce(), roles.consume(group - 1)),

@@ -34,6 +34,15 @@ def min_blocks_per_sm(body: tirx.Stmt, blocks: int) -> tirx.Stmt:
     return tirx.AttrStmt(tirx.IntImm("int32", 0), _MIN_BLOCKS, count, body)
 
 
+def dependency_wait() -> tirx.Stmt:
+    """Wait until all memory that kernels before wrote is visible: PTX's griddepcontrol.wait.
+
+    For kernels that have something to do before; others wait first (deploy/dependent_launch). It
+    does nothing in a kernel that was not launched early.
+    """
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.ptx.griddepcontrol", "wait", ""))
+
+
 def block_barrier() -> tirx.Stmt:
     """Let all threads of a block come here (``__syncthreads``), for accesses by address."""
     return tirx.Evaluate(tirx.op.tvm_storage_sync("shared"))
