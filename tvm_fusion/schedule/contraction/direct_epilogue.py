@@ -1,17 +1,18 @@
 """Epilogue of a GEMM from registers: results in vectors, without shared memory.
 
     for slab, for the two rows of a thread, for some groups of 32 columns:
-      total[8] of each group = what four lanes have, transposed           shuffles
+      total[8] of each group = what four lanes have, transposed           shuffles, or moves
       load what the results read, in vectors, of all groups               global
       for each group:  compute element by element, store in vectors       global
 
 Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
-one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again.
+one tile: eight adjacent columns. Where columns of B are interleaved, each has 16 adjacent ones.
+Rows and columns beyond the edge load the last ones again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
@@ -19,11 +20,9 @@ from tvm.backend.cuda.op import cuda_func_call
 from ...core.expressions import load
 from ...core.loops import (
     block,
-    constant,
     coordinates,
     index,
     local,
-    product,
     sequence,
     unrolled,
     when,
@@ -32,10 +31,11 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import touch
 from ..gpu.wgmma import M
 from .fuse_epilogue import store_results
-from .tile_gemm_config import TilePlace, axis_values
+from .tile_gemm_config import TilePlace
 from .tile_results import ResultVectors, VectorResults, result_vectors
 from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
+from .wgmma_results import ResultPlaces
 
 COLUMNS = GROUPS * THREADS_IN_GROUP  # of four lanes
 # Groups of columns whose loads are in flight together: as many as accumulators leave registers for.
@@ -80,7 +80,8 @@ class DirectEpilogue:
     """
 
     def __init__(self, cut: WgmmaConfig, place: TilePlace, acc: ir.Var, first_row: ir.Expr) -> None:
-        self._cut, self._place, self._acc, self._first_row = cut, place, acc, first_row
+        self._cut, self._acc, self._first_row = cut, acc, first_row
+        self._places = ResultPlaces(cut, place)
         found = result_vectors(cut)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
 
@@ -88,85 +89,86 @@ class DirectEpilogue:
         """Write the results of a thread of the warpgroup."""
         cut = self._cut
         warp, lane = coordinates(thread, [index(1), WARP])
-        group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
-        groups = cut.block_n // COLUMNS
+        row_in_8, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
+        columns = cut.staged_columns
+        groups, own = cut.block_n // columns, columns // THREADS_IN_GROUP
         has_many = cut.accumulators >= MANY_ACCUMULATORS
-        at_once = min(FEWER_AT_ONCE if has_many else AT_ONCE, groups)
+        at_once = (FEWER_AT_ONCE if has_many else AT_ONCE) * GROUPS // own
         while groups % at_once:
             at_once -= 1
 
         def one(number: ir.Expr) -> tirx.Stmt:
             slab, half, part = coordinates(number, [cut.slabs, 2, groups // at_once])
-            row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
-            m = self._place.m_tile * cut.block_m + row
-            column = part * (at_once * COLUMNS) + quad * GROUPS
-            n = self._place.n_tile * cut.block_n + column
-            tile = slab * cut.n8 + part * (at_once * THREADS_IN_GROUP)
-            return self._groups(m, n, tile * ACCUMULATORS + half * 2, at_once)
+            row = self._first_row + slab * M + warp * M16 + half * GROUPS + row_in_8
+            m, n = self._places.of(row, part * (at_once * columns) + quad * own)
+            total = local("total", [at_once * own], "float32")
+            stmts = [touch(total, at_once * own - 1)]
+            for i in range(at_once):
+                stmts += self._sums(total, i, slab * cut.n8, part * at_once + i, half)
+            firsts = [n + i * columns for i in range(at_once)]
+            return self._results(sequence(stmts), total, m, firsts, own)
 
         parts = unrolled("part", cut.slabs * 2 * (groups // at_once), one)
         return sequence([touch(self._acc, cut.accumulators - 1), parts])
 
-    def _groups(self, m: ir.Expr, n: ir.Expr, first: ir.Expr, count: int) -> tirx.Stmt:
-        """Store the results of eight columns of each group from a column on."""
+    def _sums(
+        self, total: ir.Var, i: int, tile: ir.Expr, group: ir.Expr, half: ir.Expr
+    ) -> list[tirx.Stmt]:
+        """Give a thread adjacent columns of a group."""
+        if self._cut.operands[1].is_interleaved:
+            return interleaved_sums(self._cut, self._acc, total, tile, group, half, i)
+        first = (tile + group * THREADS_IN_GROUP) * ACCUMULATORS + half * 2
+        return [_transpose(load(total, [index(i * GROUPS)]), load(self._acc, [first]))]
+
+    def _results(
+        self, sums: tirx.Stmt, total: ir.Var, m: ir.Expr, firsts: list[ir.Expr], own: int
+    ) -> tirx.Stmt:
+        """Store the results of adjacent columns of some groups, each from a column on."""
         cut, width = self._cut, self._vectors.width
-        total = local("total", [count * GROUPS], "float32")
-        each = GROUPS // width
-        stmts = [touch(total, count * GROUPS - 1)]
-        for i in range(count):
-            acc = load(self._acc, [first + i * THREADS_IN_GROUP * ACCUMULATORS])
-            stmts.append(_transpose(load(total, [index(i * GROUPS)]), acc))
-        places = [n + i * COLUMNS + j * width for i in range(count) for j in range(each)]
+        places = [n + j for n in firsts for j in range(0, own, width)]
+        stmts = [sums]
         if width == 1:
             for i, column in enumerate(places):
-                where = self._where(m, column)
+                where = self._places.where(m, column)
                 at = [where[a.var] for a in cut.contraction.stage.axes]
                 stored = store_results(cut.contraction, at, load(total, [index(i)]))
-                stmts.append(self._guarded(m, column, stored))
+                stmts.append(when(self._places.inside(m, column), stored))
             return block("epilogue", sequence(stmts), [total])
         results = VectorResults(cut, self._vectors, len(places))
         for i, column in enumerate(places):
-            inside = self._where(
-                self._last(m, self._rows()), self._last(column, index(cut.n), width)
-            )
-            stmts.append(results.load(index(i), inside))
+            stmts.append(results.load(index(i), self._places.clamped(m, column, width)))
         for i, column in enumerate(places):
 
-            def sums(lane: int, i: int = i) -> ir.Expr:
+            def sum_of(lane: int, i: int = i) -> ir.Expr:
                 return load(total, [index(i * width + lane)])
 
-            where = self._where(m, column)
-            stmts.append(results.compute(index(i), where, sums))
-            stmts.append(self._guarded(m, column, results.store(where)))
+            where = self._places.where(m, column)
+            stmts.append(results.compute(index(i), where, sum_of))
+            stmts.append(when(self._places.inside(m, column), results.store(where)))
         return block("epilogue", sequence(stmts), [total, *results.buffers])
 
-    def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        cut = self._cut
-        rows, columns = axis_values(cut.m_axes, m), axis_values(cut.n_axes, n)
-        return {**cut.axes_at(self._place.batch), **rows, **columns}
 
-    def _rows(self) -> ir.Expr:
-        return product([a.extent for a in self._cut.m_axes])
+def interleaved_sums(
+    cut: WgmmaConfig,
+    acc: ir.Var,
+    total: ir.Var,
+    tile: ir.Expr,
+    group: ir.Expr,
+    half: ir.Expr,
+    copy: int = 0,
+) -> list[tirx.Stmt]:
+    """Gather 16 adjacent columns of a thread, whose columns of B were interleaved.
 
-    def _last(self, position: ir.Expr, extent: ir.Expr, width: int = 1) -> ir.Expr:
-        """Clamp a position to the last vector, where the last tile reaches beyond."""
-        size = self._cut.block_m if width == 1 else self._cut.block_n
-        known = constant(extent)
-        if known is not None and known % size == 0:
-            return position
-        return tirx.min(position, extent - width)
-
-    def _guarded(self, m: ir.Expr, n: ir.Expr, stored: tirx.Stmt) -> tirx.Stmt:
-        inside = list(self._bounds(m, n))
-        return when(tirx.all(*inside), stored) if inside else stored
-
-    def _bounds(self, m: ir.Expr, n: ir.Expr) -> Iterator[ir.Expr]:
-        cut = self._cut
-        rows = constant(self._rows())
-        if rows is None or rows % cut.block_m:
-            yield m < self._rows()
-        if cut.n % cut.block_n:
-            yield n < cut.n
+    Column 2 * quad + i of tile t of eight is column ``(t % (n8 / 8) * 8 + 2 * quad + i) * 8 +
+    t / (n8 / 8)`` of C: those of one quad and all t of a remainder are adjacent.
+    """
+    per_matrix = cut.n8 // GROUPS
+    stmts = []
+    for i, matrix in itertools.product(range(2), range(GROUPS)):
+        place = (tile + matrix * per_matrix + group) * ACCUMULATORS + half * 2 + i
+        to = index(copy * 2 * GROUPS + i * GROUPS + matrix)
+        stmts.append(tirx.BufferStore(total, load(acc, [place]), [to]))
+    return stmts
 
 
 def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:

@@ -13,10 +13,11 @@ from tvm import ir, tirx
 
 from ...core.loops import constant, index
 from ..gpu import mbarrier
-from ..gpu.mma import GROUPS
+from ..gpu.launch import VECTOR_BYTES
+from ..gpu.mma import GROUPS, THREADS_IN_GROUP
 from ..gpu.wgmma import THREADS, M
 from .tile_gemm_config import TileGemmConfig
-from .tile_shape import REGISTER_FILE
+from .tile_shape import REGISTER_FILE, STAGE_PAD
 from .tma_operand import PANEL, TmaOperand
 
 BLOCK_K = PANEL
@@ -43,6 +44,8 @@ class WgmmaConfig(TileGemmConfig):
         Blocks that a multiprocessor holds at once.
     multiprocessors : int
         How many there are.
+    is_staged : bool
+        Whether results, of which a thread could store few at once, go through shared memory.
     """
 
     operand_a: TmaOperand | None = None
@@ -51,6 +54,7 @@ class WgmmaConfig(TileGemmConfig):
     is_ping_pong: bool = False
     blocks_per_sm: int = 1
     multiprocessors: int = 1
+    is_staged: bool = False
 
     @property
     def resident(self) -> int:
@@ -103,9 +107,26 @@ class WgmmaConfig(TileGemmConfig):
         return self.stages * self.stage_bytes
 
     @property
+    def staged_columns(self) -> int:
+        """Columns of a warp's accumulators that are stored at once: eight or 16 of a thread."""
+        several = 2 if self.operands[1].is_interleaved else 1
+        return several * GROUPS * THREADS_IN_GROUP
+
+    @property
+    def staged_bytes(self) -> int:
+        """Shared memory of a warp's sums on their way out."""
+        return GROUPS * (self.staged_columns + STAGE_PAD) * 4 if self.is_staged else 0
+
+    @property
+    def staging_offset(self) -> int:
+        """Where they lie in shared memory, in bytes: behind two barriers a stage, and two."""
+        behind = self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
+        return -(-behind // VECTOR_BYTES) * VECTOR_BYTES
+
+    @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, two barriers for each, and two for turns."""
-        return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
+        """Shared memory of a block: stages, barriers, and sums on their way out."""
+        return self.staging_offset + self.consumers * WARPS * self.staged_bytes
 
     @property
     def registers(self) -> int:

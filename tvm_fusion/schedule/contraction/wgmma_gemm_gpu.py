@@ -12,7 +12,8 @@
             wait(full[stage]);  acc += A * B                            wgmma, one group in flight
             arrive(empty[stage before])
           arrive(turn[the other])
-          epilogue: results of pairs of columns, from registers         (direct_epilogue)
+          epilogue: results of eight columns, from registers            (direct_epilogue)
+                    or through a warp's shared memory                   (staged_epilogue)
 
 The producer runs ahead into the next tile while consumers store results.
 """
@@ -32,6 +33,7 @@ from ..gpu.launch import min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.shared_tiles import block_barrier
 from .direct_epilogue import DirectEpilogue
+from .staged_epilogue import StagedEpilogue
 from .tile_gemm_config import TilePlace
 from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPS, WgmmaConfig
 
@@ -44,20 +46,21 @@ __device__ __forceinline__ int {name}(int value) {{
 
 def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
     """Make the kernel."""
-    maps, encode = [], []
+    maps: list[list[ir.Var]] = []
+    encode: list[tirx.Stmt] = []
     for name, operand in zip(("map_a", "map_b"), cut.operands, strict=True):
-        variable, stmts = operand.map.encode(name)
-        maps.append(variable)
-        encode += stmts
-    made = threads(
+        made = [m.encode(name + (f"_{i}" if i else "")) for i, m in enumerate(operand.maps)]
+        maps.append([variable for variable, _ in made])
+        encode += [stmt for _, stmts in made for stmt in stmts]
+    grid = threads(
         "blockIdx.x",
         cut.blocks,
         lambda number: min_blocks_per_sm(_block(cut, maps, number), cut.blocks_per_sm),
     )
-    return kernel(program, made, encode)
+    return kernel(program, grid, encode)
 
 
-def _block(cut: WgmmaConfig, maps: list[ir.Var], number: ir.Expr) -> tirx.Stmt:
+def _block(cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr) -> tirx.Stmt:
     shared = tirx.decl_buffer(
         [index(cut.shared_bytes)],
         "uint8",
@@ -92,7 +95,7 @@ class _Roles:
     def __init__(
         self,
         cut: WgmmaConfig,
-        maps: list[ir.Var],
+        maps: list[list[ir.Var]],
         number: ir.Expr,
         thread: ir.Expr,
         shared: ir.Var,
@@ -106,7 +109,7 @@ class _Roles:
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
         arrivals = self._cut.sharers * WARPS
-        stmts = [tma.prefetch(m) for m in self._maps]
+        stmts = [tma.prefetch(m) for maps in self._maps for m in maps]
         for stage in range(self._cut.stages):
             stmts.append(mbarrier.init(self._full(index(stage)), 1))
             stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))
@@ -130,9 +133,9 @@ class _Roles:
                     mbarrier.expect_bytes(full, cut.stage_bytes),
                 ]
                 for i, operand in enumerate(cut.operands):
-                    for at, where in operand.boxes(batch, firsts[i], k_tile * cut.block_k):
+                    for at, part, where in operand.boxes(batch, firsts[i], k_tile * cut.block_k):
                         to = self._at(self._operand(i, stage) + at)
-                        stmts.append(tma.load(to, self._maps[i], full, where))
+                        stmts.append(tma.load(to, self._maps[i][part], full, where))
                 return sequence(stmts)
 
             return loop("k_tile", cut.k_tiles, copy)
@@ -163,7 +166,11 @@ class _Roles:
                 )
 
             last = self._release(self._stage(start + cut.k_tiles - 1))
-            epilogue = DirectEpilogue(cut, place, self._acc, first_row)
+            epilogue: DirectEpilogue | StagedEpilogue
+            if cut.is_staged:
+                epilogue = StagedEpilogue(cut, place, self._acc, first_row, own, self._shared)
+            else:
+                epilogue = DirectEpilogue(cut, place, self._acc, first_row)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
             return sequence(
                 [

@@ -20,12 +20,15 @@ from dataclasses import fields, replace
 
 from ...core.expressions import is_expensive
 from ...device import Device
+from ..gpu.mma import GROUPS
 from ..gpu.wgmma import M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
+from .staged_epilogue import stages_results
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import GROUPS_M, RATES, RESERVED_SHARED, gemm_problem, gemm_sizes
-from .tile_shape import REGISTER_FILE
+from .tile_results import result_vectors
+from .tile_shape import REGISTER_FILE, STAGE_PAD
 from .tma_operand import tma_operand
 from .wgmma_config import BLOCK_K, WARPS, WgmmaConfig
 
@@ -43,6 +46,7 @@ TILES = (
     (64, 64, 1, False),
 )
 FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
+STAGED_BYTES = GROUPS * (2 * COLUMNS + STAGE_PAD) * 4  # at most, of a warp's results
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 MOST_STAGES = 12
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
@@ -101,6 +105,7 @@ def _space(
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
+    is_staged = stages_results(result_vectors(start))
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
         if rows % M or (is_ping_pong and consumers != 2):
@@ -109,9 +114,13 @@ def _space(
             continue
         stage = (block_m + block_n) * BLOCK_K * 2
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
-        stages = min(MOST_STAGES, (room - 256) // stage)
         a, b = (tma_operand(start, i, n, BLOCK_K) for i, n in ((True, block_m), (False, block_n)))
-        if stages < 3 or a is None or b is None:
+        if a is None or b is None:
+            continue
+        # Barriers, and what the widest warps stage.
+        beside = 256 + (consumers * WARPS * STAGED_BYTES if is_staged else 0)
+        stages = min(MOST_STAGES, (room - beside) // stage)
+        if stages < 3:
             continue
         changed = {
             "block_m": block_m,
@@ -126,7 +135,8 @@ def _space(
         }
         config = WgmmaConfig(**{**given, **changed}, operand_a=a, operand_b=b, consumers=consumers,
                              is_ping_pong=is_ping_pong, blocks_per_sm=per_sm,
-                             multiprocessors=device.sm_count or 1)  # fmt: skip
+                             multiprocessors=device.sm_count or 1,
+                             is_staged=is_staged)  # fmt: skip
         if config.registers * config.threads * per_sm <= REGISTER_FILE:
             yield config
 

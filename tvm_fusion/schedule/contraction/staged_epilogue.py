@@ -1,0 +1,160 @@
+"""Epilogue of a GEMM through a warp's shared memory: results of rows that are not aligned.
+
+    for slab, for the two rows of a thread, for groups of 32 or 64 columns:
+      load what the results read, adjacent columns by adjacent lanes      global
+      staged[row, column] = acc;  barrier of the warp                     shared
+      total = staged[..];  compute, store                                 global
+      barrier of the warp
+
+From registers, lanes would store single elements, each in a sector of its own.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+
+from ...core.expressions import load
+from ...core.loops import block, coordinates, index, local, sequence, unrolled, when
+from ..gpu.cp_async import warp_sync
+from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
+from ..gpu.shared_tiles import load_shared, store_shared, touch
+from ..gpu.wgmma import M
+from .direct_epilogue import interleaved_sums
+from .tile_gemm_config import TilePlace
+from .tile_results import ResultVectors, VectorResults, result_vectors
+from .tile_shape import M16, STAGE_PAD
+from .wgmma_config import WARPS, WgmmaConfig
+from .wgmma_results import ResultPlaces
+
+MOST_WIDTH = 2  # elements of vectors that are staged; wider ones are stored from registers
+
+
+def stages_results(vectors: ResultVectors) -> bool:
+    """Whether results of a width are stored through shared memory."""
+    return vectors.width <= MOST_WIDTH and vectors.is_plain and not vectors.is_along_m
+
+
+class StagedEpilogue:
+    """Stores the results of a consumer's accumulators.
+
+    Parameters
+    ----------
+    cut : WgmmaConfig
+        The product.
+    place : TilePlace
+        The tile.
+    acc : Var
+        Accumulators of a thread, ``[slab, column tile, 4]``.
+    first_row, consumer : Expr
+        The consumer's first row of the tile, and its number.
+    shared : Var
+        Shared memory, in bytes.
+    """
+
+    def __init__(
+        self,
+        cut: WgmmaConfig,
+        place: TilePlace,
+        acc: ir.Var,
+        first_row: ir.Expr,
+        consumer: ir.Expr,
+        shared: ir.Var,
+    ) -> None:
+        self._cut, self._acc, self._shared = cut, acc, shared
+        self._first_row, self._consumer = first_row, consumer
+        self._places = ResultPlaces(cut, place)
+        self._vectors = result_vectors(cut)
+        self._columns = cut.staged_columns
+        self._count = GROUPS * self._columns // WARP // self._vectors.width  # of a lane
+
+    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
+        """Write the results of a thread of the warpgroup."""
+        cut = self._cut
+        warp, lane = coordinates(thread, [index(1), WARP])
+        made = VectorResults(cut, self._vectors, self._count)
+        total = local("total", [max(self._vectors.width, self._columns // 4)], "float32")
+        groups = cut.block_n // self._columns
+
+        def one(number: ir.Expr) -> tirx.Stmt:
+            slab, half, group = coordinates(number, [cut.slabs, 2, groups])
+            row = self._first_row + slab * M + warp * M16 + half * GROUPS
+            start = (self._consumer * WARPS + warp) * cut.staged_bytes + cut.staging_offset
+            tile = slab * cut.n8
+            stmts = [self._load(made, lane, row, group)] if made.reads else []
+            stmts += self._stage(total, lane, start, tile, group, half)
+            stmts += [warp_sync(), self._store(made, total, lane, start, row, group), warp_sync()]
+            return sequence(stmts)
+
+        parts = unrolled("part", cut.slabs * 2 * groups, one)
+        touched = [touch(self._acc, cut.accumulators - 1), touch(total, int(total.ty.shape[0]) - 1)]
+        return block("epilogue", sequence([*touched, parts]), [total, *made.buffers])
+
+    def _stage(
+        self,
+        total: ir.Var,
+        lane: ir.Expr,
+        start: ir.Expr,
+        tile: ir.Expr,
+        group: ir.Expr,
+        half: ir.Expr,
+    ) -> list[tirx.Stmt]:
+        """Write the sums of a row and some columns of a thread to shared memory."""
+        row, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
+        stmts: list[tirx.Stmt] = []
+        if self._cut.operands[1].is_interleaved:
+            own = self._columns // THREADS_IN_GROUP
+            stmts += interleaved_sums(self._cut, self._acc, total, tile, group, half)
+            for i in range(0, own, 4):
+                to = self._word(start, row, quad * own + i)
+                stmts.append(store_shared(to, load(total, [index(i)]), 16))
+            return stmts
+        for i in range(self._columns // GROUPS):
+            to = self._word(start, row, quad * 2 + i * GROUPS)
+            first = (tile + group * (self._columns // GROUPS) + i) * ACCUMULATORS + half * 2
+            stmts.append(store_shared(to, load(self._acc, [first]), 8))
+        return stmts
+
+    def _load(self, made: VectorResults, lane: ir.Expr, row: ir.Expr, group: ir.Expr) -> tirx.Stmt:
+        def one(i: ir.Expr) -> tirx.Stmt:
+            _, m, n = self._place(i, lane, row, group)
+            return made.load(i, self._places.clamped(m, n, self._vectors.width))
+
+        return unrolled("vector", self._count, one)
+
+    def _store(
+        self,
+        made: VectorResults,
+        total: ir.Var,
+        lane: ir.Expr,
+        start: ir.Expr,
+        row: ir.Expr,
+        group: ir.Expr,
+    ) -> tirx.Stmt:
+        width = self._vectors.width
+
+        def one(i: ir.Expr) -> tirx.Stmt:
+            (staged_row, column), m, n = self._place(i, lane, row, group)
+            where = self._places.where(m, n)
+            source = self._word(start, staged_row, column)
+            stmts = [
+                load_shared(load(total, [index(0)]), source, 4 * width),
+                made.compute(i, where, lambda lane: load(total, [index(lane)])),
+                made.store(where),
+            ]
+            return when(self._places.inside(m, n), sequence(stmts))
+
+        return unrolled("vector", self._count, one)
+
+    def _place(
+        self, i: ir.Expr, lane: ir.Expr, row: ir.Expr, group: ir.Expr
+    ) -> tuple[tuple[ir.Expr, ir.Expr], ir.Expr, ir.Expr]:
+        """Give a lane's vector: its staged row and column, and its row and column of C."""
+        width = self._vectors.width
+        staged = coordinates(i * WARP + lane, [index(1), self._columns // width])
+        staged_row, column = staged[0], staged[1] * width
+        m, n = self._places.of(row + staged_row, group * self._columns + column)
+        return (staged_row, column), m, n
+
+    def _word(self, start: ir.Expr, row: ir.Expr, column: ir.Expr) -> ir.TensorLoad:
+        place = (row * (self._columns + STAGE_PAD) + column) * 4
+        return load(self._shared, [start + place])
