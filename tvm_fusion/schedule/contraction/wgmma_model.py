@@ -93,7 +93,10 @@ def _problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Non
     if "wgmma" not in names or not device.tma:
         return None
     found = gemm_problem(contraction, device)
-    return found if found is not None and gemm_sizes(found).m > FEW_ROWS else None
+    if found is None:
+        return None
+    is_gathered = found.staged_a or found.staged_b  # by mma.sync
+    return found if is_gathered or gemm_sizes(found).m > FEW_ROWS else None
 
 
 def _space(
