@@ -5,8 +5,9 @@
     loaded as it is:                  cp.async
     the same, rows of 8 or 4 bytes:   two or four cp.async for a chunk, adjacent ones by adjacent
                                       threads
+    the same, rows of 2 bytes:        loads of aligned words, shifted, one store
     computed (prologue, dequantized): vector loads, 8 values in registers, one store
-    unaligned, ragged or padded:      element loads under conditions, one store
+    computed and unaligned, padded:   element loads under conditions, one store
 
 Terms beyond K are zero. Rows beyond M or N, whose sums are not stored, are zero or repeat the last
 one. Copies make them zero: with copies of the last row for 16 of 64 rows, M 48, N 14336, K 4096
@@ -16,6 +17,7 @@ took 45 us on an H200, and takes 33, as not all blocks ask L2 for one line.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tvm import ir, sym, tirx
 
@@ -36,13 +38,42 @@ from ..address import conditional_loads, known_step
 from ..gpu.cp_async import NARROW_BYTES, copy_16, copy_narrow
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.shared_tiles import CHUNK_BYTES, exchanged, store_shared, swizzle
+from ..gpu.shifted_loads import load_shifted
 from ..gpu.vector_loads import ElementLoads, VectorLoad
 from .tile_gemm_config import TileGemmConfig, axis_values, half_operand, is_plain
 
-# Loads of a chunk, whether along K, elements of a copy, its variable, values of a chunk, vectors.
-_Layout = tuple[int, bool, int, ir.Var, list[ir.Expr] | None, Sequence[VectorLoad]]
 CHUNK = 8  # elements of a half type
 WORDS = CHUNK_BYTES // 4
+
+
+class _Layout(NamedTuple):
+    """How chunks are read: along K or not, by vectors, shifted words, or elements.
+
+    Attributes
+    ----------
+    cost : int
+        Loads of a chunk.
+    is_k : bool
+        Whether chunks are of K.
+    vector : Var
+        The number of a vector along the axes.
+    lanes : int
+        Elements of a vector.
+    values : list of Expr, optional
+        Of a vector.
+    vectors : sequence of VectorLoad
+        What they are computed of.
+    is_shifted : bool
+        Whether chunks are contiguous, at any address.
+    """
+
+    cost: int
+    is_k: bool
+    vector: ir.Var
+    lanes: int = CHUNK
+    values: list[ir.Expr] | None = None
+    vectors: Sequence[VectorLoad] = ()
+    is_shifted: bool = False
 
 
 class OperandTile:
@@ -69,6 +100,8 @@ class OperandTile:
         Size of a tile in shared memory, in 32-bit words.
     buffers : list of Var
         Registers on the way.
+    by_address : list of Var
+        Those of which TVM sees addresses alone.
     """
 
     def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
@@ -78,9 +111,9 @@ class OperandTile:
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
         layouts = [self._layout(is_k) for is_k in ((True, False) if is_a else (False, True))]
-        _, self.is_k_contiguous, self.lanes, self._vector, self._values, vectors = min(
-            layouts, key=lambda x: x[0]
-        )
+        layout = min(layouts, key=lambda x: x.cost)
+        self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
+        self._values, vectors, self._is_shifted = layout.values, layout.vectors, layout.is_shifted
         across = cut.block_k if self.is_k_contiguous else self._block
         self.row_chunks = across // CHUNK
         self.words = self._block * cut.block_k // 2
@@ -91,22 +124,27 @@ class OperandTile:
         self._first = vectors[0].first if self.is_copied else None
         self._registers = None
         self.buffers: list[ir.Var] = []
+        self.by_address: list[ir.Var] = []
         if not self.is_copied:
             name = "a" if is_a else "b"
             size = CHUNK if self._values is not None else self._each * CHUNK
             self._staged = local(f"{name}_chunk", [size], cut.half)
             self.buffers.append(self._staged)
+            self.by_address = [self._staged] if self._is_shifted else []
             if self._values is not None:
                 self._registers = RegisterBuffers(vectors, self._each)
                 self.buffers += self._registers.arrays
 
     def _layout(self, is_k: bool) -> _Layout:
-        """Read a chunk along K, or along M or N: how many loads it takes, and which."""
+        """Read a chunk along K, or along M or N."""
         axes = self._cut.k_axes if is_k else self._axes
         vector = tirx.Var("vector", "int64")
         extent = constant(product([a.extent for a in axes]))
+        is_plain_load = is_plain(self._expr)
         strides = [_stride(x, axes[-1]) for x in loads(self._expr)]
-        other: _Layout = 8 + sum(s != 1 for s in strides), is_k, CHUNK, vector, None, ()
+        other = _Layout(CHUNK + sum(s != 1 for s in strides), is_k, vector)
+        if is_plain_load and strides == [1] and len(axes) == 1:
+            other = _Layout(CHUNK // 2 + 1, is_k, vector, is_shifted=True)
         for lanes in (CHUNK, *(size // 2 for size in NARROW_BYTES)):
             if extent is None or extent % lanes or not self._may_be_hoisted():
                 continue
@@ -118,10 +156,10 @@ class OperandTile:
                 for lane in range(lanes)
             ]
             vectors = elements.vectors()
-            if is_plain(self._expr) and len(vectors[0].elements) == lanes:
-                return CHUNK // lanes, is_k, lanes, vector, values, vectors
+            if is_plain_load and len(vectors[0].elements) == lanes:
+                return _Layout(CHUNK // lanes, is_k, vector, lanes, values, vectors)
             if lanes == CHUNK and any(len(v.elements) > 1 for v in vectors):
-                other = len(vectors), is_k, lanes, vector, values, vectors
+                other = _Layout(len(vectors), is_k, vector, lanes, values, vectors)
         return other
 
     def _may_be_hoisted(self) -> bool:
@@ -168,6 +206,8 @@ class OperandTile:
             elif self._registers is not None:
                 stmt = self._registers.fill(i, {**where, **there})
                 stmt = when(is_k_inside, stmt)
+            elif self._is_shifted:
+                stmt = self._load_shifted(i, where, row, column, first, k_tile)
             else:
                 stmt = self._load_elements(i, where, row, column, first, k_tile)
             return when(inside, stmt)
@@ -259,6 +299,28 @@ class OperandTile:
                 value = tirx.if_then_else(k < cut.k, value, zero)
             stmts.append(tirx.BufferStore(self._staged, value, [i * CHUNK + lane]))
         return sequence(stmts)
+
+    def _load_shifted(
+        self,
+        i: ir.Expr,
+        where: dict[ir.Var, ir.Expr],
+        row: ir.Expr,
+        chunk: ir.Expr,
+        first: ir.Expr,
+        k_tile: ir.Expr,
+    ) -> tirx.Stmt:
+        """Load the elements of a chunk that exist, from any address; the others are zeros."""
+        cut, own = self._cut, self._extent
+        k = k_tile * cut.block_k + (chunk * CHUNK if self.is_k_contiguous else row)
+        place = first + (row if self.is_k_contiguous else chunk * CHUNK)
+        along, across = (k, place) if self.is_k_contiguous else (place, k)
+        most, rows = (cut.k, own) if self.is_k_contiguous else (own, cut.k)
+        left = tirx.max(tirx.min(most - along, index(CHUNK)), index(0))
+        count = tirx.Select(across < rows, left, index(0))
+        k, place = tirx.min(k, cut.k - 1), tirx.min(place, own - 1)
+        there = axis_values(cut.k_axes, k) | axis_values(self._axes, place)
+        source = substitute(self._expr, {**where, **there})
+        return load_shifted(load(self._staged, [i * CHUNK]), source, count)
 
     def _row(self, row: ir.Expr) -> ir.Expr:
         """Repeat the last row, or column, for those beyond."""
