@@ -1,18 +1,15 @@
 """Epilogue of a GEMM from registers: results in vectors, without shared memory.
 
     for slab, for the two rows of a thread, for some groups of 32 columns:
-      total[8] of each group = what four lanes have, transposed           shuffles, or moves
+      total[8] of each group = what four lanes have, transposed           shuffles
       load what the results read, in vectors, of all groups               global
       for each group:  compute element by element, store in vectors       global
 
 Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
-one tile: eight adjacent columns. Where columns of B are interleaved, each has 16 adjacent ones.
-Rows and columns beyond the edge load the last ones again.
+one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again.
 """
 
 from __future__ import annotations
-
-import itertools
 
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
@@ -89,44 +86,33 @@ class DirectEpilogue:
         """Write the results of a thread of the warpgroup."""
         cut = self._cut
         warp, lane = coordinates(thread, [index(1), WARP])
-        row_in_8, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
-        columns = cut.staged_columns
-        groups, own = cut.block_n // columns, columns // THREADS_IN_GROUP
+        group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
+        groups = cut.block_n // COLUMNS
         has_many = cut.accumulators >= MANY_ACCUMULATORS
-        at_once = (FEWER_AT_ONCE if has_many else AT_ONCE) * GROUPS // own
+        at_once = min(FEWER_AT_ONCE if has_many else AT_ONCE, groups)
         while groups % at_once:
             at_once -= 1
 
         def one(number: ir.Expr) -> tirx.Stmt:
             slab, half, part = coordinates(number, [cut.slabs, 2, groups // at_once])
-            row = self._first_row + slab * M + warp * M16 + half * GROUPS + row_in_8
-            m, n = self._places.of(row, part * (at_once * columns) + quad * own)
-            total = local("total", [at_once * own], "float32")
-            stmts = [touch(total, at_once * own - 1)]
-            for i in range(at_once):
-                stmts += self._sums(total, i, slab * cut.n8, part * at_once + i, half)
-            firsts = [n + i * columns for i in range(at_once)]
-            return self._results(sequence(stmts), total, m, firsts, own)
+            row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
+            m, n = self._places.of(row, part * (at_once * COLUMNS) + quad * GROUPS)
+            tile = slab * cut.n8 + part * (at_once * THREADS_IN_GROUP)
+            return self._groups(m, n, tile * ACCUMULATORS + half * 2, at_once)
 
         parts = unrolled("part", cut.slabs * 2 * (groups // at_once), one)
         return sequence([touch(self._acc, cut.accumulators - 1), parts])
 
-    def _sums(
-        self, total: ir.Var, i: int, tile: ir.Expr, group: ir.Expr, half: ir.Expr
-    ) -> list[tirx.Stmt]:
-        """Give a thread adjacent columns of a group."""
-        if self._cut.operands[1].is_interleaved:
-            return interleaved_sums(self._cut, self._acc, total, tile, group, half, i)
-        first = (tile + group * THREADS_IN_GROUP) * ACCUMULATORS + half * 2
-        return [_transpose(load(total, [index(i * GROUPS)]), load(self._acc, [first]))]
-
-    def _results(
-        self, sums: tirx.Stmt, total: ir.Var, m: ir.Expr, firsts: list[ir.Expr], own: int
-    ) -> tirx.Stmt:
-        """Store the results of adjacent columns of some groups, each from a column on."""
+    def _groups(self, m: ir.Expr, n: ir.Expr, first: ir.Expr, count: int) -> tirx.Stmt:
+        """Store the results of eight columns of each group from a column on."""
         cut, width = self._cut, self._vectors.width
-        places = [n + j for n in firsts for j in range(0, own, width)]
-        stmts = [sums]
+        total = local("total", [count * GROUPS], "float32")
+        each = GROUPS // width
+        stmts = [touch(total, count * GROUPS - 1)]
+        for i in range(count):
+            acc = load(self._acc, [first + i * THREADS_IN_GROUP * ACCUMULATORS])
+            stmts.append(_transpose(load(total, [index(i * GROUPS)]), acc))
+        places = [n + i * COLUMNS + j * width for i in range(count) for j in range(each)]
         if width == 1:
             for i, column in enumerate(places):
                 where = self._places.where(m, column)
@@ -139,36 +125,13 @@ class DirectEpilogue:
             stmts.append(results.load(index(i), self._places.clamped(m, column, width)))
         for i, column in enumerate(places):
 
-            def sum_of(lane: int, i: int = i) -> ir.Expr:
+            def sums(lane: int, i: int = i) -> ir.Expr:
                 return load(total, [index(i * width + lane)])
 
             where = self._places.where(m, column)
-            stmts.append(results.compute(index(i), where, sum_of))
+            stmts.append(results.compute(index(i), where, sums))
             stmts.append(when(self._places.inside(m, column), results.store(where)))
         return block("epilogue", sequence(stmts), [total, *results.buffers])
-
-
-def interleaved_sums(
-    cut: WgmmaConfig,
-    acc: ir.Var,
-    total: ir.Var,
-    tile: ir.Expr,
-    group: ir.Expr,
-    half: ir.Expr,
-    copy: int = 0,
-) -> list[tirx.Stmt]:
-    """Gather 16 adjacent columns of a thread, whose columns of B were interleaved.
-
-    Column 2 * quad + i of tile t of eight is column ``(t % (n8 / 8) * 8 + 2 * quad + i) * 8 +
-    t / (n8 / 8)`` of C: those of one quad and all t of a remainder are adjacent.
-    """
-    per_matrix = cut.n8 // GROUPS
-    stmts = []
-    for i, matrix in itertools.product(range(2), range(GROUPS)):
-        place = (tile + matrix * per_matrix + group) * ACCUMULATORS + half * 2 + i
-        to = index(copy * 2 * GROUPS + i * GROUPS + matrix)
-        stmts.append(tirx.BufferStore(total, load(acc, [place]), [to]))
-    return stmts
 
 
 def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:

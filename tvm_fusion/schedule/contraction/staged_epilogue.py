@@ -1,6 +1,6 @@
 """Epilogue of a GEMM through a warp's shared memory: results of rows that are not aligned.
 
-    for slab, for the two rows of a thread, for groups of 32 or 64 columns:
+    for slab, for the two rows of a thread, for groups of 32 columns:
       load what the results read, adjacent columns by adjacent lanes      global
       staged[row, column] = acc;  barrier of the warp                     shared
       total = staged[..];  compute, store                                 global
@@ -19,11 +19,10 @@ from ..gpu.cp_async import warp_sync
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import load_shared, store_shared, touch
 from ..gpu.wgmma import M
-from .direct_epilogue import interleaved_sums
 from .tile_gemm_config import TilePlace
 from .tile_results import ResultVectors, VectorResults, result_vectors
 from .tile_shape import M16, STAGE_PAD
-from .wgmma_config import WARPS, WgmmaConfig
+from .wgmma_config import STAGED_COLUMNS, WARPS, WgmmaConfig
 from .wgmma_results import ResultPlaces
 
 MOST_WIDTH = 2  # elements of vectors that are staged; wider ones are stored from registers
@@ -64,16 +63,15 @@ class StagedEpilogue:
         self._first_row, self._consumer = first_row, consumer
         self._places = ResultPlaces(cut, place)
         self._vectors = result_vectors(cut)
-        self._columns = cut.staged_columns
-        self._count = GROUPS * self._columns // WARP // self._vectors.width  # of a lane
+        self._count = GROUPS * STAGED_COLUMNS // WARP // self._vectors.width  # of a lane
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write the results of a thread of the warpgroup."""
         cut = self._cut
         warp, lane = coordinates(thread, [index(1), WARP])
         made = VectorResults(cut, self._vectors, self._count)
-        total = local("total", [max(self._vectors.width, self._columns // 4)], "float32")
-        groups = cut.block_n // self._columns
+        total = local("total", [self._vectors.width], "float32")
+        groups = cut.block_n // STAGED_COLUMNS
 
         def one(number: ir.Expr) -> tirx.Stmt:
             slab, half, group = coordinates(number, [cut.slabs, 2, groups])
@@ -81,7 +79,7 @@ class StagedEpilogue:
             start = (self._consumer * WARPS + warp) * cut.staged_bytes + cut.staging_offset
             tile = slab * cut.n8
             stmts = [self._load(made, lane, row, group)] if made.reads else []
-            stmts += self._stage(total, lane, start, tile, group, half)
+            stmts += self._stage(lane, start, tile, group, half)
             stmts += [warp_sync(), self._store(made, total, lane, start, row, group), warp_sync()]
             return sequence(stmts)
 
@@ -90,27 +88,14 @@ class StagedEpilogue:
         return block("epilogue", sequence([*touched, parts]), [total, *made.buffers])
 
     def _stage(
-        self,
-        total: ir.Var,
-        lane: ir.Expr,
-        start: ir.Expr,
-        tile: ir.Expr,
-        group: ir.Expr,
-        half: ir.Expr,
+        self, lane: ir.Expr, start: ir.Expr, tile: ir.Expr, group: ir.Expr, half: ir.Expr
     ) -> list[tirx.Stmt]:
         """Write the sums of a row and some columns of a thread to shared memory."""
         row, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
         stmts: list[tirx.Stmt] = []
-        if self._cut.operands[1].is_interleaved:
-            own = self._columns // THREADS_IN_GROUP
-            stmts += interleaved_sums(self._cut, self._acc, total, tile, group, half)
-            for i in range(0, own, 4):
-                to = self._word(start, row, quad * own + i)
-                stmts.append(store_shared(to, load(total, [index(i)]), 16))
-            return stmts
-        for i in range(self._columns // GROUPS):
+        for i in range(STAGED_COLUMNS // GROUPS):
             to = self._word(start, row, quad * 2 + i * GROUPS)
-            first = (tile + group * (self._columns // GROUPS) + i) * ACCUMULATORS + half * 2
+            first = (tile + group * (STAGED_COLUMNS // GROUPS) + i) * ACCUMULATORS + half * 2
             stmts.append(store_shared(to, load(self._acc, [first]), 8))
         return stmts
 
@@ -150,11 +135,11 @@ class StagedEpilogue:
     ) -> tuple[tuple[ir.Expr, ir.Expr], ir.Expr, ir.Expr]:
         """Give a lane's vector: its staged row and column, and its row and column of C."""
         width = self._vectors.width
-        staged = coordinates(i * WARP + lane, [index(1), self._columns // width])
+        staged = coordinates(i * WARP + lane, [index(1), STAGED_COLUMNS // width])
         staged_row, column = staged[0], staged[1] * width
-        m, n = self._places.of(row + staged_row, group * self._columns + column)
+        m, n = self._places.of(row + staged_row, group * STAGED_COLUMNS + column)
         return (staged_row, column), m, n
 
     def _word(self, start: ir.Expr, row: ir.Expr, column: ir.Expr) -> ir.TensorLoad:
-        place = (row * (self._columns + STAGE_PAD) + column) * 4
+        place = (row * (STAGED_COLUMNS + STAGE_PAD) + column) * 4
         return load(self._shared, [start + place])

@@ -140,15 +140,10 @@ def _tile(
 
 
 def _tensor_core_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
-    """Choose between mma.sync and wgmma by what their models estimate.
-
-    Operands that TMA copies and cp.async cannot are left to wgmma.
-    """
+    """Choose between mma.sync and wgmma by what their models estimate."""
     small, large = tile_gemm_config(contraction, device), wgmma_config(contraction, device)
     if small is None or large is None:
         return small or large
-    if small.staged_a or small.staged_b:
-        return large
     clocks = estimated_clocks(small, gemm_sizes(small), device)
     return large if wgmma_clocks(large, device) < clocks else small
 

@@ -4,13 +4,7 @@
     A[k, m], B[k, n]     contiguous along M or N:  panels of 64 rows, boxes of 64 times block_k
 
 Rows, terms and the batch may each be several axes that lie in memory as one; a batch of several
-strides takes a dimension each. Addresses and strides of a map are multiples of 16 bytes, but boxes
-begin at any element. So rows along K of any stride are viewed as eight interleaved matrices:
-
-    matrix p    rows p, p + 8, p + 16, .., 8 * stride apart; the address of the first is rounded
-                down by shifts[p] elements
-    a tile      the boxes of eight matrices, one behind the other: row r lies at
-                r % 8 * (rows / 8) + r / 8
+strides takes a dimension each. Addresses and strides are multiples of 16 bytes.
 """
 
 from __future__ import annotations
@@ -22,18 +16,16 @@ from dataclasses import dataclass
 from tvm import ir, sym, tirx
 
 from ...core.expressions import int64
-from ...core.loops import constant, coordinates, index, product, simplified, substitute
+from ...core.loops import constant, index, product, simplified, substitute
 from ...program.stage import Axis
 from ..address import offset, stride
-from ..gpu.tma import ALIGNMENT, MAX_RANK, ROW_BYTES, TILE_ALIGNMENT, TensorMap
+from ..gpu.tma import ALIGNMENT, MAX_RANK, ROW_BYTES, TensorMap
 from ..gpu.wgmma import Operand
 from .gemm_view import GemmView
 from .tile_gemm_config import half_operand, is_plain
 
 ITEM_BYTES = 2  # of a half type
-LANES = ALIGNMENT // ITEM_BYTES  # elements that an address is a multiple of
 PANEL = ROW_BYTES // ITEM_BYTES  # elements of a row of shared memory
-ROWS_OF_BOX = TILE_ALIGNMENT // ROW_BYTES  # at least, so that the next box is aligned
 
 
 @dataclass(frozen=True)
@@ -42,10 +34,8 @@ class TmaOperand:
 
     Attributes
     ----------
-    maps : tuple of TensorMap
-        Its view, without the batch broadcast; or those of eight interleaved matrices.
-    shifts : tuple of int
-        Where the first element of each view lies.
+    map : TensorMap
+        Its view, without the batch broadcast.
     is_k_contiguous : bool
         Whether rows of shared memory are of K.
     batch : tuple of Var
@@ -56,24 +46,11 @@ class TmaOperand:
         Terms of a pipeline stage.
     """
 
-    maps: tuple[TensorMap, ...]
-    shifts: tuple[int, ...]
+    map: TensorMap
     is_k_contiguous: bool
     batch: tuple[ir.Var, ...]
     rows: int
     block_k: int
-
-    @property
-    def is_interleaved(self) -> bool:
-        """Whether rows of a tile are permuted, as those of eight interleaved matrices."""
-        return len(self.maps) > 1
-
-    def row(self, place: ir.Expr) -> ir.Expr:
-        """Give the row of A, or the column of B, that lies at a place of the tile's rows."""
-        if not self.is_interleaved:
-            return place
-        number, in_box = coordinates(place, [index(1), self.rows // len(self.maps)])
-        return in_box * len(self.maps) + number
 
     @property
     def bytes(self) -> int:
@@ -92,18 +69,13 @@ class TmaOperand:
 
     def boxes(
         self, batch: dict[ir.Var, ir.Expr], first: ir.Expr, k: ir.Expr
-    ) -> list[tuple[int, int, list[ir.Expr]]]:
-        """List the boxes of a tile: place in shared memory in bytes, map, and coordinates."""
+    ) -> list[tuple[int, list[ir.Expr]]]:
+        """List the boxes of a tile: place in shared memory in bytes, and coordinates."""
         behind = [batch[axis] for axis in self.batch]
         if self.is_k_contiguous:
-            count = len(self.maps)
-            row = first if count == 1 else tirx.floordiv(first, index(count))
-            return [
-                (i * (self.bytes // count), i, [k + shift, row, *behind])
-                for i, shift in enumerate(self.shifts)
-            ]
+            return [(0, [k, first, *behind])]
         return [
-            (i * self.panel_bytes, 0, [first + i * PANEL, k, *behind])
+            (i * self.panel_bytes, [first + i * PANEL, k, *behind])
             for i in range(self.rows // PANEL)
         ]
 
@@ -142,55 +114,25 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
     is_k_contiguous = constant(terms_by) == 1
     sizes = [product([a.extent for a in x]) for x in (view.k_axes, own)]
     strides = [rows_by if is_k_contiguous else terms_by]
+    box = [PANEL, rows if is_k_contiguous else block_k]
     if not is_k_contiguous:
         sizes.reverse()
     batch = [a for a in view.batch if a.var in used]
     sizes += [index(a.extent) for a in batch]
-    strides += [int64(step_of[a.var]) for a in batch]
-    if len(sizes) > MAX_RANK or not all(map(_is_forward, strides)):
-        return None
-    box = [PANEL, rows if is_k_contiguous else block_k, *[1] * len(batch)]
-    start = simplified(substitute(place, dict.fromkeys(axes, index(0))))
-    names = tuple(a.var for a in batch)
     # A tensor map has no extent of 0; a kernel without rows is launched with no blocks.
     sizes = [s if constant(s) is not None else tirx.max(s, index(1)) for s in sizes]
-    if all(_is_aligned(x) for x in (start, *strides)):
-        whole = TensorMap(load.source, start, tuple(sizes), tuple(strides), tuple(box))
-        return TmaOperand((whole,), (0,), is_k_contiguous, names, rows, block_k)
-    has_whole_boxes = is_k_contiguous and rows % (LANES * ROWS_OF_BOX) == 0
-    if not has_whole_boxes or not all(map(_is_aligned, strides[1:])):
+    strides += [int64(step_of[a.var]) for a in batch]
+    start = simplified(substitute(place, dict.fromkeys(axes, index(0))))
+    analyzer = sym.Analyzer()
+    lanes = ALIGNMENT // ITEM_BYTES
+    aligned = [start, *strides]
+    if len(sizes) > MAX_RANK or any(constant(s) == 0 for s in strides):
         return None
-    box[1] = rows // LANES
-    found = _interleaved(load.source, start, sizes, strides, box)
-    return None if found is None else TmaOperand(*found, True, names, rows, block_k)
-
-
-def _interleaved(
-    source: ir.Var, start: ir.Expr, sizes: list[ir.Expr], strides: list[ir.Expr], box: list[int]
-) -> tuple[tuple[TensorMap, ...], tuple[int, ...]] | None:
-    """View rows as eight interleaved matrices, each of a row at least."""
-    terms, rows, stride = constant(sizes[0]), constant(sizes[1]), constant(strides[0])
-    first_shift = constant(sym.Analyzer().simplify(tirx.floormod(start, index(LANES))))
-    if terms is None or rows is None or rows < LANES or stride is None or first_shift is None:
+    if not all(analyzer.can_prove_equal(tirx.floormod(x, index(lanes)), 0) for x in aligned):
         return None
-    maps, shifts = [], []
-    for row in range(LANES):
-        shift = (first_shift + row * stride) % LANES
-        extents = index(shift + terms), index(-(-(rows - row) // LANES)), *sizes[2:]
-        steps = index(LANES * stride), *strides[1:]
-        begin = simplified(start + (row * stride - shift))
-        maps.append(TensorMap(source, begin, extents, steps, tuple(box)))
-        shifts.append(shift)
-    return tuple(maps), tuple(shifts)
-
-
-def _is_forward(step: ir.Expr) -> bool:
-    known = constant(step)
-    return known is None or known > 0
-
-
-def _is_aligned(place: ir.Expr) -> bool:
-    return sym.Analyzer().can_prove_equal(tirx.floormod(place, index(LANES)), 0)
+    box += [1] * len(batch)
+    tensor_map = TensorMap(load.source, start, tuple(sizes), tuple(strides), tuple(box))
+    return TmaOperand(tensor_map, is_k_contiguous, tuple(a.var for a in batch), rows, block_k)
 
 
 def _merged(axes: Sequence[Axis], step_of: dict[ir.Var, ir.Expr | None]) -> ir.Expr | None:

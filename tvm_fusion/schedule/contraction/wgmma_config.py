@@ -24,6 +24,7 @@ BLOCK_K = PANEL
 WARPS = THREADS // 32  # of a warpgroup
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
+STAGED_COLUMNS = GROUPS * THREADS_IN_GROUP  # of a warp's results that are staged at once
 OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
 
 
@@ -107,15 +108,9 @@ class WgmmaConfig(TileGemmConfig):
         return self.stages * self.stage_bytes
 
     @property
-    def staged_columns(self) -> int:
-        """Columns of a warp's accumulators that are stored at once: eight or 16 of a thread."""
-        several = 2 if self.operands[1].is_interleaved else 1
-        return several * GROUPS * THREADS_IN_GROUP
-
-    @property
     def staged_bytes(self) -> int:
         """Shared memory of a warp's sums on their way out."""
-        return GROUPS * (self.staged_columns + STAGE_PAD) * 4 if self.is_staged else 0
+        return GROUPS * (STAGED_COLUMNS + STAGE_PAD) * 4 if self.is_staged else 0
 
     @property
     def staging_offset(self) -> int:

@@ -46,21 +46,20 @@ __device__ __forceinline__ int {name}(int value) {{
 
 def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
     """Make the kernel."""
-    maps: list[list[ir.Var]] = []
-    encode: list[tirx.Stmt] = []
+    maps, encode = [], []
     for name, operand in zip(("map_a", "map_b"), cut.operands, strict=True):
-        made = [m.encode(name + (f"_{i}" if i else "")) for i, m in enumerate(operand.maps)]
-        maps.append([variable for variable, _ in made])
-        encode += [stmt for _, stmts in made for stmt in stmts]
-    grid = threads(
+        variable, stmts = operand.map.encode(name)
+        maps.append(variable)
+        encode += stmts
+    made = threads(
         "blockIdx.x",
         cut.blocks,
         lambda number: min_blocks_per_sm(_block(cut, maps, number), cut.blocks_per_sm),
     )
-    return kernel(program, grid, encode)
+    return kernel(program, made, encode)
 
 
-def _block(cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr) -> tirx.Stmt:
+def _block(cut: WgmmaConfig, maps: list[ir.Var], number: ir.Expr) -> tirx.Stmt:
     shared = tirx.decl_buffer(
         [index(cut.shared_bytes)],
         "uint8",
@@ -95,7 +94,7 @@ class _Roles:
     def __init__(
         self,
         cut: WgmmaConfig,
-        maps: list[list[ir.Var]],
+        maps: list[ir.Var],
         number: ir.Expr,
         thread: ir.Expr,
         shared: ir.Var,
@@ -109,7 +108,7 @@ class _Roles:
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
         arrivals = self._cut.sharers * WARPS
-        stmts = [tma.prefetch(m) for maps in self._maps for m in maps]
+        stmts = [tma.prefetch(m) for m in self._maps]
         for stage in range(self._cut.stages):
             stmts.append(mbarrier.init(self._full(index(stage)), 1))
             stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))
@@ -133,9 +132,9 @@ class _Roles:
                     mbarrier.expect_bytes(full, cut.stage_bytes),
                 ]
                 for i, operand in enumerate(cut.operands):
-                    for at, part, where in operand.boxes(batch, firsts[i], k_tile * cut.block_k):
+                    for at, where in operand.boxes(batch, firsts[i], k_tile * cut.block_k):
                         to = self._at(self._operand(i, stage) + at)
-                        stmts.append(tma.load(to, self._maps[i][part], full, where))
+                        stmts.append(tma.load(to, self._maps[i], full, where))
                 return sequence(stmts)
 
             return loop("k_tile", cut.k_tiles, copy)

@@ -46,7 +46,7 @@ TILES = (
     (64, 64, 1, False),
 )
 FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
-STAGED_BYTES = GROUPS * (2 * COLUMNS + STAGE_PAD) * 4  # at most, of a warp's results
+STAGED_BYTES = GROUPS * (COLUMNS + STAGE_PAD) * 4  # of a warp's results
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 MOST_STAGES = 12
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
@@ -93,10 +93,7 @@ def _problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Non
     if "wgmma" not in names or not device.tma:
         return None
     found = gemm_problem(contraction, device)
-    if found is None:
-        return None
-    is_gathered = found.staged_a or found.staged_b  # by mma.sync
-    return found if is_gathered or gemm_sizes(found).m > FEW_ROWS else None
+    return found if found is not None and gemm_sizes(found).m > FEW_ROWS else None
 
 
 def _space(
@@ -120,7 +117,7 @@ def _space(
         a, b = (tma_operand(start, i, n, BLOCK_K) for i, n in ((True, block_m), (False, block_n)))
         if a is None or b is None:
             continue
-        # Barriers, and what the widest warps stage.
+        # Barriers, and what warps stage.
         beside = 256 + (consumers * WARPS * STAGED_BYTES if is_staged else 0)
         stages = min(MOST_STAGES, (room - beside) // stage)
         if stages < 3:

@@ -25,10 +25,9 @@ class ResultPlaces:
         self._rows = product([a.extent for a in cut.m_axes])
 
     def of(self, row: ir.Expr, column: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-        """Give the row of C of a row of shared memory, and the column of a column of the tile."""
+        """Give the row and the column of C of those of the tile."""
         cut = self._cut
-        m = self._tile.m_tile * cut.block_m + cut.operands[0].row(row)
-        return m, self._tile.n_tile * cut.block_n + column
+        return self._tile.m_tile * cut.block_m + row, self._tile.n_tile * cut.block_n + column
 
     def where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
         """Give all axes at a row and a column."""
