@@ -192,6 +192,22 @@ def _warp_barrier(_translate, _match, _arguments, _source):
     return lambda m: m.warp_barrier()
 
 
+def _shifted(translate, _match, arguments, _source):
+    """Eight elements from any address, those that exist; the others are zeros."""
+    to, origin = (translate.pointer(x) for x in arguments[:2])
+    count = translate.of(arguments[2])
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        lanes = np.broadcast_to(np.arange(8)[None], (m.threads, 8))
+        exists = lanes < np.broadcast_to(count(m), (m.threads, 1))
+        value = memory.read(np.where(exists, np.asarray(begin) + lanes, np.asarray(begin)))
+        value = np.where(exists, value, np.zeros(1, value.dtype))
+        target.write(slice(int(at), int(at) + 8), value)
+
+    return run
+
+
 def _read(translate, _match, arguments, _source):
     to, origin = (translate.pointer(x) for x in arguments)
 
@@ -333,7 +349,15 @@ def _uniform(translate, _match, arguments, _source):
     return lambda m: shuffle("", m, FULL_MASK, value(m), 0, WARP)
 
 
-_PLAIN = (_warp_barrier, _block_barrier, _load_shared, _uniform, *hopper.PLAIN, *moves.PLAIN)
+_PLAIN = (
+    _warp_barrier,
+    _shifted,
+    _block_barrier,
+    _load_shared,
+    _uniform,
+    *hopper.PLAIN,
+    *moves.PLAIN,
+)
 _PATTERNS = [
     (r"keep_packed_(\d+)\(void\* row\)[\s\S]*asm\(\"// packed\" : [^:]*\);", _packed),
     (r"cp\.async\.c[ag]\.shared\.global\S* \[%0\], \[%1\], (\d+)(?:, %2)?;", _copy),
@@ -351,6 +375,11 @@ _PATTERNS = [
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _multiply),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
     (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
+    (
+        r"first \+ 1 < count && first < 7\) word\[i\] = words\[i\];"
+        r"[\s\S]*__funnelshift_r\(word\[i\], word\[i \+ 1\], 16 \* odd\);",
+        _shifted,
+    ),
     (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),
     (r"fma\.rn\.(f16|bf16)x2 %0, %1, %2, %3;", _pairs),
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),

@@ -23,6 +23,7 @@ from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
 from tvm_fusion.schedule.contraction.tile_gemm_configs import tile_gemm_configs
 from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.tile_gemm_model import tile_gemm_config
+from tvm_fusion.schedule.contraction.tile_operand import OperandTile
 from tvm_fusion.schedule.contraction.tile_shape import TileShape
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
@@ -103,7 +104,12 @@ CASES = {
     "b_turned": product(40, 72, 88, False, True),
     "b_turned_odd": product(35, 75, 42, False, True),
     "both_turned": product(72, 40, 48, True, True),
+    "of_8_bytes": product(36, 76, 44, False, True),
+    "of_4_bytes": product(38, 70, 46, dtype="bfloat16"),
+    "of_4_and_2_bytes": product(35, 66, 45),
+    "a_turned_of_4_bytes": product(42, 35, 50, True),
     "bfloat16": product(48, 96, 64, dtype="bfloat16"),
+    "bfloat16_odd": product(33, 45, 35, False, True, dtype="bfloat16"),
     "epilogue": with_epilogue(40, 64, 72),
     "epilogue_odd": with_epilogue(41, 50, 67),
     "heads": heads(20, 48, 3, 16),
@@ -136,6 +142,24 @@ def test_several_tiles_of_a_pipeline(name):
     members, contraction = contraction_of(*CASES[name][:2])
     start = tile_gemm_config(contraction, CUDA.device)
     computes(tile_gemm_gpu(members.program, replace(start, **SMALL)), members, CASES[name], 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "a", "b"),
+    [
+        ("whole", 8, 8),
+        ("of_8_bytes", 4, 4),
+        ("of_4_bytes", 2, 2),
+        ("of_4_and_2_bytes", 2, None),
+        ("odd", None, None),
+    ],
+)
+def test_the_widest_aligned_copies(case, a, b):
+    """``None``: shifted words, by threads."""
+    _, contraction = contraction_of(*CASES[case][:2])
+    config = tile_gemm_config(contraction, CUDA.device)
+    tiles = OperandTile(config, True), OperandTile(config, False)
+    assert tuple(t.lanes if t.is_copied else None for t in tiles) == (a, b)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ CASES = {
     "bfloat16": product(80, 96, 64, dtype="bfloat16"),
     "epilogue": with_epilogue(72, 136, 72, b_is_turned=True),
     "epilogue_odd": with_epilogue(75, 136, 67, b_is_turned=True),
+    "epilogue_even": with_epilogue(75, 136, 66, b_is_turned=True),
     "split": split(72, 72, 24, 64, 40),
     "split_odd": split(70, 72, 20, 52, 24),
     "heads": heads(40, 64, 3, 32),
@@ -82,6 +83,24 @@ def test_any_number_of_rows():
     members, contraction = contraction_of(*case[:2])
     config = of_tile(contraction, **TILE)
     computes(wgmma_gemm_gpu(members.program, config), members, case, 3)
+
+
+@pytest.mark.parametrize("columns", [201, 198])
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"block_m": 128, "block_n": 256, "consumers": 2},
+        {"block_m": 64, "block_n": 64, "consumers": 2, "is_ping_pong": True},
+    ],
+    ids=str,
+)
+def test_unaligned_rows_of_results_are_staged(tile, columns):
+    case = with_epilogue(150, 136, columns, b_is_turned=True)
+    members, contraction = contraction_of(*case[:2])
+    config = of_tile(contraction, **tile)
+    assert config.is_staged
+    assert config.shared_bytes <= FEW.shared_memory_per_block
+    computes(wgmma_gemm_gpu(members.program, config), members, case, 6)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ from .tile_gemm_config import TileGemmConfig, TilePlace
 from .tile_results import VectorResults, result_vectors
 from .tile_shape import M16, STAGE_PAD
 
-TURN = 4  # vectors of a thread whose loads are issued together
+# Elements, and vectors at most, of a thread whose loads are issued together.
+TURN_ELEMENTS, MOST_VECTORS = 32, 16
 
 
 class Mainloop(Protocol):
@@ -101,7 +102,9 @@ class TileEpilogue:
         self._positions = self._width // cut.parts
         self._vectors = result_vectors(cut)
         width = self._vectors.width
-        self._made = VectorResults(cut, self._vectors, TURN) if width > 1 else None
+        self._turn = min(MOST_VECTORS, TURN_ELEMENTS // width)
+        is_batched = width > 1 or self._vectors.is_plain
+        self._made = VectorResults(cut, self._vectors, self._turn) if is_batched else None
         self._total = local("total", [width * cut.parts], "float32")
         self._partial = local("partial", [width], "float32")
         has_slices = mainloop.warps_k * cut.split_k > 1
@@ -181,8 +184,8 @@ class TileEpilogue:
             return self._vector(row, column, slab, first, has_one)
 
         stmts = []
-        for start in range(0, steps, TURN):
-            size = min(TURN, steps - start)
+        for start in range(0, steps, self._turn):
+            size = min(self._turn, steps - start)
 
             def fill(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)

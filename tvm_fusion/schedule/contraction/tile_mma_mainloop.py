@@ -106,7 +106,8 @@ class TileMmaMainloop:
         def clear(i: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(self.acc, tirx.const(0, "float32"), [i])
 
-        stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in (*self._frags, self._shared)]
+        by_address = *self._frags, self._shared, *self._a.by_address, *self._b.by_address
+        stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in by_address]
 
         def fill(n: ir.Expr) -> tirx.Stmt:
             copies = [

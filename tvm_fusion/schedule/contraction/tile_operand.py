@@ -3,8 +3,11 @@
     chunk (row, c) of a tile          rows of K for an operand that is contiguous along K,
                                       of M or N otherwise; place c ^ swizzle(row)
     loaded as it is:                  cp.async
+    the same, rows of 8 or 4 bytes:   two or four cp.async for a chunk, adjacent ones by adjacent
+                                      threads
+    the same, rows of 2 bytes:        loads of aligned words, shifted, one store
     computed (prologue, dequantized): vector loads, 8 values in registers, one store
-    unaligned, ragged or padded:      element loads under conditions, one store
+    computed and unaligned, padded:   element loads under conditions, one store
 
 Terms beyond K are zero. Rows beyond M or N, whose sums are not stored, are zero or repeat the last
 one. Copies make them zero: with copies of the last row for 16 of 64 rows, M 48, N 14336, K 4096
@@ -14,6 +17,7 @@ took 45 us on an H200, and takes 33, as not all blocks ask L2 for one line.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tvm import ir, sym, tirx
 
@@ -31,15 +35,46 @@ from ...core.loops import (
 )
 from ...program.stage import Axis
 from ..address import conditional_loads, known_step
-from ..gpu.cp_async import copy_16
+from ..gpu.cp_async import NARROW_BYTES, copy_16, copy_narrow
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.shared_tiles import CHUNK_BYTES, store_shared
+from ..gpu.shifted_loads import load_shifted
 from ..gpu.swizzle import exchanged, swizzle
 from ..gpu.vector_loads import ElementLoads, VectorLoad
 from .tile_gemm_config import TileGemmConfig, axis_values, half_operand, is_plain
 
 CHUNK = 8  # elements of a half type
 WORDS = CHUNK_BYTES // 4
+
+
+class _Layout(NamedTuple):
+    """How chunks are read: along K or not, by vectors, shifted words, or elements.
+
+    Attributes
+    ----------
+    cost : int
+        Loads of a chunk.
+    is_k : bool
+        Whether chunks are of K.
+    vector : Var
+        The number of a vector along the axes.
+    lanes : int
+        Elements of a vector.
+    values : list of Expr, optional
+        Of a vector.
+    vectors : sequence of VectorLoad
+        What they are computed of.
+    is_shifted : bool
+        Whether chunks are contiguous, at any address.
+    """
+
+    cost: int
+    is_k: bool
+    vector: ir.Var
+    lanes: int = CHUNK
+    values: list[ir.Expr] | None = None
+    vectors: Sequence[VectorLoad] = ()
+    is_shifted: bool = False
 
 
 class OperandTile:
@@ -60,10 +95,14 @@ class OperandTile:
         Chunks of a row.
     is_copied : bool
         Whether it is loaded as it is, by cp.async.
+    lanes : int
+        Elements that a copy has: 8 unless rows are unaligned.
     words : int
         Size of a tile in shared memory, in 32-bit words.
     buffers : list of Var
         Registers on the way.
+    by_address : list of Var
+        Those of which TVM sees addresses alone.
     """
 
     def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
@@ -74,49 +113,56 @@ class OperandTile:
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
         layouts = [self._layout(is_k) for is_k in ((True, False) if is_a else (False, True))]
-        _, self.is_k_contiguous, self._vector, self._values, vectors = min(
-            layouts, key=lambda x: x[0]
-        )
+        layout = min(layouts, key=lambda x: x.cost)
+        self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
+        self._values, vectors, self._is_shifted = layout.values, layout.vectors, layout.is_shifted
         across = cut.block_k if self.is_k_contiguous else self._block
         self.row_chunks = across // CHUNK
         self.words = self._block * cut.block_k // 2
-        chunks = self.words // WORDS
-        self._each = -(-chunks // cut.threads)
-        self._has_all = chunks % cut.threads == 0
-        self._chunks = chunks
+        self._copies = self.words * 2 // self.lanes
+        self._each = -(-self._copies // cut.threads)
+        self._has_all = self._copies % cut.threads == 0
         self.is_copied = self._values is not None and len(vectors) == 1 and is_plain(self._expr)
         self._first = vectors[0].first if self.is_copied else None
         self._registers = None
         self.buffers: list[ir.Var] = []
+        self.by_address: list[ir.Var] = []
         if not self.is_copied:
             name = "a" if is_a else "b"
             size = CHUNK if self._values is not None else self._each * CHUNK
             self._staged = local(f"{name}_chunk", [size], cut.half)
             self.buffers.append(self._staged)
+            self.by_address = [self._staged] if self._is_shifted else []
             if self._values is not None:
                 self._registers = RegisterBuffers(vectors, self._each)
                 self.buffers += self._registers.arrays
 
-    def _layout(
-        self, is_k: bool
-    ) -> tuple[int, bool, ir.Var, list[ir.Expr] | None, Sequence[VectorLoad]]:
-        """Read a chunk along K, or along M or N: how many loads it takes, and which."""
+    def _layout(self, is_k: bool) -> _Layout:
+        """Read a chunk along K, or along M or N."""
         axes = self._cut.k_axes if is_k else self._axes
         vector = tirx.Var("vector", "int64")
         extent = constant(product([a.extent for a in axes]))
-        if extent is not None and extent % CHUNK == 0 and self._may_be_hoisted():
+        is_plain_load = is_plain(self._expr)
+        strides = [_stride(x, axes[-1]) for x in loads(self._expr)]
+        other = _Layout(CHUNK + sum(s != 1 for s in strides), is_k, vector)
+        if is_plain_load and strides == [1] and len(axes) == 1:
+            other = _Layout(CHUNK // 2 + 1, is_k, vector, is_shifted=True)
+        for lanes in (CHUNK, *(size // 2 for size in NARROW_BYTES)):
+            if extent is None or extent % lanes or not self._may_be_hoisted():
+                continue
             analyzer = _analyzer((*self._cut.contraction.stage.axes, *self._cut.k_axes))
-            analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // CHUNK)))
+            analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
             elements = ElementLoads(analyzer)
             values = [
-                elements.read(substitute(self._expr, axis_values(axes, vector * CHUNK + lane)))
-                for lane in range(CHUNK)
+                elements.read(substitute(self._expr, axis_values(axes, vector * lanes + lane)))
+                for lane in range(lanes)
             ]
             vectors = elements.vectors()
-            if any(len(v.elements) > 1 for v in vectors):
-                return len(vectors), is_k, vector, values, vectors
-        strides = [_stride(x, axes[-1]) for x in loads(self._expr)]
-        return 8 + sum(s != 1 for s in strides), is_k, vector, None, ()
+            if is_plain_load and len(vectors[0].elements) == lanes:
+                return _Layout(CHUNK // lanes, is_k, vector, lanes, values, vectors)
+            if lanes == CHUNK and any(len(v.elements) > 1 for v in vectors):
+                other = _Layout(len(vectors), is_k, vector, lanes, values, vectors)
+        return other
 
     def _may_be_hoisted(self) -> bool:
         """Whether all loads may be issued whatever conditions hold."""
@@ -149,18 +195,23 @@ class OperandTile:
         """
 
         def one(i: ir.Expr) -> tirx.Stmt:
-            row, chunk, inside = self._place(i, thread)
-            there, is_k_inside = self._source(row, chunk, first, k_tile)
+            row, column, inside = self._place(i, thread)
+            there, is_k_inside = self._source(row, column, first, k_tile)
             if self._first is not None:
                 source = substitute(self._first, {**where, **there})
-                place = load(to[0], [to[1] + self._word(row, chunk)])
-                is_inside = tirx.all(is_k_inside, self._is_row(row, chunk, first))
-                stmt = copy_16(place, source, is_inside)
+                place = load(to[0], [to[1] + self._word(row, column)])
+                is_inside = tirx.all(is_k_inside, self._is_row(row, column, first))
+                if self.lanes == CHUNK:
+                    stmt = copy_16(place, source, is_inside)
+                else:
+                    stmt = copy_narrow(place, source, 2 * self.lanes, is_inside)
             elif self._registers is not None:
                 stmt = self._registers.fill(i, {**where, **there})
                 stmt = when(is_k_inside, stmt)
+            elif self._is_shifted:
+                stmt = self._load_shifted(i, where, row, column, first, k_tile)
             else:
-                stmt = self._load_elements(i, where, row, chunk, first, k_tile)
+                stmt = self._load_elements(i, where, row, column, first, k_tile)
             return when(inside, stmt)
 
         return unrolled("chunk", self._each, one)
@@ -197,32 +248,33 @@ class OperandTile:
         return unrolled("chunk", self._each, one)
 
     def _place(self, i: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
-        """Give the row and chunk of a thread's i-th copy, and whether there is one."""
+        """Give the row and column of a thread's i-th copy, and whether there is one."""
         flat = i * self._cut.threads + thread
-        row, chunk = coordinates(flat, [index(1), self.row_chunks])
-        return row, chunk, tirx.const(True) if self._has_all else flat < self._chunks
+        row, column = coordinates(flat, [index(1), self.row_chunks * CHUNK // self.lanes])
+        return row, column, tirx.const(True) if self._has_all else flat < self._copies
 
-    def _word(self, row: ir.Expr, chunk: ir.Expr) -> ir.Expr:
+    def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
         by = swizzle(row, self.row_chunks)
-        return (row * self.row_chunks + exchanged(chunk, by)) * WORDS
+        chunk, part = coordinates(column, [index(1), CHUNK // self.lanes])
+        return (row * self.row_chunks + exchanged(chunk, by)) * WORDS + part * (self.lanes // 2)
 
     def _source(
-        self, row: ir.Expr, chunk: ir.Expr, first: ir.Expr, k_tile: ir.Expr
+        self, row: ir.Expr, column: ir.Expr, first: ir.Expr, k_tile: ir.Expr
     ) -> tuple[dict[ir.Var, ir.Expr], ir.Expr]:
-        """Give the vector and the axes of a chunk, and whether it is inside of K."""
+        """Give the vector and the axes of a copy, and whether it is inside of K."""
         cut, inside = self._cut, tirx.const(True)
         if self.is_k_contiguous:
-            vector = k_tile * (cut.block_k // CHUNK) + chunk
+            vector = k_tile * (cut.block_k // self.lanes) + column
             if cut.k % (cut.block_k * cut.split_k):
-                inside = vector < cut.k // CHUNK
-                vector = tirx.min(vector, cut.k // CHUNK - 1)
+                inside = vector < cut.k // self.lanes
+                vector = tirx.min(vector, cut.k // self.lanes - 1)
             return {self._vector: vector} | axis_values(self._axes, self._row(first + row)), inside
         k = k_tile * cut.block_k + row
         if cut.k % (cut.block_k * cut.split_k):
             inside = k < cut.k
             k = tirx.min(k, cut.k - 1)
-        vector = tirx.floordiv(first, CHUNK) + chunk
-        vectors = tirx.floordiv(self._extent, CHUNK)
+        vector = tirx.floordiv(first, self.lanes) + column
+        vectors = tirx.floordiv(self._extent, self.lanes)
         if not self._is_exact():
             vector = tirx.min(vector, vectors - 1)
         return {self._vector: vector} | axis_values(cut.k_axes, k), inside
@@ -250,15 +302,37 @@ class OperandTile:
             stmts.append(tirx.BufferStore(self._staged, value, [i * CHUNK + lane]))
         return sequence(stmts)
 
+    def _load_shifted(
+        self,
+        i: ir.Expr,
+        where: dict[ir.Var, ir.Expr],
+        row: ir.Expr,
+        chunk: ir.Expr,
+        first: ir.Expr,
+        k_tile: ir.Expr,
+    ) -> tirx.Stmt:
+        """Load the elements of a chunk that exist, from any address; the others are zeros."""
+        cut, own = self._cut, self._extent
+        k = k_tile * cut.block_k + (chunk * CHUNK if self.is_k_contiguous else row)
+        place = first + (row if self.is_k_contiguous else chunk * CHUNK)
+        along, across = (k, place) if self.is_k_contiguous else (place, k)
+        most, rows = (cut.k, own) if self.is_k_contiguous else (own, cut.k)
+        left = tirx.max(tirx.min(most - along, index(CHUNK)), index(0))
+        count = tirx.Select(across < rows, left, index(0))
+        k, place = tirx.min(k, cut.k - 1), tirx.min(place, own - 1)
+        there = axis_values(cut.k_axes, k) | axis_values(self._axes, place)
+        source = substitute(self._expr, {**where, **there})
+        return load_shifted(load(self._staged, [i * CHUNK]), source, count)
+
     def _row(self, row: ir.Expr) -> ir.Expr:
         """Repeat the last row, or column, for those beyond."""
         return row if self._is_exact() else tirx.min(row, self._extent - 1)
 
-    def _is_row(self, row: ir.Expr, chunk: ir.Expr, first: ir.Expr) -> ir.Expr:
-        """Whether a chunk is of a row, or of columns, that exist."""
+    def _is_row(self, row: ir.Expr, column: ir.Expr, first: ir.Expr) -> ir.Expr:
+        """Whether a copy is of a row, or of columns, that exist."""
         if self._is_exact():
             return tirx.const(True)
-        return first + (row if self.is_k_contiguous else chunk * CHUNK) < self._extent
+        return first + (row if self.is_k_contiguous else column * self.lanes) < self._extent
 
     def _is_exact(self) -> bool:
         extent = constant(self._extent)

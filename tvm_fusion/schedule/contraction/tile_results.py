@@ -35,14 +35,17 @@ class ResultVectors:
     Attributes
     ----------
     width : int
-        Elements; 1 where loads are under conditions, results are not contiguous, or a vector has
-        elements of several results.
+        Elements; 1 where loads are under conditions, results are not contiguous or unaligned, or a
+        vector has elements of several results.
     is_along_m : bool
         Whether vectors lie along the last axis of M.
+    is_plain : bool
+        Whether what results read may be loaded ahead, and results are contiguous along that axis.
     """
 
     width: int
     is_along_m: bool
+    is_plain: bool = True
 
 
 def result_vectors(cut: TileGemmConfig) -> ResultVectors:
@@ -51,9 +54,9 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
     values = [r.value for r in results]
     reads = [x for v in values for x in loads(v)]
     if any(map(conditional_loads, values)):
-        return ResultVectors(1, False)
+        return ResultVectors(1, False, False)
     if any(loads(i) for x in reads for i in x.indices):
-        return ResultVectors(1, False)
+        return ResultVectors(1, False, False)
     for width in WIDTHS:
         for is_along_m in (False, True):
             axis = (cut.m_axes if is_along_m else cut.n_axes)[-1]
@@ -62,7 +65,8 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
                 continue
             if all(_is_contiguous(cut, r, axis, width) for r in results):
                 return ResultVectors(width, is_along_m)
-    return ResultVectors(1, False)
+    is_contiguous = all(_is_contiguous(cut, r, cut.n_axes[-1], 1) for r in results)
+    return ResultVectors(1, False, is_contiguous)
 
 
 def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
@@ -120,7 +124,7 @@ class VectorResults:
     cut : TileGemmConfig
         The product.
     vectors : ResultVectors
-        Of more than one element.
+        Of more than one element, or plain ones.
     copies : int
         Vectors that are held at once.
 

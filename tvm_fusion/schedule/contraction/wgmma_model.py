@@ -60,6 +60,7 @@ TILES = (
     (64, 64, 1, False),
 )
 FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
+STAGED_WIDTH = 2  # elements of vectors that are rather stored through shared memory
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 SPLIT_K = (1, 2, 4)
 LEAST_K_TILES = 3  # of a block with split-K
@@ -127,7 +128,8 @@ def _space(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
-    is_staged = result_vectors(start).width == 1 and start.parts == 1
+    vectors = result_vectors(start)
+    is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and start.parts == 1
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)

@@ -23,7 +23,8 @@ from ..._tvm.buffer import scratch
 from ...core.expressions import load
 from ...core.loops import index, simplified
 
-BYTES = 16  # of a copy
+BYTES = 16  # of a copy that leaves the first cache alone
+NARROW_BYTES = (8, 4)  # of others
 COPY = "tvm_fusion_cp_async_16"
 _COPY = f"""
 __device__ __forceinline__ void {COPY}(void* to, const void* from) {{
@@ -37,6 +38,14 @@ __device__ __forceinline__ void {COPY}_or_zero(void* to, const void* from, bool 
   unsigned place = (unsigned)__cvta_generic_to_shared(to);
   int size = is_copied ? {BYTES} : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], {BYTES}, %2;"
+               :: "r"(place), "l"(from), "r"(size) : "memory");
+}}
+"""
+_NARROW = """
+__device__ __forceinline__ void {name}(void* to, const void* from, bool is_copied) {{
+  unsigned place = (unsigned)__cvta_generic_to_shared(to);
+  int size = is_copied ? {size} : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], {size}, %2;"
                :: "r"(place), "l"(from), "r"(size) : "memory");
 }}
 """
@@ -96,6 +105,16 @@ def copy_16(
         return tirx.Evaluate(cuda_func_call(COPY, *places, source_code=_COPY))
     call = cuda_func_call(f"{COPY}_or_zero", *places, is_copied, source_code=_COPY_OR_ZERO)
     return tirx.Evaluate(call)
+
+
+def copy_narrow(
+    to: ir.TensorLoad, source: ir.TensorLoad, size: int, is_copied: ir.Expr
+) -> tirx.Stmt:
+    """Issue the copy of 8 or 4 aligned bytes, or of zeros where a condition does not hold."""
+    name = f"tvm_fusion_cp_async_{size}_or_zero"
+    places = (tirx.address_of(to), tirx.address_of(source))
+    source_code = _NARROW.format(name=name, size=size)
+    return tirx.Evaluate(cuda_func_call(name, *places, is_copied, source_code=source_code))
 
 
 def commit() -> tirx.Stmt:
