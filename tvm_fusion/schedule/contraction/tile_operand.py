@@ -70,6 +70,7 @@ class OperandTile:
         self._cut = cut
         view = cut if is_a else cut.interleaved()
         self._expr = half_operand(view.a if is_a else view.b)
+        self._parts = 1 if is_a else cut.parts
         self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
@@ -200,6 +201,11 @@ class OperandTile:
         """Give the row and chunk of a thread's i-th copy, and whether there is one."""
         flat = i * self._cut.threads + thread
         row, chunk = coordinates(flat, [index(1), self.row_chunks])
+        if self._parts > 1 and not self.is_k_contiguous:
+            # Chunks of the parts alternate in a tile, not among neighbouring threads: requests of
+            # half a line, each of which prefetches a whole one, read a weight twice from memory.
+            part, number = coordinates(chunk, [self._parts, self.row_chunks // self._parts])
+            chunk = number * self._parts + part
         return row, chunk, tirx.const(True) if self._has_all else flat < self._chunks
 
     def _word(self, row: ir.Expr, chunk: ir.Expr) -> ir.Expr:
