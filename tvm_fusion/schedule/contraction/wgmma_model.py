@@ -32,9 +32,10 @@ from .tile_gemm_model import (
     gemm_problem,
     gemm_sizes,
 )
+from .tile_results import result_vectors
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .wgmma_config import BLOCK_K, WgmmaConfig
+from .wgmma_config import BLOCK_K, WgmmaConfig, staged_bytes
 
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
@@ -112,6 +113,7 @@ def _space(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
+    is_staged = result_vectors(start).width == 1 and start.parts == 1
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
@@ -121,7 +123,8 @@ def _space(
             continue
         stage = (block_m + block_n) * BLOCK_K * 2
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
-        stages = min(MOST_STAGES, (room - 256) // stage)
+        room -= 256 + (staged_bytes(consumers) if is_staged else 0)
+        stages = min(MOST_STAGES, room // stage)
         tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
         if stages < 3 or tile_a is None or tile_b is None:
             continue
@@ -144,6 +147,7 @@ def _space(
             is_ping_pong=is_ping_pong,
             blocks_per_sm=per_sm,
             multiprocessors=device.sm_count or 1,
+            is_staged=is_staged,
         )
         if config.registers * config.threads * per_sm <= REGISTER_FILE:
             yield config
