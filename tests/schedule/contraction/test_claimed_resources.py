@@ -8,6 +8,7 @@ import pytest
 from group_kernels import CUDA, cuda_source, group, kernel, tensor
 from nvcc import machine_code
 from quantised_products import along, int4, int8
+from split_products import gated
 from tvm import relax
 
 from tvm_fusion.device import parse
@@ -42,6 +43,8 @@ TILED = {
     "k_contiguous": along(512, 3072, 1024),
     "few_rows": across(16, 4096, 14336, "float16"),
     "ragged": across(197, 776, 3080, "float16"),
+    "gated": gated(512, 4096, 14336)[:2],
+    "gated_n_contiguous": gated(64, 4096, 1368, is_turned=False, has_bias=True)[:2],
 }
 
 

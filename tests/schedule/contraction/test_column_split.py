@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
+from split_products import columns, rotated, rotated_reference, sigmoid
 from tvm import relax, tirx
 
 from tvm_fusion.core.template import Claim, Refusal
@@ -12,16 +13,6 @@ from tvm_fusion.schedule.inline import inlined
 
 op = relax.op
 n = tirx.Var("n", "int64")
-
-
-def columns(emit, x, *ends):
-    """Split columns at some of them."""
-    split = emit(op.split(x, list(ends), axis=-1))
-    return [emit(relax.TupleGetItem(split, i)) for i in range(len(ends) + 1)]
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def gated(emit, x, w):
@@ -55,38 +46,6 @@ def three(emit, x, w):
 def three_reference(x, w):
     a, b, c = np.split(x @ w, 3, axis=-1)
     return [x @ w, a * b - c]
-
-
-def heads(emit, x, first, last, dim, rotation=None):
-    """Columns as heads; halves of each rotated, where there is a rotation."""
-    x = emit(op.strided_slice(x, [2], [first], [last], [1]))
-    batch, rows, width = x.ty.shape.values
-    x = emit(op.reshape(x, (batch, rows, int(width) // dim, dim)))
-    x = emit(op.permute_dims(x, [0, 2, 1, 3]))
-    if rotation is None:
-        return x
-    cos, sin = rotation
-    begin = emit(op.strided_slice(x, [3], [0], [dim // 2], [1]))
-    end = emit(op.strided_slice(x, [3], [dim // 2], [dim], [1]))
-    turned = emit(op.concat([emit(op.negative(end)), begin], axis=-1))
-    return op.add(emit(op.multiply(x, cos)), emit(op.multiply(turned, sin)))
-
-
-def rotated(emit, x, w, cos, sin):
-    """Three heads of queries and one of keys, rotated; one of values, not."""
-    total = emit(op.matmul(x, w))
-    dim = int(w.ty.shape[1]) // 5
-    values = heads(emit, total, 4 * dim, 5 * dim, dim)
-    around = [heads(emit, total, a * dim, b * dim, dim, (cos, sin)) for a, b in ((0, 3), (3, 4))]
-    return [values, *around]
-
-
-def rotated_reference(x, w, cos, sin):
-    dim = w.shape[1] // 5
-    y = (x @ w).reshape(*x.shape[:2], 5, dim).transpose(0, 2, 1, 3)
-    begin, end = np.split(y, 2, axis=-1)
-    turned = y * cos + np.concatenate([-end, begin], axis=-1) * sin
-    return [y[:, 4:], turned[:, :3], turned[:, 3:4]]
 
 
 def typed(name, *shape):

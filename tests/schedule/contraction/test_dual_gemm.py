@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from group_kernels import CUDA, arrays, check, close, compiles_for_cuda, group, run, tensor
-from test_column_split import sigmoid
+from split_products import sigmoid
 from tvm import relax, tirx
 
 from tvm_fusion import FusionConfig

@@ -1,12 +1,11 @@
 """Epilogues over several columns of a product on tensor cores: gated layers, Q, K and V, rotary."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from group_kernels import CUDA, arrays, check, close, compiles_for_cuda, group, run, tensor
-from test_column_split import columns, rotated, rotated_reference, sigmoid
+from split_products import columns, gated, rotated, rotated_reference
 from tvm import relax, tirx
 
 from tvm_fusion.core.template import Refusal
@@ -27,43 +26,6 @@ TEMPLATE = GpuContraction()
 AMPERE = parse("cuda:sm_80")
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
 TOLERANCE = 2e-3  # of results in float16
-
-
-erf = np.vectorize(math.erf)
-
-
-def gelu_tanh(x):
-    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-GATES = {
-    "silu": (op.nn.silu, lambda x: x * sigmoid(x)),
-    "sigmoid": (op.sigmoid, sigmoid),
-    "relu": (op.nn.relu, lambda x: np.maximum(x, 0)),
-    "gelu": (op.nn.gelu, lambda x: x / 2 * (1 + erf(x / np.sqrt(2)))),
-    "gelu_tanh": (op.nn.gelu_tanh, gelu_tanh),
-}
-
-
-def gated(m, k, n, gate="silu", is_turned=True, has_bias=False, dtype="float16"):
-    """A gated layer: the weight is ``[2n, k]`` where it is turned; each part has a bias."""
-    given = [tensor("x", *(m if isinstance(m, tuple) else (m,)), k, dtype=dtype)]
-    given.append(tensor("w", *((2 * n, k) if is_turned else (k, 2 * n)), dtype=dtype))
-    given += [tensor("b", 2 * n, dtype=dtype)] if has_bias else []
-    act, exact = GATES[gate]
-
-    def body(emit, x, w, *bias):
-        total = emit(op.matmul(x, emit(op.permute_dims(w)) if is_turned else w, "float32"))
-        for b in bias:
-            total = emit(op.add(total, emit(op.astype(b, "float32"))))
-        left, right = columns(emit, total, n)
-        return op.astype(emit(op.multiply(emit(act(left)), right)), dtype)
-
-    def reference(x, w, *bias):
-        left, right = np.split(x @ (w.T if is_turned else w) + sum(bias), 2, axis=-1)
-        return [exact(left) * right]
-
-    return given, body, reference
 
 
 def three(m, k, n):

@@ -4,11 +4,12 @@ few rows:      skinny GEMM                                              (skinny_
 half types:    tiled GEMM on tensor cores
                  mma.sync, small tiles, split-K, any operands            (tile_gemm_gpu)
                  wgmma on Hopper, operands that TMA copies               (wgmma_gemm_gpu)
+                   of two weights and one A, too                         (dual_gemm)
 otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one launch:
                  block tile of A and B in shared memory, barrier, register tile of acc;
                  its store of acc is replaced by the epilogue            (fuse_epilogue)
 symbolic M:    the same, with skinny GEMMs in front                       (dynamic_m_gpu)
-none fits, or a column split of many rows:  untiled sums                  (untiled_gpu)
+none fits, or a column split of many rows without tensor cores:  untiled sums  (untiled_gpu)
 """
 
 from __future__ import annotations

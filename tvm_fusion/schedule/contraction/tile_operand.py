@@ -109,6 +109,7 @@ class OperandTile:
         self._cut = cut
         view = cut if is_a else cut.interleaved()
         self._expr = half_operand(view.a if is_a else view.b)
+        self._parts = 1 if is_a else cut.parts
         self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
@@ -250,7 +251,14 @@ class OperandTile:
     def _place(self, i: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Give the row and column of a thread's i-th copy, and whether there is one."""
         flat = i * self._cut.threads + thread
-        row, column = coordinates(flat, [index(1), self.row_chunks * CHUNK // self.lanes])
+        per_chunk = CHUNK // self.lanes
+        row, column = coordinates(flat, [index(1), self.row_chunks * per_chunk])
+        if self._parts > 1 and not self.is_k_contiguous:
+            # Chunks of the parts alternate in a tile, not among neighbouring threads: requests of
+            # half a line, each of which prefetches a whole one, read a weight twice from memory.
+            sizes = [self._parts, self.row_chunks // self._parts, per_chunk]
+            part, number, in_chunk = coordinates(column, sizes)
+            column = (number * self._parts + part) * per_chunk + in_chunk
         return row, column, tirx.const(True) if self._has_all else flat < self._copies
 
     def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
