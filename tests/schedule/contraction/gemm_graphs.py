@@ -81,7 +81,7 @@ def contraction_of(params, body):
     return members, analyse(members.program, inlined(members.program))
 
 
-def agrees(func, members, case, seed):
+def computes(func, members, case, seed):
     """Run a kernel of a case on the emulator, and compare each result as exactly as its type is."""
     params, _, reference = case
     inputs = arrays(params, seed)

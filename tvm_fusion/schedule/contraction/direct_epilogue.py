@@ -8,11 +8,13 @@
       for each group:  compute element by element, store in vectors       global
 
 Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
-one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again.
+one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again. Sums of
+all parts of a column split are in one thread: tiles of one part lie behind those of another.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -96,11 +98,13 @@ class DirectEpilogue:
         self._cut, self._place, self._acc, self._first_row = cut, place, acc, first_row
         found = result_vectors(cut)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
-        groups = cut.block_n // COLUMNS
+        groups = cut.tile_positions // COLUMNS
         at_once = min(FEWER_AT_ONCE if cut.accumulators >= MANY_ACCUMULATORS else AT_ONCE, groups)
+        at_once = max(1, at_once // cut.parts)
         self._at_once = next(n for n in range(at_once, 0, -1) if groups % n == 0)
-        self._total = local("total", [self._at_once * GROUPS], "float32")
-        copies = 2 * self._at_once * GROUPS // self._vectors.width
+        self._size = self._at_once * GROUPS  # sums of each part of a split
+        self._total = local("total", [cut.parts * self._size], "float32")
+        copies = 2 * self._size // self._vectors.width
         self._results = (
             VectorResults(cut, self._vectors, copies) if self._vectors.width > 1 else None
         )
@@ -144,8 +148,8 @@ class DirectEpilogue:
             for half in range(2):
                 row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
                 m = self._place.m_tile * cut.block_m + row
-                for first in range(0, cut.block_n // COLUMNS, self._at_once):
-                    n = self._place.n_tile * cut.block_n + first * COLUMNS + quad * GROUPS
+                for first in range(0, cut.tile_positions // COLUMNS, self._at_once):
+                    n = self._place.n_tile * cut.tile_positions + first * COLUMNS + quad * GROUPS
                     tile = slab * cut.n8 + first * THREADS_IN_GROUP
                     yield Part(m, n, tile * ACCUMULATORS + half * 2)
 
@@ -157,10 +161,13 @@ class DirectEpilogue:
 
     def _totals(self, part: Part) -> list[tirx.Stmt]:
         """Give each of four lanes the sums of eight columns of each group."""
-        stmts = [touch(self._total, self._at_once * GROUPS - 1)]
-        for i in range(self._at_once):
-            acc = load(self._acc, [index(part.first + i * THREADS_IN_GROUP * ACCUMULATORS)])
-            stmts.append(_transpose(load(self._total, [index(i * GROUPS)]), acc))
+        cut = self._cut
+        stmts = [touch(self._total, cut.parts * self._size - 1)]
+        for of_split, i in itertools.product(range(cut.parts), range(self._at_once)):
+            tile = of_split * (cut.n8 // cut.parts) + i * THREADS_IN_GROUP
+            acc = load(self._acc, [index(part.first + tile * ACCUMULATORS)])
+            to = load(self._total, [index(of_split * self._size + i * GROUPS)])
+            stmts.append(_transpose(to, acc))
         return stmts
 
     def _store_elements(self, part: Part) -> tirx.Stmt:
@@ -169,7 +176,8 @@ class DirectEpilogue:
         for i, column in enumerate(self._columns(part)):
             where = self._where(part.m, column)
             at = [where[a.var] for a in self._cut.contraction.stage.axes]
-            stored = store_results(self._cut.contraction, at, load(self._total, [index(i)]))
+            sums = [self._sum(of_split, i) for of_split in range(self._cut.parts)]
+            stored = store_results(self._cut.contraction, at, *sums)
             inside = self._inside(part, column)
             stmts.append(stored if inside is None else when(inside, stored))
         return sequence(stmts)
@@ -191,20 +199,23 @@ class DirectEpilogue:
         columns, width, stmts = self._columns(part), self._vectors.width, []
         for i, column in enumerate(columns):
 
-            def sums(lane: int, i: int = i) -> ir.Expr:
-                return load(self._total, [index(i * width + lane)])
+            def sums(of_split: int, lane: int, i: int = i) -> ir.Expr:
+                return self._sum(of_split, i * width + lane)
 
             copy = index(number % 2 * len(columns) + i)
             where, inside = self._where(part.m, column), self._inside(part, column)
             stmts.append(self._results.finish(copy, where, sums, inside))
         return stmts
 
+    def _sum(self, of_split: int, i: int) -> ir.Expr:
+        return load(self._total, [index(of_split * self._size + i)])
+
     def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
         return self._cut.element_at(self._place.batch, m, n)
 
     def _last(self, position: ir.Expr, extent: ir.Expr, width: int = 1) -> ir.Expr:
         """Clamp a position to the last vector, where the last tile reaches beyond."""
-        size = self._cut.block_m if width == 1 else self._cut.block_n
+        size = self._cut.block_m if width == 1 else self._cut.tile_positions
         known = constant(extent)
         if known is not None and known % size == 0:
             return position

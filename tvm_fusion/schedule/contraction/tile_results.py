@@ -1,10 +1,18 @@
-"""Results of a tiled GEMM in vectors: which ones all outputs allow, and their loads and stores."""
+"""Results of a tiled GEMM in vectors: which ones all outputs allow, and their loads and stores.
+
+load what results read, in vectors                  before the sums are complete
+compute element by element
+store, in vectors of at most 16 bytes
+for results with one condition, such as the columns of Q in a joined product:
+  if it holds:  load, compute, store
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
 from ...core.expressions import load, loads, variables
@@ -52,42 +60,20 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
             extent = constant(axis.extent)
             if extent is None or extent % width:
                 continue
-            if all(
-                _is_whole(r, axis, width) and _is_contiguous(cut, r, axis, width) for r in results
-            ):
+            if all(_is_contiguous(cut, r, axis, width) for r in results):
                 return ResultVectors(width, is_along_m)
     return ResultVectors(1, False)
 
 
-def _is_whole(result: Result, axis: Axis, width: int) -> bool:
-    """Whether a result has all elements of an aligned vector or none."""
-    conditions = [] if result.condition is None else _conjuncts(result.condition)
-    for one in conditions:
-        if axis.var not in variables(one):
-            continue
-        if isinstance(one, tirx.LE) and one.b.same_as(axis.var):
-            bound = one.a
-        elif isinstance(one, tirx.LT) and one.a.same_as(axis.var):
-            bound = one.b
-        else:
-            return False
-        if not sym.Analyzer().can_prove_equal(tirx.floormod(bound, index(width)), 0):
-            return False
-    return True
-
-
-def _conjuncts(condition: ir.Expr) -> list[ir.Expr]:
-    if isinstance(condition, tirx.And):
-        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
-    return [condition]
-
-
 def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
-    """Whether elements along an axis are aligned vectors of an output."""
+    """Whether elements along an axis are aligned vectors of an output, which has all or none."""
     if str(result.buffer.ty.dtype) not in VECTOR_TYPES:
         return False
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = _analyzer(cut, axis, vector, width)
+    ends = [{axis.var: vector * width + i} for i in (0, width - 1)]
+    if result.condition is not None and not _is_uniform(result.condition, ends, analyzer):
+        return False
     analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
     where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
     first = analyzer.simplify(offset(result.buffer, where) - lane)
@@ -95,6 +81,20 @@ def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) 
         return False
     size = min(width, VECTOR_BYTES // DataType(str(result.buffer.ty.dtype)).itemsize)
     return is_aligned(first, size, analyzer)
+
+
+def _is_uniform(
+    condition: ir.Expr, ends: Sequence[Mapping[ir.Var, ir.Expr]], analyzer: sym.Analyzer
+) -> bool:
+    """Whether a condition holds for a whole vector or for nothing of it."""
+    if isinstance(condition, tirx.And):
+        return all(_is_uniform(c, ends, analyzer) for c in (condition.a, condition.b))
+    first, last = (analyzer.simplify(substitute(condition, end)) for end in ends)
+    # Comparisons are monotone: equal at both ends, equal between.
+    is_monotone = isinstance(condition, (tirx.LE, tirx.LT))
+    return (is_monotone or not variables(condition) & ends[0].keys()) and bool(
+        tvm_ffi.structural_equal(first, last)
+    )
 
 
 def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
@@ -133,29 +133,37 @@ class VectorResults:
     """
 
     def __init__(self, cut: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
-        results = cut.contraction.results
-        always = [r for r in results if r.condition is None]
-        self._always = _Vectors(cut, vectors, always, copies)
+        alike: list[list[Result]] = []
+        for result in cut.contraction.results:
+            for some in alike:
+                if tvm_ffi.structural_equal(some[0].condition, result.condition):
+                    some.append(result)
+                    break
+            else:
+                alike.append([result])
+        always = [some for some in alike if some[0].condition is None]
+        self._always = [_Vectors(cut, vectors, some, copies) for some in always]
         self._sometimes = [
-            (r.condition, _Vectors(cut, vectors, [r], 1))
-            for r in results
-            if r.condition is not None
+            (some[0].condition, _Vectors(cut, vectors, some, 1))
+            for some in alike
+            if some[0].condition is not None
         ]
-        self.reads = self._always.reads
-        self.buffers = [*self._always.buffers, *(b for _, v in self._sometimes for b in v.buffers)]
+        self.reads = any(v.reads for v in self._always)
+        every = [*self._always, *(v for _, v in self._sometimes)]
+        self.buffers = [b for v in every for b in v.buffers]
 
     def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Load what the results at a place read; ``where`` gives all axes of the product."""
-        return self._always.load(copy, where)
+        return sequence([v.load(copy, where) for v in self._always if v.reads])
 
     def finish(
         self,
         copy: ir.Expr,
         where: Mapping[ir.Var, ir.Expr],
-        total: Callable[[int], ir.Expr],
+        total: Callable[[int, int], ir.Expr],
         inside: ir.Expr | None = None,
     ) -> tirx.Stmt:
-        """Compute the results of the sums ``total(lane)`` from what a copy holds; store them.
+        """Compute the results of sums from what a copy holds, and store them.
 
         Parameters
         ----------
@@ -164,19 +172,20 @@ class VectorResults:
         where : mapping of Var to Expr
             The place.
         total : callable
-            Gives the sum of an element of the vector.
+            ``total(part, lane)`` gives the sum of a part of a column split, at a place of the
+            vector.
         inside : Expr, optional
             Whether the place exists.
         """
         stmts = []
-        if self._always.count:
-            stored = self._always.store(where)
-            stmts.append(self._always.compute(copy, where, total))
+        for vectors in self._always:
+            stored = vectors.store(where)
+            stmts.append(vectors.compute(copy, where, total))
             stmts.append(stored if inside is None else when(inside, stored))
         for condition, vectors in self._sometimes:
             has_it = substitute(condition, where)
-            here = [vectors.load(index(0), where), vectors.compute(index(0), where, total)]
-            here.append(vectors.store(where))
+            here = [vectors.load(index(0), where)] if vectors.reads else []
+            here += [vectors.compute(index(0), where, total), vectors.store(where)]
             both = has_it if inside is None else tirx.And(inside, has_it)
             stmts.append(when(both, sequence(here)))
         return sequence(stmts)
@@ -202,7 +211,7 @@ class _Vectors:
             for r in results
         ]
         found = elements.vectors()
-        self.reads, self.count = bool(found), len(results)
+        self.reads = bool(found)
         self._registers = RegisterBuffers(found, copies)
         self._made = [
             local(f"result{number}", [self._width], str(result.buffer.ty.dtype))
@@ -215,13 +224,14 @@ class _Vectors:
         return self._registers.fill(copy, self._at(where))
 
     def compute(
-        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int], ir.Expr]
+        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int, int], ir.Expr]
     ) -> tirx.Stmt:
-        """Compute the results of the sums ``total(lane)`` from what a copy holds."""
+        """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
+        totals = self._cut.contraction.totals
         for made, lanes in zip(self._made, self._values, strict=True):
             for lane, value in enumerate(lanes):
-                sums = {self._cut.contraction.total: total(lane)}
+                sums = {own: total(part, lane) for part, own in enumerate(totals)}
                 held = substitute(self._registers.values(value, copy), {**there, **sums})
                 stmts.append(tirx.BufferStore(made, held, [lane]))
         return sequence(stmts)

@@ -35,11 +35,12 @@ __device__ __forceinline__ int {name}(int value) {{
 
 def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
     """Make the kernel."""
-    maps, encode = [], []
+    maps: list[list[ir.Var]] = []
+    encode: list[tirx.Stmt] = []
     for name, operand in zip(("map_a", "map_b"), cut.operands, strict=True):
-        variable, stmts = operand.map.encode(name)
-        maps.append(variable)
-        encode += stmts
+        encoded = [tensor_map.encode(name) for tensor_map in operand.maps]
+        maps.append([variable for variable, _ in encoded])
+        encode += [stmt for _, stmts in encoded for stmt in stmts]
     made = threads(
         "blockIdx.x",
         cut.blocks,
@@ -48,7 +49,7 @@ def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
     return kernel(program, made, encode)
 
 
-def _block(cut: WgmmaConfig, maps: list[ir.Var], number: ir.Expr) -> tirx.Stmt:
+def _block(cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr) -> tirx.Stmt:
     shared = tirx.decl_buffer(
         [index(cut.shared_bytes)],
         "uint8",

@@ -44,8 +44,8 @@ class Roles:
     ----------
     cut : WgmmaConfig
         The product.
-    maps : list of Var
-        Tensor maps of A and B.
+    maps : list of list of Var
+        Tensor maps of A, and of B.
     number, thread : Expr
         Of the block and the thread.
     shared : Var
@@ -62,7 +62,7 @@ class Roles:
     def __init__(
         self,
         cut: WgmmaConfig,
-        maps: list[ir.Var],
+        maps: list[list[ir.Var]],
         number: ir.Expr,
         thread: ir.Expr,
         shared: ir.Var,
@@ -77,7 +77,7 @@ class Roles:
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
         arrivals = self._cut.sharers * wgmma.WARPS
-        stmts = [tma.prefetch(m) for m in self._maps]
+        stmts = [tma.prefetch(m) for maps in self._maps for m in maps]
         for stage in range(self._cut.stages):
             stmts.append(mbarrier.init(self._full(index(stage)), 1))
             stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))
@@ -91,7 +91,7 @@ class Roles:
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
             batch = cut.axes_at(place.batch)
-            firsts = place.m_tile * cut.block_m, place.n_tile * cut.block_n
+            firsts = [place.m_tile * cut.block_m], cut.first_columns(place.n_tile)
 
             def copy(k_tile: ir.Expr) -> tirx.Stmt:
                 k = (place.rank * cut.k_tiles + k_tile if cut.split_k > 1 else k_tile) * cut.block_k
@@ -101,9 +101,9 @@ class Roles:
                     mbarrier.expect_bytes(full, cut.stage_bytes),
                 ]
                 for i, operand in enumerate(cut.operands):
-                    for at, where in operand.boxes(batch, firsts[i], k):
+                    for at, own, where in operand.boxes(batch, firsts[i], k):
                         to = self._at(self._operand(i, stage) + at)
-                        stmts.append(tma.load(to, self._maps[i], full, where))
+                        stmts.append(tma.load(to, self._maps[i][own], full, where))
                 return sequence([*stmts, *self._advance(1)])
 
             return loop("k_tile", cut.k_tiles, copy)
