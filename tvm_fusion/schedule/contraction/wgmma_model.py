@@ -174,7 +174,7 @@ def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
     """Split K among the blocks of clusters, as far as all of them run at once."""
     yield config
     tiles = constant(config.tiles)
-    is_fit = config.blocks_per_sm == 1 and not config.is_ping_pong
+    is_fit = config.blocks_per_sm == config.parts == 1 and not config.is_ping_pong
     if tiles is None or not is_fit or config.accumulators > MOST_SPLIT_ACCUMULATORS:
         return
     for split_k in SPLIT_K[1:]:
