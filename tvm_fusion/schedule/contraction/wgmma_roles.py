@@ -28,13 +28,12 @@ from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, when
 from ..gpu import mbarrier, tma, wgmma
 from ..gpu.mma import WARP
+from ..gpu.ring_position import RingPosition
 from ..gpu.shared_tiles import touch
 from .direct_epilogue import DirectEpilogue
 from .staged_epilogue import StagedEpilogue
 from .tile_gemm_config import TilePlace
 from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
-
-STAGE, PARITY, BEFORE = range(3)  # of a role's place in the ring of stages
 
 
 class Roles:
@@ -71,8 +70,8 @@ class Roles:
         self._shared = shared
         self.acc = local("acc", [cut.accumulators], "float32")
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
-        self._ring = local("ring", [3], "int32")  # STAGE, PARITY, BEFORE
-        self.buffers = [self.acc, self._tile, self._ring]
+        self._ring = RingPosition(cut.stages)
+        self.buffers = [self.acc, self._tile, self._ring.buffer]
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
@@ -95,21 +94,21 @@ class Roles:
 
             def copy(k_tile: ir.Expr) -> tirx.Stmt:
                 k = (place.rank * cut.k_tiles + k_tile if cut.split_k > 1 else k_tile) * cut.block_k
-                stage, full = self._held(STAGE), self._full(self._held(STAGE))
+                stage, full = self._ring.stage, self._full(self._ring.stage)
                 stmts = [
-                    mbarrier.wait(self._empty(stage), 1 - self._held(PARITY)),
+                    mbarrier.wait(self._empty(stage), 1 - self._ring.parity),
                     mbarrier.expect_bytes(full, cut.stage_bytes),
                 ]
                 for i, operand in enumerate(cut.operands):
                     for at, own, where in operand.boxes(batch, firsts[i], k):
                         to = self._at(self._operand(i, stage) + at)
                         stmts.append(tma.load(to, self._maps[i][own], full, where))
-                return sequence([*stmts, *self._advance(1)])
+                return sequence([*stmts, *self._ring.advance(1)])
 
             return loop("k_tile", cut.k_tiles, copy)
 
         give = [wgmma.give_registers(PRODUCER_REGISTERS)] if cut.moves_registers else []
-        tiles = sequence([*self._start(), self._tiles(of_tile, index(0), 1)])
+        tiles = sequence([*self._ring.start(), self._tiles(of_tile, index(0), 1)])
         return sequence([*give, when(self._thread.equal(0), tiles)])
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
@@ -122,14 +121,14 @@ class Roles:
             before, after = self._take_turns(own, step)
 
             def one(k_tile: ir.Expr) -> tirx.Stmt:
-                stage = self._held(STAGE)
+                stage = self._ring.stage
                 return sequence(
                     [
-                        mbarrier.wait(self._full(stage), self._held(PARITY)),
+                        mbarrier.wait(self._full(stage), self._ring.parity),
                         self._multiply(stage, first_row, k_tile),
                         wgmma.wait(1),
-                        when(k_tile > 0, self._release(self._held(BEFORE))),
-                        *self._advance(1),
+                        when(k_tile > 0, self._release(self._ring.before)),
+                        *self._ring.advance(1),
                     ]
                 )
 
@@ -137,8 +136,8 @@ class Roles:
             if cut.split_k > 1:  # all blocks of the cluster store results together
                 whole = touch(self.acc, cut.accumulators - 1)
                 return sequence([whole, products, wgmma.wait(0)])
-            last = self._release(self._held(BEFORE))
-            skip = self._advance(cut.k_tiles) if cut.is_ping_pong else []
+            last = self._release(self._ring.before)
+            skip = self._ring.advance(cut.k_tiles) if cut.is_ping_pong else []
             epilogue = self._epilogue(place, first_row, own)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
             loads = [epilogue.prologue(lane)]
@@ -158,9 +157,9 @@ class Roles:
 
         take = [wgmma.take_registers(CONSUMER_REGISTERS)] if cut.moves_registers else []
         mine = (own, 2) if cut.is_ping_pong else (index(0), 1)
-        start = self._start()
+        start = self._ring.start()
         if cut.is_ping_pong:  # the first tile is the other's
-            start.append(when(own.equal(1), sequence(self._advance(cut.k_tiles))))
+            start.append(when(own.equal(1), sequence(self._ring.advance(cut.k_tiles))))
         return sequence([*take, *start, self._tiles(of_tile, *mine)])
 
     def _epilogue(
@@ -236,31 +235,6 @@ class Roles:
             return sequence([*stores, body(step, TilePlace(batch, held[1], held[2], index(0)))])
 
         return loop("turn", trips, one)
-
-    def _start(self) -> list[tirx.Stmt]:
-        """Begin at the first stage."""
-        return [self._hold(name, tirx.const(0, "int32")) for name in (STAGE, PARITY, BEFORE)]
-
-    def _advance(self, count: int) -> list[tirx.Stmt]:
-        """Go on by some stages; parity is that of the phase in which the stage is used.
-
-        Registers, because quotients by the number of stages would take longer than a product.
-        """
-        stages = self._cut.stages
-        rounds, steps = divmod(count, stages)
-        stage, parity = self._held(STAGE), self._held(PARITY)
-        stmts = [self._hold(BEFORE, stage)] if count == 1 else []
-        stmts.append(self._hold(STAGE, stage + steps)) if steps else None
-        if rounds % 2:
-            stmts.append(self._hold(PARITY, 1 - parity))
-        again = [self._hold(STAGE, stage - stages), self._hold(PARITY, 1 - parity)]
-        return [*stmts, when(stage >= stages, sequence(again))] if steps else stmts
-
-    def _held(self, name: int) -> ir.Expr:
-        return load(self._ring, [index(name)])
-
-    def _hold(self, name: int, value: ir.Expr) -> tirx.Stmt:
-        return tirx.BufferStore(self._ring, value, [name])
 
     def _operand(self, i: int, stage: ir.Expr) -> ir.Expr:
         """Give the place of an operand's stage: those of A come first."""
