@@ -25,7 +25,7 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
-from .tile_gemm_config import TileGemmConfig, half_operand
+from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_model import LEAST_ROWS, best_tile, estimated_clocks, gemm_problem, gemm_sizes
 from .wgmma_model import best_wgmma_tile, wgmma_clocks
 
@@ -114,7 +114,7 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
         constant(a.extent) is None for a in contraction.stage.axes
     ):
         return None
-    types = {str(half_operand(x).ty.dtype) for x in (contraction.left, contraction.right)}
+    types = {str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)}
     if len(types) != 1 or mma_atom(device, types.pop()) is None:
         return None
     return Refusal(

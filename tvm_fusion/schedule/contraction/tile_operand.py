@@ -1,9 +1,10 @@
-"""Copies of an operand's tiles from global to shared memory, in 16-byte chunks of 8 elements.
+"""Copies of an operand's tiles from global to shared memory, in chunks of 16 bytes.
 
-    chunk (row, c) of a tile          rows of K for an operand that is contiguous along K,
-                                      of M or N otherwise; place c ^ swizzle(row)
+    chunk (row, c) of a tile          rows of K for an operand that is contiguous along K, and for
+                                      bytes, which ldmatrix cannot transpose; of M or N otherwise;
+                                      place c ^ swizzle(row)
     loaded as it is:                  cp.async
-    computed (prologue, dequantized): vector loads, 8 values in registers, one store
+    computed (prologue, dequantized): vector loads, a chunk in registers, one store
     unaligned, ragged or padded:      element loads under conditions, one store
 
 Terms beyond K are zero. Rows beyond M or N, whose sums are not stored, are zero or repeat the last
@@ -36,10 +37,10 @@ from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.shared_tiles import CHUNK_BYTES, store_shared
 from ..gpu.swizzle import exchanged, swizzle
 from ..gpu.vector_loads import ElementLoads, VectorLoad
-from .tile_gemm_config import TileGemmConfig, axis_values, half_operand, is_plain
+from .tile_gemm_config import TileGemmConfig, axis_values, is_plain
 
-CHUNK = 8  # elements of a half type
-WORDS = CHUNK_BYTES // 4
+WORD_BYTES = 4
+WORDS = CHUNK_BYTES // WORD_BYTES
 
 
 class OperandTile:
@@ -68,17 +69,20 @@ class OperandTile:
 
     def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
         self._cut = cut
-        self._expr = half_operand(cut.a if is_a else cut.b)
+        self._expr = cut.a if is_a else cut.b
+        self._dtype = cut.a_dtype if is_a else cut.b_dtype
+        self._chunk = cut.chunk
         self._axes = cut.m_axes if is_a else cut.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
-        layouts = [self._layout(is_k) for is_k in ((True, False) if is_a else (False, True))]
+        orders = (True, False) if is_a else (False, True)
+        layouts = [self._layout(is_k) for is_k in orders if is_k or cut.item_bytes > 1]
         _, self.is_k_contiguous, self._vector, self._values, vectors = min(
             layouts, key=lambda x: x[0]
         )
         across = cut.block_k if self.is_k_contiguous else self._block
-        self.row_chunks = across // CHUNK
-        self.words = self._block * cut.block_k // 2
+        self.row_chunks = across // self._chunk
+        self.words = self._block * cut.block_k * cut.item_bytes // 4
         chunks = self.words // WORDS
         self._each = -(-chunks // cut.threads)
         self._has_all = chunks % cut.threads == 0
@@ -89,8 +93,8 @@ class OperandTile:
         self.buffers: list[ir.Var] = []
         if not self.is_copied:
             name = "a" if is_a else "b"
-            size = CHUNK if self._values is not None else self._each * CHUNK
-            self._staged = local(f"{name}_chunk", [size], cut.half)
+            size = self._chunk * (1 if self._values is not None else self._each)
+            self._staged = local(f"{name}_chunk", [size], self._dtype)
             self.buffers.append(self._staged)
             if self._values is not None:
                 self._registers = RegisterBuffers(vectors, self._each)
@@ -102,20 +106,20 @@ class OperandTile:
         """Read a chunk along K, or along M or N: how many loads it takes, and which."""
         axes = self._cut.k_axes if is_k else self._axes
         vector = tirx.Var("vector", "int64")
-        extent = constant(product([a.extent for a in axes]))
-        if extent is not None and extent % CHUNK == 0 and self._may_be_hoisted():
+        extent, size = constant(product([a.extent for a in axes])), self._chunk
+        if extent is not None and extent % size == 0 and self._may_be_hoisted():
             analyzer = _analyzer((*self._cut.contraction.stage.axes, *self._cut.k_axes))
-            analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // CHUNK)))
-            elements = ElementLoads(analyzer)
+            analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // size)))
+            elements = ElementLoads(analyzer, is_copied=is_plain(self._expr))
             values = [
-                elements.read(substitute(self._expr, axis_values(axes, vector * CHUNK + lane)))
-                for lane in range(CHUNK)
+                elements.read(substitute(self._expr, axis_values(axes, vector * size + lane)))
+                for lane in range(size)
             ]
             vectors = elements.vectors()
             if any(len(v.elements) > 1 for v in vectors):
                 return len(vectors), is_k, vector, values, vectors
         strides = [_stride(x, axes[-1]) for x in loads(self._expr)]
-        return 8 + sum(s != 1 for s in strides), is_k, vector, None, ()
+        return size + sum(s != 1 for s in strides), is_k, vector, None, ()
 
     def _may_be_hoisted(self) -> bool:
         """Whether all loads may be issued whatever conditions hold."""
@@ -180,13 +184,13 @@ class OperandTile:
             row, chunk, inside = self._place(i, thread)
             place = load(to[0], [to[1] + self._word(row, chunk)])
             if self._values is None or self._registers is None:
-                return when(inside, store_shared(place, load(self._staged, [i * CHUNK]), 16))
+                return when(inside, store_shared(place, load(self._staged, [i * self._chunk]), 16))
             there, is_k_inside = self._source(row, chunk, first, k_tile)
-            values, zero = [], tirx.const(0, self._cut.half)
+            values, zero = [], tirx.const(0, self._dtype)
             for value in self._values:
                 values.append(substitute(self._registers.values(value, i), {**where, **there}))
             stores = [tirx.BufferStore(self._staged, v, [n]) for n, v in enumerate(values)]
-            zeros = [tirx.BufferStore(self._staged, zero, [n]) for n in range(CHUNK)]
+            zeros = [tirx.BufferStore(self._staged, zero, [n]) for n in range(self._chunk)]
             made: tirx.Stmt = sequence(stores)
             if not sym.Analyzer().can_prove(is_k_inside):
                 made = tirx.IfThenElse(is_k_inside, made, sequence(zeros))
@@ -202,8 +206,15 @@ class OperandTile:
         return row, chunk, tirx.const(True) if self._has_all else flat < self._chunks
 
     def _word(self, row: ir.Expr, chunk: ir.Expr) -> ir.Expr:
-        by = swizzle(row, self.row_chunks)
-        return (row * self.row_chunks + exchanged(chunk, by)) * WORDS
+        return (row * self.row_chunks + exchanged(chunk, self.swizzle(row))) * WORDS
+
+    def swizzle(self, row: ir.Expr) -> ir.Expr:
+        """Give what the chunks of a row are exchanged by.
+
+        Four rows of k whose words are loaded one by one, eight of each, lie in all banks.
+        """
+        has_words = self._cut.item_bytes == WORD_BYTES and not self.is_k_contiguous
+        return swizzle(row * 2 if has_words else row, self.row_chunks)
 
     def _source(
         self, row: ir.Expr, chunk: ir.Expr, first: ir.Expr, k_tile: ir.Expr
@@ -211,17 +222,17 @@ class OperandTile:
         """Give the vector and the axes of a chunk, and whether it is inside of K."""
         cut, inside = self._cut, tirx.const(True)
         if self.is_k_contiguous:
-            vector = k_tile * (cut.block_k // CHUNK) + chunk
+            vector = k_tile * (cut.block_k // self._chunk) + chunk
             if cut.k % (cut.block_k * cut.split_k):
-                inside = vector < cut.k // CHUNK
-                vector = tirx.min(vector, cut.k // CHUNK - 1)
+                inside = vector < cut.k // self._chunk
+                vector = tirx.min(vector, cut.k // self._chunk - 1)
             return {self._vector: vector} | axis_values(self._axes, self._row(first + row)), inside
         k = k_tile * cut.block_k + row
         if cut.k % (cut.block_k * cut.split_k):
             inside = k < cut.k
             k = tirx.min(k, cut.k - 1)
-        vector = tirx.floordiv(first, CHUNK) + chunk
-        vectors = tirx.floordiv(self._extent, CHUNK)
+        vector = tirx.floordiv(first, self._chunk) + chunk
+        vectors = tirx.floordiv(self._extent, self._chunk)
         if not self._is_exact():
             vector = tirx.min(vector, vectors - 1)
         return {self._vector: vector} | axis_values(cut.k_axes, k), inside
@@ -237,16 +248,16 @@ class OperandTile:
     ) -> tirx.Stmt:
         """Load the elements of a chunk one by one, those beyond K as zeros."""
         cut, stmts = self._cut, []
-        for lane in range(CHUNK):
-            place = chunk * CHUNK + lane
+        for lane in range(self._chunk):
+            place = chunk * self._chunk + lane
             k_in_tile, own = (place, row) if self.is_k_contiguous else (row, place)
             k = k_tile * cut.block_k + k_in_tile
             there = axis_values(cut.k_axes, k) | axis_values(self._axes, self._row(first + own))
             value = substitute(self._expr, {**where, **there})
             if cut.k % (cut.block_k * cut.split_k):
-                zero = tirx.const(0, cut.half)
+                zero = tirx.const(0, self._dtype)
                 value = tirx.if_then_else(k < cut.k, value, zero)
-            stmts.append(tirx.BufferStore(self._staged, value, [i * CHUNK + lane]))
+            stmts.append(tirx.BufferStore(self._staged, value, [i * self._chunk + lane]))
         return sequence(stmts)
 
     def _row(self, row: ir.Expr) -> ir.Expr:
@@ -257,7 +268,7 @@ class OperandTile:
         """Whether a chunk is of a row, or of columns, that exist."""
         if self._is_exact():
             return tirx.const(True)
-        return first + (row if self.is_k_contiguous else chunk * CHUNK) < self._extent
+        return first + (row if self.is_k_contiguous else chunk * self._chunk) < self._extent
 
     def _is_exact(self) -> bool:
         extent = constant(self._extent)

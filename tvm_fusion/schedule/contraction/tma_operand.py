@@ -1,8 +1,9 @@
 """Operands of a GEMM as tensor maps: which views the Tensor Memory Accelerator copies.
 
-    A[m, k], B[n, k]     contiguous along K:       boxes of 64 k times the rows of a tile
+    A[m, k], B[n, k]     contiguous along K:       boxes of 128 bytes of k times the rows of a tile
     A[k, m], B[k, n]     contiguous along M or N:  panels of 64 rows, boxes of 64 times block_k
 
+The second is for half types only: wgmma takes others along K alone.
 Rows, terms and the batch may each be several axes that lie in memory as one; a batch of several
 strides takes a dimension each. Addresses and strides are multiples of 16 bytes.
 """
@@ -13,7 +14,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tvm import ir, sym, tirx
+from tvm import DataType, ir, sym, tirx
 
 from ...core.expressions import int64
 from ...core.loops import constant, index, product, simplified, substitute
@@ -22,9 +23,9 @@ from ..address import offset, stride
 from ..gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
 from ..gpu.wgmma import Operand
 from .gemm_view import GemmView
-from .tile_gemm_config import half_operand, is_plain
+from .tile_gemm_config import is_plain
 
-ITEM_BYTES = 2  # of a half type
+HALF_BYTES = 2  # of a half type
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,12 @@ class TmaOperand:
     @property
     def bytes(self) -> int:
         """Size of a tile in shared memory."""
-        return self.rows * self.block_k * ITEM_BYTES
+        return self.rows * self.block_k * self.map.item_bytes
 
     @property
     def panel_bytes(self) -> int:
         """From one box in shared memory to the next."""
-        return PANEL * (self.rows if self.is_k_contiguous else self.block_k) * ITEM_BYTES
+        return ROW_BYTES * (self.rows if self.is_k_contiguous else self.block_k)
 
     @property
     def layout(self) -> Operand:
@@ -98,15 +99,17 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
     Parameters
     ----------
     view : GemmView
-        The product.
+        The product, of operands in the types that are multiplied.
     is_a : bool
         Whether it is A.
     rows, block_k : int
         The tile: rows of A or columns of B, and terms.
     """
-    load = half_operand(view.a if is_a else view.b)
+    load = view.a if is_a else view.b
     if not is_plain(load):
         return None
+    item_bytes = DataType(str(load.ty.dtype)).itemsize
+    panel = ROW_BYTES // item_bytes
     own = view.m_axes if is_a else view.n_axes
     axes = [a.var for a in (*view.batch, *own, *view.k_axes)]
     used = set(tirx.analysis.undefined_vars(load))
@@ -118,9 +121,11 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
     if rows_by is None or terms_by is None or 1 not in (constant(rows_by), constant(terms_by)):
         return None
     is_k_contiguous = constant(terms_by) == 1
+    if item_bytes != HALF_BYTES and not is_k_contiguous:
+        return None
     sizes = [product([a.extent for a in x]) for x in (view.k_axes, own)]
     strides = [rows_by if is_k_contiguous else terms_by]
-    box = [PANEL, rows if is_k_contiguous else block_k]
+    box = [panel, rows if is_k_contiguous else block_k]
     if not is_k_contiguous:
         sizes.reverse()
     batch = [a for a in view.batch if a.var in used]
@@ -130,7 +135,7 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
     strides += [int64(step_of[a.var]) for a in batch]
     start = simplified(substitute(place, dict.fromkeys(axes, index(0))))
     analyzer = sym.Analyzer()
-    lanes = ALIGNMENT // ITEM_BYTES
+    lanes = ALIGNMENT // item_bytes
     aligned = [start, *strides]
     if len(sizes) > MAX_RANK or any(constant(s) == 0 for s in strides):
         return None

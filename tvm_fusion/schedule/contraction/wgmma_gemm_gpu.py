@@ -11,6 +11,7 @@
           for k_tile:
             wait(full[stage]);  acc += A * B                            wgmma, one group in flight
             arrive(empty[stage before])
+            (of float8: acc = A * B of the stage; arrive(empty[stage]); sums += acc)
           arrive(turn[the other])
           epilogue: results of pairs of columns, from registers         (direct_epilogue)
 
@@ -25,12 +26,12 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.expressions import load
-from ...core.loops import block, coordinates, index, kernel, local, loop, sequence, threads, when
+from ...core.loops import block, coordinates, index, kernel, local, loop, sequence, threads, unrolled, when
 from ...program.program import Program
 from ..gpu import mbarrier, tma, wgmma
 from ..gpu.launch import min_blocks_per_sm
 from ..gpu.mma import WARP
-from ..gpu.shared_tiles import block_barrier
+from ..gpu.shared_tiles import block_barrier, touch
 from .direct_epilogue import DirectEpilogue
 from .tile_gemm_config import TilePlace
 from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
@@ -99,9 +100,13 @@ class _Roles:
     ) -> None:
         self._cut, self._maps, self._number, self._thread = cut, maps, number, thread
         self._shared = shared
-        self._acc = local("acc", [cut.accumulators], "float32")
+        dtype = cut.contraction.dtype
+        self._acc = self._sums = local("acc", [cut.accumulators], dtype)
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
         self.buffers = [self._acc, self._tile]
+        if cut.is_promoted:
+            self._sums = local("sums", [cut.accumulators], dtype)
+            self.buffers.append(self._sums)
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
@@ -150,6 +155,18 @@ class _Roles:
             start = step * cut.k_tiles
             before, after = self._take_turns(own, step)
 
+            def promoted(k_tile: ir.Expr) -> tirx.Stmt:
+                turn = start + k_tile
+                return sequence(
+                    [
+                        mbarrier.wait(self._full(self._stage(turn)), self._parity(turn)),
+                        self._multiply(self._stage(turn), first_row, k_tile),
+                        wgmma.wait(0),
+                        self._release(self._stage(turn)),
+                        self._promote(),
+                    ]
+                )
+
             def one(k_tile: ir.Expr) -> tirx.Stmt:
                 turn = start + k_tile
                 consumed = self._release(self._stage(turn + cut.stages - 1))
@@ -163,8 +180,11 @@ class _Roles:
                 )
 
             last = self._release(self._stage(start + cut.k_tiles - 1))
-            epilogue = DirectEpilogue(cut, place, self._acc, first_row)
+            epilogue = DirectEpilogue(cut, place, self._sums, first_row)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
+            if cut.is_promoted:
+                k_tiles = loop("k_tile", cut.k_tiles, promoted)
+                return sequence([*before, self._clear(), k_tiles, *after, epilogue.stmt(lane)])
             return sequence(
                 [
                     *before,
@@ -201,14 +221,31 @@ class _Roles:
             of_a.append(tirx.Var("descriptor_a", "uint64"))
             stmts.append(tirx.Bind(of_a[-1], a.descriptor(self._at(self._operand(0, stage) + row))))
         stmts.append(wgmma.fence())
-        for k16 in range(cut.block_k // 16):
+        for k16 in range(cut.block_k // cut.k_step):
             for slab in range(cut.slabs):
                 sums = load(self._acc, [index(slab * cut.block_n // 2)])
                 left = a, of_a[slab] + tirx.const(a.step(k16), "uint64")
                 right = b, of_b + tirx.const(b.step(k16), "uint64")
-                is_added = k_tile > 0 if k16 == 0 else tirx.const(True)
-                stmts.append(wgmma.multiply(cut.half, cut.block_n, sums, left, right, is_added))
+                is_first = tirx.const(False) if cut.is_promoted else k_tile > 0
+                is_added = is_first if k16 == 0 else tirx.const(True)
+                types = cut.a_dtype, cut.b_dtype
+                stmts.append(wgmma.multiply(types, cut.block_n, sums, left, right, is_added))
         return sequence([*stmts, wgmma.commit()])
+
+    def _clear(self) -> tirx.Stmt:
+        zero = tirx.const(0, self._cut.contraction.dtype)
+        stores = unrolled(
+            "i", self._cut.accumulators, lambda i: tirx.BufferStore(self._sums, zero, [i])
+        )
+        return sequence([touch(self._acc, self._cut.accumulators - 1), stores])
+
+    def _promote(self) -> tirx.Stmt:
+        """Add the sums of a stage to those of all."""
+
+        def add(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._sums, load(self._sums, [i]) + load(self._acc, [i]), [i])
+
+        return unrolled("i", self._cut.accumulators, add)
 
     def _release(self, stage: ir.Expr) -> tirx.Stmt:
         """Let the producer overwrite a stage: each warp has read it."""

@@ -20,7 +20,8 @@ from dataclasses import fields, replace
 
 from ...core.expressions import is_expensive
 from ...device import Device
-from ..gpu.wgmma import WARPS, M
+from ..gpu.mma import FLOAT8_TYPES, find_atom
+from ..gpu.wgmma import WARPS, K, M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig
@@ -34,7 +35,7 @@ from .tile_gemm_model import (
 )
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .wgmma_config import BLOCK_K, WgmmaConfig
+from .wgmma_config import STAGE_K_BYTES, WgmmaConfig
 
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
@@ -52,6 +53,7 @@ TILES = (
 FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 MOST_STAGES = 12
+MOST_PROMOTED = 192  # sums of a thread, of stages and of all of them
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
 # Multiply-adds in a clock, and clocks of an epilogue: fitted to measured times on an H200.
 WGMMA, NARROW_WGMMA = 1700.0, 1500.0
@@ -75,8 +77,8 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
 
 def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
     """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
-    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
-    if "wgmma" not in names or not device.tma or gemm_sizes(problem).m <= FEW_ROWS:
+    atom = find_atom(device, "wgmma", problem.a_dtype, problem.b_dtype)
+    if atom is None or not device.tma or gemm_sizes(problem).m <= FEW_ROWS:
         return None
     found = _space(problem, device, TILES)
     return min(found, key=lambda config: wgmma_clocks(config, device), default=None)
@@ -100,7 +102,8 @@ def _space(
     start: TileGemmConfig, device: Device, tiles: Sequence[tuple[int, int, int, bool]]
 ) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
-    a, b = (tma_operand(start, is_a, M, BLOCK_K) for is_a in (True, False))
+    block_k = STAGE_K_BYTES // start.item_bytes
+    a, b = (tma_operand(start, is_a, M, block_k) for is_a in (True, False))
     if a is None or b is None:
         return
     shared = min(
@@ -108,13 +111,18 @@ def _space(
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
+    is_promoted = start.a_dtype in FLOAT8_TYPES
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
         if rows % M or (is_ping_pong and consumers != 2):
             continue
-        if rows // M * block_n // 2 > MOST_ACCUMULATORS or (consumers == 2 and per_sm > 1):
+        if not b.is_k_contiguous and block_n % PANEL:
+            continue  # boxes are whole panels
+        sums = rows // M * block_n // 2 * (2 if is_promoted else 1)
+        most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
+        if sums > most or (consumers == 2 and per_sm > 1):
             continue
-        stage = (block_m + block_n) * BLOCK_K * 2
+        stage = (block_m + block_n) * STAGE_K_BYTES
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
         stages = min(MOST_STAGES, (room - 256) // stage)
         if stages < 3:
@@ -122,7 +130,7 @@ def _space(
         changed = {
             "block_m": block_m,
             "block_n": block_n,
-            "block_k": BLOCK_K,
+            "block_k": block_k,
             "warps_m": WARPS * consumers,
             "warps_n": 1,
             "warps_k": 1,
@@ -136,6 +144,7 @@ def _space(
             operand_b=b.of_rows(block_n),
             consumers=consumers,
             is_ping_pong=is_ping_pong,
+            is_promoted=is_promoted,
             blocks_per_sm=per_sm,
             multiprocessors=device.sm_count or 1,
         )
@@ -152,7 +161,8 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     trips = -(-tiles // (sms * resident))
     elements = config.block_m * config.block_n
     rate = WGMMA if config.block_n >= 2 * M else NARROW_WGMMA
-    products = resident * max(elements * config.block_k / rate, config.stage_bytes / L2)
+    steps = config.block_k // config.k_step
+    products = resident * max(elements * steps * K / rate, config.stage_bytes / L2)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = -(-k // config.block_k) * stage
     is_dear = any(is_expensive(r.value) for r in config.contraction.results)
@@ -162,5 +172,6 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
         total = max(trips * main + epilogue, -(-trips // 2) * (main + epilogue))
     else:
         total = trips * (main + epilogue)
-    dram = 2 * batch * (m * k + k * n + 2 * m * n) / (RATES.dram * sms)
+    read = config.item_bytes * (m * k + k * n)
+    dram = batch * (read + 4 * m * n) / (RATES.dram * sms)
     return max(total, dram) + RATES.launch + min(total, dram) / 8

@@ -1,0 +1,128 @@
+"""GEMM of float8, int8 and float32 on tensor cores, against float64 and exact integers."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from group_kernels import CUDA, close, extents, group, run, tensor
+from tvm import relax
+
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.operands import analyse
+from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.tile_gemm_model import tile_gemm_config
+from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma_model import wgmma_config, wgmma_configs
+from tvm_fusion.schedule.inline import inlined
+
+op = relax.op
+FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+WIDE = {E4M3: "float16", E5M2: "float32", "int8": "int32", "uint8": "int32"}
+
+
+def product(m, k, n, types=(E4M3, E4M3), a_is_turned=False, b_is_turned=True, epilogue="scale"):
+    """A product of narrow operands that are cast; scaled, with a bias, cast, or as it is."""
+    a_dtype, b_dtype = types
+    given = [
+        tensor("x", *((k, m) if a_is_turned else (m, k)), dtype=a_dtype),
+        tensor("w", *((n, k) if b_is_turned else (k, n)), dtype=b_dtype),
+        tensor("s", n),
+    ]
+    sums = "int32" if "int" in a_dtype else "float32"
+
+    def operand(emit, value, is_turned, dtype):
+        value = emit(op.astype(value, WIDE[dtype])) if dtype in WIDE else value
+        return emit(op.permute_dims(value)) if is_turned else value
+
+    def body(emit, x, w, s):
+        a, b = operand(emit, x, a_is_turned, a_dtype), operand(emit, w, b_is_turned, b_dtype)
+        if str(a.ty.dtype) != str(b.ty.dtype):
+            a, b = (emit(op.astype(v, "float32")) for v in (a, b))
+        total = emit(op.matmul(a, b, sums))
+        if epilogue == "none":
+            return [total, op.multiply(emit(op.astype(total, "float32")), s)]
+        scaled = emit(op.multiply(emit(op.astype(total, "float32")), s))
+        return op.astype(scaled, epilogue) if epilogue != "scale" else scaled
+
+    def reference(x, w, s):
+        total = (x.T if a_is_turned else x) @ (w.T if b_is_turned else w)
+        return [total, total * s] if epilogue == "none" else [total * s]
+
+    return given, body, reference
+
+
+def inputs_of(params):
+    rng = np.random.default_rng()
+
+    def make(param):
+        dtype = str(param.ty.dtype.dtype)
+        if "int" in dtype:
+            info = np.iinfo(dtype)
+            return rng.integers(info.min, info.max, extents(param.ty), dtype, endpoint=True)
+        values = rng.standard_normal(extents(param.ty))
+        return values.astype(getattr(ml_dtypes, dtype) if "float8" in dtype else dtype)
+
+    return {p.name: make(p) for p in params}
+
+
+def check(case, config_of, kernel_of, tolerance=2e-5, device=FEW):
+    """Make the kernel, and compare its results; sums of integers are exact."""
+    params, body, reference = case
+    members = group(params, body, CUDA)
+    contraction = analyse(members.program, inlined(members.program))
+    config = config_of(contraction, device)
+    assert config is not None
+    inputs = inputs_of(params)
+    results = run(kernel_of(members.program, config), members, inputs)
+    wide = [x.astype("int64" if x.dtype.kind in "iu" else "float64") for x in inputs.values()]
+    expected = reference(*wide)
+    for result, exact in zip(results, expected, strict=True):
+        if result.dtype.kind == "i":
+            np.testing.assert_array_equal(result, exact)
+    close(results, expected, tolerance)
+    return config
+
+
+def wgmma_tile(contraction, device):
+    """The smallest tile."""
+    found = wgmma_configs(contraction, device)
+    tile = {"block_m": 64, "block_n": 64, "consumers": 1}
+    return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
+
+
+def mma_tile(contraction, device):
+    """A small tile of several stages and slices."""
+    start = tile_gemm_config(contraction, device)
+    if start is None:
+        return None
+    return replace(
+        start, block_m=32, block_n=64, block_k=64 // start.item_bytes, warps_m=1, warps_n=2,
+        warps_k=1, stages=3, split_k=1,
+    )  # fmt: skip
+
+
+BYTES = {
+    "e4m3": product(72, 272, 88),
+    "e5m2": product(72, 272, 88, (E5M2, E5M2)),
+    "mixed": product(72, 144, 64, (E4M3, E5M2)),
+    "odd_rows": product(77, 144, 83, epilogue="float16"),
+    "float8_results": product(72, 144, 64, epilogue=E4M3),
+    "s8": product(72, 272, 88, ("int8", "int8"), epilogue="none"),
+    "u8": product(77, 144, 83, ("uint8", "uint8"), epilogue="none"),
+    "u8_s8": product(72, 144, 64, ("uint8", "int8"), epilogue="none"),
+}
+TOLERANCE = {"odd_rows": 2e-3, "float8_results": 0.07}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_wgmma(name):
+    config = check(BYTES[name], wgmma_tile, wgmma_gemm_gpu, TOLERANCE.get(name, 2e-5))
+    assert config.block_k == 128
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_mma_sync(name):
+    config = check(BYTES[name], mma_tile, tile_gemm_gpu, TOLERANCE.get(name, 2e-5))
+    assert config.k_step == 32
