@@ -177,7 +177,9 @@ class _Block:
             full = self._bar("full", stage)
             size = gemm.stage_bytes
             size += 16 * self._has("too many bytes") - 64 * 128 * self._has("too few bytes")
-            copies = [self._copy(stage, 0, self.maps[0], full, [k * gemm.block_k, row * gemm.block_m])]
+            copies = [
+                self._copy(stage, 0, self.maps[0], full, [k * gemm.block_k, row * gemm.block_m])
+            ]
             at, to = gemm.a_bytes, column * gemm.block_n
             if gemm.is_k_contiguous:
                 copies.append(self._copy(stage, at, self.maps[1], full, [k * gemm.block_k, to]))

@@ -101,7 +101,9 @@ class TileEpilogue:
         self._vectors = result_vectors(cut)
         width = self._vectors.width
         self._made = VectorResults(cut, self._vectors, TURN) if width > 1 else None
-        self._total, self._part = (local(name, [width], cut.contraction.dtype) for name in ("total", "part"))
+        self._total, self._part = (
+            local(name, [width], cut.contraction.dtype) for name in ("total", "part")
+        )
         has_parts = mainloop.warps_k * cut.split_k > 1
         self._buffers = [self._total, *([self._part] if has_parts else [])]
         self._buffers += self._made.buffers if self._made is not None else []

@@ -26,7 +26,18 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.expressions import load
-from ...core.loops import block, coordinates, index, kernel, local, loop, sequence, threads, unrolled, when
+from ...core.loops import (
+    block,
+    coordinates,
+    index,
+    kernel,
+    local,
+    loop,
+    sequence,
+    threads,
+    unrolled,
+    when,
+)
 from ...program.program import Program
 from ..gpu import mbarrier, tma, wgmma
 from ..gpu.launch import min_blocks_per_sm

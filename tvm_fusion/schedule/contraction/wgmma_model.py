@@ -21,6 +21,7 @@ from dataclasses import fields, replace
 from ...core.expressions import is_expensive
 from ...device import Device
 from ..gpu.mma import FLOAT8_TYPES, find_atom
+from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS, K, M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
