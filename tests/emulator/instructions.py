@@ -295,6 +295,65 @@ def _multiply(translate, match, arguments, source):
     return run
 
 
+def _multiply_split(translate, match, arguments, source):
+    """Three ``mma.m16n8k8`` of float32 that are split into two tfloat32 each."""
+    split = re.sub(r"\s+", "", source)
+    for name, count in (("x", 4), ("z", 2)):
+        for i in range(count):
+            own, hi, lo = (f"{name}{part}[{i}]" for part in ("", "_hi", "_lo"))
+            rest = f"__uint_as_float({own})-__uint_as_float({hi})"
+            expected = f"{hi}={own}&0xffffe000u;{lo}=__float_as_uint({rest})+0x1000u;"
+            if expected not in split:
+                raise EmulationError(f"operands are not split as {expected}")
+    groups = [re.findall(r"%(\d+)", g) for g in re.findall(r"\{([%\d, ]+)\}", source)]
+    texts = re.findall(r'"\+?[rf]"\(([^()]+)\)', source)
+    found = [[texts[int(i)] for i in g] for g in groups]
+
+    def words(name, count):
+        return [f"{name}[{i}]" for i in range(count)]
+
+    def product(total, a, b):
+        return [words(total, 4), words(f"x_{a}", 4), words(f"z_{b}", 2), words(total, 4)]
+
+    products = [("small", "lo", "hi"), ("small", "hi", "lo"), ("c", "hi", "hi")]
+    if sorted(found) != sorted(g for p in products for g in product(*p)):
+        raise EmulationError("registers are not those of three products")
+    pointers = [translate.pointer(x) for x in arguments]
+
+    def run(m):
+        m.whole(m.warp, "warp")
+        totals, frags = [p(m) for p in pointers[:2]], [p(m) for p in pointers[2:]]
+
+        def values(frag, count):
+            memory, at = frag
+            bits = np.ascontiguousarray(memory.read(slice(int(at), int(at) + count)))
+            whole = bits.view("float32")
+            hi = multiplied(whole)
+            rounded = np.ascontiguousarray(whole - hi).view("uint32") + np.uint32(0x1000)
+            return hi.reshape(-1, 8, 4, count), multiplied(rounded.view("float32")).reshape(
+                -1, 8, 4, count
+            )
+
+        def rows(x):  # [warp, groupID, k, register] of A: rows and their upper halves
+            low, high = (np.concatenate([x[..., i], x[..., i + 2]], 2) for i in (0, 1))
+            return np.concatenate([low, high], 1)
+
+        def columns(x):
+            return np.concatenate([x[..., 0], x[..., 1]], 2).transpose(0, 2, 1)
+
+        a, b = values(frags[0], 4), values(frags[1], 2)
+        a_hi, a_lo = map(rows, a)
+        b_hi, b_lo = map(columns, b)
+        sums = a_hi @ b_hi, a_lo @ b_hi + a_hi @ b_lo
+        for (memory, at), total in zip(totals, sums, strict=True):
+            for i in range(4):
+                own = total[:, i // 2 * 8 : i // 2 * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2]
+                place = int(at) + i
+                memory.write(place, memory.read(place) + own.reshape(m.threads, 1))
+
+    return run
+
+
 def _transpose(translate, _match, arguments, _source):
     """``movmatrix``: rows of four threads with two elements each become columns."""
     to, origin = (translate.pointer(x) for x in arguments)
@@ -367,10 +426,11 @@ _PATTERNS = [
     (r"ld\.shared::cluster(?:\.v(\d))?\.u32 ", _load_cluster),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared\.b16 ", _load_matrices),
     (
-        r"mma\.sync\.aligned\.m16n8k(\d+)\.row\.col\.(f32|s32)"
+        r"^(?![\s\S]*_hi\[)[\s\S]*mma\.sync\.aligned\.m16n8k(\d+)\.row\.col\.(f32|s32)"
         rf"\.({TYPES})\.({TYPES})\.\2",
         _multiply,
     ),
+    (r"_hi\[[\s\S]*mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", _multiply_split),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
     (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
     (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),

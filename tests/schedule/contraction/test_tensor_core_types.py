@@ -126,3 +126,30 @@ def test_wgmma(name):
 def test_mma_sync(name):
     config = check(BYTES[name], mma_tile, tile_gemm_gpu, TOLERANCE.get(name, 2e-5))
     assert config.k_step == 32
+
+
+FLOATS = {
+    "k_contiguous": product(72, 136, 88, ("float32", "float32")),
+    "n_contiguous": product(72, 136, 88, ("float32", "float32"), b_is_turned=False),
+    "both_turned": product(72, 136, 88, ("float32", "float32"), True, True),
+    "a_turned": product(72, 136, 88, ("float32", "float32"), True, False),
+    "odd_rows": product(77, 68, 83, ("float32", "float32")),
+}
+ROUNDING = replace(FEW, rounds_to_tf32=True)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_split_float32_keeps_its_precision(name):
+    config = check(FLOATS[name], mma_tile, tile_gemm_gpu, 4e-7)
+    assert config.products == 3
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_float32_is_rounded_where_that_is_allowed(name):
+    check(FLOATS[name], mma_tile, tile_gemm_gpu, 4e-3, ROUNDING)
+    with pytest.raises(AssertionError):
+        check(FLOATS[name], mma_tile, tile_gemm_gpu, 2e-5, ROUNDING)
+
+
+def test_wgmma_of_tfloat32():
+    check(FLOATS["odd_rows"], wgmma_tile, wgmma_gemm_gpu, 4e-3, ROUNDING)

@@ -17,7 +17,7 @@ from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage
 from ..estimate import flops, operations, points, traffic
-from ..gpu.mma import mma_atom
+from ..gpu.mma import find_atom
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
 from .norm_prologue import norm_gemm_proposals
@@ -114,8 +114,9 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
         constant(a.extent) is None for a in contraction.stage.axes
     ):
         return None
-    types = {str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)}
-    if len(types) != 1 or mma_atom(device, types.pop()) is None:
+    types = [str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)]
+    atom = find_atom(device, "mma.sync", *types)
+    if atom is None or atom.dtype == "tfloat32":
         return None
     return Refusal(
         "epilogue_elsewhere",
@@ -135,7 +136,7 @@ def _tile(
     if skinny is not None and (skinny.norm_scale is not None or skinny.m < LEAST_ROWS):
         return None
     tile = _tensor_core_tile(contraction, device)
-    is_computed = tile is not None and (tile.staged_a or tile.staged_b)
+    is_computed = tile is not None and (tile.staged_a or tile.staged_b or tile.products > 1)
     return None if skinny is not None and is_computed else tile
 
 

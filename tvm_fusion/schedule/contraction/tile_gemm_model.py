@@ -140,16 +140,14 @@ def best_tile(
     """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
     sizes = gemm_sizes(problem, rows)
     types = problem.a_dtype, problem.b_dtype
-    shape = _best_shape(sizes, types, problem.staged_a, problem.staged_b, device)
+    start = TileShape(*types, *TILES[0][:2], BLOCK_K_BYTES[0], *TILES[0][2:])
+    staged = {"staged_a": problem.staged_a, "staged_b": problem.staged_b}
+    shape = _best_shape(sizes, replace(start, products=problem.products, **staged), device)
     return None if shape is None else replace(problem, **asdict(shape))
 
 
 @lru_cache(maxsize=1024)
-def _best_shape(
-    sizes: Sizes, types: tuple[str, str], staged_a: bool, staged_b: bool, device: Device
-) -> TileShape | None:
-    start = TileShape(*types, *TILES[0][:2], BLOCK_K_BYTES[0], *TILES[0][2:])
-    start = replace(start, staged_a=staged_a, staged_b=staged_b)
+def _best_shape(sizes: Sizes, start: TileShape, device: Device) -> TileShape | None:
     block_k = [size // start.item_bytes for size in BLOCK_K_BYTES]
     splits = SPLIT_K if device.clusters else SPLIT_K[:1]
     spaces = (TILES, block_k, STAGES, splits)
@@ -238,7 +236,9 @@ def _typed(
     start = TileGemmConfig(*given, *types, 64, 64, block_k, 2, 2, contraction=contraction)
     staged_a, staged_b = (not OperandTile(start, is_a).is_copied for is_a in (True, False))
     if atom.dtype == "tfloat32":
-        return None
+        if staged_a or staged_b:
+            return None  # convolutions, computed operands: CUDA cores
+        return start if device.rounds_to_tf32 else replace(start, products=3)
     if atom.dtype == "float8" and (staged_a or staged_b):
         return None  # float16 has vector loads, and transposes tiles
     return replace(start, staged_a=staged_a, staged_b=staged_b)
@@ -291,7 +291,7 @@ def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rate
     waves = -(-blocks // (sms * resident))
     stage, steps = shape.stage_bytes, shape.block_k // shape.k_step
     warps = shape.warps_m * shape.warps_n
-    mma = shape.block_m * shape.block_n * steps * 16 / rates.mma
+    mma = shape.block_m * shape.block_n * steps * 16 * shape.products / rates.mma
     read = warps * (shape.warp_m + shape.warp_n) * shape.block_k * shape.item_bytes
     busy = resident * max(mma, (read + stage) / rates.shared, stage / rates.l2)
     alone = max(rates.step * steps / shape.warps_k, rates.latency / (shape.stages - 1))

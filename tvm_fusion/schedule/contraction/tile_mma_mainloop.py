@@ -12,6 +12,11 @@
 One barrier of the block per tile: it says that tile + 1 is there and that tile - 1 was consumed.
 A warp has k16 of its slice of each stage (slice-K). A k16 is 32 bytes: 16 terms of half types, 32
 of bytes, 8 of float32. float32 that is contiguous along M or N is loaded word by word.
+
+Of float32 that keeps its precision (3xTF32), operands are split into tfloat32, x = hi + lo:
+  for k16:           part += a.hi * b.hi;  small += a.lo * b.hi + a.hi * b.lo
+  behind each tile:  acc += part;  part = 0    tensor cores cut sums off, CUDA cores round them
+  at the end:        acc += small, where acc is finite
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from ..gpu.mma import (
     THREADS_IN_GROUP,
     WARP,
     mma_fragments,
+    mma_split_fragments,
 )
 from ..gpu.shared_tiles import block_barrier, load_shared, touch, wait_and_barrier
 from ..gpu.swizzle import exchanged
@@ -86,6 +92,11 @@ class TileMmaMainloop:
         self._stage_words = self._a.words + self._b.words
         self._words = local("stage_word", [2], "int32")
         self.buffers = [self.acc, self._words, *self._frags, *self._a.buffers, *self._b.buffers]
+        self._parts: list[ir.Var] = []
+        if cut.products > 1:
+            names = ("part", "small")
+            self._parts = [local(n, [cut.accumulators], cut.contraction.dtype) for n in names]
+            self.buffers += self._parts
 
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell the slice of K, the row and the column of a thread's warp among the warps."""
@@ -112,7 +123,8 @@ class TileMmaMainloop:
         ahead = cut.stages - 1
 
         def clear(i: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(self.acc, tirx.const(0, cut.contraction.dtype), [i])
+            zero = tirx.const(0, cut.contraction.dtype)
+            return sequence([tirx.BufferStore(b, zero, [i]) for b in (self.acc, *self._parts)])
 
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in (*self._frags, self._shared)]
 
@@ -133,8 +145,37 @@ class TileMmaMainloop:
         turn = self._pipelined if self._slots == 2 else self._simple
         if self._slots == 2:
             stmts += [wait_and_barrier(ahead - 1), self._load(thread, 0, 0)]
-        stmts.append(loop("k_tile", cut.k_tiles, lambda tile: turn(thread, tile)))
-        return sequence(stmts)
+        promote = [self._promote()] if self._parts else []
+        stmts.append(
+            loop("k_tile", cut.k_tiles, lambda tile: sequence([turn(thread, tile), *promote]))
+        )
+        return sequence([*stmts, self._add_small()] if self._parts else stmts)
+
+    def _promote(self) -> tirx.Stmt:
+        """Add the sums of a tile to those of all."""
+        part, _ = self._parts
+
+        def add(i: ir.Expr) -> tirx.Stmt:
+            total = load(self.acc, [i]) + load(part, [i])
+            zero = tirx.const(0, self._cut.contraction.dtype)
+            return sequence(
+                [tirx.BufferStore(self.acc, total, [i]), tirx.BufferStore(part, zero, [i])]
+            )
+
+        return unrolled("i", self._cut.accumulators, add)
+
+    def _add_small(self) -> tirx.Stmt:
+        """Add the products with lower halves, which are NaN for an infinite operand."""
+        _, small = self._parts
+
+        def add(i: ir.Expr) -> tirx.Stmt:
+            total = load(self.acc, [i])
+            is_finite = tirx.abs(total) <= tirx.max_value("float32")
+            return tirx.BufferStore(
+                self.acc, tirx.Select(is_finite, total + load(small, [i]), total), [i]
+            )
+
+        return unrolled("i", self._cut.accumulators, add)
 
     def _pipelined(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile while the fragments of the next k16 are loaded."""
@@ -277,9 +318,13 @@ class TileMmaMainloop:
 
         def row(i: ir.Expr) -> tirx.Stmt:
             def one(j: ir.Expr) -> tirx.Stmt:
-                acc = load(self.acc, [(i * self.n8 + j) * ACCUMULATORS])
+                first = (i * self.n8 + j) * ACCUMULATORS
                 a = load(a_frag, [(slot * self.slabs + i) * self._fragment])
                 b = load(b_frag, [slot * columns * self._fragment + j * (self._fragment // 2)])
+                if self._parts:
+                    part, small = (load(x, [first]) for x in self._parts)
+                    return mma_split_fragments(part, small, a, b)
+                acc = load(self.acc, [first])
                 return mma_fragments(self._cut.a_dtype, self._cut.b_dtype, acc, a, b)
 
             return unrolled("j", self.n8, one)

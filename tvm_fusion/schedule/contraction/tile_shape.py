@@ -38,6 +38,9 @@ class TileShape:
         Tiles along M whose blocks run one after the other, so that L2 holds their B.
     staged_a, staged_b : bool
         Whether threads compute or gather an operand, on its way to shared memory.
+    products : int
+        Instructions for each product of fragments: 3 of float32 that keep its precision, each
+        operand split into two tfloat32; otherwise 1.
     """
 
     a_dtype: str
@@ -53,6 +56,7 @@ class TileShape:
     group_m: int = 8
     staged_a: bool = False
     staged_b: bool = False
+    products: int = 1
 
     @classmethod
     def of(cls, config: TileShape) -> TileShape:
@@ -129,7 +133,8 @@ class TileShape:
     def wanted_registers(self) -> int:
         """Registers that a thread would take if it could."""
         fragments = (self.warp_m + self.warp_n) // M16 * 4 * 2
-        wanted = OTHER_REGISTERS + self.accumulators + fragments
+        # Of split operands: sums of a tile of K, of lower halves, and of all.
+        wanted = OTHER_REGISTERS + self.accumulators * self.products + fragments
         for rows, is_staged in ((self.block_m, self.staged_a), (self.block_n, self.staged_b)):
             chunks = -(-rows * self.block_k // self.chunk // self.threads)
             staged = STAGED_REGISTERS * self.chunk // 8

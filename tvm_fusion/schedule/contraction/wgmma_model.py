@@ -79,6 +79,8 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
 def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
     """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
     atom = find_atom(device, "wgmma", problem.a_dtype, problem.b_dtype)
+    if problem.products > 1:
+        return None
     if atom is None or not device.tma or gemm_sizes(problem).m <= FEW_ROWS:
         return None
     found = _space(problem, device, TILES)

@@ -175,6 +175,58 @@ __device__ __forceinline__ void {name}({sums}* c, const void* a_frag, const void
 """
 
 
+# float32 as two tfloat32 of 11 bits each: cut off, so that nothing overflows; then rounded.
+_SPLIT = """
+__device__ __forceinline__ void {name}(float* c, float* small, const void* a_frag,
+                                       const void* b_frag) {{
+  const unsigned* x = (const unsigned*)a_frag;
+  const unsigned* z = (const unsigned*)b_frag;
+  unsigned x_hi[4], x_lo[4], z_hi[2], z_lo[2];
+  {splits}
+  asm("{instruction} "
+      "{{%4, %5, %6, %7}}, {{%12, %13, %14, %15}}, {{%16, %17}}, {{%4, %5, %6, %7}};\n\t"
+      "{instruction} "
+      "{{%4, %5, %6, %7}}, {{%8, %9, %10, %11}}, {{%18, %19}}, {{%4, %5, %6, %7}};\n\t"
+      "{instruction} "
+      "{{%0, %1, %2, %3}}, {{%8, %9, %10, %11}}, {{%16, %17}}, {{%0, %1, %2, %3}};"
+      : {sums}
+      : {parts});
+}}
+"""
+_SPLIT_ONE = (
+    "{0}_hi[{1}] = {0}[{1}] & 0xffffe000u; {0}_lo[{1}] = __float_as_uint("
+    "__uint_as_float({0}[{1}]) - __uint_as_float({0}_hi[{1}])) + 0x1000u;"
+)
+
+
+def mma_split_fragments(
+    c: ir.TensorLoad, small: ir.TensorLoad, a_frag: ir.TensorLoad, b_frag: ir.TensorLoad
+) -> tirx.Stmt:
+    """Add three products of fragments of float32, each split into two tfloat32 (3xTF32).
+
+    Parameters
+    ----------
+    c, small : TensorLoad
+        The first of the accumulators of upper by upper halves, and of those of upper by lower ones.
+        Where float32 gives an infinity, the first give it, and the others NaN.
+    a_frag, b_frag : TensorLoad
+        See :func:`mma_fragments`.
+    """
+    atom = atom_of("float32", "float32")
+    name = "tvm_fusion_mma_3xtf32"
+    words = [*(("x", i) for i in range(4)), *(("z", i) for i in range(2))]
+    given = [(v, half, n) for v, n in (("x", 4), ("z", 2)) for half in ("hi", "lo")]
+    source = _SPLIT.format(
+        name=name,
+        instruction=atom.instruction("float32", "float32"),
+        splits="\n  ".join(_SPLIT_ONE.format(*word) for word in words),
+        sums=", ".join(f'"+f"({v}[{i}])' for v in ("c", "small") for i in range(4)),
+        parts=", ".join(f'"r"({v}_{half}[{i}])' for v, half, n in given for i in range(n)),
+    )
+    addresses = [tirx.address_of(x) for x in (c, small, a_frag, b_frag)]
+    return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
+
+
 def mma_fragments(
     a_dtype: str, b_dtype: str, c: ir.TensorLoad, a_frag: ir.TensorLoad, b_frag: ir.TensorLoad
 ) -> tirx.Stmt:
