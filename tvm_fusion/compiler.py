@@ -61,7 +61,7 @@ def compile(  # the public name, as in tvm.compile
 
     start = time.perf_counter()
     config = _configure(config or FusionConfig(), options)
-    spec = parse(target)
+    spec = parse(target).allowing(config.flags)
     with toolchain(spec), recording() as decisions:
         import tvm
 

@@ -76,7 +76,7 @@ def _from_tvm(target: Any) -> TargetSpec:
         return cpu.from_config(config)
     kind = str(config["kind"])
     if kind in _GPU_KINDS:
-        return _gpu(kind, archs_of(target))
+        return _gpu(kind, archs_of(target)).allowing(tuple(map(str, target.keys)))
     raise UserError(f"unknown target kind {kind!r}", _FORMS)
 
 

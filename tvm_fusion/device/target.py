@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.flags import TF32
 from . import probe
 from .model import Device, Kind
 from .table import GPUS
@@ -45,6 +46,13 @@ class TargetSpec:
         """The device that schedules aim at: the lowest architecture's."""
         return self.devices[0]
 
+    def allowing(self, flags: Collection[str]) -> TargetSpec:
+        """Return the same whose kernels may use what flags of a compilation allow."""
+        if self.kind != "cuda" or TF32 not in flags:
+            return self
+        devices = tuple(replace(device, rounds_to_tf32=True) for device in self.devices)
+        return replace(self, devices=devices)
+
     def of(self, archs: Sequence[str]) -> TargetSpec:
         """Return the same for some of its architectures."""
         kept = tuple((a, d) for a, d in zip(self.archs, self.devices, strict=True) if a in archs)
@@ -75,7 +83,7 @@ class TargetSpec:
         """Return the ``tvm.target.Target`` with which schedules and code are made, host included.
 
         For several architectures it is that of kernels that all of them run: the lowest one, with
-        limits that all of them meet, and all of them among its keys.
+        limits that all of them meet, and all of them among its keys; so is what is allowed.
         """
         from tvm.target import Target
 
@@ -87,8 +95,10 @@ class TargetSpec:
                 config["mattr"] = (*config.get("mattr", ()), PREFER_256)
             return Target(config, host=config)
         config["arch" if self.kind == "cuda" else "mcpu"] = self.archs[0]
-        if len(self.archs) > 1:
-            config["keys"] = (self.kind, "gpu", *self.archs)
+        several = self.archs if len(self.archs) > 1 else ()
+        flags = (TF32,) if self.device.rounds_to_tf32 else ()
+        if several or flags:
+            config["keys"] = (self.kind, "gpu", *several, *flags)
         threads = self._least("max_threads_per_block")
         config["max_num_threads"] = config["max_threads_per_block"] = threads
         config["max_shared_memory_per_block"] = self._least("shared_memory_per_block")

@@ -110,7 +110,8 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
     UserError
         For a model, target or option that cannot be compiled.
     """
-    spec, config = parse(target), config or FusionConfig()
+    config = config or FusionConfig()
+    spec = parse(target).allowing(config.flags)
     if len(spec.archs) > 1:
         raise UserError(
             f"target {spec.text!r} names {len(spec.archs)} architectures, each with a plan",

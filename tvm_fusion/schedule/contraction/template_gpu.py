@@ -73,7 +73,10 @@ class GpuContraction(Contraction):
             parallelism=blocks,
             shared_bytes=0 if config is None else config.shared_bytes,
             registers=0 if config is None else config.registers,
-            details={"config": GpuContractionConfig(program, contraction, device, skinny, tile)},
+            details={
+                "config": GpuContractionConfig(program, contraction, device, skinny, tile),
+                "arithmetic": "" if tile is None else tile.arithmetic,
+            },
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from tvm import DataType
 
-from ..gpu.mma import ACCUMULATORS, GROUPS, K_BYTES, WARP
+from ..gpu.mma import ACCUMULATORS, GROUPS, HALF_TYPES, K_BYTES, WARP
 
 M16 = 16  # of mma.m16n8
 CHUNK_BYTES = 16  # of a copy to shared memory
@@ -67,6 +67,17 @@ class TileShape:
     def item_bytes(self) -> int:
         """Size of an element of A and of B in shared memory."""
         return int(DataType(self.a_dtype).itemsize)
+
+    @property
+    def arithmetic(self) -> str:
+        """Tell a reader how types other than half types are multiplied."""
+        if self.products > 1:
+            return "float32 split into tfloat32 (3xTF32)"
+        if self.a_dtype == "float32":
+            return "float32 rounded to tfloat32"
+        if self.a_dtype in HALF_TYPES:
+            return ""
+        return f"products of {' and '.join(dict.fromkeys((self.a_dtype, self.b_dtype)))}"
 
     @property
     def k_step(self) -> int:
