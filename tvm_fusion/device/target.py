@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.flags import TF32
 from . import probe
 from .model import Device, Kind
 from .table import GPUS
@@ -18,6 +17,7 @@ PREFER_256 = "+prefer-256-bit"
 # With the feature, which LLVM takes for granted on AMD's GPUs, waves pass `s_barrier` before their
 # writes to shared memory have landed.
 WAIT_AT_BARRIERS = "-back-off-barrier"
+TF32_KEY = "tf32"  # among the keys of a target whose products of float32 may be rounded
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class TargetSpec:
         """The device that schedules aim at: the lowest architecture's."""
         return self.devices[0]
 
-    def allowing(self, flags: Collection[str]) -> TargetSpec:
-        """Return the same whose kernels may use what flags of a compilation allow."""
-        if self.kind != "cuda" or TF32 not in flags:
+    def rounding_to_tf32(self, is_allowed: bool) -> TargetSpec:
+        """Return the same, whose matrix products of float32 may round their operands if allowed."""
+        if self.kind != "cuda" or not is_allowed:
             return self
         devices = tuple(replace(device, rounds_to_tf32=True) for device in self.devices)
         return replace(self, devices=devices)
@@ -96,7 +96,7 @@ class TargetSpec:
             return Target(config, host=config)
         config["arch" if self.kind == "cuda" else "mcpu"] = self.archs[0]
         several = self.archs if len(self.archs) > 1 else ()
-        flags = (TF32,) if self.device.rounds_to_tf32 else ()
+        flags = (TF32_KEY,) if self.device.rounds_to_tf32 else ()
         if several or flags:
             config["keys"] = (self.kind, "gpu", *several, *flags)
         threads = self._least("max_threads_per_block")

@@ -10,8 +10,10 @@ from tvm import relax
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.operands import analyse
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.tile_gemm_model import tile_gemm_config
+from tvm_fusion.schedule.contraction.tile_results import store_size
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma_model import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.inline import inlined
@@ -153,3 +155,99 @@ def test_float32_is_rounded_where_that_is_allowed(name):
 
 def test_wgmma_of_tfloat32():
     check(FLOATS["odd_rows"], wgmma_tile, wgmma_gemm_gpu, 4e-3, ROUNDING)
+
+
+def test_bytes_are_stored_as_words():
+    """Float8 results of four columns at once, int8 results of eight."""
+    sizes = {dtype: store_size(dtype, 8) for dtype in (E4M3, "int8", "float16", "float64")}
+    assert sizes == {E4M3: 4, "int8": 8, "float16": 8, "float64": None}
+    assert store_size("int8", 2) is None
+
+
+def test_infinities_of_split_float32():
+    """As float32 has them: products with lower halves, which are NaN, are left out."""
+    params, body, _ = product(32, 64, 64, ("float32", "float32"))
+    members = group(params, body, CUDA)
+    contraction = analyse(members.program, inlined(members.program))
+    config = mma_tile(contraction, FEW)
+    inputs = inputs_of(params)
+    x, w = inputs["x"], inputs["w"]
+    x[1, 3], x[2, 5], x[4, 7], x[5] = np.inf, -np.inf, np.nan, 3e38
+    w[7, 3] = 0
+    with np.errstate(all="ignore"):
+        expected = (x @ w.T) * inputs["s"]
+    (result,) = run(tile_gemm_gpu(members.program, config), members, inputs)
+    rows = [1, 2, 4]
+    np.testing.assert_array_equal(result[rows], expected[rows])
+    assert np.isnan(result[1, 7])
+    assert np.isinf(result[1]).sum() == 63
+    assert np.isfinite(np.delete(result, [1, 2, 4, 5], 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("case", "types"),
+    [
+        (product(72, 144, 96, b_is_turned=False), ("float16", "float16")),
+        (product(72, 143, 88), ("float16", "float16")),
+        (product(72, 144, 96, a_is_turned=True), ("float16", "float16")),
+        (product(72, 144, 96, ("int8", "int8"), b_is_turned=False), ("int8", "int8")),
+        (product(72, 143, 83, ("int8", "uint8"), epilogue="none"), ("int8", "uint8")),
+    ],
+    ids=["b_across", "odd_k", "a_across", "int8_across", "int8_odd_k"],
+)
+def test_what_wgmma_does_not_read(case, types):
+    """Float8 is exact in float16; threads put bytes along K on their way to shared memory."""
+    params, body, _ = case
+    members = group(params, body, CUDA)
+    contraction = analyse(members.program, inlined(members.program))
+    assert wgmma_config(contraction, FEW) is None or types[0] == "float16"
+    config = check(case, mma_tile, tile_gemm_gpu)
+    assert (config.a_dtype, config.b_dtype) == types
+    assert config.staged_a or config.staged_b
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        product(72, 67, 88, ("float32", "float32")),
+        product(72, 64, 83, ("float32", "float32"), b_is_turned=False),
+    ],
+    ids=["odd_k", "odd_n"],
+)
+def test_float32_that_is_not_aligned_stays_on_cuda_cores(case):
+    assert check_none(case)
+
+
+def check_none(case):
+    params, body, _ = case
+    members = group(params, body, CUDA)
+    return tile_gemm_config(analyse(members.program, inlined(members.program)), FEW) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "types", "expected"),
+    [
+        ("cuda:sm_89", (E4M3, E5M2), E4M3),
+        ("cuda:sm_86", (E4M3, E5M2), "float16"),
+        ("cuda:sm_80", ("int8", "uint8"), "int8"),
+        ("cuda:sm_80", ("float32", "float32"), "float32"),
+        ("rocm:gfx942", ("int8", "int8"), None),
+    ],
+)
+def test_devices(spec, types, expected):
+    params, body, _ = product(256, 256, 256, types)
+    members = group(params, body, CUDA)
+    contraction = analyse(members.program, inlined(members.program))
+    config = tile_gemm_config(contraction, parse(spec).device)
+    assert (None if config is None else config.a_dtype) == expected
+
+
+def test_claims_tell_the_arithmetic():
+    cases = {
+        "products of float8_e4m3fn": (product(512, 512, 512), CUDA.device),
+        "float32 split into tfloat32 (3xTF32)": (FLOATS["k_contiguous"], CUDA.device),
+        "float32 rounded to tfloat32": (FLOATS["k_contiguous"], ROUNDING),
+    }
+    for arithmetic, ((params, body, _), device) in cases.items():
+        claim = GpuContraction().claim(group(params, body, CUDA), device)
+        assert claim.details["arithmetic"] == arithmetic

@@ -84,6 +84,11 @@ class Rates:
         Clocks from the issue of a copy to its arrival.
     step : float
         Clocks of a k16 that no other warp hides: ldmatrix, mma, a share of a barrier.
+    split : float
+        The same of float32 that is split, beside its products: 24 instructions for each four.
+    of_split, of_float8 : float
+        How much longer products take of split float32, and of float8 where ``mma.sync`` converts
+        it: from compute capability 9.0 on.
     epilogue, element : float
         Clocks of an epilogue, and of each of a block's elements beside.
     cluster : float
@@ -98,6 +103,9 @@ class Rates:
     dram: float = 18.4
     latency: float = 1465.0
     step: float = 30.0
+    split: float = 200.0
+    of_split: float = 1.16
+    of_float8: float = 2.8
     epilogue: float = 55.0
     element: float = 0.38
     cluster: float = 2300.0
@@ -292,9 +300,16 @@ def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rate
     stage, steps = shape.stage_bytes, shape.block_k // shape.k_step
     warps = shape.warps_m * shape.warps_n
     mma = shape.block_m * shape.block_n * steps * 16 * shape.products / rates.mma
+    if shape.products > 1:
+        mma *= rates.of_split
+    elif shape.a_dtype in FLOAT8_TYPES and device.tma:
+        mma *= rates.of_float8
     read = warps * (shape.warp_m + shape.warp_n) * shape.block_k * shape.item_bytes
     busy = resident * max(mma, (read + stage) / rates.shared, stage / rates.l2)
-    alone = max(rates.step * steps / shape.warps_k, rates.latency / (shape.stages - 1))
+    step = rates.step
+    if shape.products > 1:
+        step = rates.split + mma / steps / (shape.warps_m * shape.warps_n) * 4
+    alone = max(step * steps / shape.warps_k, rates.latency / (shape.stages - 1))
     epilogue = rates.epilogue
     epilogue += rates.element * resident * shape.block_m * shape.block_n / shape.split_k
     if shape.split_k > 1:
