@@ -76,6 +76,7 @@ class GpuContraction(Contraction):
             details={
                 "config": GpuContractionConfig(program, contraction, device, skinny, tile),
                 "arithmetic": "" if tile is None else tile.arithmetic,
+                "matrix_dtype": "" if tile is None else tile.narrow_dtype,
             },
         )
 

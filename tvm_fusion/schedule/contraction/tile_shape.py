@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from tvm import DataType
 
-from ..gpu.mma import ACCUMULATORS, GROUPS, HALF_TYPES, K_BYTES, WARP
+from ..gpu.mma import ACCUMULATORS, GROUPS, HALF_TYPES, K_BYTES, WARP, atom_of
 
 M16 = 16  # of mma.m16n8
 CHUNK_BYTES = 16  # of a copy to shared memory
@@ -78,6 +78,11 @@ class TileShape:
         if self.a_dtype in HALF_TYPES:
             return ""
         return f"products of {' and '.join(dict.fromkeys((self.a_dtype, self.b_dtype)))}"
+
+    @property
+    def narrow_dtype(self) -> str:
+        """Name what is multiplied, as a device's peaks do, where a graph has it wider: bytes."""
+        return atom_of(self.a_dtype, self.b_dtype).dtype if self.item_bytes == 1 else ""
 
     @property
     def k_step(self) -> int:
