@@ -35,6 +35,7 @@ class Importer(translator.ExportedProgramImporter):
         super().__init__()
         self._whole = {d.expr: d.variable for d in derived}
         self._variables: dict[str, tirx.Var] = {}
+        self._inverse = {d.symbol: d.inverse for d in derived}
 
     @staticmethod
     def _convert_data_type(input_type: Any, env: Any = None) -> str:
@@ -43,7 +44,6 @@ class Importer(translator.ExportedProgramImporter):
         if given in FLOAT8:
             return FLOAT8[given]
         return translator.ExportedProgramImporter._convert_data_type(input_type, env)
-        self._inverse = {d.symbol: d.inverse for d in derived}
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Build the map from the names of operators to converters, for branches, too."""
