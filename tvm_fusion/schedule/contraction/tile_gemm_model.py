@@ -149,8 +149,13 @@ def best_tile(
     sizes = gemm_sizes(problem, rows)
     types = problem.a_dtype, problem.b_dtype
     start = TileShape(*types, *TILES[0][:2], BLOCK_K_BYTES[0], *TILES[0][2:])
-    staged = {"staged_a": problem.staged_a, "staged_b": problem.staged_b}
-    shape = _best_shape(sizes, replace(start, products=problem.products, **staged), device)
+    start = replace(
+        start,
+        products=problem.products,
+        staged_a=problem.staged_a,
+        staged_b=problem.staged_b,
+    )
+    shape = _best_shape(sizes, start, device)
     return None if shape is None else replace(problem, **asdict(shape))
 
 

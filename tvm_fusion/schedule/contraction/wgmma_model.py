@@ -38,6 +38,7 @@ from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
 from .wgmma_config import STAGE_K_BYTES, WgmmaConfig
 
+Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
     (128, 256, 2, False),
@@ -85,7 +86,7 @@ def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | No
         return None
     if atom is None or not device.tma or gemm_sizes(problem).m <= FEW_ROWS:
         return None
-    tiles = TILES
+    tiles: Sequence[Tile] = TILES
     if atom.dtype == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
         tiles = tuple(t for t in TILES if t[1] != 192)
     found = _space(problem, device, tiles)
@@ -106,9 +107,7 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
                 yield one
 
 
-def _space(
-    start: TileGemmConfig, device: Device, tiles: Sequence[tuple[int, int, int, bool]]
-) -> Iterator[WgmmaConfig]:
+def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
     block_k = STAGE_K_BYTES // start.item_bytes
     a, b = (tma_operand(start, is_a, M, block_k) for is_a in (True, False))
