@@ -98,6 +98,10 @@ class TileMmaMainloop:
             self._parts = [local(n, [cut.accumulators], cut.contraction.dtype) for n in names]
             self.buffers += self._parts
 
+    def has_sums(self, _thread: ir.Expr) -> ir.Expr:
+        """Whether a thread has accumulators: all have."""
+        return tirx.const(True)
+
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell the slice of K, the row and the column of a thread's warp among the warps."""
         warp = tirx.floordiv(thread, index(WARP))

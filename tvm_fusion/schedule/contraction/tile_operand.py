@@ -69,10 +69,11 @@ class OperandTile:
 
     def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
         self._cut = cut
-        self._expr = cut.a if is_a else cut.b
+        view = cut if is_a else cut.interleaved()
+        self._expr = view.a if is_a else view.b
         self._dtype = cut.a_dtype if is_a else cut.b_dtype
         self._chunk = cut.chunk
-        self._axes = cut.m_axes if is_a else cut.n_axes
+        self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
         orders = (True, False) if is_a else (False, True)

@@ -38,6 +38,8 @@ class TileShape:
         Tiles along M whose blocks run one after the other, so that L2 holds their B.
     staged_a, staged_b : bool
         Whether threads compute or gather an operand, on its way to shared memory.
+    parts : int
+        Parts of a column split, of each of which the tile has as many columns.
     products : int
         Instructions for each product of fragments: 3 of float32 that keep its precision, each
         operand split into two tfloat32; otherwise 1.
@@ -56,6 +58,7 @@ class TileShape:
     group_m: int = 8
     staged_a: bool = False
     staged_b: bool = False
+    parts: int = 1
     products: int = 1
 
     @classmethod
@@ -95,6 +98,11 @@ class TileShape:
         return CHUNK_BYTES // self.item_bytes
 
     @property
+    def tile_positions(self) -> int:
+        """Columns of each part of a column split in the tile; without one, all."""
+        return self.block_n // self.parts
+
+    @property
     def warp_m(self) -> int:
         """Rows of a warp."""
         return self.block_m // self.warps_m
@@ -130,7 +138,7 @@ class TileShape:
         while self._staged_bytes(slabs, columns) > self.stages * self.stage_bytes:
             if slabs > 1:
                 slabs //= 2
-            elif columns > GROUPS:
+            elif columns > GROUPS * self.parts:
                 columns //= 2
             else:
                 break
