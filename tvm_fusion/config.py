@@ -41,7 +41,7 @@ class FusionConfig:
         How equal forms of the graph are found: by a search with the planner's cost, by DNNFusion's
         rule that saves most operations, or not at all.
     allow : collection of str
-        Laws outside floating point's promise that may be used: names of
+        Laws and arithmetic outside floating point's promise that may be used: names of
         :data:`tvm_fusion.core.flags.FLAGS`.
     fast_math : bool
         Allow all of them.

@@ -63,6 +63,7 @@ def _compile(folder: Path, target: str, seed: int, count: int, number: int) -> s
             target=target,
             static_inputs=static,
             in_place=in_place,
+            allow=work.allow,
             cuda_graph=isinstance(work, DecodeStep),  # calls of the others are captured as a whole
         )
         artifact.export(folder / work.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .decoder import STEPS
+from .narrow_products import NARROW_PRODUCTS
 from .others import OTHERS
 from .products import PRODUCTS, drawn_products
 from .works import NAMED, Work, drawn
@@ -10,5 +11,5 @@ from .works import NAMED, Work, drawn
 
 def works(seed: int, count: int) -> list[Work]:
     """List the named works, further ones, a whole step of a decoder, products, and drawn ones."""
-    products = [*PRODUCTS, *drawn_products(seed, count)]
+    products = [*PRODUCTS, *NARROW_PRODUCTS, *drawn_products(seed, count)]
     return [*NAMED, *OTHERS, *STEPS, *products, *drawn(seed, count)]

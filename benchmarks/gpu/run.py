@@ -30,7 +30,6 @@ L2_TIMES = 4  # how much memory is gone through before a buffer's turn comes aga
 COPY_BYTES = 1 << 28  # read and written, together
 PAGE = 4096
 ROUNDS, SECONDS = 15, 0.02
-_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def main() -> int:
@@ -66,7 +65,7 @@ def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
     """Check one work, then time it; the row of the table."""
     arguments = work.draw(0, "cuda")
     exact = [a.double() if a.is_floating_point() else a for a in arguments]
-    expected = leaves(work.function(*exact))
+    expected = leaves(work.reference(*exact))
     row: dict[str, Any] = {"name": work.name, "dtype": work.dtype, "wrong": None}
     row |= {"floor": work.floor, "limit_us": work.limit_us, "flops": getattr(work, "flops", 0)}
     ours = _ours(folder)
@@ -75,7 +74,7 @@ def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
     # guard: a kernel that does not run is a row of the table
     except Exception as error:
         return row | {"wrong": f"{type(error).__name__}: {str(error).splitlines()[-1][:200]}"}
-    found = [difference(r, e, work.dtype) for r, e in zip(results, expected, strict=True)]
+    found = [difference(r, e, work.allowed_error) for r, e in zip(results, expected, strict=True)]
     row["error"] = max(found)
     if not row["error"] <= 1:
         return row | {"wrong": f"errors of {found} times what is allowed"}
@@ -84,7 +83,7 @@ def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
     sides: dict[str, Callable[..., Any]] = {"ours": ours}
     if rival:
         torch._dynamo.reset()
-        sides["inductor"] = torch.compile(work.function, dynamic=False)
+        sides["inductor"] = work.rival()
     turns = _turns(size)
     sets = [work.draw(seed, "cuda") for seed in range(turns)]
     graphs = {name: captured(side, sets) for name, side in sides.items()}
@@ -126,12 +125,11 @@ def poisoned(function: Callable[..., Any], arguments: list[torch.Tensor]) -> lis
     return results
 
 
-def difference(found: torch.Tensor, exact: torch.Tensor, dtype: str) -> float:
+def difference(found: torch.Tensor, exact: torch.Tensor, epsilon: float) -> float:
     """Give the largest error in units of what is allowed.
 
     That is two roundings of the result, or one of the largest intermediate that half types hold.
     """
-    epsilon = _EPSILON[dtype]
     scale = exact.abs().max().clamp(min=1e-30)
     allowed = 2 * epsilon * exact.abs() + epsilon * scale
     worst = ((found.double() - exact).abs() / allowed).max()

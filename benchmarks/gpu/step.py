@@ -33,7 +33,7 @@ def measure(work: DecodeStep, folder: Path, rival: bool) -> dict[str, Any]:
     row |= {"floor": work.floor, "limit_us": work.limit_us}
     results = poisoned(ours, moving)
     found = results + [arguments[i] for i in work.in_place]
-    errors = [difference(r, e, work.dtype) for r, e in zip(found, expected, strict=True)]
+    errors = [difference(r, e, work.allowed_error) for r, e in zip(found, expected, strict=True)]
     row["error"] = max(errors)
     if not row["error"] <= work.allowed:
         return row | {"wrong": f"errors of {errors} times what is allowed"}

@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 Shape = tuple[int, ...]
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "int8": torch.int8,
+}
+ALLOWED_ERRORS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,8 @@ class Work:
     most_rows : int or None
         It is compiled for any number of the first argument's rows up to this; ``None``: for those
         that it has.
+    allow : tuple of str
+        Flags of its compilation.
     """
 
     name: str
@@ -47,10 +56,24 @@ class Work:
     floor: float | None = None
     limit_us: float | None = None
     most_rows: int | None = None
+    allow: tuple[str, ...] = ()
+
+    def rival(self) -> Callable[..., Tensor | tuple[Tensor, ...]]:
+        """Give what it is compared with: PyTorch's compiler."""
+        return torch.compile(self.function, dynamic=False)
+
+    def reference(self, *arguments: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Compute it from arguments in float64."""
+        return self.function(*arguments)
 
     def module(self) -> torch.nn.Module:
         """Wrap the function as PyTorch exports it."""
         return _Called(self.function)
+
+    @property
+    def allowed_error(self) -> float:
+        """The rounding of its type."""
+        return ALLOWED_ERRORS[self.dtype]
 
     @property
     def static(self) -> tuple[int, ...]:

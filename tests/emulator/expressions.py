@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import ml_dtypes
 import numpy as np
 from tvm import ir, tirx
 
@@ -13,12 +12,7 @@ from tvm_fusion.lower.narrow_lanes import SHUFFLES
 
 from . import instructions
 from .memory import EmulationError
-
-
-def scalar_type(dtype):
-    """The numpy type of an element."""
-    name = str(dtype).split("x")[0]
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+from .numbers import scalar_type
 
 
 def lanes_of(dtype):

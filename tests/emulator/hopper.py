@@ -8,6 +8,8 @@ import numpy as np
 
 from . import tma
 from .memory import EmulationError
+from .numbers import PTX_TYPES, TYPES, scalar_type
+from .wgmma import K_BYTES
 
 USED = re.compile(r"mbarrier\.|wgmma\.")  # of the text of what needs the state of this file
 WAITS = re.compile(r"mbarrier\.(?:try|test)_wait")
@@ -66,19 +68,29 @@ def _descriptor(translate, match, arguments, _source):
 
 
 def _multiply(translate, match, arguments, _source):
-    from .expressions import scalar_type
-
-    n, dtype = int(match[1]), scalar_type({"f16": "float16", "bf16": "bfloat16"}[match[2]])
-    registers = [int(x) for x in re.findall(r"%(\d+)", match[3])]
-    if registers != list(range(n // 2)) or (match[4], match[5]) != ("1", "1") or n % 8 or n > 256:
-        raise EmulationError("operands are not those of wgmma.m64nNk16")
+    n, k, sums = int(match[1]), int(match[2]), match[3]
+    dtypes = [scalar_type(PTX_TYPES[match[i]]) for i in (4, 5)]
+    registers = [int(x) for x in re.findall(r"%(\d+)", match[6])]
+    modifiers = re.findall(r"\d", match[7])
+    is_half, is_integer = dtypes[0].itemsize == 2, dtypes[0].kind in "iu"
+    if registers != list(range(n // 2)) or n % 8 or n > 256 or sums != ("f32", "s32")[is_integer]:
+        raise EmulationError("registers are not those of wgmma.m64nN")
+    if any(k * dtype.itemsize != K_BYTES for dtype in dtypes) or (is_integer and n > 24 and n % 16):
+        raise EmulationError(f"there is no wgmma.m64n{n}k{k} of {dtypes}")
+    expected = 0 if is_integer else 4 if is_half else 2
+    if len(modifiers) != expected or modifiers[:2] != ["1", "1"][:expected]:
+        raise EmulationError(f"operands are not those of wgmma of {dtypes}: {match[7]}")
+    if len({*dtypes}) > 1 and dtypes[0].itemsize != 1:
+        raise EmulationError(f"A and B are {dtypes}")
     acc = translate.accumulators(arguments[0])
     a, b, is_added = (translate.of(x) for x in arguments[1:])
-    is_k_contiguous = [x == "0" for x in (match[6], match[7])]
+    is_k_contiguous = [x == "0" for x in modifiers[2:] or "00"]
 
     def run(m):
         target, at = acc(m)
-        descriptors = zip((a(m), b(m)), is_k_contiguous, (dtype, dtype), strict=True)
+        if target.data.dtype != {"f32": "float32", "s32": "int32"}[sums]:
+            raise EmulationError(f"{target.name}: accumulators of another type")
+        descriptors = zip((a(m), b(m)), is_k_contiguous, dtypes, strict=True)
         m.products.multiply(target, int(at), n, list(descriptors), is_added(m))
 
     return run
@@ -146,8 +158,8 @@ PATTERNS = [
         _descriptor,
     ),
     (
-        r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(f16|bf16)\.\2 "
-        r'[\s"]*\{([%\d, ]+)\}, %\d+, %\d+, [\s"]*is_added, (\d), (\d), ([01]), ([01]);',
+        rf"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(f32|s32)\.({TYPES})\.({TYPES}) "
+        r'[\s"]*\{([%\d, ]+)\}, %\d+, %\d+, [\s"]*is_added((?:, [01])*);',
         _multiply,
     ),
     (r"prefetch\.tensormap \[%0\];", _nothing),

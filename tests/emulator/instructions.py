@@ -13,6 +13,8 @@ from tvm_fusion.schedule.half_functions import PREFIX
 from . import hopper, moves
 from .machine import WARP
 from .memory import EmulationError, poison
+from .numbers import PTX_TYPES, TYPES, multiplied, scalar_type
+from .wgmma import K_BYTES
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
@@ -155,13 +157,18 @@ def _load_matrices(translate, match, arguments, _source):
         if m.per_block % WARP or count != 4:
             raise EmulationError("ldmatrix of a warp that is not whole, or of other than 4")
         (target, at), (memory, begin) = to(m), origin(m)
+        item = target.data.dtype.itemsize
         memory, begin = _as(target.data.dtype, memory, begin)
-        memory.vector(begin, 8)
-        rows = memory.read(_vector(begin, 8)).reshape(-1, count, 8, 8)
+        memory.vector(begin, 16 // item)
+        rows = memory.read(_vector(begin, 16 // item)).reshape(-1, count, 8, 16 // item)
         if match[2]:
+            if item != 2:
+                raise EmulationError("ldmatrix transposes elements of two bytes")
             rows = rows.transpose(0, 1, 3, 2)
-        own = rows.reshape(-1, count, WARP, 2).transpose(0, 2, 1, 3).reshape(m.threads, 2 * count)
-        target.write(slice(int(at), int(at) + 2 * count), own)
+        each = 4 // item
+        own = rows.reshape(-1, count, WARP, each).transpose(0, 2, 1, 3)
+        own = own.reshape(m.threads, each * count)
+        target.write(slice(int(at), int(at) + each * count), own)
 
     return run
 
@@ -252,7 +259,15 @@ def _operands(source, names):
 
 
 def _multiply(translate, match, arguments, source):
-    """``mma.m16n8k16`` of PTX's manual, by groupID and threadID_in_group."""
+    """``mma.m16n8`` of 32 bytes of k of PTX's manual, by groupID and threadID_in_group."""
+    k, sums = int(match[1]), {"f32": "float32", "s32": "int32"}[match[2]]
+    dtypes = [scalar_type(PTX_TYPES[match[i]]) for i in (3, 4)]
+    is_integer = dtypes[0].kind in "iu"
+    if any(k * d.itemsize != K_BYTES for d in dtypes) or (sums == "int32") != is_integer:
+        raise EmulationError(f"there is no {match[0]}")
+    if len({*dtypes}) > 1 and dtypes[0].itemsize != 1:
+        raise EmulationError(f"A and B are {dtypes}")
+    each = k // 8  # numbers of a word
     pointers = [translate.pointer(x) for x in arguments]
     operands = _operands(source, None)
     groups = [re.findall(r"%(\d+)", g) for g in re.findall(r"\{([%\d, ]+)\}", source)]
@@ -266,27 +281,91 @@ def _multiply(translate, match, arguments, source):
             raise EmulationError("a warp is not whole")
         found = [p(m) for p in pointers]
 
-        def words(parts, count):
+        def words(parts, dtype):
             vectors = []
             for argument, word in parts:
                 memory, at = found[argument]
+                count = 4 // memory.data.dtype.itemsize
                 value = memory.read(slice(int(at) + word * count, int(at) + (word + 1) * count))
-                vectors.append(value.astype("float32").reshape(-1, 8, 4, count))
+                value = np.ascontiguousarray(value).view(dtype)
+                vectors.append(multiplied(value).reshape(-1, 8, 4 * each))
             return vectors
 
-        warps = m.threads // WARP
-        left, right = np.empty((warps, 16, 16), "float32"), np.empty((warps, 16, 8), "float32")
-        for i, part in enumerate(words(a, 2)):
-            left[:, i % 2 * 8 : i % 2 * 8 + 8, i // 2 * 8 : i // 2 * 8 + 8] = part.reshape(-1, 8, 8)
-        for i, part in enumerate(words(b, 2)):
-            right[:, i * 8 : i * 8 + 8] = part.reshape(-1, 8, 8).transpose(0, 2, 1)
-        product = left @ right
+        warps, half = m.threads // WARP, k // 2
+        wide = "int64" if is_integer else "float32"
+        left, right = np.empty((warps, 16, k), wide), np.empty((warps, k, 8), wide)
+        for i, part in enumerate(words(a, dtypes[0])):
+            left[:, i % 2 * 8 : i % 2 * 8 + 8, i // 2 * half : i // 2 * half + half] = part
+        for i, part in enumerate(words(b, dtypes[1])):
+            right[:, i * half : i * half + half] = part.transpose(0, 2, 1)
+        product = (left @ right).astype(sums)  # integers wrap around
         for i, (argument, word) in enumerate(d):
             memory, at = found[argument]
+            if memory.data.dtype != sums:
+                raise EmulationError(f"{memory.name}: accumulators of another type")
             own = product[:, i // 2 * 8 : i // 2 * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2]
             own = own.reshape(m.threads, 1)
             place = int(at) + word
             memory.write(place, memory.read(place) + own)
+
+    return run
+
+
+def _multiply_split(translate, match, arguments, source):
+    """Three ``mma.m16n8k8`` of float32 that are split into two tfloat32 each."""
+    split = re.sub(r"\s+", "", source)
+    for name, count in (("x", 4), ("z", 2)):
+        for i in range(count):
+            own, hi, lo = (f"{name}{part}[{i}]" for part in ("", "_hi", "_lo"))
+            rest = f"__uint_as_float({own})-__uint_as_float({hi})"
+            expected = f"{hi}={own}&0xffffe000u;{lo}=__float_as_uint({rest})+0x1000u;"
+            if expected not in split:
+                raise EmulationError(f"operands are not split as {expected}")
+    groups = [re.findall(r"%(\d+)", g) for g in re.findall(r"\{([%\d, ]+)\}", source)]
+    texts = re.findall(r'"\+?[rf]"\(([^()]+)\)', source)
+    found = [[texts[int(i)] for i in g] for g in groups]
+
+    def words(name, count):
+        return [f"{name}[{i}]" for i in range(count)]
+
+    def product(total, a, b):
+        return [words(total, 4), words(f"x_{a}", 4), words(f"z_{b}", 2), words(total, 4)]
+
+    products = [("small", "lo", "hi"), ("small", "hi", "lo"), ("c", "hi", "hi")]
+    if sorted(found) != sorted(g for p in products for g in product(*p)):
+        raise EmulationError("registers are not those of three products")
+    pointers = [translate.pointer(x) for x in arguments]
+
+    def run(m):
+        m.whole(m.warp, "warp")
+        totals, frags = [p(m) for p in pointers[:2]], [p(m) for p in pointers[2:]]
+
+        def values(frag, count):
+            memory, at = frag
+            bits = np.ascontiguousarray(memory.read(slice(int(at), int(at) + count)))
+            whole = bits.view("float32")
+            hi = multiplied(whole)
+            rounded = np.ascontiguousarray(whole - hi).view("uint32") + np.uint32(0x1000)
+            return hi.reshape(-1, 8, 4, count), multiplied(rounded.view("float32")).reshape(
+                -1, 8, 4, count
+            )
+
+        def rows(x):  # [warp, groupID, k, register] of A: rows and their upper halves
+            low, high = (np.concatenate([x[..., i], x[..., i + 2]], 2) for i in (0, 1))
+            return np.concatenate([low, high], 1)
+
+        def columns(x):
+            return np.concatenate([x[..., 0], x[..., 1]], 2).transpose(0, 2, 1)
+
+        a, b = values(frags[0], 4), values(frags[1], 2)
+        a_hi, a_lo = map(rows, a)
+        b_hi, b_lo = map(columns, b)
+        sums = a_hi @ b_hi, a_lo @ b_hi + a_hi @ b_lo
+        for (memory, at), total in zip(totals, sums, strict=True):
+            for i in range(4):
+                own = total[:, i // 2 * 8 : i // 2 * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2]
+                place = int(at) + i
+                memory.write(place, memory.read(place) + own.reshape(m.threads, 1))
 
     return run
 
@@ -323,8 +402,6 @@ def _table(translate, match, arguments, _source):
 
 def _pairs(translate, match, arguments, _source):
     """Multiply and add both halves of words, rounding once."""
-    from .expressions import scalar_type
-
     operands = [translate.of(x) for x in arguments]
     dtype = scalar_type({"f16": "float16", "bf16": "bfloat16"}[match[1]])
 
@@ -372,7 +449,12 @@ _PATTERNS = [
     ),
     (r"ld\.shared::cluster(?:\.v(\d))?\.u32 ", _load_cluster),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared\.b16 ", _load_matrices),
-    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _multiply),
+    (
+        r"^(?![\s\S]*_hi\[)[\s\S]*mma\.sync\.aligned\.m16n8k(\d+)\.row\.col\.(f32|s32)"
+        rf"\.({TYPES})\.({TYPES})\.\2",
+        _multiply,
+    ),
+    (r"_hi\[[\s\S]*mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", _multiply_split),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
     (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
     (

@@ -14,11 +14,12 @@ from tvm_fusion.core.loops import find
 from tvm_fusion.lower.narrow_lanes import NarrowLanes
 from tvm_fusion.lower.reduction_results import PrivateReductionResults
 
-from .expressions import Expressions, scalar_type
+from .expressions import Expressions
 from .hopper import USED
 from .machine import Machine
 from .memory import EmulationError, Memory
 from .moves import PRODUCT
+from .numbers import scalar_type
 from .statements import Statements, device_functions, owner
 from .tma import TensorMap
 

@@ -8,9 +8,10 @@ from tvm import ir, tirx
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
 
-from .expressions import Expressions, lanes_of, scalar_type
+from .expressions import Expressions, lanes_of
 from .hopper import WAITS
 from .memory import EmulationError, Memory, Registers, poison
+from .numbers import scalar_type
 from .roles import run_roles
 from .wgmma import THREADS, Accumulators
 

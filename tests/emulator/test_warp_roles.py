@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from emulator.expressions import scalar_type
 from emulator.launch import launch
 from emulator.memory import EmulationError
+from emulator.numbers import scalar_type
 from emulator.tma import TensorMap
 from emulator.wgmma_gemm import Gemm
 from group_kernels import CUDA
@@ -21,9 +21,10 @@ def relative_error(gemm):
     """Run a kernel; its error by the size of the terms."""
     rng, dtype = np.random.default_rng(gemm.m), scalar_type(gemm.dtype)
     shape = (gemm.n, gemm.k) if gemm.is_k_contiguous else (gemm.k, gemm.n)
-    a = rng.standard_normal((gemm.m, gemm.k)).astype(dtype)
-    b = rng.standard_normal(shape).astype(dtype)
-    c = np.full((gemm.m, gemm.n), np.nan, "float32")
+    scale = 50 if gemm.sums == "int32" else 1
+    a = (scale * rng.standard_normal((gemm.m, gemm.k))).astype(dtype)
+    b = (scale * rng.standard_normal(shape)).astype(dtype)
+    c = np.full((gemm.m, gemm.n), -1, gemm.sums)
     launch(gemm.kernel(), [a, b, c], TARGET)
     a, b = a.astype("float64"), b.astype("float64")
     b = b.T if gemm.is_k_contiguous else b
@@ -38,11 +39,25 @@ def relative_error(gemm):
         Gemm(136, 72, 200, is_k_contiguous=False),
         Gemm(300, 136, 264, False, "bfloat16", block_n=128, blocks=4),
         Gemm(130, 40, 72, stages=2, consumers=1, blocks=1),
+        Gemm(136, 72, 272, dtype="float8_e4m3fn"),
+        Gemm(136, 72, 272, dtype="float8_e5m2"),
+        Gemm(136, 72, 272, dtype="int8"),
+        Gemm(136, 72, 272, dtype="uint8"),
     ],
-    ids=["whole", "ragged", "columns", "panels", "one-consumer"],
+    ids=lambda gemm: f"{gemm.dtype}-{gemm.m}-{gemm.is_k_contiguous}",
 )
 def test_a_gemm(gemm):
-    assert relative_error(gemm) < 1e-6
+    assert relative_error(gemm) < (1e-6 if gemm.sums == "float32" else 1e-15)
+
+
+def test_float32_is_read_as_tfloat32():
+    assert 1e-5 < relative_error(Gemm(136, 72, 100, dtype="float32")) < 2**-9
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8", "float32"])
+def test_only_half_types_lie_along_columns(dtype):
+    with pytest.raises(ValueError, match="contiguous along K alone"):
+        relative_error(Gemm(128, 128, 128, is_k_contiguous=False, dtype=dtype, block_n=128))
 
 
 MISTAKES = {
@@ -74,8 +89,9 @@ def test_a_mistake(mistake):
         relative_error(Gemm(160, 40, 328, mistake=mistake))
 
 
-def test_a_wrong_step_of_a_descriptor():
-    assert relative_error(Gemm(128, 64, 128, mistake="wrong step")) > 1e-2
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "int8", "float32"])
+def test_a_wrong_step_of_a_descriptor(dtype):
+    assert relative_error(Gemm(128, 64, 128, dtype=dtype, mistake="wrong step")) > 1e-2
 
 
 def encoded(array, sizes, strides, box, offset=0, **changes):

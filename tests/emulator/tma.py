@@ -53,8 +53,9 @@ class TensorMap:
         steps = np.array([item, *strides])
         if offset * item + ((sizes - 1) * steps).sum() + item > array.nbytes or offset < 0:
             raise EmulationError("a tensor map reaches beyond its array")
-        flat = array.reshape(-1)[offset:]
-        view = np.lib.stride_tricks.as_strided(flat, sizes[::-1], steps[::-1], writeable=False)
+        data = array.reshape(-1).view("uint8")  # float8_e5m2 has no array interface
+        view = np.ndarray(sizes[::-1], array.dtype, data, offset * item, steps[::-1])
+        view.flags.writeable = False
         return cls(view, tuple(int(x) for x in box[::-1]))
 
     def read(self, first):

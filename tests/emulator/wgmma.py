@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from .memory import CHUNK, EmulationError, Registers
+from .numbers import multiplied
 
 THREADS = 128  # of a warpgroup
-M, K = 64, 16  # of a product
+M, K = 64, 16  # of a product; K of half types
+K_BYTES = 32
 ROW = 128  # bytes of swizzled shared memory
 SWIZZLE_128B = 1
 
@@ -59,7 +61,8 @@ class Accumulators(Registers):
             if before is not None and (before[1] >= 0).any():
                 raise EmulationError(f"{self.name}: products of other columns are pending")
             groups = self.machine.threads // THREADS
-            self.pending[begin] = np.zeros((groups, M, n), "float32"), np.full(groups, -1)
+            zeros = np.zeros((groups, M, n), self.data.dtype)
+            self.pending[begin] = zeros, np.full(groups, -1)
         return self.pending[begin]
 
     def fetch(self, begin, values, groups):
@@ -134,7 +137,7 @@ class Products:
             self._operand(groups, self._uniform(descriptor, groups), rows, is_k, dtype)
             for (descriptor, is_k, dtype), rows in zip(operands, (M, n), strict=True)
         )
-        product = a @ b.transpose(0, 2, 1)
+        product = (a @ b.transpose(0, 2, 1)).astype(acc.data.dtype)  # integers wrap around
         values, last = acc.tile(begin, n)
         acc.fetch(begin, values, groups[last[groups] < 0])
         added = self._uniform(is_added, groups).astype(bool)[:, None, None]
@@ -166,8 +169,10 @@ class Products:
             raise EmulationError("an operand that begins inside of eight rows")
         start, leading, stride = (x[:, None, None] for x in (start, leading, stride))
         if is_k_contiguous:
-            row, chunk = np.arange(rows)[:, None], np.arange(2)
+            row, chunk = np.arange(rows)[:, None], np.arange(K_BYTES // CHUNK)
             place = start + row // 8 * stride + row % 8 * ROW + chunk * CHUNK
+        elif dtype.itemsize != 2:
+            raise EmulationError(f"{dtype}: only half types may be other than contiguous along K")
         else:
             k, chunk = np.arange(K)[:, None], np.arange(rows // 8)
             place = start + chunk // 8 * leading + k // 8 * stride + k % 8 * ROW + chunk % 8 * CHUNK
@@ -189,4 +194,4 @@ class Products:
         own = groups % (machine.per_block // THREADS)
         memory.chunks.product[chunks, own[:, None, None]] = self.committed[groups][:, None, None]
         data = memory.viewed(dtype).data.reshape(-1, CHUNK // dtype.itemsize)
-        return data[chunks].astype("float32")
+        return multiplied(data[chunks])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import tvm
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
@@ -22,8 +23,6 @@ from tvm_fusion.core.loops import block, index, local, loop, sequence, threads, 
 from tvm_fusion.schedule.gpu import mbarrier, tma, wgmma
 from tvm_fusion.schedule.gpu.shared_tiles import block_barrier, touch
 
-BLOCK_K = 64  # of 128 bytes
-PANEL_BYTES = BLOCK_K * tma.ROW_BYTES  # of 64 columns of a B whose columns are contiguous
 NOTHING = tirx.Evaluate(0)
 UNIFORM = """
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
@@ -38,7 +37,7 @@ def uniform(value):
 
 @dataclass(frozen=True)
 class Gemm:
-    """C[m, n] = A[m, k] @ B, of float32 accumulators; B is [n, k] or [k, n].
+    """C[m, n] = A[m, k] @ B; B is [n, k] or, of half types, [k, n].
 
     Attributes
     ----------
@@ -58,6 +57,19 @@ class Gemm:
     mistake: str = ""
 
     @property
+    def block_k(self):
+        return tma.ROW_BYTES // tvm.DataType(self.dtype).itemsize
+
+    @property
+    def panel_bytes(self):
+        """Of as many columns of a B whose columns are contiguous."""
+        return self.block_k * tma.ROW_BYTES
+
+    @property
+    def sums(self):
+        return "int32" if "int" in self.dtype else "float32"
+
+    @property
     def block_m(self):
         return wgmma.M * self.consumers
 
@@ -71,15 +83,15 @@ class Gemm:
 
     @property
     def steps(self):
-        return -(-self.k // BLOCK_K)
+        return -(-self.k // self.block_k)
 
     def kernel(self):
         """Give the PrimFunc of A, B and C."""
         shape = (self.n, self.k) if self.is_k_contiguous else (self.k, self.n)
         a, b = declare((self.m, self.k), self.dtype, "a"), declare(shape, self.dtype, "b")
-        c = declare((self.m, self.n), "float32", "c")
-        of_b = self.block_n if self.is_k_contiguous else BLOCK_K
-        boxes = (BLOCK_K, self.block_m), (BLOCK_K, of_b)
+        c = declare((self.m, self.n), self.sums, "c")
+        of_b = self.block_n if self.is_k_contiguous else self.block_k
+        boxes = (self.block_k, self.block_m), (self.block_k, of_b)
         maps, before = [], []
         for buffer, box in zip((a, b), boxes, strict=True):
             rows, columns = buffer.ty.shape
@@ -134,7 +146,7 @@ class _Block:
         ]
         fence = self._unless("no fence of barriers", mbarrier.fence_init())
         number = uniform(t // 128)
-        acc = local("acc", [gemm.block_n // 2], "float32")
+        acc = local("acc", [gemm.block_n // 2], gemm.sums)
         roles = tirx.IfThenElse(
             group.equal(0),
             sequence([wgmma.give_registers(40), when(t.equal(0), self._tiles(self._produce))]),
@@ -165,14 +177,16 @@ class _Block:
             full = self._bar("full", stage)
             size = gemm.stage_bytes
             size += 16 * self._has("too many bytes") - 64 * 128 * self._has("too few bytes")
-            copies = [self._copy(stage, 0, self.maps[0], full, [k * BLOCK_K, row * gemm.block_m])]
+            copies = [
+                self._copy(stage, 0, self.maps[0], full, [k * gemm.block_k, row * gemm.block_m])
+            ]
             at, to = gemm.a_bytes, column * gemm.block_n
             if gemm.is_k_contiguous:
-                copies.append(self._copy(stage, at, self.maps[1], full, [k * BLOCK_K, to]))
+                copies.append(self._copy(stage, at, self.maps[1], full, [k * gemm.block_k, to]))
             else:
-                for i in range(gemm.block_n // 64):
-                    places = [to + i * 64, k * BLOCK_K]
-                    offset = at + i * PANEL_BYTES
+                for i in range(gemm.block_n // gemm.block_k):
+                    places = [to + i * gemm.block_k, k * gemm.block_k]
+                    offset = at + i * gemm.panel_bytes
                     copies.append(self._copy(stage, offset, self.maps[1], full, places))
             parity = (turn // gemm.stages + (0 if self._has("wrong parity") else 1)) % 2
             expect = mbarrier.expect_bytes(full, size)
@@ -227,14 +241,14 @@ class _Block:
     def _products(self, acc, stage, rows, k):
         gemm = self.gemm
         of_a = wgmma.Operand(True, 0)
-        of_b = wgmma.Operand(gemm.is_k_contiguous, PANEL_BYTES)
+        of_b = wgmma.Operand(gemm.is_k_contiguous, gemm.panel_bytes)
         a, b = tirx.Var("of_a", "uint64"), tirx.Var("of_b", "uint64")
         yield tirx.Bind(a, of_a.descriptor(self._place(stage, rows * tma.ROW_BYTES)))
         yield tirx.Bind(b, of_b.descriptor(self._place(stage, gemm.a_bytes)))
-        for i in range(BLOCK_K // 16):
+        for i in range(4):
             step = of_a.step(i) // (2 if self._has("wrong step") else 1)
             yield wgmma.multiply(
-                gemm.dtype,
+                (gemm.dtype, gemm.dtype),
                 gemm.block_n,
                 load(acc, [index(0)]),
                 (of_a, a + tirx.const(step, "uint64")),

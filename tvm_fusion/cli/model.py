@@ -45,7 +45,7 @@ def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow",
         default="",
         metavar="FLAG,...",
-        help=f"use laws outside floating point's promise: {', '.join(FLAGS)}",
+        help=f"use laws and arithmetic outside floating point's promise: {', '.join(FLAGS)}",
     )
     parser.add_argument("--fast-math", action="store_true", help="allow all of them")
     parser.add_argument(

@@ -62,7 +62,9 @@ class Claim:
     shared_bytes, registers : int
         On-chip memory of one block, registers of one thread; 0 where the template cannot say.
     details : Mapping
-        What :meth:`Template.emit` wants to remember, such as tile sizes.
+        What :meth:`Template.emit` wants to remember, such as tile sizes; ``arithmetic``, a word on
+        it for a reader; ``matrix_dtype``, what matrix units multiply where it is narrower than the
+        operands of the graph, as :attr:`tvm_fusion.device.Device.peak_flops` has it.
     """
 
     template: Template

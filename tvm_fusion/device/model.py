@@ -93,6 +93,9 @@ class Device:
         PTX's ``cp.async.bulk.tensor`` and the mbarriers that wait for it.
     clusters : bool
         Thread-block clusters with distributed shared memory.
+    rounds_to_tf32 : bool
+        Whether products of float32 matrices may round their operands to tfloat32, 10 bits behind
+        the leading one: what the user allowed, not the device.
     register_reallocation : bool
         PTX's ``setmaxnreg``.
     dependent_launch : bool
@@ -133,6 +136,7 @@ class Device:
     async_copy: bool = False
     tma: bool = False
     clusters: bool = False
+    rounds_to_tf32: bool = False
     register_reallocation: bool = False
     dependent_launch: bool = False
     device_library: tuple[str, ...] = ()

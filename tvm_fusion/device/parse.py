@@ -9,7 +9,7 @@ from . import cpu, probe
 from .architecture import guess_kind
 from .model import Device, Kind
 from .table import GPUS, REFUSED
-from .target import TargetSpec, archs_of
+from .target import TF32_KEY, TargetSpec, archs_of
 
 _GPU_KINDS: tuple[Kind, ...] = ("cuda", "rocm")
 #: What a target may look like, for a reader.
@@ -76,7 +76,8 @@ def _from_tvm(target: Any) -> TargetSpec:
         return cpu.from_config(config)
     kind = str(config["kind"])
     if kind in _GPU_KINDS:
-        return _gpu(kind, archs_of(target))
+        is_rounded = TF32_KEY in map(str, target.keys)
+        return _gpu(kind, archs_of(target)).rounding_to_tf32(is_rounded)
     raise UserError(f"unknown target kind {kind!r}", _FORMS)
 
 

@@ -17,6 +17,7 @@ PREFER_256 = "+prefer-256-bit"
 # With the feature, which LLVM takes for granted on AMD's GPUs, waves pass `s_barrier` before their
 # writes to shared memory have landed.
 WAIT_AT_BARRIERS = "-back-off-barrier"
+TF32_KEY = "tf32"  # among the keys of a target whose products of float32 may be rounded
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,13 @@ class TargetSpec:
     def device(self) -> Device:
         """The device that schedules aim at: the lowest architecture's."""
         return self.devices[0]
+
+    def rounding_to_tf32(self, is_allowed: bool) -> TargetSpec:
+        """Return the same, whose matrix products of float32 may round their operands if allowed."""
+        if self.kind != "cuda" or not is_allowed:
+            return self
+        devices = tuple(replace(device, rounds_to_tf32=True) for device in self.devices)
+        return replace(self, devices=devices)
 
     def of(self, archs: Sequence[str]) -> TargetSpec:
         """Return the same for some of its architectures."""
@@ -75,7 +83,7 @@ class TargetSpec:
         """Return the ``tvm.target.Target`` with which schedules and code are made, host included.
 
         For several architectures it is that of kernels that all of them run: the lowest one, with
-        limits that all of them meet, and all of them among its keys.
+        limits that all of them meet, and all of them among its keys; so is what is allowed.
         """
         from tvm.target import Target
 
@@ -87,8 +95,10 @@ class TargetSpec:
                 config["mattr"] = (*config.get("mattr", ()), PREFER_256)
             return Target(config, host=config)
         config["arch" if self.kind == "cuda" else "mcpu"] = self.archs[0]
-        if len(self.archs) > 1:
-            config["keys"] = (self.kind, "gpu", *self.archs)
+        several = self.archs if len(self.archs) > 1 else ()
+        flags = (TF32_KEY,) if self.device.rounds_to_tf32 else ()
+        if several or flags:
+            config["keys"] = (self.kind, "gpu", *several, *flags)
         threads = self._least("max_threads_per_block")
         config["max_num_threads"] = config["max_threads_per_block"] = threads
         config["max_shared_memory_per_block"] = self._least("shared_memory_per_block")

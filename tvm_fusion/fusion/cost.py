@@ -192,22 +192,33 @@ class CostModel:
         return (1 - fraction + fraction / self._rates.cache_speedup) / self._bandwidth
 
     def _seconds_per_operation(self, claim: Claim) -> float:
-        """Averaged over the members by their share in the arithmetic."""
+        """Averaged over the members by their share in the arithmetic.
+
+        Products of operands that the kernel takes casts off run at the peak of what is left.
+        """
         flops, seconds = 0, 0.0
+        narrow = self._device.peak_flops.get(claim.details.get("matrix_dtype", ""))
         for op in claim.group.members:
+            flops += op.flops
+            if narrow is not None and _is_contraction(op):
+                seconds += op.flops / narrow
+                continue
             if op not in self._seconds:  # planning asks about the same operators again and again
                 self._seconds[op] = op.flops / self._peak(op)
-            flops += op.flops
             seconds += self._seconds[op]
         average = seconds / flops if flops else 1 / self._vector_peak
         return average / self._rates.compute_efficiency
 
     def _peak(self, operator: Operator) -> float:
         """Operations per second on the units that the operator runs on."""
-        tensors = (*operator.tensors, *operator.results)
         dtypes = [v.dtype for v in operator.tensors]
-        if operator.flops > _CONTRACTION * sum(v.bytes for v in tensors):
+        if _is_contraction(operator):
             rates = self._device.peak_flops
             return max((rates[d] for d in dtypes if d in rates), default=self._vector_peak)
         # Elementwise arithmetic runs on the vector units, whatever matrix units could do.
         return self._vector_peak / 2 if "float64" in dtypes else self._vector_peak
+
+
+def _is_contraction(operator: Operator) -> bool:
+    tensors = (*operator.tensors, *operator.results)
+    return bool(operator.flops > _CONTRACTION * sum(v.bytes for v in tensors))

@@ -8,7 +8,7 @@
     Of the inputs, then of the outputs. Symbolic variables are numbered in order of appearance; a
     group with such is measured with each of them at :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
 ``device``
-    Kind, architecture, name, and a CPU's cores.
+    Kind, architecture, name, a CPU's cores, and tf32 where products may round to it.
 ``versions``
     Of tvm_fusion and apache-tvm, and the template's name: others make other kernels.
 """
@@ -49,6 +49,7 @@ class Key:
         tensors = (*group.inputs, *group.outputs)
         shapes = [[rename(extent) for extent in v.shape] for v in tensors]
         where = [device.kind, device.arch, device.name, device.cores]
+        where += ["tf32"] if device.rounds_to_tf32 else []
         versions = {"tvm_fusion": __version__, "apache-tvm": tvm.__version__}
         return cls(
             hashlib.sha256(_structure(group, rename).encode()).hexdigest(),

@@ -22,6 +22,7 @@ from .greedy import GreedyEquivalents
 from .join_matmuls import JoinMatmuls
 from .recompose.recompose import Recompose
 from .search import SearchEquivalents
+from .weight_layout import TransposeNarrowWeights
 
 
 @tvm.transform.module_pass(opt_level=0, name="Rewrite")
@@ -31,7 +32,8 @@ class Rewrite:
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
     computed that no output needs; then what is algebra: products of quantised tensors as products
     of bytes, operators in the place of what exporters wrote out, equal forms that are cheaper,
-    matrix products of one left operand joined, and independent ones batched.
+    matrix products of one left operand joined, independent ones batched, and weights of narrow
+    types in the order of tensor cores.
 
     Parameters
     ----------
@@ -75,8 +77,12 @@ class Rewrite:
             found = on_rewritable(Recompose(without), self._search())(mod)
         if not _same(found, mod):
             found = on_rewritable(FoldConstants(), *_tidy())(found)
-        joins = {"batch_matmuls": BatchMatmuls(), "join_matmuls": JoinMatmuls()}
-        return on_rewritable(*(rule for name, rule in joins.items() if name not in without))(found)
+        last = {
+            "batch_matmuls": BatchMatmuls(),
+            "join_matmuls": JoinMatmuls(),
+            "narrow_weights": TransposeNarrowWeights(),
+        }
+        return on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
 
     def _search(self) -> Pass:
         laws = rules.laws(self._options.flags, self._options.without)

@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax, tirx
 
 from tvm_fusion.core.decisions import recording
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template import RECOMPUTE_FACTOR
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
@@ -291,10 +292,14 @@ def test_cpu_tiles_fill_the_registers():
 
 
 def test_gpu_tiles_share_operands():
-    """A plain product takes a tiled schedule, and says nothing; a depthwise one plain sums."""
+    """A plain product takes a tiled schedule, and says nothing; a depthwise one plain sums.
+
+    Float32 has tensor cores from compute capability 8.0 on.
+    """
+    turing = parse("cuda:sm_75")
     with recording() as decisions:
         params, body, _ = CASES["three results of one product"]
-        text = kernel(GpuContraction(), group(params, body, CUDA), CUDA)[1].script()
+        text = kernel(GpuContraction(), group(params, body, turing), turing)[1].script()
     assert 'scope="shared"' in text
     assert decisions == []
     params, body, _ = CASES["depthwise"]

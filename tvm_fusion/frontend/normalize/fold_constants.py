@@ -27,7 +27,8 @@ class FoldConstants:
 
     Unlike TVM's ``FoldConstant`` nothing is compiled. A result that is more than a mebibyte larger
     than the constants that it does away with stays an operator: a broadcast of a scalar must not
-    become a large constant, nor a tied embedding be stored twice.
+    become a large constant, nor a tied embedding be stored twice. So does a cast of a tensor of
+    float8, which tensor cores multiply as it is.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -38,7 +39,7 @@ class FoldConstants:
         def fold(value: Any, _scope: Scope) -> Any:
             if op_name(value) == "relax.shape_of":
                 return value.args[0].ty.shape  # None, or a ShapeExpr if the rank is known
-            if not knows(op_name(value)) or not _all_constant(value):
+            if not knows(op_name(value)) or not _all_constant(value) or _widens_float8(value):
                 return None
             key = _key(value)
             if key in folded:
@@ -59,6 +60,14 @@ class FoldConstants:
             return folded[key]
 
         return rewrite(mod, fold)
+
+
+def _widens_float8(call: relax.Call) -> bool:
+    """Whether a call casts a matrix of float8."""
+    if op_name(call) != "relax.astype":
+        return False
+    given = call.args[0]
+    return dtype_of(given).startswith("float8") and given.ty.ndim > 1
 
 
 def _readers(mod: tvm.IRModule) -> dict[int, set[tuple]]:

@@ -19,7 +19,9 @@ STORAGE = frozenset(
     ("device", "pin_memory", "non_blocking", "memory_format", "implicit", "layout", "requires_grad")
 )
 
+FLOAT8 = {torch.float8_e4m3fn: "float8_e4m3fn", torch.float8_e5m2: "float8_e5m2"}
 DTYPES = {
+    **FLOAT8,
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
     torch.float32: "float32",

@@ -16,7 +16,7 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 from ...errors import UserError
 from ..registry import Unsupported
 from ..tensor_types import mismatch
-from .call import Call, name_of, refusal
+from .call import FLOAT8, Call, name_of, refusal
 from .registry import CONVERTERS, PYTHON, key_of
 
 _OP = re.compile(r'ir\.Op\(span=None.*?name="(?:relax\.)?([\w.]+)".*?support_level=\d+\)')
@@ -36,6 +36,14 @@ class Importer(translator.ExportedProgramImporter):
         self._whole = {d.expr: d.variable for d in derived}
         self._variables: dict[str, tirx.Var] = {}
         self._inverse = {d.symbol: d.inverse for d in derived}
+
+    @staticmethod
+    def _convert_data_type(input_type: Any, env: Any = None) -> str:
+        """Name a dtype; TVM 0.27 does not know float8."""
+        given = env[input_type] if env is not None and input_type in env else input_type
+        if given in FLOAT8:
+            return FLOAT8[given]
+        return translator.ExportedProgramImporter._convert_data_type(input_type, env)
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Build the map from the names of operators to converters, for branches, too."""

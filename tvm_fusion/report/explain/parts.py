@@ -69,6 +69,7 @@ class Group:
     flops: int
     us: float
     source: str
+    arithmetic: str = ""
 
     @property
     def title(self) -> str:

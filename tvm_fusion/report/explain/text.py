@@ -100,7 +100,9 @@ def _in_full(equal: list[Group]) -> str:
 
 
 def _made(equal: list[Group]) -> str:
-    return f"{equal[0].type}, by {escape(equal[0].template)}"
+    one = equal[0]
+    arithmetic = f", {one.arithmetic}" if one.arithmetic else ""
+    return f"{one.type}, by {escape(one.template)}{escape(arithmetic)}"
 
 
 def _range(group: Group) -> str:
@@ -152,7 +154,8 @@ def _table(title: str, subject: str) -> Table:
 
 def _alike(group: Group) -> Hashable:
     """Tell groups of the same operators by the same template, of whatever sizes."""
-    return tuple((m.title, m.type) for m in group.members), group.type, group.template
+    members = tuple((m.title, m.type) for m in group.members)
+    return members, group.type, group.template, group.arithmetic
 
 
 def _same(group: Group) -> Hashable:

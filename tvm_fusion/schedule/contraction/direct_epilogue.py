@@ -44,21 +44,21 @@ COLUMNS = GROUPS * THREADS_IN_GROUP  # of four lanes
 AT_ONCE, FEWER_AT_ONCE, MANY_ACCUMULATORS = 4, 2, 96
 
 _TRANSPOSE = """
-__device__ __forceinline__ void {name}(float* to, const float* acc) {{
+__device__ __forceinline__ void {name}({kind}* to, const {kind}* acc) {{
   bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-  float v[8], w[8];
+  {kind} v[8], w[8];
   #pragma unroll
   for (int i = 0; i < 8; ++i) v[i] = acc[i / 2 * 4 + i % 2];
   #pragma unroll
   for (int i = 0; i < 4; ++i) {{
     int low = i / 2 * 4 + i % 2;
-    float other = __shfl_xor_sync(0xffffffffu, odd ? v[low] : v[low + 2], 1);
+    {kind} other = __shfl_xor_sync(0xffffffffu, odd ? v[low] : v[low + 2], 1);
     w[low] = odd ? other : v[low];
     w[low + 2] = odd ? v[low + 2] : other;
   }}
   #pragma unroll
   for (int i = 0; i < 4; ++i) {{
-    float other = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + 4], 2);
+    {kind} other = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + 4], 2);
     to[i] = high ? other : w[i];
     to[i + 4] = high ? w[i + 4] : other;
   }}
@@ -103,7 +103,7 @@ class DirectEpilogue:
         at_once = max(1, at_once // cut.parts)
         self._at_once = next(n for n in range(at_once, 0, -1) if groups % n == 0)
         self._size = self._at_once * GROUPS  # sums of each part of a split
-        self._total = local("total", [cut.parts * self._size], "float32")
+        self._total = local("total", [cut.parts * self._size], cut.contraction.dtype)
         copies = 2 * self._size // self._vectors.width
         self._results = (
             VectorResults(cut, self._vectors, copies) if self._vectors.width > 1 else None
@@ -229,7 +229,8 @@ class DirectEpilogue:
 
 def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:
     """Give each of four lanes the eight columns of its own of four tiles."""
-    name = "tvm_fusion_transpose_quad"
+    is_integer = str(acc.ty.dtype) == "int32"
+    name = "tvm_fusion_transpose_quad" + ("_int" if is_integer else "")
     addresses = tirx.address_of(to), tirx.address_of(acc)
-    source = _TRANSPOSE.format(name=name)
+    source = _TRANSPOSE.format(name=name, kind="int" if is_integer else "float")
     return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))

@@ -27,7 +27,7 @@ from ...program.stage import Axis, Stage
 from ..proposals import LIGHT, in_order, reached, reductions
 from .operands import SumOfProducts, analyse
 from .prim_func import replace_operand
-from .tile_gemm_config import half_operand
+from .tile_gemm_config import narrow_operand
 from .tile_gemm_model import best_tile, estimated_clocks, gemm_problem, gemm_sizes
 from .wgmma_config import WgmmaConfig
 from .wgmma_model import best_wgmma_tile, has_wgmma, wgmma_clocks
@@ -103,8 +103,8 @@ def _joined(program: Program, stages: Sequence[Stage]) -> Program | None:
     shape[dim] = index(2 * size)
     total = declare(shape, str(targets[0].ty.dtype), f"{targets[0].name}_joined")
     behind = substitute(other_b, {column.var: column.var - size})
-    choice = tirx.if_then_else(column.var < size, half_operand(b), half_operand(behind))
-    chosen = choice if half_operand(b) is b else tirx.Cast(str(b.ty.dtype), choice)
+    choice = tirx.if_then_else(column.var < size, narrow_operand(b), narrow_operand(behind))
+    chosen = choice if narrow_operand(b) is b else tirx.Cast(str(b.ty.dtype), choice)
 
     def read(node: ir.TensorLoad) -> ir.Expr:
         if node.source not in targets:
@@ -154,7 +154,7 @@ def _sides(first: Stage, second: Stage) -> tuple[ir.Expr, tuple[ir.Expr, ir.Expr
         if not tvm_ffi.structural_equal(own[i], others[i]):
             continue
         pair = own[1 - i], others[1 - i]
-        types = {(str(x.ty.dtype), str(half_operand(x).ty.dtype)) for x in pair}
+        types = {(str(x.ty.dtype), str(narrow_operand(x).ty.dtype)) for x in pair}
         return (own[i], pair) if len(types) == 1 else None
     return None
 
@@ -189,7 +189,7 @@ def _is_product(op: Operator) -> bool:
     found = reductions(op)
     operands = operands_of(found[0]) if len(found) == 1 else None
     halves = {"float16", "bfloat16"}
-    return operands is not None and all(str(half_operand(x).ty.dtype) in halves for x in operands)
+    return operands is not None and all(str(narrow_operand(x).ty.dtype) in halves for x in operands)
 
 
 def _behind(graph: Graph, product: Operator) -> set[Operator]:

@@ -33,7 +33,7 @@ from .gemv_config import GemvConfig
 from .operands import SumOfProducts
 from .prim_func import contraction_prim_func, materialize_computed
 from .skinny_gemm_gpu import skinny_gemm_gpu
-from .tile_gemm_config import TileGemmConfig, half_operand, is_plain
+from .tile_gemm_config import TileGemmConfig, is_plain
 from .tile_gemm_gpu import tile_gemm_gpu
 from .untiled_gpu import untiled_gpu
 from .wgmma_config import WgmmaConfig
@@ -86,7 +86,7 @@ def _tile_gemm(program: Program, tile: TileGemmConfig) -> tirx.PrimFunc:
         func = wgmma_gemm_gpu(program, tile)
     else:
         func = tile_gemm_gpu(program, tile)
-    b = half_operand(tile.b)
+    b = tile.b
     if not is_plain(b):
         return func
     numbers = [n for n, param in enumerate(func.params) if param.same_as(b.source)]

@@ -65,7 +65,7 @@ class StagedEpilogue:
     ) -> None:
         self._cut, self._place, self._acc, self._first_row = cut, place, acc, first_row
         self._consumer, self._shared = consumer, shared
-        self._total = local("total", [M16], "float32")
+        self._total = local("total", [M16], cut.contraction.dtype)
         self._made = [
             local(f"result{number}", [M16], str(result.buffer.ty.dtype))
             for number, result in enumerate(cut.contraction.results)

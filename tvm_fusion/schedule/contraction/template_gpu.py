@@ -17,7 +17,7 @@ from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage
 from ..estimate import flops, operations, points, traffic
-from ..gpu.mma import mma_atom
+from ..gpu.mma import find_atom
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
@@ -26,7 +26,7 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
-from .tile_gemm_config import TileGemmConfig, half_operand
+from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_model import LEAST_ROWS, best_tile, estimated_clocks, gemm_problem, gemm_sizes
 from .wgmma_model import best_wgmma_tile, wgmma_clocks
 
@@ -76,7 +76,11 @@ class GpuContraction(Contraction):
             parallelism=blocks,
             shared_bytes=0 if config is None else config.shared_bytes,
             registers=0 if config is None else config.registers,
-            details={"config": GpuContractionConfig(program, contraction, device, skinny, tile)},
+            details={
+                "config": GpuContractionConfig(program, contraction, device, skinny, tile),
+                "arithmetic": "" if tile is None else tile.arithmetic,
+                "matrix_dtype": "" if tile is None else tile.narrow_dtype,
+            },
         )
 
     def _claim_dual(
@@ -143,8 +147,9 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
         constant(a.extent) is None for a in contraction.stage.axes
     ):
         return None
-    types = {str(half_operand(x).ty.dtype) for x in (contraction.left, contraction.right)}
-    if len(types) != 1 or mma_atom(device, types.pop()) is None:
+    types = [str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)]
+    atom = find_atom(device, "mma.sync", *types)
+    if atom is None or atom.dtype == "tfloat32":
         return None
     return Refusal(
         "epilogue_elsewhere",
@@ -164,7 +169,7 @@ def _tile(
     if skinny is not None and (skinny.norm_scale is not None or skinny.m < LEAST_ROWS):
         return None
     tile = _tensor_core_tile(contraction, device)
-    is_computed = tile is not None and (tile.staged_a or tile.staged_b)
+    is_computed = tile is not None and (tile.staged_a or tile.staged_b or tile.products > 1)
     return None if skinny is not None and is_computed else tile
 
 

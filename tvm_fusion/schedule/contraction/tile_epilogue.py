@@ -105,8 +105,8 @@ class TileEpilogue:
         self._turn = min(MOST_VECTORS, TURN_ELEMENTS // width)
         is_batched = width > 1 or self._vectors.is_plain
         self._made = VectorResults(cut, self._vectors, self._turn) if is_batched else None
-        self._total = local("total", [width * cut.parts], "float32")
-        self._partial = local("partial", [width], "float32")
+        self._total = local("total", [width * cut.parts], cut.contraction.dtype)
+        self._partial = local("partial", [width], cut.contraction.dtype)
         has_slices = mainloop.warps_k * cut.split_k > 1
         self._buffers = [self._total, *([self._partial] if has_slices else [])]
         self._buffers += self._made.buffers if self._made is not None else []

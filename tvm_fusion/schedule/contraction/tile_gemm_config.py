@@ -17,7 +17,7 @@ from tvm import ir, tirx
 from ...core.expressions import loads
 from ...core.loops import ceildiv, constant, coordinates, index, product
 from ...program.stage import Axis
-from ..gpu.mma import GROUPS
+from ..gpu.mma import BYTE_TYPES, FLOAT8_TYPES, GROUPS, HALF_TYPES
 from .gemm_view import GemmView, interleave_parts
 from .operands import SumOfProducts
 from .tile_shape import TileShape
@@ -148,9 +148,31 @@ def axis_values(axes: Sequence[Axis], flat: ir.Expr) -> dict[ir.Var, ir.Expr]:
     return {a.var: v for a, v in zip(axes, values, strict=True)}
 
 
-def half_operand(operand: ir.Expr) -> ir.Expr:
-    """Take a cast to float32 off an operand of a half type."""
-    while isinstance(operand, tirx.Cast) and str(operand.ty.dtype) == "float32":
+# Types whose values another type holds exactly.
+_EXACT_IN = {
+    "float16": FLOAT8_TYPES,
+    "bfloat16": FLOAT8_TYPES,
+    "float32": HALF_TYPES + FLOAT8_TYPES,
+    "int16": BYTE_TYPES,
+    "int32": BYTE_TYPES,
+}
+
+
+def narrowed(operand: ir.Expr, dtype: str) -> ir.Expr | None:
+    """Give an operand in a type that holds its values exactly; ``None`` if that one does not."""
+    core = narrow_operand(operand)
+    own = str(core.ty.dtype)
+    if own == dtype:
+        return core
+    return tirx.Cast(dtype, core) if own in _EXACT_IN.get(dtype, ()) else None
+
+
+def narrow_operand(operand: ir.Expr) -> ir.Expr:
+    """Take casts that change no value off an operand: what tensor cores multiply."""
+    while isinstance(operand, tirx.Cast):
+        wide, narrow = str(operand.ty.dtype), str(operand.value.ty.dtype)
+        if narrow != wide and narrow not in _EXACT_IN.get(wide, ()):
+            break
         operand = operand.value
     return operand
 

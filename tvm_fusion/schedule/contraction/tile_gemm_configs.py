@@ -17,7 +17,7 @@ from .tile_gemm_model import GROUPS_M, gemm_sizes, tile_gemm_config, tile_shapes
 from .tile_shape import TileShape
 
 SIZES, WARPS = (16, 32, 64, 128, 256), (1, 2, 4, 8)
-BLOCK_K, STAGES = (32, 64, 128), (2, 3, 4, 6, 8)
+BLOCK_K_BYTES, STAGES = (64, 128, 256), (2, 3, 4, 6, 8)
 SPLIT_K = (1, 2, 4, 8)  # 8 blocks are the largest portable cluster
 
 
@@ -43,7 +43,8 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
     start = TileShape.of(chosen)
     tiles = itertools.product(SIZES, SIZES[1:], WARPS[:3], WARPS, WARPS[:3])
     splits = SPLIT_K if device.clusters else SPLIT_K[:1]
-    spaces = (tiles, BLOCK_K, STAGES, splits)
+    block_k = [size // start.item_bytes for size in BLOCK_K_BYTES]
+    spaces = (tiles, block_k, STAGES, splits)
     for shape in tile_shapes(gemm_sizes(chosen), start, device, *spaces):
         for group_m in GROUPS_M:
             one = replace(shape, group_m=group_m)

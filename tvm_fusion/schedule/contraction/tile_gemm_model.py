@@ -29,12 +29,12 @@ from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..gpu.launch import STATIC_SHARED_BYTES
-from ..gpu.mma import ATOMS, GROUPS, mma_atom
+from ..gpu.mma import FLOAT8_TYPES, GROUPS, HALF_TYPES, SUM_TYPES, find_atom
 from .gemm_view import GemmView, gemm_view
 from .operands import SumOfProducts
-from .tile_gemm_config import TileGemmConfig, half_operand
+from .tile_gemm_config import TileGemmConfig, narrow_operand, narrowed
 from .tile_operand import OperandTile
-from .tile_shape import K16, M16, REGISTER_FILE, TileShape
+from .tile_shape import M16, REGISTER_FILE, TileShape
 
 LEAST_ROWS, LEAST_COLUMNS, LEAST_K = 9, 8, 16  # of a tile that is worth its instructions
 ROWS_OF_SYMBOLIC_M = 512
@@ -57,7 +57,7 @@ TILES = (
     (16, 128, 1, 4, 1),
     (16, 64, 1, 4, 1),
 )
-BLOCK_K = (64, 128)
+BLOCK_K_BYTES = (128, 256)
 STAGES = (3, 4, 6, 8)
 SPLIT_K = (1, 2, 4)
 GROUPS_M = (1, 8)
@@ -73,7 +73,8 @@ class Rates:
     Attributes
     ----------
     mma : float
-        Multiply-adds of half types on tensor cores by ``mma.sync``, in a clock.
+        Multiply-adds of half types on tensor cores by ``mma.sync``, in a clock; twice as many of
+        bytes, half as many of float32.
     shared : float
         Bytes from and to shared memory in a clock.
     l2 : float
@@ -87,6 +88,11 @@ class Rates:
         Clocks from the issue of a copy to its arrival.
     step : float
         Clocks of a k16 that no other warp hides: ldmatrix, mma, a share of a barrier.
+    split : float
+        The same of float32 that is split, beside its products: 24 instructions for each four.
+    of_split, of_float8 : float
+        How much longer products take of split float32, and of float8 where ``mma.sync`` converts
+        it: from compute capability 9.0 on.
     epilogue, element : float
         Clocks of an epilogue, and of each of a block's elements beside.
     cluster : float
@@ -102,6 +108,9 @@ class Rates:
     in_flight: float = 32768.0
     latency: float = 1465.0
     step: float = 30.0
+    split: float = 200.0
+    of_split: float = 1.16
+    of_float8: float = 2.8
     epilogue: float = 55.0
     element: float = 0.38
     cluster: float = 2300.0
@@ -149,7 +158,8 @@ def best_tile(
 @lru_cache(maxsize=1024)
 def _best_shape(sizes: Sizes, start: TileShape, device: Device) -> TileShape | None:
     splits = SPLIT_K if device.clusters else SPLIT_K[:1]
-    spaces = (TILES, BLOCK_K, STAGES, splits)
+    block_k = [size // start.item_bytes for size in BLOCK_K_BYTES]
+    spaces = (TILES, block_k, STAGES, splits)
     found = tile_shapes(sizes, start, device, *spaces)
     return min(found, key=lambda shape: estimated_clocks(shape, sizes, device), default=None)
 
@@ -184,20 +194,16 @@ def tile_shapes(
 
 
 def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
-    """Read a product of half types as a tiled GEMM, of any tile."""
-    if contraction.dtype != "float32":
+    """Read a product of types that tensor cores multiply as a tiled GEMM, of any tile."""
+    if contraction.dtype not in SUM_TYPES:
         return None
     if device.kind != "cuda" or not device.async_copy:
         return None
     initial = contraction.initial
-    if not isinstance(initial, tirx.FloatImm) or float(initial.value) != 0:
+    if not isinstance(initial, tirx.FloatImm | tirx.IntImm) or float(initial.value) != 0:
         return None
     view = gemm_view(contraction, allows_conditions=True)
     if view is None or not view.m_axes:
-        return None
-    types = {str(half_operand(x).ty.dtype) for x in (view.a, view.b)}
-    half = types.pop()
-    if types or half not in {a.dtype for a in ATOMS} or mma_atom(device, half) is None:
         return None
     if any(constant(a.extent) is None for a in (*view.n_axes, *view.k_axes)):
         return None
@@ -208,13 +214,46 @@ def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig |
     symbols = [v for x in (view.a, view.b) for v in variables(x) - own]
     if symbols:
         return None
-    n_axes, parts = _without_parts(view, contraction)
-    if not n_axes:
+    found = (_typed(view, contraction, types, device) for types in _types(view))
+    return next((start for start in found if start is not None), None)
+
+
+def _types(view: GemmView) -> Iterator[tuple[str, str]]:
+    """List types of A and B that hold their values, the narrowest first.
+
+    float8 is exact in float16, whose tensor cores transpose a tile, and which every device has.
+    """
+    a, b = (str(narrow_operand(x).ty.dtype) for x in (view.a, view.b))
+    yield a, b
+    halves = {x for x in (a, b) if x in HALF_TYPES}
+    if {a, b} <= {*FLOAT8_TYPES, *halves} and len(halves) < 2:
+        half = halves.pop() if halves else "float16"
+        if (half, half) != (a, b):
+            yield half, half
+
+
+def _typed(
+    view: GemmView, contraction: SumOfProducts, types: tuple[str, str], device: Device
+) -> TileGemmConfig | None:
+    """Read a product in types of A and B; ``None`` where no instruction multiplies them."""
+    atom = find_atom(device, "mma.sync", *types)
+    a, b = (narrowed(x, dtype) for x, dtype in zip((view.a, view.b), types, strict=True))
+    if atom is None or atom.sums != contraction.dtype or a is None or b is None:
         return None
-    given = (view.batch, view.m_axes, n_axes, view.k_axes, view.a, view.b)
-    shape = TileShape(half, 64, 64, 64, 2, 2, parts=parts)
+    n_axes, parts = _without_parts(view, contraction)
+    if not n_axes or (parts > 1 and atom.dtype not in HALF_TYPES):
+        return None
+    given = (view.batch, view.m_axes, n_axes, view.k_axes, a, b)
+    block_k = BLOCK_K_BYTES[0] // atom.item_bytes
+    shape = TileShape(*types, 64, 64, block_k, 2, 2, parts=parts)
     start = TileGemmConfig(*given, **asdict(shape), contraction=contraction)
     staged_a, staged_b = (not OperandTile(start, is_a).is_copied for is_a in (True, False))
+    if atom.dtype == "tfloat32":
+        if staged_a or staged_b:
+            return None  # convolutions, computed operands: CUDA cores
+        return start if device.rounds_to_tf32 else replace(start, products=3)
+    if atom.dtype == "float8" and (staged_a or staged_b):
+        return None  # float16 has vector loads, and transposes tiles
     return replace(start, staged_a=staged_a, staged_b=staged_b)
 
 
@@ -237,7 +276,7 @@ def _has_whole_fragments(shape: TileShape) -> bool:
     return (
         min(shape.warp_m, shape.warp_n) >= M16
         and shape.warp_n % (GROUPS * shape.parts) == 0
-        and shape.block_k // K16 % shape.warps_k == 0
+        and shape.block_k // shape.k_step % shape.warps_k == 0
         and LEAST_THREADS <= shape.threads <= MOST_THREADS
         and shape.accumulators <= MOST_ACCUMULATORS
         and shape.wanted_registers <= MOST_WANTED
@@ -278,18 +317,26 @@ def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rate
     # Blocks that share the busiest multiprocessor, and how many rounds of them there are.
     resident = min(blocks_per_sm(shape, device), -(-blocks // sms))
     waves = -(-blocks // (sms * resident))
-    stage, steps = shape.stage_bytes, shape.block_k // K16
+    stage, steps = shape.stage_bytes, shape.block_k // shape.k_step
     warps = shape.warps_m * shape.warps_n
-    mma = shape.block_m * shape.block_n * shape.block_k / rates.mma
-    read = warps * (shape.warp_m + shape.warp_n) * shape.block_k * 2
+    mma = shape.block_m * shape.block_n * steps * 16 * shape.products / rates.mma
+    if shape.products > 1:
+        mma *= rates.of_split
+    elif shape.a_dtype in FLOAT8_TYPES and device.tma:
+        mma *= rates.of_float8
+    read = warps * (shape.warp_m + shape.warp_n) * shape.block_k * shape.item_bytes
     busy = resident * max(mma, (read + stage) / rates.shared, stage / rates.l2)
-    alone = max(rates.step * steps / shape.warps_k, rates.latency / (shape.stages - 1))
+    step = rates.step
+    if shape.products > 1:
+        step = rates.split + mma / steps / (shape.warps_m * shape.warps_n) * 4
+    alone = max(step * steps / shape.warps_k, rates.latency / (shape.stages - 1))
     epilogue = rates.epilogue
     epilogue += rates.element * resident * shape.block_m * shape.block_n / shape.split_k
     if shape.split_k > 1:
         epilogue += rates.cluster * math.log2(shape.split_k)
     total = waves * (_k_tiles(shape, sizes) * max(busy, alone) + epilogue) + rates.launch
-    dram = 2 * batch * (m * k + k * n + 2 * m * n) / (rates.dram * sms)
+    read = shape.item_bytes * (m * k + k * n)
+    dram = batch * (read + 4 * m * n) / (rates.dram * sms)
     in_flight = resident * stage * (shape.stages - 1)
     dram = dram * math.hypot(1, rates.in_flight / in_flight) + rates.launch
     # They overlap, not quite: the shorter counts a little, too.

@@ -10,7 +10,13 @@
         acc += frag[k16 % 2].a * frag[k16 % 2].b                                  mma.m16n8k16
 
 One barrier of the block per tile: it says that tile + 1 is there and that tile - 1 was consumed.
-A warp has k16 of its slice of each stage (slice-K).
+A warp has k16 of its slice of each stage (slice-K). A k16 is 32 bytes: 16 terms of half types, 32
+of bytes, 8 of float32. float32 that is contiguous along M or N is loaded word by word.
+
+Of float32 that keeps its precision (3xTF32), operands are split into tfloat32, x = hi + lo:
+  for k16:           part += a.hi * b.hi;  small += a.lo * b.hi + a.hi * b.lo
+  behind each tile:  acc += part;  part = 0    tensor cores cut sums off, CUDA cores round them
+  at the end:        acc += small, where acc is finite
 """
 
 from __future__ import annotations
@@ -21,14 +27,23 @@ from ...core.expressions import load
 from ...core.loops import index, local, loop, sequence, unrolled, when
 from ..gpu.cp_async import commit
 from ..gpu.ldmatrix import ldmatrix_x4
-from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, WARP, mma_fragments
-from ..gpu.shared_tiles import block_barrier, touch, wait_and_barrier
-from ..gpu.swizzle import exchanged, swizzle
+from ..gpu.mma import (
+    ACCUMULATORS,
+    GROUPS,
+    HALF_TYPES,
+    THREADS_IN_GROUP,
+    WARP,
+    mma_fragments,
+    mma_split_fragments,
+)
+from ..gpu.shared_tiles import block_barrier, load_shared, touch, wait_and_barrier
+from ..gpu.swizzle import exchanged
 from .tile_gemm_config import TileGemmConfig, TilePlace
-from .tile_operand import CHUNK, WORDS, OperandTile
-from .tile_shape import K16, M16
+from .tile_operand import WORD_BYTES, WORDS, OperandTile
+from .tile_shape import CHUNK_BYTES, M16
 
-FRAGMENT = 2 * K_PER_THREAD  # elements of a thread, of 16 rows and 16 k
+FRAGMENT_WORDS = 4  # of a thread, of 16 rows and 32 bytes of k
+CHUNKS = 2  # of 32 bytes of k
 READ, WRITE = 0, 1  # the stage that is multiplied, and the one that is copied to
 
 
@@ -64,16 +79,24 @@ class TileMmaMainloop:
         self.slabs, self.n8 = cut.warp_m // M16, cut.warp_n // GROUPS
         self.warps_m, self.warps_n, self.warps_k = cut.warps_m, cut.warps_n, cut.warps_k
         self.threads = cut.threads
-        self._steps = cut.block_k // K16 // cut.warps_k
+        self._steps = cut.block_k // cut.k_step // cut.warps_k
         self._slots = 2 if self._steps % 2 == 0 else 1
-        self.acc = local("acc", [cut.accumulators], "float32")
+        self.acc = local("acc", [cut.accumulators], cut.contraction.dtype)
+        # Bytes are held in words: the addresses of registers are those of words.
+        held = cut.a_dtype if cut.a_dtype in HALF_TYPES else "uint32"
+        self._fragment = FRAGMENT_WORDS * (2 if cut.a_dtype in HALF_TYPES else 1)
         self._frags = [
-            local(f"{name}_frag", [self._slots * size // M16 * FRAGMENT], cut.half)
+            local(f"{name}_frag", [self._slots * size // M16 * self._fragment], held)
             for name, size in (("a", cut.warp_m), ("b", cut.warp_n))
         ]
         self._stage_words = self._a.words + self._b.words
         self._words = local("stage_word", [2], "int32")
         self.buffers = [self.acc, self._words, *self._frags, *self._a.buffers, *self._b.buffers]
+        self._parts: list[ir.Var] = []
+        if cut.products > 1:
+            names = ("part", "small")
+            self._parts = [local(n, [cut.accumulators], cut.contraction.dtype) for n in names]
+            self.buffers += self._parts
 
     def has_sums(self, _thread: ir.Expr) -> ir.Expr:
         """Whether a thread has accumulators: all have."""
@@ -104,7 +127,8 @@ class TileMmaMainloop:
         ahead = cut.stages - 1
 
         def clear(i: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(self.acc, tirx.const(0, "float32"), [i])
+            zero = tirx.const(0, cut.contraction.dtype)
+            return sequence([tirx.BufferStore(b, zero, [i]) for b in (self.acc, *self._parts)])
 
         by_address = *self._frags, self._shared, *self._a.by_address, *self._b.by_address
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in by_address]
@@ -126,8 +150,37 @@ class TileMmaMainloop:
         turn = self._pipelined if self._slots == 2 else self._simple
         if self._slots == 2:
             stmts += [wait_and_barrier(ahead - 1), self._load(thread, 0, 0)]
-        stmts.append(loop("k_tile", cut.k_tiles, lambda tile: turn(thread, tile)))
-        return sequence(stmts)
+        promote = [self._promote()] if self._parts else []
+        stmts.append(
+            loop("k_tile", cut.k_tiles, lambda tile: sequence([turn(thread, tile), *promote]))
+        )
+        return sequence([*stmts, self._add_small()] if self._parts else stmts)
+
+    def _promote(self) -> tirx.Stmt:
+        """Add the sums of a tile to those of all."""
+        part, _ = self._parts
+
+        def add(i: ir.Expr) -> tirx.Stmt:
+            total = load(self.acc, [i]) + load(part, [i])
+            zero = tirx.const(0, self._cut.contraction.dtype)
+            return sequence(
+                [tirx.BufferStore(self.acc, total, [i]), tirx.BufferStore(part, zero, [i])]
+            )
+
+        return unrolled("i", self._cut.accumulators, add)
+
+    def _add_small(self) -> tirx.Stmt:
+        """Add the products with lower halves, which are NaN for an infinite operand."""
+        _, small = self._parts
+
+        def add(i: ir.Expr) -> tirx.Stmt:
+            total = load(self.acc, [i])
+            is_finite = tirx.abs(total) <= tirx.max_value("float32")
+            return tirx.BufferStore(
+                self.acc, tirx.Select(is_finite, total + load(small, [i]), total), [i]
+            )
+
+        return unrolled("i", self._cut.accumulators, add)
 
     def _pipelined(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile while the fragments of the next k16 are loaded."""
@@ -199,8 +252,10 @@ class TileMmaMainloop:
             def one(
                 i: ir.Expr, operand=operand, frags=frags, first=first, count=count, start=start
             ) -> tirx.Stmt:
+                to = load(frags, [(slot * count + i) * self._fragment])
+                if cut.item_bytes == WORD_BYTES and not operand.is_k_contiguous:
+                    return self._load_words(operand, frags, thread, first, step, start, slot, i)
                 word = self._lane_word(operand, thread, first + i * M16, step)
-                to = load(frags, [(slot * count + i) * FRAGMENT])
                 row = load(self._shared, [self._word(READ) + start + word])
                 return ldmatrix_x4(to, row, not operand.is_k_contiguous)
 
@@ -220,13 +275,46 @@ class TileMmaMainloop:
         high, high_k = tirx.floormod(tirx.floordiv(lane, 8), 2), tirx.floordiv(lane, 16)
         if operand is self._b:
             high, high_k = high_k, high
-        by = swizzle(row, operand.row_chunks)
+        by = operand.swizzle(row)
         if operand.is_k_contiguous:
-            line, chunk = first + high * 8 + row, step * (K16 // CHUNK) + high_k
+            line, chunk = first + high * 8 + row, step * CHUNKS + high_k
         else:
-            line = step * K16 + high_k * 8 + row
-            chunk = tirx.floordiv(first, CHUNK) + high
+            line = step * self._cut.k_step + high_k * 8 + row
+            chunk = tirx.floordiv(first, self._cut.chunk) + high
         return (line * operand.row_chunks + exchanged(chunk, by)) * WORDS
+
+    def _load_words(
+        self,
+        operand: OperandTile,
+        frags: ir.Var,
+        thread: ir.Expr,
+        tile: ir.Expr,
+        step: ir.Expr,
+        start: int,
+        slot: int,
+        i: ir.Expr,
+    ) -> tirx.Stmt:
+        """Load a fragment of 16 rows of float32 that rows of a tile have along M or N.
+
+        A thread has k threadID_in_group of rows groupID and groupID + 8, then the k four further:
+        in the order of the registers of an mma, of B for each eight columns.
+        """
+        lane = tirx.floormod(thread, index(WARP))
+        group = tirx.floordiv(lane, index(THREADS_IN_GROUP))
+        k = tirx.floormod(lane, index(THREADS_IN_GROUP))
+        size = CHUNK_BYTES // WORD_BYTES
+        count = (self._cut.warp_m if operand is self._a else self._cut.warp_n) // M16
+        stmts = []
+        for number in range(FRAGMENT_WORDS):
+            high_k, high = divmod(number, 2) if operand is self._a else divmod(number, 2)[::-1]
+            line = step * self._cut.k_step + high_k * THREADS_IN_GROUP + k
+            column = tile + i * M16 + high * GROUPS + group
+            chunk = exchanged(tirx.floordiv(column, size), operand.swizzle(line))
+            word = (line * operand.row_chunks + chunk) * size + tirx.floormod(column, size)
+            to = load(frags, [(slot * count + i) * self._fragment + number])
+            place = load(self._shared, [self._word(READ) + start + word])
+            stmts.append(load_shared(to, place, WORD_BYTES))
+        return sequence(stmts)
 
     def _multiply(self, slot: int) -> tirx.Stmt:
         """Multiply all fragments of A with all of B."""
@@ -235,10 +323,14 @@ class TileMmaMainloop:
 
         def row(i: ir.Expr) -> tirx.Stmt:
             def one(j: ir.Expr) -> tirx.Stmt:
-                acc = load(self.acc, [(i * self.n8 + j) * ACCUMULATORS])
-                a = load(a_frag, [(slot * self.slabs + i) * FRAGMENT])
-                b = load(b_frag, [slot * columns * FRAGMENT + j * K_PER_THREAD])
-                return mma_fragments(self._cut.half, acc, a, b)
+                first = (i * self.n8 + j) * ACCUMULATORS
+                a = load(a_frag, [(slot * self.slabs + i) * self._fragment])
+                b = load(b_frag, [slot * columns * self._fragment + j * (self._fragment // 2)])
+                if self._parts:
+                    part, small = (load(x, [first]) for x in self._parts)
+                    return mma_split_fragments(part, small, a, b)
+                acc = load(self.acc, [first])
+                return mma_fragments(self._cut.a_dtype, self._cut.b_dtype, acc, a, b)
 
             return unrolled("j", self.n8, one)
 

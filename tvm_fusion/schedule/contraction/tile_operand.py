@@ -1,12 +1,13 @@
-"""Copies of an operand's tiles from global to shared memory, in 16-byte chunks of 8 elements.
+"""Copies of an operand's tiles from global to shared memory, in chunks of 16 bytes.
 
-    chunk (row, c) of a tile          rows of K for an operand that is contiguous along K,
-                                      of M or N otherwise; place c ^ swizzle(row)
+    chunk (row, c) of a tile          rows of K for an operand that is contiguous along K, and for
+                                      bytes, which ldmatrix cannot transpose; of M or N otherwise;
+                                      place c ^ swizzle(row)
     loaded as it is:                  cp.async
     the same, rows of 8 or 4 bytes:   two or four cp.async for a chunk, adjacent ones by adjacent
                                       threads
-    the same, rows of 2 bytes:        loads of aligned words, shifted, one store
-    computed (prologue, dequantized): vector loads, 8 values in registers, one store
+    the same, halves of any address:  loads of aligned words, shifted, one store
+    computed (prologue, dequantized): vector loads, a chunk in registers, one store
     computed and unaligned, padded:   element loads under conditions, one store
 
 Terms beyond K are zero. Rows beyond M or N, whose sums are not stored, are zero or repeat the last
@@ -41,10 +42,10 @@ from ..gpu.shared_tiles import CHUNK_BYTES, store_shared
 from ..gpu.shifted_loads import load_shifted
 from ..gpu.swizzle import exchanged, swizzle
 from ..gpu.vector_loads import ElementLoads, VectorLoad
-from .tile_gemm_config import TileGemmConfig, axis_values, half_operand, is_plain
+from .tile_gemm_config import TileGemmConfig, axis_values, is_plain
 
-CHUNK = 8  # elements of a half type
-WORDS = CHUNK_BYTES // 4
+WORD_BYTES, HALF_BYTES = 4, 2
+WORDS = CHUNK_BYTES // WORD_BYTES
 
 
 class _Layout(NamedTuple):
@@ -71,7 +72,7 @@ class _Layout(NamedTuple):
     cost: int
     is_k: bool
     vector: ir.Var
-    lanes: int = CHUNK
+    lanes: int
     values: list[ir.Expr] | None = None
     vectors: Sequence[VectorLoad] = ()
     is_shifted: bool = False
@@ -96,7 +97,7 @@ class OperandTile:
     is_copied : bool
         Whether it is loaded as it is, by cp.async.
     lanes : int
-        Elements that a copy has: 8 unless rows are unaligned.
+        Elements that a copy has: a chunk's unless rows are unaligned.
     words : int
         Size of a tile in shared memory, in 32-bit words.
     buffers : list of Var
@@ -108,19 +109,21 @@ class OperandTile:
     def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
         self._cut = cut
         view = cut if is_a else cut.interleaved()
-        self._expr = half_operand(view.a if is_a else view.b)
-        self._parts = 1 if is_a else cut.parts
+        self._expr = view.a if is_a else view.b
+        self._dtype = cut.a_dtype if is_a else cut.b_dtype
+        self._chunk, self._parts = cut.chunk, 1 if is_a else cut.parts
         self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
-        layouts = [self._layout(is_k) for is_k in ((True, False) if is_a else (False, True))]
+        orders = (True, False) if is_a else (False, True)
+        layouts = [self._layout(is_k) for is_k in orders if is_k or cut.item_bytes > 1]
         layout = min(layouts, key=lambda x: x.cost)
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         self._values, vectors, self._is_shifted = layout.values, layout.vectors, layout.is_shifted
         across = cut.block_k if self.is_k_contiguous else self._block
-        self.row_chunks = across // CHUNK
-        self.words = self._block * cut.block_k // 2
-        self._copies = self.words * 2 // self.lanes
+        self.row_chunks = across // self._chunk
+        self.words = self._block * cut.block_k * cut.item_bytes // WORD_BYTES
+        self._copies = self._block * cut.block_k // self.lanes
         self._each = -(-self._copies // cut.threads)
         self._has_all = self._copies % cut.threads == 0
         self.is_copied = self._values is not None and len(vectors) == 1 and is_plain(self._expr)
@@ -130,8 +133,8 @@ class OperandTile:
         self.by_address: list[ir.Var] = []
         if not self.is_copied:
             name = "a" if is_a else "b"
-            size = CHUNK if self._values is not None else self._each * CHUNK
-            self._staged = local(f"{name}_chunk", [size], cut.half)
+            size = self._chunk * (1 if self._values is not None else self._each)
+            self._staged = local(f"{name}_chunk", [size], self._dtype)
             self.buffers.append(self._staged)
             self.by_address = [self._staged] if self._is_shifted else []
             if self._values is not None:
@@ -142,26 +145,27 @@ class OperandTile:
         """Read a chunk along K, or along M or N."""
         axes = self._cut.k_axes if is_k else self._axes
         vector = tirx.Var("vector", "int64")
-        extent = constant(product([a.extent for a in axes]))
+        extent, chunk = constant(product([a.extent for a in axes])), self._chunk
         is_plain_load = is_plain(self._expr)
         strides = [_stride(x, axes[-1]) for x in loads(self._expr)]
-        other = _Layout(CHUNK + sum(s != 1 for s in strides), is_k, vector)
-        if is_plain_load and strides == [1] and len(axes) == 1:
-            other = _Layout(CHUNK // 2 + 1, is_k, vector, is_shifted=True)
-        for lanes in (CHUNK, *(size // 2 for size in NARROW_BYTES)):
+        other = _Layout(chunk + sum(s != 1 for s in strides), is_k, vector, chunk)
+        is_row = is_plain_load and strides == [1] and len(axes) == 1
+        if is_row and self._cut.item_bytes == HALF_BYTES:
+            other = _Layout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
+        for lanes in (chunk, *(size // self._cut.item_bytes for size in NARROW_BYTES)):
             if extent is None or extent % lanes or not self._may_be_hoisted():
                 continue
             analyzer = _analyzer((*self._cut.contraction.stage.axes, *self._cut.k_axes))
             analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
-            elements = ElementLoads(analyzer)
+            elements = ElementLoads(analyzer, is_copied=is_plain_load)
             values = [
                 elements.read(substitute(self._expr, axis_values(axes, vector * lanes + lane)))
                 for lane in range(lanes)
             ]
             vectors = elements.vectors()
             if is_plain_load and len(vectors[0].elements) == lanes:
-                return _Layout(CHUNK // lanes, is_k, vector, lanes, values, vectors)
-            if lanes == CHUNK and any(len(v.elements) > 1 for v in vectors):
+                return _Layout(chunk // lanes, is_k, vector, lanes, values, vectors)
+            if lanes == chunk and any(len(v.elements) > 1 for v in vectors):
                 other = _Layout(len(vectors), is_k, vector, lanes, values, vectors)
         return other
 
@@ -202,10 +206,10 @@ class OperandTile:
                 source = substitute(self._first, {**where, **there})
                 place = load(to[0], [to[1] + self._word(row, column)])
                 is_inside = tirx.all(is_k_inside, self._is_row(row, column, first))
-                if self.lanes == CHUNK:
+                if self.lanes == self._chunk:
                     stmt = copy_16(place, source, is_inside)
                 else:
-                    stmt = copy_narrow(place, source, 2 * self.lanes, is_inside)
+                    stmt = copy_narrow(place, source, self.lanes * self._cut.item_bytes, is_inside)
             elif self._registers is not None:
                 stmt = self._registers.fill(i, {**where, **there})
                 stmt = when(is_k_inside, stmt)
@@ -233,13 +237,13 @@ class OperandTile:
             row, chunk, inside = self._place(i, thread)
             place = load(to[0], [to[1] + self._word(row, chunk)])
             if self._values is None or self._registers is None:
-                return when(inside, store_shared(place, load(self._staged, [i * CHUNK]), 16))
+                return when(inside, store_shared(place, load(self._staged, [i * self._chunk]), 16))
             there, is_k_inside = self._source(row, chunk, first, k_tile)
-            values, zero = [], tirx.const(0, self._cut.half)
+            values, zero = [], tirx.const(0, self._dtype)
             for value in self._values:
                 values.append(substitute(self._registers.values(value, i), {**where, **there}))
             stores = [tirx.BufferStore(self._staged, v, [n]) for n, v in enumerate(values)]
-            zeros = [tirx.BufferStore(self._staged, zero, [n]) for n in range(CHUNK)]
+            zeros = [tirx.BufferStore(self._staged, zero, [n]) for n in range(self._chunk)]
             made: tirx.Stmt = sequence(stores)
             if not sym.Analyzer().can_prove(is_k_inside):
                 made = tirx.IfThenElse(is_k_inside, made, sequence(zeros))
@@ -251,7 +255,7 @@ class OperandTile:
     def _place(self, i: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Give the row and column of a thread's i-th copy, and whether there is one."""
         flat = i * self._cut.threads + thread
-        per_chunk = CHUNK // self.lanes
+        per_chunk = self._chunk // self.lanes
         row, column = coordinates(flat, [index(1), self.row_chunks * per_chunk])
         if self._parts > 1 and not self.is_k_contiguous:
             # Chunks of the parts alternate in a tile, not among neighbouring threads: requests of
@@ -262,9 +266,17 @@ class OperandTile:
         return row, column, tirx.const(True) if self._has_all else flat < self._copies
 
     def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
-        by = swizzle(row, self.row_chunks)
-        chunk, part = coordinates(column, [index(1), CHUNK // self.lanes])
-        return (row * self.row_chunks + exchanged(chunk, by)) * WORDS + part * (self.lanes // 2)
+        chunk, part = coordinates(column, [index(1), self._chunk // self.lanes])
+        place = (row * self.row_chunks + exchanged(chunk, self.swizzle(row))) * WORDS
+        return place + part * (self.lanes * self._cut.item_bytes // WORD_BYTES)
+
+    def swizzle(self, row: ir.Expr) -> ir.Expr:
+        """Give what the chunks of a row are exchanged by.
+
+        Four rows of k whose words are loaded one by one, eight of each, lie in all banks.
+        """
+        has_words = self._cut.item_bytes == WORD_BYTES and not self.is_k_contiguous
+        return swizzle(row * 2 if has_words else row, self.row_chunks)
 
     def _source(
         self, row: ir.Expr, column: ir.Expr, first: ir.Expr, k_tile: ir.Expr
@@ -298,16 +310,16 @@ class OperandTile:
     ) -> tirx.Stmt:
         """Load the elements of a chunk one by one, those beyond K as zeros."""
         cut, stmts = self._cut, []
-        for lane in range(CHUNK):
-            place = chunk * CHUNK + lane
+        for lane in range(self._chunk):
+            place = chunk * self._chunk + lane
             k_in_tile, own = (place, row) if self.is_k_contiguous else (row, place)
             k = k_tile * cut.block_k + k_in_tile
             there = axis_values(cut.k_axes, k) | axis_values(self._axes, self._row(first + own))
             value = substitute(self._expr, {**where, **there})
             if cut.k % (cut.block_k * cut.split_k):
-                zero = tirx.const(0, cut.half)
+                zero = tirx.const(0, self._dtype)
                 value = tirx.if_then_else(k < cut.k, value, zero)
-            stmts.append(tirx.BufferStore(self._staged, value, [i * CHUNK + lane]))
+            stmts.append(tirx.BufferStore(self._staged, value, [i * self._chunk + lane]))
         return sequence(stmts)
 
     def _load_shifted(
@@ -321,16 +333,16 @@ class OperandTile:
     ) -> tirx.Stmt:
         """Load the elements of a chunk that exist, from any address; the others are zeros."""
         cut, own = self._cut, self._extent
-        k = k_tile * cut.block_k + (chunk * CHUNK if self.is_k_contiguous else row)
-        place = first + (row if self.is_k_contiguous else chunk * CHUNK)
+        k = k_tile * cut.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
+        place = first + (row if self.is_k_contiguous else chunk * self._chunk)
         along, across = (k, place) if self.is_k_contiguous else (place, k)
         most, rows = (cut.k, own) if self.is_k_contiguous else (own, cut.k)
-        left = tirx.max(tirx.min(most - along, index(CHUNK)), index(0))
+        left = tirx.max(tirx.min(most - along, index(self._chunk)), index(0))
         count = tirx.Select(across < rows, left, index(0))
         k, place = tirx.min(k, cut.k - 1), tirx.min(place, own - 1)
         there = axis_values(cut.k_axes, k) | axis_values(self._axes, place)
         source = substitute(self._expr, {**where, **there})
-        return load_shifted(load(self._staged, [i * CHUNK]), source, count)
+        return load_shifted(load(self._staged, [i * self._chunk]), source, count)
 
     def _row(self, row: ir.Expr) -> ir.Expr:
         """Repeat the last row, or column, for those beyond."""

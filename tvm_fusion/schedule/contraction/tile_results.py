@@ -20,12 +20,14 @@ from ...core.loops import constant, index, local, sequence, substitute, vectoriz
 from ...program.stage import Axis
 from ..address import conditional_loads, is_aligned, offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.mma import BYTE_TYPES, FLOAT8_TYPES
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.vector_loads import ElementLoads
 from .epilogue import Result
 from .tile_gemm_config import TileGemmConfig
 
 WIDTHS = (8, 4, 2)  # elements of a vector of results
+WORD = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
 
 def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
     """Whether elements along an axis are aligned vectors of an output, which has all or none."""
-    if str(result.buffer.ty.dtype) not in VECTOR_TYPES:
+    size = store_size(str(result.buffer.ty.dtype), width)
+    if size is None:
         return False
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = _analyzer(cut, axis, vector, width)
@@ -83,8 +86,19 @@ def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) 
     first = analyzer.simplify(offset(result.buffer, where) - lane)
     if lane in tirx.analysis.undefined_vars(first):
         return False
-    size = min(width, VECTOR_BYTES // DataType(str(result.buffer.ty.dtype)).itemsize)
     return is_aligned(first, size, analyzer)
+
+
+def store_size(dtype: str, width: int) -> int | None:
+    """Count the elements of a type that one instruction stores; ``None`` where it has no vectors.
+
+    Bytes are stored as words. TVM 0.27 has no vectors of more than four float8.
+    """
+    if dtype in VECTOR_TYPES:
+        return min(width, VECTOR_BYTES // DataType(dtype).itemsize)
+    if dtype not in (*BYTE_TYPES, *FLOAT8_TYPES) or width < WORD:
+        return None
+    return WORD if dtype in FLOAT8_TYPES else width
 
 
 def _is_uniform(
@@ -244,7 +258,7 @@ class _Vectors:
         """Store the results that were computed last."""
         there, stmts = self._at(where), []
         for result, made in zip(self._results, self._made, strict=True):
-            size = min(self._width, VECTOR_BYTES // DataType(str(made.ty.dtype)).itemsize)
+            size = store_size(str(made.ty.dtype), self._width) or 1
             for start in range(0, self._width, size):
                 stmts.append(self._store(result, made, there, start, size))
         return sequence(stmts)

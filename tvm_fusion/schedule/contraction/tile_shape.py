@@ -6,13 +6,14 @@ from dataclasses import dataclass, fields
 
 from tvm import DataType
 
-from ..gpu.mma import ACCUMULATORS, GROUPS, WARP
+from ..gpu.mma import ACCUMULATORS, GROUPS, HALF_TYPES, K_BYTES, WARP, atom_of
 
-M16 = K16 = 16  # of mma.m16n8k16
+M16 = 16  # of mma.m16n8
+CHUNK_BYTES = 16  # of a copy to shared memory
 OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresses
 STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
-STAGED_REGISTERS = 14  # of 8 elements, their addresses and conditions
+STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and conditions
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class TileShape:
 
     Attributes
     ----------
-    half : str
-        Type of A and B in shared memory.
+    a_dtype, b_dtype : str
+        Types of A and of B in shared memory.
     block_m, block_n, block_k : int
         The tile of C of a block, and the k of a pipeline stage; powers of two.
     warps_m, warps_n : int
@@ -39,9 +40,13 @@ class TileShape:
         Whether threads compute or gather an operand, on its way to shared memory.
     parts : int
         Parts of a column split, of each of which the tile has as many columns.
+    products : int
+        Instructions for each product of fragments: 3 of float32 that keep its precision, each
+        operand split into two tfloat32; otherwise 1.
     """
 
-    half: str
+    a_dtype: str
+    b_dtype: str
     block_m: int
     block_n: int
     block_k: int
@@ -54,11 +59,43 @@ class TileShape:
     staged_a: bool = False
     staged_b: bool = False
     parts: int = 1
+    products: int = 1
 
     @classmethod
     def of(cls, config: TileShape) -> TileShape:
         """Take the shape out of a configuration."""
         return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
+
+    @property
+    def item_bytes(self) -> int:
+        """Size of an element of A and of B in shared memory."""
+        return int(DataType(self.a_dtype).itemsize)
+
+    @property
+    def arithmetic(self) -> str:
+        """Tell a reader how types other than half types are multiplied."""
+        if self.products > 1:
+            return "float32 split into tfloat32 (3xTF32)"
+        if self.a_dtype == "float32":
+            return "float32 rounded to tfloat32"
+        if self.a_dtype in HALF_TYPES:
+            return ""
+        return f"products of {' and '.join(dict.fromkeys((self.a_dtype, self.b_dtype)))}"
+
+    @property
+    def narrow_dtype(self) -> str:
+        """Name what is multiplied, as a device's peaks do, where a graph has it wider: bytes."""
+        return atom_of(self.a_dtype, self.b_dtype).dtype if self.item_bytes == 1 else ""
+
+    @property
+    def k_step(self) -> int:
+        """Terms of an instruction: 32 bytes."""
+        return K_BYTES // self.item_bytes
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK_BYTES // self.item_bytes
 
     @property
     def tile_positions(self) -> int:
@@ -89,7 +126,7 @@ class TileShape:
     def stage_bytes(self) -> int:
         """Shared memory of A and B in a pipeline stage."""
         rows = self.block_m + self.block_n
-        return rows * self.block_k * DataType(self.half).itemsize
+        return rows * self.block_k * self.item_bytes
 
     @property
     def staged(self) -> tuple[int, int]:
@@ -120,10 +157,12 @@ class TileShape:
     def wanted_registers(self) -> int:
         """Registers that a thread would take if it could."""
         fragments = (self.warp_m + self.warp_n) // M16 * 4 * 2
-        wanted = OTHER_REGISTERS + self.accumulators + fragments
+        # Of split operands: sums of a tile of K, of lower halves, and of all.
+        wanted = OTHER_REGISTERS + self.accumulators * self.products + fragments
         for rows, is_staged in ((self.block_m, self.staged_a), (self.block_n, self.staged_b)):
-            chunks = -(-rows * self.block_k // 8 // self.threads)
-            wanted += STAGED_REGISTERS * chunks if is_staged else 2 * chunks
+            chunks = -(-rows * self.block_k // self.chunk // self.threads)
+            staged = STAGED_REGISTERS * self.chunk // 8
+            wanted += staged * chunks if is_staged else 2 * chunks
         return wanted
 
     @property

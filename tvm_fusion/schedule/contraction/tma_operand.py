@@ -1,6 +1,6 @@
 """Operands of a GEMM as tensor maps: which views the Tensor Memory Accelerator copies.
 
-    A[m, k], B[n, k]     contiguous along K:       boxes of 64 k times the rows of a tile
+    A[m, k], B[n, k]     contiguous along K:       boxes of 128 bytes of k times the rows of a tile
     A[k, m], B[k, n]     contiguous along M or N:  panels of 64 rows, boxes of 64 times block_k
 
 Rows, terms and the batch may each be several axes that lie in memory as one; a batch of several
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import DataType, ir, sym, tirx
 
 from ...core.expressions import int64
 from ...core.loops import constant, index, product, simplified, substitute
@@ -26,9 +26,9 @@ from ..gpu.vector_loads import resolved
 from ..gpu.wgmma import Operand
 from .column_split import ColumnSplit
 from .gemm_view import GemmView
-from .tile_gemm_config import TileGemmConfig, half_operand, is_plain
+from .tile_gemm_config import TileGemmConfig, is_plain
 
-ITEM_BYTES = 2  # of a half type
+HALF_BYTES = 2  # of a half type
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,19 @@ class TmaOperand:
         return replace(self, maps=maps, rows=rows)
 
     @property
+    def item_bytes(self) -> int:
+        """Size of an element."""
+        return self.maps[0].item_bytes
+
+    @property
     def bytes(self) -> int:
         """Size of a tile in shared memory."""
-        return self.rows * self.block_k * ITEM_BYTES
+        return self.rows * self.block_k * self.item_bytes
 
     @property
     def panel_bytes(self) -> int:
         """From one box in shared memory to the next."""
-        return PANEL * (self.rows if self.is_k_contiguous else self.block_k) * ITEM_BYTES
+        return ROW_BYTES * (self.rows if self.is_k_contiguous else self.block_k)
 
     @property
     def layout(self) -> Operand:
@@ -131,7 +136,7 @@ def tma_operand(view: TileGemmConfig, is_a: bool, block_k: int) -> TmaOperand | 
     block_k : int
         Terms of a tile.
     """
-    whole = half_operand(view.a if is_a else view.b)
+    whole = view.a if is_a else view.b
     own, parts, split = view.m_axes, 1, None
     if not is_a:
         own, parts, split = view.stored_n_axes, view.parts, view.contraction.column_split
@@ -168,6 +173,7 @@ def _tensor_map(
     """
     if not isinstance(load, ir.TensorLoad) or not is_plain(load):
         return None
+    item_bytes = DataType(str(load.ty.dtype)).itemsize
     axes = [a.var for a in (*view.batch, *own, *view.k_axes)]
     used = set(tirx.analysis.undefined_vars(load))
     place = offset(load.source, load.indices)
@@ -178,9 +184,11 @@ def _tensor_map(
     if rows_by is None or terms_by is None or 1 not in (constant(rows_by), constant(terms_by)):
         return None
     is_k_contiguous = constant(terms_by) == 1
+    if item_bytes != HALF_BYTES and not is_k_contiguous:
+        return None
     sizes = [product([a.extent for a in x]) for x in (view.k_axes, own)]
     strides = [rows_by if is_k_contiguous else terms_by]
-    box = [PANEL, 1 if is_k_contiguous else block_k]
+    box = [ROW_BYTES // item_bytes, 1 if is_k_contiguous else block_k]
     if not is_k_contiguous:
         sizes.reverse()
     batch = [a for a in view.batch if a.var in used]
@@ -190,7 +198,7 @@ def _tensor_map(
     strides += [int64(step_of[a.var]) for a in batch]
     start = simplified(substitute(place, dict.fromkeys(axes, index(0))))
     analyzer = sym.Analyzer()
-    lanes = ALIGNMENT // ITEM_BYTES
+    lanes = ALIGNMENT // item_bytes
     aligned = [start, *strides]
     if len(sizes) > MAX_RANK or any(constant(s) == 0 for s in strides):
         return None

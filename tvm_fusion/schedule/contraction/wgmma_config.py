@@ -2,7 +2,7 @@
 
 grid     as many blocks as run at once; each takes every grid-th tile of C, M innermost in groups
 block    one producer warpgroup, and consumers that share the rows of the tile
-stage    tiles of A and B, block_k = 64 terms: 128 bytes of a half type
+stage    tiles of A and B, 128 bytes along K: block_k = 64 terms of half types, 128 of bytes
 split    the columns of a tile are those of one part of a column split behind those of another
 """
 
@@ -15,13 +15,13 @@ from tvm import ir, tirx
 from ...core.loops import constant, index
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
-from ..gpu.tma import PANEL
+from ..gpu.tma import ROW_BYTES
 from ..gpu.wgmma import THREADS, WARPS, M
 from .tile_gemm_config import TileGemmConfig, axis_values
 from .tile_shape import REGISTER_FILE
 from .tma_operand import TmaOperand
 
-BLOCK_K = PANEL
+STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 # Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
@@ -43,6 +43,9 @@ class WgmmaConfig(TileGemmConfig):
     is_ping_pong : bool
         Whether two consumers take turns, each with a tile of its own: one multiplies while the
         other stores its results. Otherwise they share the rows of a tile.
+    is_promoted : bool
+        Whether the sums of each stage are added up in float32 outside of the instructions, which
+        keep 13 bits below the largest term of float8.
     blocks_per_sm : int
         Blocks that a multiprocessor holds at once.
     multiprocessors : int
@@ -55,6 +58,7 @@ class WgmmaConfig(TileGemmConfig):
     operand_b: TmaOperand | None = None
     consumers: int = 2
     is_ping_pong: bool = False
+    is_promoted: bool = False
     blocks_per_sm: int = 1
     multiprocessors: int = 1
     is_staged: bool = False
@@ -112,6 +116,11 @@ class WgmmaConfig(TileGemmConfig):
         return self.slabs * self.block_n // 2
 
     @property
+    def held_sums(self) -> int:
+        """Registers of sums: of stages, and of all of them."""
+        return self.accumulators * (2 if self.is_promoted else 1)
+
+    @property
     def barrier_offset(self) -> int:
         """Where the barriers lie in shared memory, in bytes."""
         return self.stages * self.stage_bytes
@@ -139,7 +148,7 @@ class WgmmaConfig(TileGemmConfig):
         if self.consumers == 2:
             return 168  # so that all warpgroups together have the whole file
         most = REGISTER_FILE // (self.threads * self.blocks_per_sm) // 8 * 8
-        return min(255, most, OTHER_REGISTERS + self.accumulators)
+        return min(255, most, OTHER_REGISTERS + self.held_sums)
 
     def first_columns(self, n_tile: ir.Expr) -> list[ir.Expr]:
         """Give the column of B that a tile begins with, for each part of a column split."""

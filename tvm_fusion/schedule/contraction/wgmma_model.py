@@ -24,8 +24,9 @@ from dataclasses import fields, replace
 from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
+from ..gpu.mma import FLOAT8_TYPES, find_atom
 from ..gpu.tma import PANEL
-from ..gpu.wgmma import WARPS, M
+from ..gpu.wgmma import WARPS, K, M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig
@@ -40,8 +41,9 @@ from .tile_gemm_model import (
 from .tile_results import result_vectors
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .wgmma_config import BLOCK_K, WgmmaConfig, staged_bytes
+from .wgmma_config import STAGE_K_BYTES, WgmmaConfig, staged_bytes
 
+Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
     (128, 256, 2, False),
@@ -67,10 +69,13 @@ LEAST_K_TILES = 3  # of a block with split-K
 MOST_SPLIT_ACCUMULATORS = 64  # producers keep their registers
 LEAST_OTHER_REGISTERS = 48  # beside accumulators: fewer are spilled
 MOST_STAGES = 12
+MOST_PROMOTED = 192  # sums of a thread, of stages and of all of them
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
-# Multiply-adds in a clock, and clocks of an epilogue: fitted to measured times on an H200.
+# Multiply-adds of half types in a clock, and clocks of an epilogue: fitted to measured times on an
+# H200. Of tfloat32, 256 columns take 364 us where 128 take 425 (4096^3).
 WGMMA, NARROW_WGMMA = 1700.0, 1500.0
 L2_HALF, L2_ALL = 80.0, 62.0  # bytes of copies in a clock, half or all multiprocessors busy
+WIDE_ITEM = 4  # bytes of float32
 # Clocks of an epilogue, and of each element of a tile, by one consumer.
 EPILOGUE, ELEMENT, DEAR_ELEMENT = 450.0, 0.21, 0.47
 CLUSTER, CLUSTER_BLOCK = 600.0, 42.0  # of each doubling of split-K, and of each block of the grid
@@ -92,9 +97,15 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
 
 def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
     """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
-    if not has_wgmma(device) or gemm_sizes(problem).m <= FEW_ROWS:
+    atom = find_atom(device, "wgmma", problem.a_dtype, problem.b_dtype)
+    if atom is None or not device.tma or problem.products > 1:
         return None
-    found = _space(problem, device, TILES)
+    if gemm_sizes(problem).m <= FEW_ROWS:
+        return None
+    tiles: Sequence[Tile] = TILES
+    if atom.dtype == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
+        tiles = tuple(t for t in TILES if t[1] != 192)
+    found = _space(problem, device, tiles)
     return min(found, key=lambda config: wgmma_clocks(config, device), default=None)
 
 
@@ -118,11 +129,10 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
                 yield one
 
 
-def _space(
-    start: TileGemmConfig, device: Device, tiles: Sequence[tuple[int, int, int, bool]]
-) -> Iterator[WgmmaConfig]:
+def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
-    a, b = (tma_operand(start, is_a, BLOCK_K) for is_a in (True, False))
+    block_k = STAGE_K_BYTES // start.item_bytes
+    a, b = (tma_operand(start, is_a, block_k) for is_a in (True, False))
     if a is None or b is None:
         return
     shared = min(
@@ -132,15 +142,18 @@ def _space(
     vectors = result_vectors(start)
     is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and start.parts == 1
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
+    is_promoted = start.a_dtype in FLOAT8_TYPES
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
         if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
             continue
-        if rows // M * block_n // 2 > MOST_ACCUMULATORS or (consumers == 2 and per_sm > 1):
+        sums = rows // M * block_n // 2 * (2 if is_promoted else 1)
+        most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
+        if sums > most or (consumers == 2 and per_sm > 1):
             continue
         if not b.is_k_contiguous and block_n % PANEL:
             continue
-        stage = (block_m + block_n) * BLOCK_K * 2
+        stage = (block_m + block_n) * STAGE_K_BYTES
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
         room -= 256 + (staged_bytes(consumers) if is_staged else 0)
         stages = min(MOST_STAGES, room // stage)
@@ -150,7 +163,7 @@ def _space(
         changed = {
             "block_m": block_m,
             "block_n": block_n,
-            "block_k": BLOCK_K,
+            "block_k": block_k,
             "warps_m": WARPS * consumers,
             "warps_n": 1,
             "warps_k": 1,
@@ -164,6 +177,7 @@ def _space(
             operand_b=tile_b,
             consumers=consumers,
             is_ping_pong=is_ping_pong,
+            is_promoted=is_promoted,
             blocks_per_sm=per_sm,
             multiprocessors=device.sm_count or 1,
             is_staged=is_staged,
@@ -196,10 +210,12 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips = -(-blocks // (sms * resident))
     elements = config.block_m * config.block_n
-    rate = WGMMA if config.block_n >= 2 * M else NARROW_WGMMA
+    wide = 4 * M if config.item_bytes == WIDE_ITEM else 2 * M
+    rate = WGMMA if config.block_n >= wide else NARROW_WGMMA
     busy = min(max(2 * blocks / sms - 1, 0), 1)
     copies = config.stage_bytes / (L2_HALF + (L2_ALL - L2_HALF) * busy)
-    products = resident * max(elements * config.block_k / rate, copies)
+    steps = config.block_k // config.k_step
+    products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = -(-k // (config.block_k * config.split_k)) * stage
     is_dear = any(is_expensive(r.value) for r in config.contraction.results)
@@ -212,5 +228,6 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
         total = max(trips * main + epilogue, -(-trips // 2) * (main + epilogue))
     else:
         total = trips * (main + epilogue)
-    dram = 2 * batch * (m * k + k * n + 2 * m * n) / (RATES.dram * sms)
+    read = config.item_bytes * (m * k + k * n)
+    dram = batch * (read + 4 * m * n) / (RATES.dram * sms)
     return max(total, dram) + RATES.launch + min(total, dram) / 8

@@ -10,6 +10,7 @@
         for k_tile:
           wait(full[stage]);  acc += A * B                              wgmma, one group in flight
           arrive(empty[stage before])
+          (of float8: acc = A * B of the stage; arrive(empty[stage]); sums += acc)
         arrive(turn[the other])
         epilogue: results in vectors, from registers                    (direct_epilogue)
                   or of unaligned rows, through shared memory           (staged_epilogue)
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import block, coordinates, index, local, loop, sequence, when
+from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ..gpu import mbarrier, tma, wgmma
 from ..gpu.mma import WARP
 from ..gpu.ring_position import RingPosition
@@ -68,10 +69,14 @@ class Roles:
     ) -> None:
         self._cut, self._maps, self._number, self._thread = cut, maps, number, thread
         self._shared = shared
-        self.acc = local("acc", [cut.accumulators], "float32")
+        dtype = cut.contraction.dtype
+        self._own = self.acc = local("acc", [cut.accumulators], dtype)  # of a stage, and of all
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
         self._ring = RingPosition(cut.stages)
         self.buffers = [self.acc, self._tile, self._ring.buffer]
+        if cut.is_promoted:
+            self._own = local("own", [cut.accumulators], dtype)
+            self.buffers.append(self._own)
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
@@ -122,10 +127,15 @@ class Roles:
 
             def one(k_tile: ir.Expr) -> tirx.Stmt:
                 stage = self._ring.stage
+                wait = mbarrier.wait(self._full(stage), self._ring.parity)
+                products = self._multiply(stage, first_row, k_tile)
+                if cut.is_promoted:
+                    own = [wgmma.wait(0), self._release(stage), self._promote()]
+                    return sequence([wait, products, *own, *self._ring.advance(1)])
                 return sequence(
                     [
-                        mbarrier.wait(self._full(stage), self._ring.parity),
-                        self._multiply(stage, first_row, k_tile),
+                        wait,
+                        products,
                         wgmma.wait(1),
                         when(k_tile > 0, self._release(self._ring.before)),
                         *self._ring.advance(1),
@@ -133,10 +143,12 @@ class Roles:
                 )
 
             products = loop("k_tile", cut.k_tiles, one)
+            if cut.is_promoted:
+                products = sequence([self._clear(), products])
             if cut.split_k > 1:  # all blocks of the cluster store results together
                 whole = touch(self.acc, cut.accumulators - 1)
                 return sequence([whole, products, wgmma.wait(0)])
-            last = self._release(self._ring.before)
+            last = [] if cut.is_promoted else [self._release(self._ring.before)]
             skip = self._ring.advance(cut.k_tiles) if cut.is_ping_pong else []
             epilogue = self._epilogue(place, first_row, own)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
@@ -149,7 +161,7 @@ class Roles:
                 *after,
                 *late,
                 wgmma.wait(0),
-                last,
+                *last,
                 *skip,
                 epilogue.stmt(lane),
             ]
@@ -191,14 +203,29 @@ class Roles:
             of_a.append(tirx.Var("descriptor_a", "uint64"))
             stmts.append(tirx.Bind(of_a[-1], a.descriptor(self._at(self._operand(0, stage) + row))))
         stmts.append(wgmma.fence())
-        for k16 in range(cut.block_k // 16):
+        for k16 in range(cut.block_k // cut.k_step):
             for slab in range(cut.slabs):
-                sums = load(self.acc, [index(slab * cut.block_n // 2)])
+                sums = load(self._own, [index(slab * cut.block_n // 2)])
                 left = a, of_a[slab] + tirx.const(a.step(k16), "uint64")
                 right = b, of_b + tirx.const(b.step(k16), "uint64")
-                is_added = k_tile > 0 if k16 == 0 else tirx.const(True)
-                stmts.append(wgmma.multiply(cut.half, cut.block_n, sums, left, right, is_added))
+                is_first = tirx.const(False) if cut.is_promoted else k_tile > 0
+                is_added = is_first if k16 == 0 else tirx.const(True)
+                types = cut.a_dtype, cut.b_dtype
+                stmts.append(wgmma.multiply(types, cut.block_n, sums, left, right, is_added))
         return sequence([*stmts, wgmma.commit()])
+
+    def _clear(self) -> tirx.Stmt:
+        zero, count = tirx.const(0, self._cut.contraction.dtype), self._cut.accumulators
+        stores = unrolled("i", count, lambda i: tirx.BufferStore(self.acc, zero, [i]))
+        return sequence([touch(self._own, count - 1), stores])
+
+    def _promote(self) -> tirx.Stmt:
+        """Add the sums of a stage to those of all."""
+
+        def add(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self.acc, load(self.acc, [i]) + load(self._own, [i]), [i])
+
+        return unrolled("i", self._cut.accumulators, add)
 
     def _release(self, stage: ir.Expr) -> tirx.Stmt:
         """Let the producer overwrite a stage: each warp has read it."""

@@ -53,10 +53,12 @@ class ElementLoads:
     ----------
     analyzer : Analyzer
         Knows the ranges of the variables in indices.
+    is_copied : bool
+        Whether vectors are copied as bytes, of types without vector loads as well.
     """
 
-    def __init__(self, analyzer: sym.Analyzer) -> None:
-        self._analyzer = analyzer
+    def __init__(self, analyzer: sym.Analyzer, is_copied: bool = False) -> None:
+        self._analyzer, self._is_copied = analyzer, is_copied
         self._families: list[_Family] = []
 
     def read(self, expr: ir.Expr) -> ir.Expr:
@@ -99,7 +101,9 @@ class ElementLoads:
     def _size(self, family: _Family, place: int) -> int:
         """Choose the widest aligned vector that starts at a place."""
         first = family.found[place][1]
-        for size in vector_sizes(str(first.ty.dtype)):
+        dtype = str(first.ty.dtype)
+        copied = [VECTOR_BYTES // DataType(dtype).itemsize] if self._is_copied else []
+        for size in [*copied, *vector_sizes(dtype)]:
             some = [family.found.get(place + n) for n in range(size)]
             is_contiguous = all(
                 x is not None and self._is_next(first, x[1], n) for n, x in enumerate(some)

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from .mma import PTX_TYPES, WARP
-from .tma import PANEL, ROW_BYTES
+from .mma import K_BYTES, OPERAND_TYPES, PTX_TYPES, SUM_TYPES, WARP, atom_of
+from .tma import ROW_BYTES
 
 M = 64  # rows of an instruction
-K = 16  # terms of an instruction
+K = 16  # terms of an instruction, of half types
 WARPS = 4  # of a warpgroup
 THREADS = WARPS * WARP
 
@@ -72,15 +72,18 @@ class Operand:
         return cuda_func_call(name, address, source_code=source, return_type="uint64")
 
     def step(self, k16: int) -> int:
-        """Give what is added to a descriptor for the k16-th 16 of K, over all panels."""
+        """Give what is added to a descriptor for the k16-th 32 bytes of K, over all panels.
+
+        Where rows are of M or N, 32 bytes of K are 16 rows of a half type.
+        """
         if self.is_k_contiguous:
-            panel, column = divmod(k16 * K, PANEL)
-            return panel * self.panel_bytes + column * 2 >> 4
+            panel, column = divmod(k16 * K_BYTES, ROW_BYTES)
+            return panel * self.panel_bytes + column >> 4
         return k16 * K * ROW_BYTES >> 4
 
 
 def multiply(
-    dtype: str,
+    dtypes: tuple[str, str],
     n: int,
     acc: ir.TensorLoad,
     a: tuple[Operand, ir.Expr],
@@ -91,28 +94,38 @@ def multiply(
 
     Parameters
     ----------
-    dtype : str
-        Type of A and B.
+    dtypes : (str, str)
+        Types of A and of B. Only half types may be other than contiguous along K.
     n : int
-        Columns, a multiple of 8 up to 256.
+        Columns, a multiple of 8 up to 256; of bytes, of 16 above 32.
     acc : TensorLoad
-        The first of a thread's n / 2 accumulators.
+        The first of a thread's n / 2 accumulators: int32 for int8 and uint8, else float32.
     a, b : (Operand, Expr)
         How the operands lie, and their descriptors.
     is_added : Expr
         Boolean.
     """
-    count, kind = n // 2, PTX_TYPES[dtype]
+    atom, count = atom_of(*dtypes, "wgmma"), n // 2
+    kinds = [OPERAND_TYPES[dtype] for dtype in dtypes]
+    sums = SUM_TYPES[atom.sums]
+    c_type, constraint = ("int", "r") if atom.sums == "int32" else ("float", "f")
     turned = [int(not operand.is_k_contiguous) for operand, _ in (a, b)]
-    name = f"tvm_fusion_wgmma_m64n{n}k16_{kind}_{turned[0]}{turned[1]}"
+    # Signs, which integers lack, and orders of A and B, which half types alone have.
+    modifiers = {"f32": ", 1, 1", "s32": ""}[sums]
+    if atom.dtype in PTX_TYPES:
+        modifiers += f", {turned[0]}, {turned[1]}"
+    elif any(turned):
+        raise ValueError(f"wgmma takes {' and '.join(dtypes)} contiguous along K alone")
+    shape = f"m64n{n}k{atom.k}"
+    name = f"tvm_fusion_wgmma_{shape}_{'_'.join(dict.fromkeys(kinds))}_{turned[0]}{turned[1]}"
     source = f"""
-__device__ __forceinline__ void {name}(float* acc, unsigned long long a, unsigned long long b,
+__device__ __forceinline__ void {name}({c_type}* acc, unsigned long long a, unsigned long long b,
                                        bool is_added) {{
   asm volatile("{{ .reg .pred is_added; setp.ne.b32 is_added, %{count + 2}, 0; "
-               "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
+               "wgmma.mma_async.sync.aligned.{shape}.{sums}.{kinds[0]}.{kinds[1]} "
                "{{{_registers(0, count)}}}, %{count}, %{count + 1}, "
-               "is_added, 1, 1, {turned[0]}, {turned[1]}; }}"
-               : {_sums(count)}
+               "is_added{modifiers}; }}"
+               : {_sums(count, constraint)}
                : "l"(a), "l"(b), "r"((int)is_added));
 }}
 """
@@ -124,8 +137,8 @@ def _registers(first: int, count: int) -> str:
     return ", ".join(f"%{i}" for i in range(first, first + count))
 
 
-def _sums(count: int) -> str:
-    return ", ".join(f'"+f"(acc[{i}])' for i in range(count))
+def _sums(count: int, constraint: str = "f") -> str:
+    return ", ".join(f'"+{constraint}"(acc[{i}])' for i in range(count))
 
 
 def fence_proxy() -> tirx.Stmt:

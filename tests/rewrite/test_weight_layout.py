@@ -1,0 +1,99 @@
+"""Constant weights of narrow types lie along K for tensor cores, and float8 ones stay float8."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from relax_modules import main_module
+from tvm import relax
+from tvm.ir import GenericConst
+
+from tvm_fusion.core.flags import TF32
+from tvm_fusion.device import parse
+from tvm_fusion.frontend.normalize.fold_constants import FoldConstants
+from tvm_fusion.transform import Rewrite
+
+op = relax.op
+K, N = 64, 48
+TYPES = {"float8_e4m3fn": "float16", "int8": "int32", "float32": None}
+
+
+def weights(dtype):
+    values = 9 * np.random.default_rng().standard_normal((K, N))
+    return values.astype(getattr(ml_dtypes, dtype) if "float8" in dtype else dtype)
+
+
+def product(dtype, rows=32, turned=False):
+    stored, wide = weights(dtype), TYPES[dtype]
+    x = relax.Var("x", relax.TensorType((rows, K), dtype))
+
+    def body(emit, x):
+        w = relax.const(stored.T.copy() if turned else stored, dtype)
+        a, b = (emit(op.astype(v, wide)) if wide else v for v in (x, w))
+        b = emit(op.permute_dims(b)) if turned else b
+        return op.matmul(a, b, "int32" if dtype == "int8" else "float32")
+
+    return main_module([x], body), stored
+
+
+def constants(mod):
+    found = []
+
+    def visit(expr):
+        if isinstance(expr, GenericConst) and len(expr.value.shape) == 2:
+            found.append(expr)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+def rewritten(mod, spec, **options):
+    with spec.tvm_target():
+        return Rewrite(**options)(mod)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_weights_are_transposed(dtype):
+    spec = parse("cuda:sm_90a").rounding_to_tf32(True)
+    mod, stored = product(dtype)
+    (found,) = constants(rewritten(mod, spec))
+    assert str(found.ty.dtype.dtype) == dtype
+    np.testing.assert_array_equal(found.value.numpy(), stored.T)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "target", "options"),
+    [
+        ("float32", 32, "cuda:sm_90a", {}),
+        ("float8_e4m3fn", 32, "cuda:sm_80", {}),
+        ("int8", 8, "cuda:sm_90a", {}),
+        ("int8", 32, "cuda:sm_90a", {"without": ["narrow_weights"]}),
+        ("int8", 32, "cpu", {}),
+    ],
+)
+def test_others_stay(dtype, rows, target, options):
+    mod, stored = product(dtype, rows)
+    (found,) = constants(rewritten(mod, parse(target), **options))
+    np.testing.assert_array_equal(found.value.numpy(), stored)
+
+
+def test_the_rewriting_is_repeatable():
+    spec = parse("cuda:sm_90a")
+    mod, stored = product("int8")
+    (found,) = constants(rewritten(rewritten(mod, spec), spec))
+    np.testing.assert_array_equal(found.value.numpy(), stored.T)
+
+
+def test_a_cast_of_a_float8_matrix_is_not_folded():
+    mod, _ = product("float8_e4m3fn")
+    (found,) = constants(FoldConstants()(mod))
+    assert str(found.ty.dtype.dtype) == "float8_e4m3fn"
+
+
+def test_the_flag_is_read_back_from_a_target():
+    spec = parse("cuda:sm_80,sm_90a").rounding_to_tf32(True)
+    assert TF32 in map(str, spec.tvm_target().keys)
+    again = parse(spec.tvm_target())
+    assert again.archs == spec.archs
+    assert all(device.rounds_to_tf32 for device in again.devices)
+    assert not parse("cuda:sm_90a").device.rounds_to_tf32
+    assert parse("cpu").rounding_to_tf32(True) == parse("cpu")
