@@ -426,12 +426,41 @@ def _uniform(translate, _match, arguments, _source):
     return lambda m: shuffle("", m, FULL_MASK, value(m), 0, WARP)
 
 
+def _exp2(translate, _match, arguments, _source):
+    """``ex2.approx.ftz``, behind ``fma`` or not: results that are denormal are 0."""
+    values = [translate.of(x) for x in arguments]
+
+    def run(m):
+        x, *fma = (np.asarray(v(m), "float32") for v in values)
+        if fma:
+            x = (x.astype("float64") * fma[0] + fma[1]).astype("float32")
+        result = np.exp2(x)
+        return np.where(result < np.finfo("float32").tiny, np.float32(0), result)
+
+    return run
+
+
+def _any(translate, _match, arguments, _source):
+    """``__any_sync`` of all threads of each warp."""
+    value = translate.of(arguments[0])
+
+    def run(m):
+        m.whole(m.warp, "warp")
+        given = np.broadcast_to(value(m), (m.threads, 1))[:, 0].astype(bool)
+        found = np.zeros(m.warp.max() + 1, bool)
+        np.logical_or.at(found, m.warp, given)
+        return found[m.warp][:, None]
+
+    return run
+
+
 _PLAIN = (
     _warp_barrier,
     _shifted,
     _block_barrier,
     _load_shared,
     _uniform,
+    _any,
     *hopper.PLAIN,
     *moves.PLAIN,
 )
@@ -466,6 +495,9 @@ _PATTERNS = [
     (r"fma\.rn\.(f16|bf16)x2 %0, %1, %2, %3;", _pairs),
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),
     (r"return __shfl_sync\(0xffffffffu, \w+, 0\);", _uniform),
+    (r"return __any_sync\(0xffffffffu, \w+\);", _any),
+    (r"ex2\.approx\.ftz\.f32 %0, %1;", _exp2),
+    (r"fma\.rn\.f32 t, %1, %2, %3; ex2\.approx\.ftz\.f32 %0, t;", _exp2),
     *hopper.PATTERNS,
     *moves.PATTERNS,
 ]

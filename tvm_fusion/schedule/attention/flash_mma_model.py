@@ -25,7 +25,6 @@ from ..gpu.mma import mma_atom
 from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
 from .flash_mma_config import MAX_REGISTERS, FlashMmaConfig
-from .flash_ping_pong import GROUPS
 from .flash_problem import FlashProblem
 
 WARPS = (1, 2, 4, 8)
@@ -37,6 +36,7 @@ MAX_BLOCKS_PER_SM = 8
 # With q in registers, what ptxas 13.0 made was fast but wrong where block_n is as large as a head
 # (measured on an H200). It is loaded again for every tile: 22 cases were right there.
 WGMMA_BY_DEFAULT = True
+MANY_WAVES = 4  # of which the last one is no longer told apart
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
 
@@ -86,13 +86,9 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
         )
         if uses_wgmma and not _fits_wgmma(config, problem, device):
             continue
-        kinds = [config]
-        if uses_wgmma and (warps, stages) == (GROUPS * WARPS_OF_GROUP, 2):
-            kinds.append(replace(config, is_ping_pong=True))
-        for kind in kinds:
-            blocks = _resident(kind, device)
-            if blocks:
-                yield replace(kind, min_blocks=blocks)
+        blocks = _resident(config, device)
+        if blocks:
+            yield replace(config, min_blocks=blocks)
 
 
 def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:
@@ -156,5 +152,9 @@ def _cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> fl
         busy * (at_once + 0.1) + barriers / min(at_once, 3), 360 + 3 * (config.block_n + width)
     )
     waves = blocks / (sms * at_once)
+    if config.block_n > max(BLOCK_N) and waves > MANY_WAVES:
+        # One long tile: no copies overlap with products of the same block (64x12x197x64: 50.0
+        # us with a tile of 208 keys, 40.7 with two of 112).
+        tile += 0.8 * loads * at_once
     around = 1500 + config.block_m * width / 16 * at_once  # the first loads, and the results
-    return (waves if waves > 4 else math.ceil(waves)) * (tiles * tile + around)
+    return (waves if waves > MANY_WAVES else math.ceil(waves)) * (tiles * tile + around)

@@ -1,7 +1,7 @@
 """The online softmax of FlashAttention on tensor cores, on accumulators of a tile's scores.
 
 s = score(s), masked;  m_new = max(m_i, row maxima of s)     over the four threads of a row
-alpha = exp(m_i - m_new);  m_i = m_new;  l_i, acc *= alpha
+alpha = exp(m_i - m_new);  m_i = m_new;  l_i *= alpha;  acc *= alpha where a row's is not 1
 p = exp(s - m_i);  l_i += p;  p_frag = p, in pairs           A fragment of the product with v
 """
 
@@ -13,6 +13,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import coordinates, index, sequence, substitute, unrolled
+from ..gpu.exponential import any_of_warp, exp2_fma_ftz, exp2_ftz
 from ..gpu.register_moves import store_pair
 from .flash_mma_block import PAIR, FlashMmaBlock
 from .online_softmax import assign, float_
@@ -43,10 +44,13 @@ class FlashMmaSoftmax(FlashMmaBlock):
         scale = form.factor * LOG2_E
 
         def exp(x: ir.Expr) -> ir.Expr:
-            return tirx.exp2(x * float_(scale))
+            return exp2_ftz(x * float_(scale))
 
         def rescale(slot: ir.Expr) -> tirx.Stmt:
             return sequence(self._state(slot).rescale(load(self._m_new, [slot]), exp))
+
+        factors = [load(self._alpha, [index(slot)]) for slot in range(self._slots)]
+        is_rescaled = [tirx.NE(alpha, float_(1)) for alpha in factors]
 
         def scaled(i: ir.Expr) -> tirx.Stmt:
             return self._state(self._slot_of(i, self._columns8)).scale(load(self._acc, [i]))
@@ -58,7 +62,12 @@ class FlashMmaSoftmax(FlashMmaBlock):
                 unrolled("i", int(self._s.ty.shape[0]), larger),
                 *self._all_reduce(self._m_new, tirx.max),
                 unrolled("slot", self._slots, rescale),
-                unrolled("i", int(self._acc.ty.shape[0]), scaled),
+                # Behind the first tiles, new maxima are rare.
+                tirx.IfThenElse(
+                    any_of_warp(tirx.any(*is_rescaled)),
+                    unrolled("i", int(self._acc.ty.shape[0]), scaled),
+                    None,
+                ),
                 self._weights(n, scale),
             ]
         )
@@ -94,16 +103,16 @@ class FlashMmaSoftmax(FlashMmaBlock):
 
         def base(slot: ir.Expr) -> tirx.Stmt:
             m_i = tirx.max(load(self._m_i, [slot]), float_(LEAST_MAXIMUM))
-            return assign(load(self._m_new, [slot]), m_i * float_(scale))
+            return assign(load(self._m_new, [slot]), m_i * float_(-scale))
 
         def exponential(i: ir.Expr) -> tirx.Stmt:
             slot, p = self._slot_of(i), load(self._s, [i])
             if bounded:
-                exponent = p * float_(scale) - load(self._m_new, [slot])
+                value = exp2_fma_ftz(p, float_(scale), load(self._m_new, [slot]))
             else:
-                exponent = (p - load(self._m_i, [slot])) * float_(scale)
+                value = exp2_ftz((p - load(self._m_i, [slot])) * float_(scale))
             l_i = load(self._l_i, [slot])
-            return sequence([assign(p, tirx.exp2(exponent)), assign(l_i, l_i + p)])
+            return sequence([assign(p, value), assign(l_i, l_i + p)])
 
         def weight(i: ir.Expr, lane: int) -> ir.Expr:
             m, n8, half = coordinates(i, [self._config.m16, self._n8, 2])
