@@ -6,10 +6,13 @@
       for each group:  compute element by element, store in vectors       global
 
 Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
-one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again.
+one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again. Sums of
+all parts of a column split are in one thread: tiles of one part lie behind those of another.
 """
 
 from __future__ import annotations
+
+import itertools
 
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
@@ -32,7 +35,6 @@ from .tile_gemm_config import TilePlace
 from .tile_results import ResultVectors, VectorResults, result_vectors
 from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
-from .wgmma_results import ResultPlaces
 
 COLUMNS = GROUPS * THREADS_IN_GROUP  # of four lanes
 # Groups of columns whose loads are in flight together: as many as accumulators leave registers for.
@@ -77,8 +79,7 @@ class DirectEpilogue:
     """
 
     def __init__(self, cut: WgmmaConfig, place: TilePlace, acc: ir.Var, first_row: ir.Expr) -> None:
-        self._cut, self._acc, self._first_row = cut, acc, first_row
-        self._places = ResultPlaces(cut, place)
+        self._cut, self._place, self._acc, self._first_row = cut, place, acc, first_row
         found = result_vectors(cut)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
 
@@ -87,16 +88,18 @@ class DirectEpilogue:
         cut = self._cut
         warp, lane = coordinates(thread, [index(1), WARP])
         group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
-        groups = cut.block_n // COLUMNS
+        groups = cut.tile_positions // COLUMNS
         has_many = cut.accumulators >= MANY_ACCUMULATORS
-        at_once = min(FEWER_AT_ONCE if has_many else AT_ONCE, groups)
+        at_once = max(1, min(FEWER_AT_ONCE if has_many else AT_ONCE, groups) // cut.parts)
         while groups % at_once:
             at_once -= 1
 
         def one(number: ir.Expr) -> tirx.Stmt:
             slab, half, part = coordinates(number, [cut.slabs, 2, groups // at_once])
             row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
-            m, n = self._places.of(row, part * (at_once * COLUMNS) + quad * GROUPS)
+            m = self._place.m_tile * cut.block_m + row
+            column = part * (at_once * COLUMNS) + quad * GROUPS
+            n = self._place.n_tile * cut.tile_positions + column
             tile = slab * cut.n8 + part * (at_once * THREADS_IN_GROUP)
             return self._groups(m, n, tile * ACCUMULATORS + half * 2, at_once)
 
@@ -106,32 +109,43 @@ class DirectEpilogue:
     def _groups(self, m: ir.Expr, n: ir.Expr, first: ir.Expr, count: int) -> tirx.Stmt:
         """Store the results of eight columns of each group from a column on."""
         cut, width = self._cut, self._vectors.width
-        total = local("total", [count * GROUPS], "float32")
+        size = count * GROUPS  # sums of each part
+        total = local("total", [cut.parts * size], "float32")
         each = GROUPS // width
-        stmts = [touch(total, count * GROUPS - 1)]
-        for i in range(count):
-            acc = load(self._acc, [first + i * THREADS_IN_GROUP * ACCUMULATORS])
-            stmts.append(_transpose(load(total, [index(i * GROUPS)]), acc))
+        stmts = [touch(total, cut.parts * size - 1)]
+        for part, i in itertools.product(range(cut.parts), range(count)):
+            tile = part * (cut.n8 // cut.parts) + i * THREADS_IN_GROUP
+            acc = load(self._acc, [first + tile * ACCUMULATORS])
+            stmts.append(_transpose(load(total, [index(part * size + i * GROUPS)]), acc))
         places = [n + i * COLUMNS + j * width for i in range(count) for j in range(each)]
         if width == 1:
             for i, column in enumerate(places):
-                where = self._places.where(m, column)
+                where = self._where(m, column)
                 at = [where[a.var] for a in cut.contraction.stage.axes]
-                stored = store_results(cut.contraction, at, load(total, [index(i)]))
-                stmts.append(when(self._places.inside(m, column), stored))
+                found = [load(total, [index(part * size + i)]) for part in range(cut.parts)]
+                stored = store_results(cut.contraction, at, *found)
+                stmts.append(self._guarded(m, column, stored))
             return block("epilogue", sequence(stmts), [total])
         results = VectorResults(cut, self._vectors, len(places))
         for i, column in enumerate(places):
-            stmts.append(results.load(index(i), self._places.clamped(m, column, width)))
+            inside = self._where(*cut.clamped(m, column, width))
+            stmts.append(results.load(index(i), inside))
         for i, column in enumerate(places):
 
-            def sums(lane: int, i: int = i) -> ir.Expr:
-                return load(total, [index(i * width + lane)])
+            def sums(part: int, lane: int, i: int = i) -> ir.Expr:
+                return load(total, [index(part * size + i * width + lane)])
 
-            where = self._places.where(m, column)
+            where = self._where(m, column)
             stmts.append(results.compute(index(i), where, sums))
-            stmts.append(when(self._places.inside(m, column), results.store(where)))
+            stmts.append(self._guarded(m, column, results.store(where)))
         return block("epilogue", sequence(stmts), [total, *results.buffers])
+
+    def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        return self._cut.element_at(self._place.batch, m, n)
+
+    def _guarded(self, m: ir.Expr, n: ir.Expr, stored: tirx.Stmt) -> tirx.Stmt:
+        inside = self._cut.bounds(m, n)
+        return when(tirx.all(*inside), stored) if inside else stored
 
 
 def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:

@@ -18,12 +18,11 @@ from ...core.loops import block, coordinates, index, local, sequence, unrolled, 
 from ..gpu.cp_async import warp_sync
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import load_shared, store_shared, touch
-from ..gpu.wgmma import M
+from ..gpu.wgmma import WARPS, M
 from .tile_gemm_config import TilePlace
 from .tile_results import ResultVectors, VectorResults, result_vectors
 from .tile_shape import M16, STAGE_PAD
-from .wgmma_config import STAGED_COLUMNS, WARPS, WgmmaConfig
-from .wgmma_results import ResultPlaces
+from .wgmma_config import STAGED_COLUMNS, WgmmaConfig
 
 MOST_WIDTH = 2  # elements of vectors that are staged; wider ones are stored from registers
 
@@ -59,9 +58,8 @@ class StagedEpilogue:
         consumer: ir.Expr,
         shared: ir.Var,
     ) -> None:
-        self._cut, self._acc, self._shared = cut, acc, shared
+        self._cut, self._place, self._acc, self._shared = cut, place, acc, shared
         self._first_row, self._consumer = first_row, consumer
-        self._places = ResultPlaces(cut, place)
         self._vectors = result_vectors(cut)
         self._count = GROUPS * STAGED_COLUMNS // WARP // self._vectors.width  # of a lane
 
@@ -101,8 +99,8 @@ class StagedEpilogue:
 
     def _load(self, made: VectorResults, lane: ir.Expr, row: ir.Expr, group: ir.Expr) -> tirx.Stmt:
         def one(i: ir.Expr) -> tirx.Stmt:
-            _, m, n = self._place(i, lane, row, group)
-            return made.load(i, self._places.clamped(m, n, self._vectors.width))
+            _, m, n = self._vector(i, lane, row, group)
+            return made.load(i, self._where(*self._cut.clamped(m, n, self._vectors.width)))
 
         return unrolled("vector", self._count, one)
 
@@ -118,27 +116,32 @@ class StagedEpilogue:
         width = self._vectors.width
 
         def one(i: ir.Expr) -> tirx.Stmt:
-            (staged_row, column), m, n = self._place(i, lane, row, group)
-            where = self._places.where(m, n)
+            (staged_row, column), m, n = self._vector(i, lane, row, group)
+            where = self._where(m, n)
             source = self._word(start, staged_row, column)
             stmts = [
                 load_shared(load(total, [index(0)]), source, 4 * width),
-                made.compute(i, where, lambda lane: load(total, [index(lane)])),
+                made.compute(i, where, lambda _, lane: load(total, [index(lane)])),
                 made.store(where),
             ]
-            return when(self._places.inside(m, n), sequence(stmts))
+            inside = self._cut.bounds(m, n)
+            return when(tirx.all(*inside), sequence(stmts)) if inside else sequence(stmts)
 
         return unrolled("vector", self._count, one)
 
-    def _place(
+    def _vector(
         self, i: ir.Expr, lane: ir.Expr, row: ir.Expr, group: ir.Expr
     ) -> tuple[tuple[ir.Expr, ir.Expr], ir.Expr, ir.Expr]:
         """Give a lane's vector: its staged row and column, and its row and column of C."""
         width = self._vectors.width
         staged = coordinates(i * WARP + lane, [index(1), STAGED_COLUMNS // width])
         staged_row, column = staged[0], staged[1] * width
-        m, n = self._places.of(row + staged_row, group * STAGED_COLUMNS + column)
+        m = self._place.m_tile * self._cut.block_m + row + staged_row
+        n = self._place.n_tile * self._cut.block_n + group * STAGED_COLUMNS + column
         return (staged_row, column), m, n
+
+    def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        return self._cut.element_at(self._place.batch, m, n)
 
     def _word(self, start: ir.Expr, row: ir.Expr, column: ir.Expr) -> ir.TensorLoad:
         place = (row * (STAGED_COLUMNS + STAGE_PAD) + column) * 4

@@ -3,49 +3,39 @@
 C[m, n] = sum over k of A[m, k] * B[k, n]; M and the batch may be symbolic
 grid     batch * tiles of C, M innermost in groups of group_m, times split_k ranks of a cluster
 block    warps_m * warps_n warps of warp_m * warp_n sums, times warps_k slices of each block_k
+split    a tile has the same columns of each part of a column split, so that sums of one position
+         meet in a warp: panels of 8 columns of each part
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tvm import ir, tirx
 
 from ...core.expressions import loads
 from ...core.loops import ceildiv, constant, coordinates, index, product
 from ...program.stage import Axis
-from .gemm_view import GemmView
+from ..gpu.mma import GROUPS
+from .gemm_view import GemmView, interleave_parts
 from .operands import SumOfProducts
-from .tile_shape import TileResources
+from .tile_shape import TileShape
 
 
 @dataclass(frozen=True)
-class TileGemmConfig(GemmView, TileResources):
-    """Configuration of a tiled GEMM.
+class TileGemmConfig(TileShape, GemmView):
+    """Configuration of a tiled GEMM: a :class:`.gemm_view.GemmView` in tiles of a shape.
+
+    Of a column split, ``n_axes`` have no axis of the parts.
 
     Attributes
     ----------
     contraction : SumOfProducts
         The product.
-    half, block_m, block_n, block_k, warps_m, warps_n, warps_k, stages, split_k, group_m
-    staged_a, staged_b
-        See :class:`.tile_shape.TileShape`.
     """
 
-    contraction: SumOfProducts
-    half: str
-    block_m: int
-    block_n: int
-    block_k: int
-    warps_m: int
-    warps_n: int
-    warps_k: int = 1
-    stages: int = 4
-    split_k: int = 1
-    group_m: int = 8
-    staged_a: bool = False
-    staged_b: bool = False
+    contraction: SumOfProducts = field(kw_only=True)
 
     @property
     def m(self) -> ir.Expr:
@@ -54,7 +44,7 @@ class TileGemmConfig(GemmView, TileResources):
 
     @property
     def n(self) -> int:
-        """Columns of C."""
+        """Columns of C, of each part of a column split."""
         return _static(self.n_axes)
 
     @property
@@ -70,7 +60,20 @@ class TileGemmConfig(GemmView, TileResources):
     @property
     def tiles_n(self) -> int:
         """Block tiles along N."""
-        return -(-self.n // self.block_n)
+        return -(-self.n // self.tile_positions)
+
+    @property
+    def stored_n_axes(self) -> tuple[Axis, ...]:
+        """The axes of N as B has them: with that of the parts of a column split."""
+        split = self.contraction.column_split
+        if split is None:
+            return self.n_axes
+        return (*self.n_axes[:-1], split.part, split.position)
+
+    def interleaved(self) -> GemmView:
+        """View B with its columns in the order of a tile: 8 of each part."""
+        split = self.contraction.column_split
+        return self if split is None else interleave_parts(self, split, GROUPS)
 
     @property
     def tiles_m(self) -> ir.Expr:
@@ -113,6 +116,29 @@ class TileGemmConfig(GemmView, TileResources):
         for axis in (*self.m_axes, *self.n_axes, *self.k_axes):
             del found[axis.var]
         return found | {a.var: p for a, p in zip(self.batch, batch, strict=True)}
+
+    def element_at(self, batch: Sequence[ir.Expr], m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the values of the axes at a row and a column of C."""
+        rows, columns = axis_values(self.m_axes, m), axis_values(self.n_axes, n)
+        return {**self.axes_at(batch), **rows, **columns}
+
+    def bounds(self, m: ir.Expr, n: ir.Expr) -> list[ir.Expr]:
+        """List when a row and a column exist, where the last tile reaches beyond the edge."""
+        rows, found = constant(self.m), []
+        if rows is None or rows % self.block_m:
+            found.append(m < self.m)
+        if self.n % self.tile_positions:
+            found.append(n < self.n)
+        return found
+
+    def clamped(self, m: ir.Expr, n: ir.Expr, width: int) -> tuple[ir.Expr, ir.Expr]:
+        """Give the last row, and the last vector of columns, for those beyond the edge."""
+        rows = constant(self.m)
+        if rows is None or rows % self.block_m:
+            m = tirx.min(m, self.m - 1)
+        if self.n % self.tile_positions:
+            n = tirx.min(n, index(self.n - width))
+        return m, n
 
 
 @dataclass(frozen=True)

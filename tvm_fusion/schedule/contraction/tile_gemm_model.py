@@ -3,7 +3,7 @@
 A configuration's time is estimated in clocks of a multiprocessor as the longer, and an eighth of
 the shorter, of
 
-    memory   launch + bytes of A, B and C / what memory delivers, which bytes in flight limit
+    memory   launch + bytes of A, B and C / what memory delivers
     tiles    launch + waves * (k_tiles * step + epilogue)
     step     the longer of: the blocks of a multiprocessor, each with the slowest of mma, shared
              memory and L2; one block alone, by the latency of its copies and of its k16
@@ -27,13 +27,14 @@ from ...core.expressions import variables
 from ...core.loops import constant, product
 from ...device import Device
 from ...ecg.work import at
+from ...program.stage import Axis
 from ..gpu.launch import STATIC_SHARED_BYTES
-from ..gpu.mma import ATOMS, mma_atom
+from ..gpu.mma import ATOMS, GROUPS, mma_atom
 from .gemm_view import GemmView, gemm_view
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig, half_operand
 from .tile_operand import OperandTile
-from .tile_shape import K16, M16, REGISTER_FILE, TileResources, TileShape
+from .tile_shape import K16, M16, REGISTER_FILE, TileShape
 
 LEAST_ROWS, LEAST_COLUMNS, LEAST_K = 9, 8, 16  # of a tile that is worth its instructions
 ROWS_OF_SYMBOLIC_M = 512
@@ -79,9 +80,6 @@ class Rates:
         Bytes from L2 in a clock.
     dram : float
         Bytes from memory in a clock, all multiprocessors busy.
-    in_flight : float
-        Bytes of copies in flight, of a multiprocessor, with which memory delivers 0.7 of that: of
-        17 to 32 rows (N 14336, K 4096), 61 KB take 34 us, 74 KB 33, 82 KB 32 and 98 KB 31.
     latency : float
         Clocks from the issue of a copy to its arrival.
     step : float
@@ -98,7 +96,6 @@ class Rates:
     shared: float = 128.0
     l2: float = 45.0
     dram: float = 18.4
-    in_flight: float = 32768.0
     latency: float = 1465.0
     step: float = 30.0
     epilogue: float = 55.0
@@ -133,19 +130,20 @@ def tile_gemm_config(
     rows : int
         A guess of M where it is symbolic.
     """
-    start = gemm_problem(contraction, device)
-    if start is None:
-        return None
-    shape = _best_shape(gemm_sizes(start, rows), start.half, start.staged_a, start.staged_b, device)
-    return None if shape is None else replace(start, **asdict(shape))
+    problem = gemm_problem(contraction, device)
+    return None if problem is None else best_tile(problem, device, rows)
+
+
+def best_tile(
+    problem: TileGemmConfig, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
+) -> TileGemmConfig | None:
+    """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
+    shape = _best_shape(gemm_sizes(problem, rows), TileShape.of(problem), device)
+    return None if shape is None else replace(problem, **asdict(shape))
 
 
 @lru_cache(maxsize=1024)
-def _best_shape(
-    sizes: Sizes, half: str, staged_a: bool, staged_b: bool, device: Device
-) -> TileShape | None:
-    start = TileShape(half, *TILES[0][:2], BLOCK_K[0], *TILES[0][2:])
-    start = replace(start, staged_a=staged_a, staged_b=staged_b)
+def _best_shape(sizes: Sizes, start: TileShape, device: Device) -> TileShape | None:
     splits = SPLIT_K if device.clusters else SPLIT_K[:1]
     spaces = (TILES, BLOCK_K, STAGES, splits)
     found = tile_shapes(sizes, start, device, *spaces)
@@ -183,7 +181,7 @@ def tile_shapes(
 
 def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
     """Read a product of half types as a tiled GEMM, of any tile."""
-    if contraction.column_split is not None or contraction.dtype != "float32":
+    if contraction.dtype != "float32":
         return None
     if device.kind != "cuda" or not device.async_copy:
         return None
@@ -206,16 +204,35 @@ def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig |
     symbols = [v for x in (view.a, view.b) for v in variables(x) - own]
     if symbols:
         return None
-    given = (view.batch, view.m_axes, view.n_axes, view.k_axes, view.a, view.b)
-    start = TileGemmConfig(*given, contraction, half, 64, 64, 64, 2, 2)
+    n_axes, parts = _without_parts(view, contraction)
+    if not n_axes:
+        return None
+    given = (view.batch, view.m_axes, n_axes, view.k_axes, view.a, view.b)
+    shape = TileShape(half, 64, 64, 64, 2, 2, parts=parts)
+    start = TileGemmConfig(*given, **asdict(shape), contraction=contraction)
     staged_a, staged_b = (not OperandTile(start, is_a).is_copied for is_a in (True, False))
     return replace(start, staged_a=staged_a, staged_b=staged_b)
 
 
+def _without_parts(view: GemmView, contraction: SumOfProducts) -> tuple[tuple[Axis, ...], int]:
+    """Give the axes of N without that of the parts of a column split, and how many parts it has.
+
+    No axes where the split is not one of the last axis of N, or has panels across its periods.
+    """
+    split = contraction.column_split
+    if split is None:
+        return view.n_axes, 1
+    if split.position is not view.n_axes[-1] or split.part not in view.n_axes:
+        return (), 1
+    left = tuple(a for a in view.n_axes if a is not split.part)
+    return () if len(left) > 1 and split.width % GROUPS else left, split.count
+
+
 def _has_whole_fragments(shape: TileShape) -> bool:
-    """Whether warps have whole fragments, which fit registers."""
+    """Whether warps have whole fragments, of each part of a column split, which fit registers."""
     return (
         min(shape.warp_m, shape.warp_n) >= M16
+        and shape.warp_n % (GROUPS * shape.parts) == 0
         and shape.block_k // K16 % shape.warps_k == 0
         and LEAST_THREADS <= shape.threads <= MOST_THREADS
         and shape.accumulators <= MOST_ACCUMULATORS
@@ -224,7 +241,7 @@ def _has_whole_fragments(shape: TileShape) -> bool:
     )
 
 
-def fits(shape: TileResources, sizes: Sizes, device: Device) -> bool:
+def fits(shape: TileShape, sizes: Sizes, device: Device) -> bool:
     """Whether a block is launched, and its pipeline and the blocks of a cluster have tiles of K."""
     shared = device.shared_memory_per_block or STATIC_SHARED_BYTES
     k_tiles = _k_tiles(shape, sizes)
@@ -236,11 +253,11 @@ def fits(shape: TileResources, sizes: Sizes, device: Device) -> bool:
     )
 
 
-def _k_tiles(shape: TileResources, sizes: Sizes) -> int:
+def _k_tiles(shape: TileShape, sizes: Sizes) -> int:
     return -(-sizes.k // (shape.block_k * shape.split_k))
 
 
-def blocks_per_sm(shape: TileResources, device: Device) -> int:
+def blocks_per_sm(shape: TileShape, device: Device) -> int:
     """Count the blocks that a multiprocessor holds at once."""
     shared = device.shared_memory_per_sm or STATIC_SHARED_BYTES
     threads = (device.max_threads_per_sm or 1024) // shape.threads
@@ -249,9 +266,7 @@ def blocks_per_sm(shape: TileResources, device: Device) -> int:
     return max(1, min(threads, registers, memory))
 
 
-def estimated_clocks(
-    shape: TileResources, sizes: Sizes, device: Device, rates: Rates = RATES
-) -> float:
+def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
     """Estimate the time of a product, in clocks of a multiprocessor."""
     sms = device.sm_count or 1
     batch, m, n, k = sizes
@@ -270,9 +285,7 @@ def estimated_clocks(
     if shape.split_k > 1:
         epilogue += rates.cluster * math.log2(shape.split_k)
     total = waves * (_k_tiles(shape, sizes) * max(busy, alone) + epilogue) + rates.launch
-    dram = 2 * batch * (m * k + k * n + 2 * m * n) / (rates.dram * sms)
-    in_flight = resident * stage * (shape.stages - 1)
-    dram = dram * math.hypot(1, rates.in_flight / in_flight) + rates.launch
+    dram = 2 * batch * (m * k + k * n + 2 * m * n) / (rates.dram * sms) + rates.launch
     # They overlap, not quite: the shorter counts a little, too.
     return max(total, dram) + min(total, dram) / 8
 
@@ -282,4 +295,6 @@ def gemm_sizes(view: GemmView, rows: int = ROWS_OF_SYMBOLIC_M) -> Sizes:
     m = constant(product([a.extent for a in view.m_axes]))
     batch = math.prod(at(a.extent) for a in view.batch)
     n, k = (int(product([a.extent for a in axes])) for axes in (view.n_axes, view.k_axes))
+    if isinstance(view, TileGemmConfig):
+        n *= view.parts
     return Sizes(batch, rows if m is None else m, n, k)

@@ -37,8 +37,9 @@ from ...program.stage import Axis
 from ..address import conditional_loads, known_step
 from ..gpu.cp_async import NARROW_BYTES, copy_16, copy_narrow
 from ..gpu.register_buffers import RegisterBuffers
-from ..gpu.shared_tiles import CHUNK_BYTES, exchanged, store_shared, swizzle
-from ..gpu.shifted_loads import load_shifted
+from ..gpu.shared_tiles import CHUNK_BYTES, store_shared
+from ..gpu.shifted_loads import ELEMENTS, load_words, shift_words
+from ..gpu.swizzle import exchanged, swizzle
 from ..gpu.vector_loads import ElementLoads, VectorLoad
 from .tile_gemm_config import TileGemmConfig, axis_values, half_operand, is_plain
 
@@ -106,8 +107,9 @@ class OperandTile:
 
     def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
         self._cut = cut
-        self._expr = half_operand(cut.a if is_a else cut.b)
-        self._axes = cut.m_axes if is_a else cut.n_axes
+        view = cut if is_a else cut.interleaved()
+        self._expr = half_operand(view.a if is_a else view.b)
+        self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
         layouts = [self._layout(is_k) for is_k in ((True, False) if is_a else (False, True))]
@@ -128,9 +130,14 @@ class OperandTile:
         if not self.is_copied:
             name = "a" if is_a else "b"
             size = CHUNK if self._values is not None else self._each * CHUNK
+            if self._is_shifted:
+                self._words = local(f"{name}_words", [self._each * ELEMENTS], cut.half)
+                self.buffers.append(self._words)
+                self.by_address.append(self._words)
+                size = CHUNK
             self._staged = local(f"{name}_chunk", [size], cut.half)
             self.buffers.append(self._staged)
-            self.by_address = [self._staged] if self._is_shifted else []
+            self.by_address += [self._staged] if self._is_shifted else []
             if self._values is not None:
                 self._registers = RegisterBuffers(vectors, self._each)
                 self.buffers += self._registers.arrays
@@ -207,7 +214,8 @@ class OperandTile:
                 stmt = self._registers.fill(i, {**where, **there})
                 stmt = when(is_k_inside, stmt)
             elif self._is_shifted:
-                stmt = self._load_shifted(i, where, row, column, first, k_tile)
+                source, count = self._unaligned(where, row, column, first, k_tile)
+                stmt = load_words(load(self._words, [i * ELEMENTS]), source, count)
             else:
                 stmt = self._load_elements(i, where, row, column, first, k_tile)
             return when(inside, stmt)
@@ -229,6 +237,11 @@ class OperandTile:
         def one(i: ir.Expr) -> tirx.Stmt:
             row, chunk, inside = self._place(i, thread)
             place = load(to[0], [to[1] + self._word(row, chunk)])
+            if self._is_shifted:
+                source, _ = self._unaligned(where, row, chunk, first, k_tile)
+                held, chunk_of = load(self._words, [i * ELEMENTS]), load(self._staged, [index(0)])
+                stmts = [shift_words(chunk_of, held, source), store_shared(place, chunk_of, 16)]
+                return when(inside, sequence(stmts))
             if self._values is None or self._registers is None:
                 return when(inside, store_shared(place, load(self._staged, [i * CHUNK]), 16))
             there, is_k_inside = self._source(row, chunk, first, k_tile)
@@ -300,16 +313,15 @@ class OperandTile:
             stmts.append(tirx.BufferStore(self._staged, value, [i * CHUNK + lane]))
         return sequence(stmts)
 
-    def _load_shifted(
+    def _unaligned(
         self,
-        i: ir.Expr,
         where: dict[ir.Var, ir.Expr],
         row: ir.Expr,
         chunk: ir.Expr,
         first: ir.Expr,
         k_tile: ir.Expr,
-    ) -> tirx.Stmt:
-        """Load the elements of a chunk that exist, from any address; the others are zeros."""
+    ) -> tuple[ir.TensorLoad, ir.Expr]:
+        """Give the first element of a chunk, and how many exist."""
         cut, own = self._cut, self._extent
         k = k_tile * cut.block_k + (chunk * CHUNK if self.is_k_contiguous else row)
         place = first + (row if self.is_k_contiguous else chunk * CHUNK)
@@ -319,8 +331,7 @@ class OperandTile:
         count = tirx.Select(across < rows, left, index(0))
         k, place = tirx.min(k, cut.k - 1), tirx.min(place, own - 1)
         there = axis_values(cut.k_axes, k) | axis_values(self._axes, place)
-        source = substitute(self._expr, {**where, **there})
-        return load_shifted(load(self._staged, [i * CHUNK]), source, count)
+        return substitute(self._expr, {**where, **there}), count
 
     def _row(self, row: ir.Expr) -> ir.Expr:
         """Repeat the last row, or column, for those beyond."""

@@ -1,14 +1,21 @@
-"""Results of a tiled GEMM in vectors: which ones all outputs allow, and their loads and stores."""
+"""Results of a tiled GEMM in vectors: which ones all outputs allow, and their loads and stores.
+
+for results with one condition, such as the columns of Q in a joined product, if it holds:
+  load what they read, in vectors                   before the sums are there
+  compute element by element
+  store, in vectors of at most 16 bytes
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...core.expressions import load, loads
-from ...core.loops import constant, index, local, sequence, substitute, vectorized
+from ...core.expressions import load, loads, variables
+from ...core.loops import constant, index, local, sequence, substitute, vectorized, when
 from ...program.stage import Axis
 from ..address import conditional_loads, is_aligned, offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
@@ -27,7 +34,8 @@ class ResultVectors:
     Attributes
     ----------
     width : int
-        Elements; 1 where loads are under conditions, or results are not contiguous or unaligned.
+        Elements; 1 where loads are under conditions, or results are not contiguous, unaligned, or
+        begin within a vector.
     is_along_m : bool
         Whether vectors lie along the last axis of M.
     is_plain : bool
@@ -44,7 +52,7 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
     results = cut.contraction.results
     values = [r.value for r in results]
     reads = [x for v in values for x in loads(v)]
-    if any(r.condition is not None for r in results) or any(map(conditional_loads, values)):
+    if any(map(conditional_loads, values)):
         return ResultVectors(1, False, False)
     if any(loads(i) for x in reads for i in x.indices):
         return ResultVectors(1, False, False)
@@ -61,11 +69,14 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
 
 
 def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
-    """Whether elements along an axis are aligned vectors of an output."""
+    """Whether elements along an axis are aligned vectors of an output, which has all or none."""
     if str(result.buffer.ty.dtype) not in VECTOR_TYPES:
         return False
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = _analyzer(cut, axis, vector, width)
+    ends = [{axis.var: vector * width + i} for i in (0, width - 1)]
+    if result.condition is not None and not _is_uniform(result.condition, ends, analyzer):
+        return False
     analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
     where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
     first = analyzer.simplify(offset(result.buffer, where) - lane)
@@ -73,6 +84,20 @@ def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) 
         return False
     size = min(width, VECTOR_BYTES // DataType(str(result.buffer.ty.dtype)).itemsize)
     return is_aligned(first, size, analyzer)
+
+
+def _is_uniform(
+    condition: ir.Expr, ends: Sequence[Mapping[ir.Var, ir.Expr]], analyzer: sym.Analyzer
+) -> bool:
+    """Whether a condition holds for a whole vector or for nothing of it."""
+    if isinstance(condition, tirx.And):
+        return all(_is_uniform(c, ends, analyzer) for c in (condition.a, condition.b))
+    first, last = (analyzer.simplify(substitute(condition, end)) for end in ends)
+    # Comparisons are monotone: equal at both ends, equal between.
+    is_monotone = isinstance(condition, (tirx.LE, tirx.LT))
+    return (is_monotone or not variables(condition) & ends[0].keys()) and bool(
+        tvm_ffi.structural_equal(first, last)
+    )
 
 
 def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
@@ -108,10 +133,44 @@ class VectorResults:
     """
 
     def __init__(self, cut: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
-        self._cut, self._width = cut, vectors.width
+        alike: list[list[Result]] = []
+        for result in cut.contraction.results:
+            for some in alike:
+                if tvm_ffi.structural_equal(some[0].condition, result.condition):
+                    some.append(result)
+                    break
+            else:
+                alike.append([result])
+        self._groups = [_ConditionalResults(cut, vectors, copies, some) for some in alike]
+        self.reads = any(group.reads for group in self._groups)
+        self.buffers = [b for group in self._groups for b in group.buffers]
+
+    def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Load what the results at a place read; ``where`` gives all axes of the product."""
+        return sequence([group.load(copy, where) for group in self._groups if group.reads])
+
+    def compute(
+        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int, int], ir.Expr]
+    ) -> tirx.Stmt:
+        """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
+        return sequence([group.compute(copy, where, total) for group in self._groups])
+
+    def store(self, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Store the results that were computed last."""
+        return sequence([group.store(where) for group in self._groups])
+
+
+class _ConditionalResults:
+    """Results with one condition; see :class:`VectorResults`."""
+
+    def __init__(
+        self, cut: TileGemmConfig, vectors: ResultVectors, copies: int, results: Sequence[Result]
+    ) -> None:
+        self._cut, self._width, self._results = cut, vectors.width, results
         self._axis = (cut.m_axes if vectors.is_along_m else cut.n_axes)[-1]
         self._vector = tirx.Var("vector", "int64")
-        elements = ElementLoads(_analyzer(cut, self._axis, self._vector, self._width))
+        analyzer = _analyzer(cut, self._axis, self._vector, self._width)
+        elements = ElementLoads(analyzer)
         self._values = [
             [
                 elements.read(
@@ -119,41 +178,49 @@ class VectorResults:
                 )
                 for lane in range(self._width)
             ]
-            for r in cut.contraction.results
+            for r in results
         ]
+        self._condition = results[0].condition
+        if self._condition is not None:
+            first = {self._axis.var: self._vector * self._width}
+            self._condition = analyzer.simplify(substitute(self._condition, first))
         found = elements.vectors()
         self.reads = bool(found)
         self._registers = RegisterBuffers(found, copies)
         self._made = [
             local(f"result{number}", [self._width], str(result.buffer.ty.dtype))
-            for number, result in enumerate(cut.contraction.results)
+            for number, result in enumerate(results)
         ]
         self.buffers = [*self._registers.arrays, *self._made]
 
     def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
-        """Load what the results at a place read; ``where`` gives all axes of the product."""
-        return self._registers.fill(copy, self._at(where))
+        there = self._at(where)
+        return self._if_any(there, self._registers.fill(copy, there))
 
     def compute(
-        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int], ir.Expr]
+        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int, int], ir.Expr]
     ) -> tirx.Stmt:
-        """Compute the results of the sums ``total(lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
+        totals = self._cut.contraction.totals
         for made, lanes in zip(self._made, self._values, strict=True):
             for lane, value in enumerate(lanes):
-                sums = {self._cut.contraction.total: total(lane)}
+                sums = {own: total(part, lane) for part, own in enumerate(totals)}
                 held = substitute(self._registers.values(value, copy), {**there, **sums})
                 stmts.append(tirx.BufferStore(made, held, [lane]))
-        return sequence(stmts)
+        return self._if_any(there, sequence(stmts))
 
     def store(self, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
-        """Store the results that were computed last."""
         there, stmts = self._at(where), []
-        for result, made in zip(self._cut.contraction.results, self._made, strict=True):
+        for result, made in zip(self._results, self._made, strict=True):
             size = min(self._width, VECTOR_BYTES // DataType(str(made.ty.dtype)).itemsize)
             for start in range(0, self._width, size):
                 stmts.append(self._store(result, made, there, start, size))
-        return sequence(stmts)
+        return self._if_any(there, sequence(stmts))
+
+    def _if_any(self, where: Mapping[ir.Var, ir.Expr], stmt: tirx.Stmt) -> tirx.Stmt:
+        if self._condition is None:
+            return stmt
+        return when(substitute(self._condition, where), stmt)
 
     def _store(
         self,

@@ -3,6 +3,7 @@
 grid     as many blocks as run at once; each takes every grid-th tile of C, M innermost in groups
 block    one producer warpgroup, and consumers that share the rows of the tile
 stage    tiles of A and B, block_k = 64 terms: 128 bytes of a half type
+split    the columns of a tile are those of one part of a column split behind those of another
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from ...core.loops import constant, index
 from ..gpu import mbarrier
 from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import GROUPS, THREADS_IN_GROUP
-from ..gpu.wgmma import THREADS, M
-from .tile_gemm_config import TileGemmConfig
+from ..gpu.tma import PANEL
+from ..gpu.wgmma import THREADS, WARPS, M
+from .tile_gemm_config import TileGemmConfig, axis_values
 from .tile_shape import REGISTER_FILE, STAGE_PAD
-from .tma_operand import PANEL, TmaOperand
+from .tma_operand import TmaOperand
 
 BLOCK_K = PANEL
-WARPS = THREADS // 32  # of a warpgroup
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 STAGED_COLUMNS = GROUPS * THREADS_IN_GROUP  # of a warp's results that are staged at once
@@ -130,6 +131,22 @@ class WgmmaConfig(TileGemmConfig):
             return 168  # so that all warpgroups together have the whole file
         most = REGISTER_FILE // (self.threads * self.blocks_per_sm) // 8 * 8
         return min(255, most, OTHER_REGISTERS + self.accumulators)
+
+    def first_columns(self, n_tile: ir.Expr) -> list[ir.Expr]:
+        """Give the column of B that a tile begins with, for each part of a column split."""
+        first = n_tile * self.tile_positions
+        split = self.contraction.column_split
+        if split is None or len(self.operands[1].maps) > 1:
+            return [first] * self.parts
+        extents = [a.extent for a in self.stored_n_axes]
+        columns = []
+        for part in range(self.parts):
+            place = axis_values(self.n_axes, first) | {split.part.var: index(part)}
+            column: ir.Expr = index(0)
+            for axis, extent in zip(self.stored_n_axes, extents, strict=True):
+                column = column * index(extent) + place[axis.var]
+            columns.append(column)
+        return columns
 
     @property
     def n8(self) -> int:

@@ -35,7 +35,7 @@ from ..gpu.shared_tiles import block_barrier
 from .direct_epilogue import DirectEpilogue
 from .staged_epilogue import StagedEpilogue
 from .tile_gemm_config import TilePlace
-from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPS, WgmmaConfig
+from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
 
 _UNIFORM = """
 __device__ __forceinline__ int {name}(int value) {{
@@ -46,11 +46,12 @@ __device__ __forceinline__ int {name}(int value) {{
 
 def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
     """Make the kernel."""
-    maps, encode = [], []
+    maps: list[list[ir.Var]] = []
+    encode: list[tirx.Stmt] = []
     for name, operand in zip(("map_a", "map_b"), cut.operands, strict=True):
-        variable, stmts = operand.map.encode(name)
-        maps.append(variable)
-        encode += stmts
+        encoded = [tensor_map.encode(name) for tensor_map in operand.maps]
+        maps.append([variable for variable, _ in encoded])
+        encode += [stmt for _, stmts in encoded for stmt in stmts]
     made = threads(
         "blockIdx.x",
         cut.blocks,
@@ -59,7 +60,7 @@ def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
     return kernel(program, made, encode)
 
 
-def _block(cut: WgmmaConfig, maps: list[ir.Var], number: ir.Expr) -> tirx.Stmt:
+def _block(cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr) -> tirx.Stmt:
     shared = tirx.decl_buffer(
         [index(cut.shared_bytes)],
         "uint8",
@@ -94,7 +95,7 @@ class _Roles:
     def __init__(
         self,
         cut: WgmmaConfig,
-        maps: list[ir.Var],
+        maps: list[list[ir.Var]],
         number: ir.Expr,
         thread: ir.Expr,
         shared: ir.Var,
@@ -107,13 +108,13 @@ class _Roles:
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
-        arrivals = self._cut.sharers * WARPS
-        stmts = [tma.prefetch(m) for m in self._maps]
+        arrivals = self._cut.sharers * wgmma.WARPS
+        stmts = [tma.prefetch(m) for maps in self._maps for m in maps]
         for stage in range(self._cut.stages):
             stmts.append(mbarrier.init(self._full(index(stage)), 1))
             stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))
         if self._cut.is_ping_pong:
-            stmts += [mbarrier.init(self._turn(index(i)), WARPS) for i in range(2)]
+            stmts += [mbarrier.init(self._turn(index(i)), wgmma.WARPS) for i in range(2)]
         return sequence([*stmts, mbarrier.fence_init()])
 
     def produce(self) -> tirx.Stmt:
@@ -122,7 +123,7 @@ class _Roles:
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
             batch = cut.axes_at(place.batch)
-            firsts = place.m_tile * cut.block_m, place.n_tile * cut.block_n
+            firsts = [place.m_tile * cut.block_m], cut.first_columns(place.n_tile)
 
             def copy(k_tile: ir.Expr) -> tirx.Stmt:
                 turn = step * cut.k_tiles + k_tile
@@ -132,9 +133,9 @@ class _Roles:
                     mbarrier.expect_bytes(full, cut.stage_bytes),
                 ]
                 for i, operand in enumerate(cut.operands):
-                    for at, where in operand.boxes(batch, firsts[i], k_tile * cut.block_k):
+                    for at, own, where in operand.boxes(batch, firsts[i], k_tile * cut.block_k):
                         to = self._at(self._operand(i, stage) + at)
-                        stmts.append(tma.load(to, self._maps[i], full, where))
+                        stmts.append(tma.load(to, self._maps[i][own], full, where))
                 return sequence(stmts)
 
             return loop("k_tile", cut.k_tiles, copy)

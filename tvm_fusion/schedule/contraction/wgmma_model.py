@@ -21,16 +21,23 @@ from dataclasses import fields, replace
 from ...core.expressions import is_expensive
 from ...device import Device
 from ..gpu.mma import GROUPS
-from ..gpu.wgmma import M
+from ..gpu.wgmma import WARPS, M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
 from .staged_epilogue import stages_results
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import GROUPS_M, RATES, RESERVED_SHARED, gemm_problem, gemm_sizes
+from .tile_gemm_model import (
+    GROUPS_M,
+    MOST_ACCUMULATORS,
+    RATES,
+    RESERVED_SHARED,
+    gemm_problem,
+    gemm_sizes,
+)
 from .tile_results import result_vectors
 from .tile_shape import REGISTER_FILE, STAGE_PAD
 from .tma_operand import tma_operand
-from .wgmma_config import BLOCK_K, WARPS, WgmmaConfig
+from .wgmma_config import BLOCK_K, WgmmaConfig
 
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
@@ -50,7 +57,6 @@ STAGED_BYTES = GROUPS * (COLUMNS + STAGE_PAD) * 4  # of a warp's results
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 MOST_STAGES = 12
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
-MOST_ACCUMULATORS = 128
 # Multiply-adds in a clock, and clocks of an epilogue: fitted to measured times on an H200.
 WGMMA, NARROW_WGMMA = 1700.0, 1500.0
 L2 = 55.0  # bytes of copies in a clock, all multiprocessors busy
@@ -67,11 +73,22 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
     device : Device
         A GPU.
     """
-    start = _problem(contraction, device)
-    if start is None:
+    problem = gemm_problem(contraction, device)
+    return None if problem is None else best_wgmma_tile(problem, device)
+
+
+def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
+    """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
+    if not has_wgmma(device) or gemm_sizes(problem).m <= FEW_ROWS:
         return None
-    found = _space(start, device, TILES)
+    found = _space(problem, device, TILES)
     return min(found, key=lambda config: wgmma_clocks(config, device), default=None)
+
+
+def has_wgmma(device: Device) -> bool:
+    """Whether a device has wgmma of half types, and TMA."""
+    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
+    return "wgmma" in names and device.tma
 
 
 def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaConfig]:
@@ -88,39 +105,32 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
                 yield one
 
 
-def _problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
-    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
-    if "wgmma" not in names or not device.tma:
-        return None
-    found = gemm_problem(contraction, device)
-    return found if found is not None and gemm_sizes(found).m > FEW_ROWS else None
-
-
 def _space(
     start: TileGemmConfig, device: Device, tiles: Sequence[tuple[int, int, int, bool]]
 ) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
+    a, b = (tma_operand(start, is_a, BLOCK_K) for is_a in (True, False))
+    if a is None or b is None:
+        return
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
-    is_staged = stages_results(result_vectors(start))
+    is_staged = start.parts == 1 and stages_results(result_vectors(start))
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
-        if rows % M or (is_ping_pong and consumers != 2):
+        if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
             continue
         if rows // M * block_n // 2 > MOST_ACCUMULATORS or (consumers == 2 and per_sm > 1):
             continue
         stage = (block_m + block_n) * BLOCK_K * 2
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
-        a, b = (tma_operand(start, i, n, BLOCK_K) for i, n in ((True, block_m), (False, block_n)))
-        if a is None or b is None:
-            continue
         # Barriers, and what warps stage.
         beside = 256 + (consumers * WARPS * STAGED_BYTES if is_staged else 0)
         stages = min(MOST_STAGES, (room - beside) // stage)
-        if stages < 3:
+        tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
+        if stages < 3 or tile_a is None or tile_b is None:
             continue
         changed = {
             "block_m": block_m,
@@ -133,10 +143,16 @@ def _space(
             "split_k": 1,
             "group_m": 8,
         }
-        config = WgmmaConfig(**{**given, **changed}, operand_a=a, operand_b=b, consumers=consumers,
-                             is_ping_pong=is_ping_pong, blocks_per_sm=per_sm,
-                             multiprocessors=device.sm_count or 1,
-                             is_staged=is_staged)  # fmt: skip
+        config = WgmmaConfig(
+            **{**given, **changed},
+            operand_a=tile_a,
+            operand_b=tile_b,
+            consumers=consumers,
+            is_ping_pong=is_ping_pong,
+            blocks_per_sm=per_sm,
+            multiprocessors=device.sm_count or 1,
+            is_staged=is_staged,
+        )
         if config.registers * config.threads * per_sm <= REGISTER_FILE:
             yield config
 
