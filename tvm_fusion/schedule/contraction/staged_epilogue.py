@@ -1,12 +1,15 @@
-"""Epilogue of a GEMM through a warp's shared memory: results of rows that are not aligned.
+"""Epilogue of a GEMM whose results are not vectors: rows of 32 adjacent elements, one a lane.
 
-    for slab, for the two rows of a thread, for groups of 32 columns:
-      load what the results read, adjacent columns by adjacent lanes      global
-      staged[row, column] = acc;  barrier of the warp                     shared
-      total = staged[..];  compute, store                                 global
-      barrier of the warp
+    for slab, for 32 columns of a warp's 16 rows:
+      staged[row, column] = acc                      8-byte stores          shared, of the warp
+      syncwarp
+      for row:  total[row] = staged[row, lane]                              shared
+      for row:  made[row] = result of total[row] and what it reads          global
+      for row:  store made[row]: 32 adjacent elements of the row            global
+      syncwarp
 
-From registers, lanes would store single elements, each in a sector of its own.
+So are rows whose size is no multiple of a vector, such as 50,257 logits: stored from where wgmma
+leaves them, each element would be a sector of its own.
 """
 
 from __future__ import annotations
@@ -14,26 +17,19 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import block, coordinates, index, local, sequence, unrolled, when
+from ...core.loops import coordinates, index, local, sequence, substitute, unrolled, when
 from ..gpu.cp_async import warp_sync
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import load_shared, store_shared, touch
 from ..gpu.wgmma import WARPS, M
+from .epilogue import Result
 from .tile_gemm_config import TilePlace
-from .tile_results import ResultVectors, VectorResults, result_vectors
-from .tile_shape import M16, STAGE_PAD
-from .wgmma_config import STAGED_COLUMNS, WgmmaConfig
-
-MOST_WIDTH = 2  # elements of vectors that are staged; wider ones are stored from registers
-
-
-def stages_results(vectors: ResultVectors) -> bool:
-    """Whether results of a width are stored through shared memory."""
-    return vectors.width <= MOST_WIDTH and vectors.is_plain and not vectors.is_along_m
+from .tile_shape import M16
+from .wgmma_config import STAGED_STRIDE, STAGED_WARP_BYTES, WgmmaConfig
 
 
 class StagedEpilogue:
-    """Stores the results of a consumer's accumulators.
+    """Stores the results of a consumer's accumulators; see DirectEpilogue.
 
     Parameters
     ----------
@@ -43,11 +39,20 @@ class StagedEpilogue:
         The tile.
     acc : Var
         Accumulators of a thread, ``[slab, column tile, 4]``.
-    first_row, consumer : Expr
-        The consumer's first row of the tile, and its number.
+    first_row : Expr
+        The consumer's first row of the tile.
+    consumer : Expr
+        Its number.
     shared : Var
-        Shared memory, in bytes.
+        Shared memory, bytes.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        Registers.
     """
+
+    loads_early = False
 
     def __init__(
         self,
@@ -58,91 +63,86 @@ class StagedEpilogue:
         consumer: ir.Expr,
         shared: ir.Var,
     ) -> None:
-        self._cut, self._place, self._acc, self._shared = cut, place, acc, shared
-        self._first_row, self._consumer = first_row, consumer
-        self._vectors = result_vectors(cut)
-        self._count = GROUPS * STAGED_COLUMNS // WARP // self._vectors.width  # of a lane
+        self._cut, self._place, self._acc, self._first_row = cut, place, acc, first_row
+        self._consumer, self._shared = consumer, shared
+        self._total = local("total", [M16], "float32")
+        self._made = [
+            local(f"result{number}", [M16], str(result.buffer.ty.dtype))
+            for number, result in enumerate(cut.contraction.results)
+        ]
+        self.buffers = [self._total, *self._made]
+
+    def prologue(self, _thread: ir.Expr) -> tirx.Stmt:
+        """Do nothing before the sums are complete."""
+        return sequence([])
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write the results of a thread of the warpgroup."""
         cut = self._cut
         warp, lane = coordinates(thread, [index(1), WARP])
-        made = VectorResults(cut, self._vectors, self._count)
-        total = local("total", [self._vectors.width], "float32")
-        groups = cut.block_n // STAGED_COLUMNS
+        base = (self._consumer * WARPS + warp) * STAGED_WARP_BYTES + cut.staging_offset
+        stmts = [touch(self._acc, cut.accumulators - 1), touch(self._total, M16 - 1)]
+        for slab in range(cut.slabs):
+            m = self._place.m_tile * cut.block_m + self._first_row + slab * M + warp * M16
+            for first in range(0, cut.block_n, WARP):
+                n = self._place.n_tile * cut.block_n + first + lane
+                tile = slab * cut.n8 + first // GROUPS
+                stmts += [self._stage(base, lane, tile), warp_sync()]
+                stmts += [self._totals(base, lane), *self._results(m, n), warp_sync()]
+        return sequence(stmts)
+
+    def _stage(self, base: ir.Expr, lane: ir.Expr, first: int) -> tirx.Stmt:
+        """Write 16 rows of four tiles of eight columns to the warp's shared memory."""
+        group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
+        start = base + (group * STAGED_STRIDE + quad * 2) * 4
 
         def one(number: ir.Expr) -> tirx.Stmt:
-            slab, half, group = coordinates(number, [cut.slabs, 2, groups])
-            row = self._first_row + slab * M + warp * M16 + half * GROUPS
-            start = (self._consumer * WARPS + warp) * cut.staged_bytes + cut.staging_offset
-            tile = slab * cut.n8
-            stmts = [self._load(made, lane, row, group)] if made.reads else []
-            stmts += self._stage(lane, start, tile, group, half)
-            stmts += [warp_sync(), self._store(made, total, lane, start, row, group), warp_sync()]
-            return sequence(stmts)
+            tile, half = coordinates(number, [WARP // GROUPS, 2])
+            to = start + (half * GROUPS * STAGED_STRIDE + tile * GROUPS) * 4
+            fragment = (tile + first) * ACCUMULATORS + half * 2
+            return store_shared(load(self._shared, [to]), load(self._acc, [fragment]), 8)
 
-        parts = unrolled("part", cut.slabs * 2 * groups, one)
-        touched = [touch(self._acc, cut.accumulators - 1), touch(total, int(total.ty.shape[0]) - 1)]
-        return block("epilogue", sequence([*touched, parts]), [total, *made.buffers])
+        return unrolled("fragment", 2 * WARP // GROUPS, one)
 
-    def _stage(
-        self, lane: ir.Expr, start: ir.Expr, tile: ir.Expr, group: ir.Expr, half: ir.Expr
-    ) -> list[tirx.Stmt]:
-        """Write the sums of a row and some columns of a thread to shared memory."""
-        row, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
-        stmts: list[tirx.Stmt] = []
-        for i in range(STAGED_COLUMNS // GROUPS):
-            to = self._word(start, row, quad * 2 + i * GROUPS)
-            first = (tile + group * (STAGED_COLUMNS // GROUPS) + i) * ACCUMULATORS + half * 2
-            stmts.append(store_shared(to, load(self._acc, [first]), 8))
+    def _totals(self, base: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
+        """Read a column of the warp's shared memory."""
+
+        def one(row: ir.Expr) -> tirx.Stmt:
+            place = load(self._shared, [base + (row * STAGED_STRIDE + lane) * 4])
+            return load_shared(load(self._total, [row]), place, 4)
+
+        return unrolled("row", M16, one)
+
+    def _results(self, m: ir.Expr, n: ir.Expr) -> list[tirx.Stmt]:
+        """Compute all rows before one is stored: to the same memory, for all a compiler knows."""
+        stmts = []
+        for result, made in zip(self._cut.contraction.results, self._made, strict=True):
+
+            def compute(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
+                where = self._cut.element_at(self._place.batch, m + row, n)
+                sums = {self._cut.contraction.total: load(self._total, [row])}
+                value = substitute(result.value, {**where, **sums})
+                stored = tirx.BufferStore(made, value, [row])
+                return self._guarded(result, where, m + row, n, stored)
+
+            def store(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
+                where = self._cut.element_at(self._place.batch, m + row, n)
+                places = [substitute(i, where) for i in result.indices]
+                stored = tirx.BufferStore(result.buffer, load(made, [row]), places)
+                return self._guarded(result, where, m + row, n, stored)
+
+            stmts += [unrolled("row", M16, compute), unrolled("row", M16, store)]
         return stmts
 
-    def _load(self, made: VectorResults, lane: ir.Expr, row: ir.Expr, group: ir.Expr) -> tirx.Stmt:
-        def one(i: ir.Expr) -> tirx.Stmt:
-            _, m, n = self._vector(i, lane, row, group)
-            return made.load(i, self._where(*self._cut.clamped(m, n, self._vectors.width)))
-
-        return unrolled("vector", self._count, one)
-
-    def _store(
+    def _guarded(
         self,
-        made: VectorResults,
-        total: ir.Var,
-        lane: ir.Expr,
-        start: ir.Expr,
-        row: ir.Expr,
-        group: ir.Expr,
+        result: Result,
+        where: dict[ir.Var, ir.Expr],
+        m: ir.Expr,
+        n: ir.Expr,
+        stmt: tirx.Stmt,
     ) -> tirx.Stmt:
-        width = self._vectors.width
-
-        def one(i: ir.Expr) -> tirx.Stmt:
-            (staged_row, column), m, n = self._vector(i, lane, row, group)
-            where = self._where(m, n)
-            source = self._word(start, staged_row, column)
-            stmts = [
-                load_shared(load(total, [index(0)]), source, 4 * width),
-                made.compute(i, where, lambda _, lane: load(total, [index(lane)])),
-                made.store(where),
-            ]
-            inside = self._cut.bounds(m, n)
-            return when(tirx.all(*inside), sequence(stmts)) if inside else sequence(stmts)
-
-        return unrolled("vector", self._count, one)
-
-    def _vector(
-        self, i: ir.Expr, lane: ir.Expr, row: ir.Expr, group: ir.Expr
-    ) -> tuple[tuple[ir.Expr, ir.Expr], ir.Expr, ir.Expr]:
-        """Give a lane's vector: its staged row and column, and its row and column of C."""
-        width = self._vectors.width
-        staged = coordinates(i * WARP + lane, [index(1), STAGED_COLUMNS // width])
-        staged_row, column = staged[0], staged[1] * width
-        m = self._place.m_tile * self._cut.block_m + row + staged_row
-        n = self._place.n_tile * self._cut.block_n + group * STAGED_COLUMNS + column
-        return (staged_row, column), m, n
-
-    def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        return self._cut.element_at(self._place.batch, m, n)
-
-    def _word(self, start: ir.Expr, row: ir.Expr, column: ir.Expr) -> ir.TensorLoad:
-        place = (row * (STAGED_COLUMNS + STAGE_PAD) + column) * 4
-        return load(self._shared, [start + place])
+        conditions = self._cut.bounds(m, n)
+        if result.condition is not None:
+            conditions.append(substitute(result.condition, where))
+        return when(tirx.all(*conditions), stmt) if conditions else stmt

@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import (
@@ -44,7 +44,7 @@ TURN_ELEMENTS, MOST_VECTORS = 32, 16
 
 
 class Mainloop(Protocol):
-    """What makes accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
+    """What has accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
 
     acc: ir.Var
     slabs: int
@@ -53,10 +53,9 @@ class Mainloop(Protocol):
     warps_n: int
     warps_k: int
     threads: int
-    buffers: list[ir.Var]
 
-    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
-        """Write the loop over K."""
+    def has_sums(self, thread: ir.Expr) -> ir.Expr:
+        """Whether a thread has accumulators."""
 
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell a thread's slice of K, and its warp's row and column among the warps."""
@@ -89,7 +88,7 @@ class TileEpilogue:
     mainloop : Mainloop
         Has the accumulators.
     shared : Var
-        Shared memory, float32 words, free once all threads have passed a barrier.
+        Shared memory, words or bytes, free once all threads have passed a barrier.
     """
 
     def __init__(
@@ -121,7 +120,8 @@ class TileEpilogue:
             before = cluster_barrier if is_cluster and number else own
             after = cluster_barrier if is_cluster else own
             results = self._results(thread, slab, first)
-            stmts += [before(), self._stage(thread, slab, first)]
+            staged = self._stage(thread, slab, first)
+            stmts += [before(), when(self._mainloop.has_sums(thread), staged)]
             # What results read is on its way while the block waits.
             stmts += [results[0], after(), *results[1:]]
         if is_cluster:  # others may read this block's shared memory until they say so
@@ -150,11 +150,16 @@ class TileEpilogue:
             stmts = []
             for half in range(2):
                 row = i * loop_.warps_m * M16 + half * GROUPS
-                to = load(self._shared, [start + row * self._stride + j * GROUPS])
+                to = self._word(start + row * self._stride + j * GROUPS)
                 stmts.append(store_shared(to, load(loop_.acc, [fragment + 2 * half]), 8))
             return sequence(stmts)
 
         return unrolled("fragment", self._slabs * self._columns // GROUPS, one)
+
+    def _word(self, place: ir.Expr) -> ir.TensorLoad:
+        """Give a staged sum, of shared memory in words or bytes."""
+        item = DataType(str(self._shared.ty.dtype)).itemsize
+        return load(self._shared, [place * (4 // item)])
 
     def _results(self, thread: ir.Expr, slab: int, first: int) -> list[tirx.Stmt]:
         """Load what the results of staged sums read, and store them, in turns of some vectors.
@@ -231,8 +236,8 @@ class TileEpilogue:
             found = [total(part, 0) for part in parts]
             stmts.append(store_results(self._cut.contraction, at, *found))
             return sequence(stmts)
-        stmts.append(self._made.compute(copy, where, total))
-        return sequence([*stmts, self._made.store(where)])
+        stmts.append(self._made.finish(copy, where, total))
+        return sequence(stmts)
 
     def _totals(self, first: int, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
         """Load staged sums of a part, those of further slices added in their order."""
@@ -246,7 +251,7 @@ class TileEpilogue:
             for lane in range(0, width, size):
                 place = (k_slice * self._rows + row) * self._stride + column
                 place = place + (lane * self._stride if is_along_m else lane)
-                source, own = load(self._shared, [place]), load(to, [index(start + lane)])
+                source, own = self._word(place), load(to, [index(start + lane)])
                 if ranks > 1:
                     stmts.append(load_cluster(own, source, 4 * size, tirx.const(rank, "int32")))
                 else:

@@ -131,15 +131,6 @@ class TileGemmConfig(TileShape, GemmView):
             found.append(n < self.n)
         return found
 
-    def clamped(self, m: ir.Expr, n: ir.Expr, width: int) -> tuple[ir.Expr, ir.Expr]:
-        """Give the last row, and the last vector of columns, for those beyond the edge."""
-        rows = constant(self.m)
-        if rows is None or rows % self.block_m:
-            m = tirx.min(m, self.m - 1)
-        if self.n % self.tile_positions:
-            n = tirx.min(n, index(self.n - width))
-        return m, n
-
 
 @dataclass(frozen=True)
 class TilePlace:

@@ -1,9 +1,10 @@
 """Results of a tiled GEMM in vectors: which ones all outputs allow, and their loads and stores.
 
-for results with one condition, such as the columns of Q in a joined product, if it holds:
-  load what they read, in vectors                   before the sums are there
-  compute element by element
-  store, in vectors of at most 16 bytes
+load what results read, in vectors                  before the sums are complete
+compute element by element
+store, in vectors of at most 16 bytes
+for results with one condition, such as the columns of Q in a joined product:
+  if it holds:  load, compute, store
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class ResultVectors:
     Attributes
     ----------
     width : int
-        Elements; 1 where loads are under conditions, or results are not contiguous, unaligned, or
-        begin within a vector.
+        Elements; 1 where loads are under conditions, results are not contiguous, or a vector has
+        elements of several results.
     is_along_m : bool
         Whether vectors lie along the last axis of M.
     is_plain : bool
@@ -115,6 +116,9 @@ def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sy
 class VectorResults:
     """Vectors of results: what they read is loaded into registers, computed with, and stored.
 
+    What results under a condition read, such as the parts of a split, is loaded under it, right
+    before it is used.
+
     Parameters
     ----------
     cut : TileGemmConfig
@@ -129,7 +133,7 @@ class VectorResults:
     buffers : list of Var
         Registers.
     reads : bool
-        Whether the results read anything beside the sums.
+        Whether results without a condition read anything beside the sums.
     """
 
     def __init__(self, cut: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
@@ -141,36 +145,66 @@ class VectorResults:
                     break
             else:
                 alike.append([result])
-        self._groups = [_ConditionalResults(cut, vectors, copies, some) for some in alike]
-        self.reads = any(group.reads for group in self._groups)
-        self.buffers = [b for group in self._groups for b in group.buffers]
+        always = [some for some in alike if some[0].condition is None]
+        self._always = [_Vectors(cut, vectors, some, copies) for some in always]
+        self._sometimes = [
+            (some[0].condition, _Vectors(cut, vectors, some, 1))
+            for some in alike
+            if some[0].condition is not None
+        ]
+        self.reads = any(v.reads for v in self._always)
+        every = [*self._always, *(v for _, v in self._sometimes)]
+        self.buffers = [b for v in every for b in v.buffers]
 
     def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Load what the results at a place read; ``where`` gives all axes of the product."""
-        return sequence([group.load(copy, where) for group in self._groups if group.reads])
+        return sequence([v.load(copy, where) for v in self._always if v.reads])
 
-    def compute(
-        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int, int], ir.Expr]
+    def finish(
+        self,
+        copy: ir.Expr,
+        where: Mapping[ir.Var, ir.Expr],
+        total: Callable[[int, int], ir.Expr],
+        inside: ir.Expr | None = None,
     ) -> tirx.Stmt:
-        """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
-        return sequence([group.compute(copy, where, total) for group in self._groups])
+        """Compute the results of sums from what a copy holds, and store them.
 
-    def store(self, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
-        """Store the results that were computed last."""
-        return sequence([group.store(where) for group in self._groups])
+        Parameters
+        ----------
+        copy : Expr
+            What :meth:`load` has filled.
+        where : mapping of Var to Expr
+            The place.
+        total : callable
+            ``total(part, lane)`` gives the sum of a part of a column split, at a place of the
+            vector.
+        inside : Expr, optional
+            Whether the place exists.
+        """
+        stmts = []
+        for vectors in self._always:
+            stored = vectors.store(where)
+            stmts.append(vectors.compute(copy, where, total))
+            stmts.append(stored if inside is None else when(inside, stored))
+        for condition, vectors in self._sometimes:
+            has_it = substitute(condition, where)
+            here = [vectors.load(index(0), where)] if vectors.reads else []
+            here += [vectors.compute(index(0), where, total), vectors.store(where)]
+            both = has_it if inside is None else tirx.And(inside, has_it)
+            stmts.append(when(both, sequence(here)))
+        return sequence(stmts)
 
 
-class _ConditionalResults:
-    """Results with one condition; see :class:`VectorResults`."""
+class _Vectors:
+    """Vectors of results that exist at the same places."""
 
     def __init__(
-        self, cut: TileGemmConfig, vectors: ResultVectors, copies: int, results: Sequence[Result]
+        self, cut: TileGemmConfig, vectors: ResultVectors, results: Sequence[Result], copies: int
     ) -> None:
         self._cut, self._width, self._results = cut, vectors.width, results
         self._axis = (cut.m_axes if vectors.is_along_m else cut.n_axes)[-1]
         self._vector = tirx.Var("vector", "int64")
-        analyzer = _analyzer(cut, self._axis, self._vector, self._width)
-        elements = ElementLoads(analyzer)
+        elements = ElementLoads(_analyzer(cut, self._axis, self._vector, self._width))
         self._values = [
             [
                 elements.read(
@@ -180,10 +214,6 @@ class _ConditionalResults:
             ]
             for r in results
         ]
-        self._condition = results[0].condition
-        if self._condition is not None:
-            first = {self._axis.var: self._vector * self._width}
-            self._condition = analyzer.simplify(substitute(self._condition, first))
         found = elements.vectors()
         self.reads = bool(found)
         self._registers = RegisterBuffers(found, copies)
@@ -194,12 +224,13 @@ class _ConditionalResults:
         self.buffers = [*self._registers.arrays, *self._made]
 
     def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
-        there = self._at(where)
-        return self._if_any(there, self._registers.fill(copy, there))
+        """Load what the results at a place read."""
+        return self._registers.fill(copy, self._at(where))
 
     def compute(
         self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int, int], ir.Expr]
     ) -> tirx.Stmt:
+        """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
         totals = self._cut.contraction.totals
         for made, lanes in zip(self._made, self._values, strict=True):
@@ -207,20 +238,16 @@ class _ConditionalResults:
                 sums = {own: total(part, lane) for part, own in enumerate(totals)}
                 held = substitute(self._registers.values(value, copy), {**there, **sums})
                 stmts.append(tirx.BufferStore(made, held, [lane]))
-        return self._if_any(there, sequence(stmts))
+        return sequence(stmts)
 
     def store(self, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Store the results that were computed last."""
         there, stmts = self._at(where), []
         for result, made in zip(self._results, self._made, strict=True):
             size = min(self._width, VECTOR_BYTES // DataType(str(made.ty.dtype)).itemsize)
             for start in range(0, self._width, size):
                 stmts.append(self._store(result, made, there, start, size))
-        return self._if_any(there, sequence(stmts))
-
-    def _if_any(self, where: Mapping[ir.Var, ir.Expr], stmt: tirx.Stmt) -> tirx.Stmt:
-        if self._condition is None:
-            return stmt
-        return when(substitute(self._condition, where), stmt)
+        return sequence(stmts)
 
     def _store(
         self,

@@ -14,18 +14,19 @@ from tvm import ir, tirx
 
 from ...core.loops import constant, index
 from ..gpu import mbarrier
-from ..gpu.launch import VECTOR_BYTES
-from ..gpu.mma import GROUPS, THREADS_IN_GROUP
+from ..gpu.mma import GROUPS
 from ..gpu.tma import PANEL
 from ..gpu.wgmma import THREADS, WARPS, M
 from .tile_gemm_config import TileGemmConfig, axis_values
-from .tile_shape import REGISTER_FILE, STAGE_PAD
+from .tile_shape import REGISTER_FILE
 from .tma_operand import TmaOperand
 
 BLOCK_K = PANEL
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
-STAGED_COLUMNS = GROUPS * THREADS_IN_GROUP  # of a warp's results that are staged at once
+# Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
+STAGED_STRIDE = 32 + 4
+STAGED_WARP_BYTES = 16 * STAGED_STRIDE * 4
 OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
 
 
@@ -47,7 +48,7 @@ class WgmmaConfig(TileGemmConfig):
     multiprocessors : int
         How many there are.
     is_staged : bool
-        Whether results, of which a thread could store few at once, go through shared memory.
+        Whether results go through shared memory, because they are not stored in vectors.
     """
 
     operand_a: TmaOperand | None = None
@@ -76,6 +77,11 @@ class WgmmaConfig(TileGemmConfig):
         return THREADS * (1 + self.consumers)
 
     @property
+    def moves_registers(self) -> bool:
+        """Whether the producer gives registers to consumers."""
+        return self.consumers == 2 and self.split_k == 1
+
+    @property
     def slabs(self) -> int:
         """Instructions that a consumer's rows take."""
         return self.block_m // self.sharers // M
@@ -87,12 +93,14 @@ class WgmmaConfig(TileGemmConfig):
 
     @property
     def tiles(self) -> ir.Expr:
-        """Tiles of C."""
+        """Tiles of C, times ranks of split-K."""
         return super().blocks
 
     @property
     def blocks(self) -> ir.Expr:
         """Blocks of the grid."""
+        if self.split_k > 1:
+            return self.tiles
         count = constant(self.tiles)
         if count is not None:
             return index(min(count, self.resident))
@@ -109,20 +117,21 @@ class WgmmaConfig(TileGemmConfig):
         return self.stages * self.stage_bytes
 
     @property
-    def staged_bytes(self) -> int:
-        """Shared memory of a warp's sums on their way out."""
-        return GROUPS * (STAGED_COLUMNS + STAGE_PAD) * 4 if self.is_staged else 0
-
-    @property
     def staging_offset(self) -> int:
-        """Where they lie in shared memory, in bytes: behind two barriers a stage, and two."""
-        behind = self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
-        return -(-behind // VECTOR_BYTES) * VECTOR_BYTES
+        """Where staged results lie in shared memory, in bytes: behind the barriers."""
+        return self.barrier_offset + -(-2 * (self.stages + 1) * mbarrier.BYTES // 16) * 16
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, barriers, and sums on their way out."""
-        return self.staging_offset + self.consumers * WARPS * self.staged_bytes
+        """Shared memory of a block: stages, two barriers for each, two for turns, results."""
+        if self.split_k > 1:
+            return max(
+                self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES,
+                self._staged_bytes(*self.staged),
+            )
+        if not self.is_staged:
+            return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
+        return self.staging_offset + staged_bytes(self.consumers)
 
     @property
     def registers(self) -> int:
@@ -152,3 +161,8 @@ class WgmmaConfig(TileGemmConfig):
     def n8(self) -> int:
         """Tiles of eight columns of a thread's accumulators."""
         return self.block_n // GROUPS
+
+
+def staged_bytes(consumers: int) -> int:
+    """Count the bytes of staged results of all warps."""
+    return consumers * WARPS * STAGED_WARP_BYTES

@@ -20,11 +20,9 @@ from dataclasses import fields, replace
 
 from ...core.expressions import is_expensive
 from ...device import Device
-from ..gpu.mma import GROUPS
 from ..gpu.wgmma import WARPS, M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
-from .staged_epilogue import stages_results
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import (
     GROUPS_M,
@@ -35,9 +33,9 @@ from .tile_gemm_model import (
     gemm_sizes,
 )
 from .tile_results import result_vectors
-from .tile_shape import REGISTER_FILE, STAGE_PAD
+from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .wgmma_config import BLOCK_K, WgmmaConfig
+from .wgmma_config import BLOCK_K, WgmmaConfig, staged_bytes
 
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
@@ -53,7 +51,6 @@ TILES = (
     (64, 64, 1, False),
 )
 FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
-STAGED_BYTES = GROUPS * (COLUMNS + STAGE_PAD) * 4  # of a warp's results
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 MOST_STAGES = 12
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
@@ -116,8 +113,8 @@ def _space(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
+    is_staged = result_vectors(start).width == 1 and start.parts == 1
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
-    is_staged = start.parts == 1 and stages_results(result_vectors(start))
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
         if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
@@ -126,9 +123,8 @@ def _space(
             continue
         stage = (block_m + block_n) * BLOCK_K * 2
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
-        # Barriers, and what warps stage.
-        beside = 256 + (consumers * WARPS * STAGED_BYTES if is_staged else 0)
-        stages = min(MOST_STAGES, (room - beside) // stage)
+        room -= 256 + (staged_bytes(consumers) if is_staged else 0)
+        stages = min(MOST_STAGES, room // stage)
         tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
         if stages < 3 or tile_a is None or tile_b is None:
             continue
