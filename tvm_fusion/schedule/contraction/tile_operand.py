@@ -16,12 +16,9 @@ took 45 us on an H200, and takes 33, as not all blocks ask L2 for one line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from tvm import ir, sym, tirx
 
-from ...core.expressions import load, loads
+from ...core.expressions import load
 from ...core.loops import (
     constant,
     coordinates,
@@ -33,48 +30,15 @@ from ...core.loops import (
     unrolled,
     when,
 )
-from ...program.stage import Axis
-from ..address import conditional_loads, known_step
-from ..gpu.cp_async import NARROW_BYTES, copy_16, copy_narrow
+from ..gpu.cp_async import copy_16, copy_narrow
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.shared_tiles import CHUNK_BYTES, store_shared
 from ..gpu.shifted_loads import ELEMENTS, load_words, shift_words
 from ..gpu.swizzle import exchanged, swizzle
-from ..gpu.vector_loads import ElementLoads, VectorLoad
+from .chunk_layout import CHUNK, chunk_layout
 from .tile_gemm_config import TileGemmConfig, axis_values, half_operand, is_plain
 
-CHUNK = 8  # elements of a half type
 WORDS = CHUNK_BYTES // 4
-
-
-class _Layout(NamedTuple):
-    """How chunks are read: along K or not, by vectors, shifted words, or elements.
-
-    Attributes
-    ----------
-    cost : int
-        Loads of a chunk.
-    is_k : bool
-        Whether chunks are of K.
-    vector : Var
-        The number of a vector along the axes.
-    lanes : int
-        Elements of a vector.
-    values : list of Expr, optional
-        Of a vector.
-    vectors : sequence of VectorLoad
-        What they are computed of.
-    is_shifted : bool
-        Whether chunks are contiguous, at any address.
-    """
-
-    cost: int
-    is_k: bool
-    vector: ir.Var
-    lanes: int = CHUNK
-    values: list[ir.Expr] | None = None
-    vectors: Sequence[VectorLoad] = ()
-    is_shifted: bool = False
 
 
 class OperandTile:
@@ -112,7 +76,11 @@ class OperandTile:
         self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
-        layouts = [self._layout(is_k) for is_k in ((True, False) if is_a else (False, True))]
+        axes = {True: cut.k_axes, False: self._axes}
+        layouts = [
+            chunk_layout(cut, self._expr, axes[is_k], is_k)
+            for is_k in ((True, False) if is_a else (False, True))
+        ]
         layout = min(layouts, key=lambda x: x.cost)
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         self._values, vectors, self._is_shifted = layout.values, layout.vectors, layout.is_shifted
@@ -141,39 +109,6 @@ class OperandTile:
             if self._values is not None:
                 self._registers = RegisterBuffers(vectors, self._each)
                 self.buffers += self._registers.arrays
-
-    def _layout(self, is_k: bool) -> _Layout:
-        """Read a chunk along K, or along M or N."""
-        axes = self._cut.k_axes if is_k else self._axes
-        vector = tirx.Var("vector", "int64")
-        extent = constant(product([a.extent for a in axes]))
-        is_plain_load = is_plain(self._expr)
-        strides = [_stride(x, axes[-1]) for x in loads(self._expr)]
-        other = _Layout(CHUNK + sum(s != 1 for s in strides), is_k, vector)
-        if is_plain_load and strides == [1] and len(axes) == 1:
-            other = _Layout(CHUNK // 2 + 1, is_k, vector, is_shifted=True)
-        for lanes in (CHUNK, *(size // 2 for size in NARROW_BYTES)):
-            if extent is None or extent % lanes or not self._may_be_hoisted():
-                continue
-            analyzer = _analyzer((*self._cut.contraction.stage.axes, *self._cut.k_axes))
-            analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
-            elements = ElementLoads(analyzer)
-            values = [
-                elements.read(substitute(self._expr, axis_values(axes, vector * lanes + lane)))
-                for lane in range(lanes)
-            ]
-            vectors = elements.vectors()
-            if is_plain_load and len(vectors[0].elements) == lanes:
-                return _Layout(CHUNK // lanes, is_k, vector, lanes, values, vectors)
-            if lanes == CHUNK and any(len(v.elements) > 1 for v in vectors):
-                other = _Layout(len(vectors), is_k, vector, lanes, values, vectors)
-        return other
-
-    def _may_be_hoisted(self) -> bool:
-        """Whether all loads may be issued whatever conditions hold."""
-        return not conditional_loads(self._expr) and not any(
-            loads(i) for x in loads(self._expr) for i in x.indices
-        )
 
     def begin(
         self,
@@ -346,16 +281,3 @@ class OperandTile:
     def _is_exact(self) -> bool:
         extent = constant(self._extent)
         return extent is not None and extent % self._block == 0
-
-
-def _analyzer(axes: Sequence[Axis]) -> sym.Analyzer:
-    analyzer = sym.Analyzer()
-    for axis in axes:
-        extent = constant(axis.extent)
-        if extent is not None:
-            analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(extent)))
-    return analyzer
-
-
-def _stride(read: ir.TensorLoad, axis: Axis) -> int | None:
-    return known_step(read.source, read.indices, axis.var, [axis.var])
