@@ -199,18 +199,32 @@ def _warp_barrier(_translate, _match, _arguments, _source):
     return lambda m: m.warp_barrier()
 
 
-def _shifted(translate, _match, arguments, _source):
-    """Eight elements from any address, those that exist; the others are zeros."""
+def _load_words(translate, _match, arguments, _source):
+    """Five aligned words around eight elements at any address, as ten elements; zeros beyond."""
     to, origin = (translate.pointer(x) for x in arguments[:2])
     count = translate.of(arguments[2])
 
     def run(m):
         (target, at), (memory, begin) = to(m), origin(m)
-        lanes = np.broadcast_to(np.arange(8)[None], (m.threads, 8))
-        exists = lanes < np.broadcast_to(count(m), (m.threads, 1))
-        value = memory.read(np.where(exists, np.asarray(begin) + lanes, np.asarray(begin)))
-        value = np.where(exists, value, np.zeros(1, value.dtype))
-        target.write(slice(int(at), int(at) + 8), value)
+        begin = np.broadcast_to(np.reshape(begin, (-1, 1)), (m.threads, 1))
+        lane = np.arange(10)[None] - begin % 2
+        many = np.broadcast_to(count(m), (m.threads, 1))
+        # The word that the first element is the upper half of is read if that one exists.
+        exists = (lane < many) & (lane < 8) & (many > 0)
+        value = memory.read(np.where(exists, begin + lane, begin))
+        target.write(slice(int(at), int(at) + 10), np.where(exists, value, value.dtype.type(0)))
+
+    return run
+
+
+def _shift_words(translate, _match, arguments, _source):
+    to, held, origin = (translate.pointer(x) for x in arguments)
+
+    def run(m):
+        (target, at), (words, first), (_, begin) = to(m), held(m), origin(m)
+        odd = np.broadcast_to(np.reshape(begin, (-1, 1)), (m.threads, 1)) % 2
+        place = int(first) + odd + np.arange(8)[None]
+        target.write(slice(int(at), int(at) + 8), words.read(place))
 
     return run
 
@@ -456,7 +470,8 @@ def _any(translate, _match, arguments, _source):
 
 _PLAIN = (
     _warp_barrier,
-    _shifted,
+    _load_words,
+    _shift_words,
     _block_barrier,
     _load_shared,
     _uniform,
@@ -486,11 +501,8 @@ _PATTERNS = [
     (r"_hi\[[\s\S]*mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", _multiply_split),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
     (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
-    (
-        r"first \+ 1 < count && first < 7\) word\[i\] = words\[i\];"
-        r"[\s\S]*__funnelshift_r\(word\[i\], word\[i \+ 1\], 16 \* odd\);",
-        _shifted,
-    ),
+    (r"first \+ 1 < count && first < 7\) word\[i\] = words\[i\];", _load_words),
+    (r"__funnelshift_r\(word\[i\], word\[i \+ 1\], 16 \* odd\);", _shift_words),
     (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),
     (r"fma\.rn\.(f16|bf16)x2 %0, %1, %2, %3;", _pairs),
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),

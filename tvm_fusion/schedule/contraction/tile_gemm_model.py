@@ -3,7 +3,7 @@
 A configuration's time is estimated in clocks of a multiprocessor as the longer, and an eighth of
 the shorter, of
 
-    memory   launch + bytes of A, B and C / what memory delivers, which bytes in flight limit
+    memory   launch + bytes of A, B and C / what memory delivers
     tiles    launch + waves * (k_tiles * step + epilogue)
     step     the longer of: the blocks of a multiprocessor, each with the slowest of mma, shared
              memory and L2; one block alone, by the latency of its copies and of its k16
@@ -81,9 +81,6 @@ class Rates:
         Bytes from L2 in a clock.
     dram : float
         Bytes from memory in a clock, all multiprocessors busy.
-    in_flight : float
-        Bytes of copies in flight, of a multiprocessor, with which memory delivers 0.7 of that: of
-        17 to 32 rows (N 14336, K 4096), 61 KB take 34 us, 74 KB 33, 82 KB 32 and 98 KB 31.
     latency : float
         Clocks from the issue of a copy to its arrival.
     step : float
@@ -105,7 +102,6 @@ class Rates:
     shared: float = 128.0
     l2: float = 45.0
     dram: float = 18.4
-    in_flight: float = 32768.0
     latency: float = 1465.0
     step: float = 30.0
     split: float = 200.0
@@ -336,9 +332,7 @@ def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rate
         epilogue += rates.cluster * math.log2(shape.split_k)
     total = waves * (_k_tiles(shape, sizes) * max(busy, alone) + epilogue) + rates.launch
     read = shape.item_bytes * (m * k + k * n)
-    dram = batch * (read + 4 * m * n) / (rates.dram * sms)
-    in_flight = resident * stage * (shape.stages - 1)
-    dram = dram * math.hypot(1, rates.in_flight / in_flight) + rates.launch
+    dram = batch * (read + 4 * m * n) / (rates.dram * sms) + rates.launch
     # They overlap, not quite: the shorter counts a little, too.
     return max(total, dram) + min(total, dram) / 8
 

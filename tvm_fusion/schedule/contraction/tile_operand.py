@@ -17,12 +17,9 @@ took 45 us on an H200, and takes 33, as not all blocks ask L2 for one line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from tvm import ir, sym, tirx
 
-from ...core.expressions import load, loads
+from ...core.expressions import load
 from ...core.loops import (
     constant,
     coordinates,
@@ -34,48 +31,16 @@ from ...core.loops import (
     unrolled,
     when,
 )
-from ...program.stage import Axis
-from ..address import conditional_loads, known_step
-from ..gpu.cp_async import NARROW_BYTES, copy_16, copy_narrow
+from ..gpu.cp_async import copy_16, copy_narrow
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.shared_tiles import CHUNK_BYTES, store_shared
-from ..gpu.shifted_loads import load_shifted
+from ..gpu.shifted_loads import ELEMENTS, load_words, shift_words
 from ..gpu.swizzle import exchanged, swizzle
-from ..gpu.vector_loads import ElementLoads, VectorLoad
+from .chunk_layout import chunk_layout
 from .tile_gemm_config import TileGemmConfig, axis_values, is_plain
 
-WORD_BYTES, HALF_BYTES = 4, 2
+WORD_BYTES = 4
 WORDS = CHUNK_BYTES // WORD_BYTES
-
-
-class _Layout(NamedTuple):
-    """How chunks are read: along K or not, by vectors, shifted words, or elements.
-
-    Attributes
-    ----------
-    cost : int
-        Loads of a chunk.
-    is_k : bool
-        Whether chunks are of K.
-    vector : Var
-        The number of a vector along the axes.
-    lanes : int
-        Elements of a vector.
-    values : list of Expr, optional
-        Of a vector.
-    vectors : sequence of VectorLoad
-        What they are computed of.
-    is_shifted : bool
-        Whether chunks are contiguous, at any address.
-    """
-
-    cost: int
-    is_k: bool
-    vector: ir.Var
-    lanes: int
-    values: list[ir.Expr] | None = None
-    vectors: Sequence[VectorLoad] = ()
-    is_shifted: bool = False
 
 
 class OperandTile:
@@ -116,7 +81,12 @@ class OperandTile:
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
         orders = (True, False) if is_a else (False, True)
-        layouts = [self._layout(is_k) for is_k in orders if is_k or cut.item_bytes > 1]
+        axes = {True: cut.k_axes, False: self._axes}
+        layouts = [
+            chunk_layout(cut, self._expr, axes[is_k], is_k)
+            for is_k in orders
+            if is_k or cut.item_bytes > 1
+        ]
         layout = min(layouts, key=lambda x: x.cost)
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         self._values, vectors, self._is_shifted = layout.values, layout.vectors, layout.is_shifted
@@ -134,46 +104,17 @@ class OperandTile:
         if not self.is_copied:
             name = "a" if is_a else "b"
             size = self._chunk * (1 if self._values is not None else self._each)
+            if self._is_shifted:
+                self._words = local(f"{name}_words", [self._each * ELEMENTS], self._dtype)
+                self.buffers.append(self._words)
+                self.by_address.append(self._words)
+                size = self._chunk
             self._staged = local(f"{name}_chunk", [size], self._dtype)
             self.buffers.append(self._staged)
-            self.by_address = [self._staged] if self._is_shifted else []
+            self.by_address += [self._staged] if self._is_shifted else []
             if self._values is not None:
                 self._registers = RegisterBuffers(vectors, self._each)
                 self.buffers += self._registers.arrays
-
-    def _layout(self, is_k: bool) -> _Layout:
-        """Read a chunk along K, or along M or N."""
-        axes = self._cut.k_axes if is_k else self._axes
-        vector = tirx.Var("vector", "int64")
-        extent, chunk = constant(product([a.extent for a in axes])), self._chunk
-        is_plain_load = is_plain(self._expr)
-        strides = [_stride(x, axes[-1]) for x in loads(self._expr)]
-        other = _Layout(chunk + sum(s != 1 for s in strides), is_k, vector, chunk)
-        is_row = is_plain_load and strides == [1] and len(axes) == 1
-        if is_row and self._cut.item_bytes == HALF_BYTES:
-            other = _Layout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
-        for lanes in (chunk, *(size // self._cut.item_bytes for size in NARROW_BYTES)):
-            if extent is None or extent % lanes or not self._may_be_hoisted():
-                continue
-            analyzer = _analyzer((*self._cut.contraction.stage.axes, *self._cut.k_axes))
-            analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
-            elements = ElementLoads(analyzer, is_copied=is_plain_load)
-            values = [
-                elements.read(substitute(self._expr, axis_values(axes, vector * lanes + lane)))
-                for lane in range(lanes)
-            ]
-            vectors = elements.vectors()
-            if is_plain_load and len(vectors[0].elements) == lanes:
-                return _Layout(chunk // lanes, is_k, vector, lanes, values, vectors)
-            if lanes == chunk and any(len(v.elements) > 1 for v in vectors):
-                other = _Layout(len(vectors), is_k, vector, lanes, values, vectors)
-        return other
-
-    def _may_be_hoisted(self) -> bool:
-        """Whether all loads may be issued whatever conditions hold."""
-        return not conditional_loads(self._expr) and not any(
-            loads(i) for x in loads(self._expr) for i in x.indices
-        )
 
     def begin(
         self,
@@ -214,7 +155,8 @@ class OperandTile:
                 stmt = self._registers.fill(i, {**where, **there})
                 stmt = when(is_k_inside, stmt)
             elif self._is_shifted:
-                stmt = self._load_shifted(i, where, row, column, first, k_tile)
+                source, count = self._unaligned(where, row, column, first, k_tile)
+                stmt = load_words(load(self._words, [i * ELEMENTS]), source, count)
             else:
                 stmt = self._load_elements(i, where, row, column, first, k_tile)
             return when(inside, stmt)
@@ -236,6 +178,11 @@ class OperandTile:
         def one(i: ir.Expr) -> tirx.Stmt:
             row, chunk, inside = self._place(i, thread)
             place = load(to[0], [to[1] + self._word(row, chunk)])
+            if self._is_shifted:
+                source, _ = self._unaligned(where, row, chunk, first, k_tile)
+                held, chunk_of = load(self._words, [i * ELEMENTS]), load(self._staged, [index(0)])
+                stmts = [shift_words(chunk_of, held, source), store_shared(place, chunk_of, 16)]
+                return when(inside, sequence(stmts))
             if self._values is None or self._registers is None:
                 return when(inside, store_shared(place, load(self._staged, [i * self._chunk]), 16))
             there, is_k_inside = self._source(row, chunk, first, k_tile)
@@ -322,16 +269,15 @@ class OperandTile:
             stmts.append(tirx.BufferStore(self._staged, value, [i * self._chunk + lane]))
         return sequence(stmts)
 
-    def _load_shifted(
+    def _unaligned(
         self,
-        i: ir.Expr,
         where: dict[ir.Var, ir.Expr],
         row: ir.Expr,
         chunk: ir.Expr,
         first: ir.Expr,
         k_tile: ir.Expr,
-    ) -> tirx.Stmt:
-        """Load the elements of a chunk that exist, from any address; the others are zeros."""
+    ) -> tuple[ir.TensorLoad, ir.Expr]:
+        """Give the first element of a chunk, and how many exist."""
         cut, own = self._cut, self._extent
         k = k_tile * cut.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
         place = first + (row if self.is_k_contiguous else chunk * self._chunk)
@@ -341,8 +287,7 @@ class OperandTile:
         count = tirx.Select(across < rows, left, index(0))
         k, place = tirx.min(k, cut.k - 1), tirx.min(place, own - 1)
         there = axis_values(cut.k_axes, k) | axis_values(self._axes, place)
-        source = substitute(self._expr, {**where, **there})
-        return load_shifted(load(self._staged, [i * self._chunk]), source, count)
+        return substitute(self._expr, {**where, **there}), count
 
     def _row(self, row: ir.Expr) -> ir.Expr:
         """Repeat the last row, or column, for those beyond."""
@@ -357,16 +302,3 @@ class OperandTile:
     def _is_exact(self) -> bool:
         extent = constant(self._extent)
         return extent is not None and extent % self._block == 0
-
-
-def _analyzer(axes: Sequence[Axis]) -> sym.Analyzer:
-    analyzer = sym.Analyzer()
-    for axis in axes:
-        extent = constant(axis.extent)
-        if extent is not None:
-            analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(extent)))
-    return analyzer
-
-
-def _stride(read: ir.TensorLoad, axis: Axis) -> int | None:
-    return known_step(read.source, read.indices, axis.var, [axis.var])

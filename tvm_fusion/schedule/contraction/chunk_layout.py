@@ -1,0 +1,116 @@
+"""How a thread reads chunks of an operand's tile: 16 bytes along K, or along M or N.
+
+aligned                               one vector of 16, 8 or 4 bytes, which cp.async copies
+halves at any address                 words around them, shifted
+computed, of vectors                  vector loads
+otherwise                             loads of elements
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tvm import ir, sym, tirx
+
+from ...core.expressions import loads
+from ...core.loops import constant, index, product, substitute
+from ...program.stage import Axis
+from ..address import conditional_loads, known_step
+from ..gpu.cp_async import NARROW_BYTES
+from ..gpu.vector_loads import ElementLoads, VectorLoad
+from .tile_gemm_config import TileGemmConfig, axis_values, is_plain
+
+HALF_BYTES = 2
+
+
+class ChunkLayout(NamedTuple):
+    """How chunks are read: along K or not, by vectors, shifted words, or elements.
+
+    Attributes
+    ----------
+    cost : int
+        Loads of a chunk.
+    is_k : bool
+        Whether chunks are of K.
+    vector : Var
+        The number of a vector along the axes.
+    lanes : int
+        Elements of a vector.
+    values : list of Expr, optional
+        Of a vector.
+    vectors : sequence of VectorLoad
+        What they are computed of.
+    is_shifted : bool
+        Whether chunks are contiguous, at any address.
+    """
+
+    cost: int
+    is_k: bool
+    vector: ir.Var
+    lanes: int
+    values: list[ir.Expr] | None = None
+    vectors: Sequence[VectorLoad] = ()
+    is_shifted: bool = False
+
+
+def chunk_layout(
+    cut: TileGemmConfig, operand: ir.Expr, axes: Sequence[Axis], is_k: bool
+) -> ChunkLayout:
+    """Choose how chunks along some axes are read with the fewest loads.
+
+    Parameters
+    ----------
+    cut : TileGemmConfig
+        The product.
+    operand : Expr
+        A or B.
+    axes : sequence of Axis
+        Those of K, or of M or N.
+    is_k : bool
+        Whether they are those of K.
+    """
+    vector = tirx.Var("vector", "int64")
+    extent, chunk = constant(product([a.extent for a in axes])), cut.chunk
+    is_plain_load = is_plain(operand)
+    strides = [_stride(x, axes[-1]) for x in loads(operand)]
+    other = ChunkLayout(chunk + sum(s != 1 for s in strides), is_k, vector, chunk)
+    is_row = is_plain_load and strides == [1] and len(axes) == 1
+    if is_row and cut.item_bytes == HALF_BYTES:
+        other = ChunkLayout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
+    for lanes in (chunk, *(size // cut.item_bytes for size in NARROW_BYTES)):
+        if extent is None or extent % lanes or not _may_be_hoisted(operand):
+            continue
+        analyzer = _analyzer((*cut.contraction.stage.axes, *cut.k_axes))
+        analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
+        elements = ElementLoads(analyzer, is_copied=is_plain_load)
+        values = [
+            elements.read(substitute(operand, axis_values(axes, vector * lanes + lane)))
+            for lane in range(lanes)
+        ]
+        vectors = elements.vectors()
+        if is_plain_load and len(vectors[0].elements) == lanes:
+            return ChunkLayout(chunk // lanes, is_k, vector, lanes, values, vectors)
+        if lanes == chunk and any(len(v.elements) > 1 for v in vectors):
+            other = ChunkLayout(len(vectors), is_k, vector, lanes, values, vectors)
+    return other
+
+
+def _may_be_hoisted(operand: ir.Expr) -> bool:
+    """Whether all loads may be issued whatever conditions hold."""
+    return not conditional_loads(operand) and not any(
+        loads(i) for x in loads(operand) for i in x.indices
+    )
+
+
+def _analyzer(axes: Sequence[Axis]) -> sym.Analyzer:
+    analyzer = sym.Analyzer()
+    for axis in axes:
+        extent = constant(axis.extent)
+        if extent is not None:
+            analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(extent)))
+    return analyzer
+
+
+def _stride(read: ir.TensorLoad, axis: Axis) -> int | None:
+    return known_step(read.source, read.indices, axis.var, [axis.var])
