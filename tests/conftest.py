@@ -10,7 +10,6 @@ import onnx
 import pytest
 import tiny_models
 
-
 WITHOUT_TORCH = Path(__file__).with_name("without_torch")
 HEAVY = ("torch", "slow", "cuda_toolchain", "rocm_toolchain")
 
