@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import group_kernels
 import numpy as np
 import pytest
-from gemm_graphs import computes, contraction_of, heads, product, with_epilogue
+from gemm_graphs import computes, contraction_of, heads, product, split, with_epilogue
 from group_kernels import (
     CUDA,
     check,
@@ -107,6 +107,8 @@ CASES = {
     "epilogue": with_epilogue(40, 64, 72),
     "epilogue_odd": with_epilogue(41, 50, 67),
     "heads": heads(20, 48, 3, 16),
+    "epilogue_split": split(40, 72, 24, 40),
+    "epilogue_split_odd": split(41, 72, 20, 7),
     "columns_first": columns_first(40, 64, 72),
     "batch": product(24, 40, 48, batch=(3,)),
     "one_b": one_weight(24, 40, 48),

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from ...core.loops import constant
 from ...device import Device
-from ...program.group import Group
 from ..gpu.launch import STATIC_SHARED_BYTES
 from . import flash_mma_model
 from .config_gpu import MAX_LANES, MIN_LANES, SHARED_BYTES, THREADS, GpuConfig
@@ -32,15 +31,13 @@ ROWS = (1, 2, 4, 8, 16)
 Config = FlashDecodeConfig | FlashMmaConfig | GpuConfig
 
 
-def configs(group: Group, pattern: Pattern, device: Device) -> Iterator[Config]:
+def configs(pattern: Pattern, device: Device) -> Iterator[Config]:
     """Enumerate configurations, the one that the template chooses first.
 
     Parameters
     ----------
-    group : Group
-        What is claimed.
     pattern : Pattern
-        Its attention.
+        The attention, constants written into it.
     device : Device
         A GPU.
 
@@ -53,7 +50,7 @@ def configs(group: Group, pattern: Pattern, device: Device) -> Iterator[Config]:
     if decode is not None:
         yield decode
         yield from (c for c in _split_kv(decode, device) if not _same(c, decode))
-    problem = flash_problem(group, pattern)
+    problem = flash_problem(pattern)
     if problem is not None:
         yield from flash_mma_model.configs(problem, device)
     start = GpuConfig.of(pattern)

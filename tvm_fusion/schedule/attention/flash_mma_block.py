@@ -43,8 +43,6 @@ class FlashMmaBlock:
         The warp and its thread.
     """
 
-    _tiles: KeyTiles
-
     def __init__(
         self,
         problem: FlashProblem,
@@ -57,6 +55,7 @@ class FlashMmaBlock:
         self._problem, self._config = problem, config
         self._where, self._first, self._g, self._t = where, first, g, t
         self._half = problem.half
+        self._tiles = KeyTiles(problem, config, where, first)
         self._buffers: list[ir.Var] = []
         m16 = config.m16
         self._n8, self._columns8 = config.block_n // 8, config.column16 // 8

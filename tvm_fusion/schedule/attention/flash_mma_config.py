@@ -37,6 +37,8 @@ class FlashMmaConfig:
         Of an element of the result in shared memory.
     uses_wgmma : bool
         Whether four warps multiply together, with k and v from shared memory.
+    is_ping_pong : bool
+        Whether two warpgroups take turns with the tensor cores, q from shared memory as well.
     """
 
     warps: int
@@ -49,6 +51,7 @@ class FlashMmaConfig:
     column16: int
     staged_bytes: int
     uses_wgmma: bool = False
+    is_ping_pong: bool = False
 
     @property
     def block_m(self) -> int:
@@ -78,6 +81,8 @@ class FlashMmaConfig:
     @property
     def q_fragments(self) -> int:
         """Fragments of q in registers at once, of 16 of the head dimension each."""
+        if self.is_ping_pong:
+            return 1
         return self.depth16 // 16 if self.q_in_registers or self.uses_wgmma else 1
 
     @property
@@ -85,7 +90,9 @@ class FlashMmaConfig:
         """The same, were there more."""
         # Fragments of p take the place of those of q for a warpgroup.
         q = 0 if self.uses_wgmma else 4 * self.m16 * self.q_fragments
-        if self.uses_wgmma:
+        if self.is_ping_pong:
+            q = self.block_n // 4  # fragments of p, while scores of the next tile are computed
+        elif self.uses_wgmma:
             q = max(4 * self.q_fragments, self.block_n // 4) - self.block_n // 4
         # Long rows are at more addresses.
         wide = max(0, self.depth16 + self.column16 - 128) // 8
@@ -94,6 +101,8 @@ class FlashMmaConfig:
     @property
     def q_rows(self) -> SwizzledRows:
         """The queries in shared memory."""
+        if self.is_ping_pong:
+            return PanelRows(0, self.depth16 // 8, self.block_m)
         return SwizzledRows(0, self.depth16 // 8)
 
     def k_rows(self) -> SwizzledRows:

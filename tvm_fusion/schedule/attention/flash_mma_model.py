@@ -25,6 +25,7 @@ from ..gpu.mma import mma_atom
 from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
 from .flash_mma_config import MAX_REGISTERS, FlashMmaConfig
+from .flash_ping_pong import GROUPS
 from .flash_problem import FlashProblem
 
 WARPS = (1, 2, 4, 8)
@@ -85,9 +86,13 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
         )
         if uses_wgmma and not _fits_wgmma(config, problem, device):
             continue
-        blocks = _resident(config, device)
-        if blocks:
-            yield replace(config, min_blocks=blocks)
+        kinds = [config]
+        if uses_wgmma and (warps, stages) == (GROUPS * WARPS_OF_GROUP, 2):
+            kinds.append(replace(config, is_ping_pong=True))
+        for kind in kinds:
+            blocks = _resident(kind, device)
+            if blocks:
+                yield replace(kind, min_blocks=blocks)
 
 
 def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:

@@ -3,7 +3,7 @@
 mma.sync
     for k16 of the head dimension, for n16 keys:   b_frag = ldmatrix(k);  s += q_frag * b_frag
     for k16 keys, for n16 columns of v:            b_frag = ldmatrix(v);  acc += p_frag * b_frag
-wgmma, k and v from shared memory
+wgmma, k and v from shared memory, q too where warpgroups take turns
     s = q_frag * k
     acc += p_frag * v
 """
@@ -18,7 +18,8 @@ from ..gpu.ldmatrix import ELEMENTS, ldmatrix_x4, row_major_lane, transposed_lan
 from ..gpu.mma import ACCUMULATORS, mma_m16n8k16
 from ..gpu.swizzle import SwizzledRows
 from ..gpu.tma import ROW_BYTES
-from ..gpu.wgmma import Operand, multiply_fragments
+from ..gpu.wgmma import M, Operand
+from ..gpu.wgmma_chain import Product, multiply_and_wait
 from .flash_mma_block import FlashMmaBlock
 
 
@@ -55,8 +56,7 @@ class FlashMmaProducts(FlashMmaBlock):
     def _multiply_keys(self, n: ir.Expr) -> tirx.Stmt:
         config = self._config
         if config.uses_wgmma:
-            sizes = config.block_n, config.depth16
-            product = self._warpgroup_product(n, config.k_rows(), self._s, self._q_frag, sizes)
+            product = multiply_and_wait(self._half, [self._keys_product(n)])
             return sequence([self._load_queries(), product])
 
         def over_depth(k16: ir.Expr) -> tirx.Stmt:
@@ -91,8 +91,7 @@ class FlashMmaProducts(FlashMmaBlock):
         config = self._config
         rows = config.v_rows()
         if config.uses_wgmma:
-            sizes = config.column16, config.block_n
-            return self._warpgroup_product(n, rows, self._acc, self._p_frag, sizes)
+            return multiply_and_wait(self._half, [self._values_product(n)])
 
         def over_keys(k16: ir.Expr) -> tirx.Stmt:
             def over_columns(n16: ir.Expr) -> tirx.Stmt:
@@ -111,12 +110,26 @@ class FlashMmaProducts(FlashMmaBlock):
 
         return unrolled("k16", config.block_n // 16, over_keys)
 
-    def _warpgroup_product(
-        self, n: ir.Expr, rows: SwizzledRows, to: ir.Var, a: ir.Var, sizes: tuple[int, int]
-    ) -> tirx.Stmt:
-        """Multiply fragments of the warpgroup with a tile of keys, or of values."""
-        is_keys = to.same_as(self._s)
+    def _keys_product(self, n: ir.Expr, group: int = 0) -> Product:
+        """Multiply the queries of a warpgroup with a tile of keys."""
+        config = self._config
+        a: ir.TensorLoad | tuple[Operand, ir.TensorLoad] = load(self._q_frag, [index(0)])
+        if config.is_ping_pong:
+            place = config.q_rows.element(index(group * M), index(0), index(0))
+            a = Operand(True, config.block_m * ROW_BYTES), load(self._shared, [place])
+        b = self._tile_operand(n, config.k_rows(), True)
+        return Product(config.block_n, config.depth16, load(self._s, [index(0)]), a, b, False)
+
+    def _values_product(self, n: ir.Expr) -> Product:
+        """Multiply the weights of a warpgroup with a tile of values."""
+        config = self._config
+        acc, a = (load(x, [index(0)]) for x in (self._acc, self._p_frag))
+        b = self._tile_operand(n, config.v_rows(), False)
+        return Product(config.column16, config.block_n, acc, a, b, True)
+
+    def _tile_operand(
+        self, n: ir.Expr, rows: SwizzledRows, is_keys: bool
+    ) -> tuple[Operand, ir.TensorLoad]:
         place = rows.element(self._stage(n), index(0), index(0))
-        b = Operand(is_keys, self._config.block_n * ROW_BYTES), load(self._shared, [place])
-        acc, a_frag = load(to, [index(0)]), load(a, [index(0)])
-        return multiply_fragments(self._half, *sizes, acc, a_frag, b, is_added=not is_keys)
+        operand = Operand(is_keys, self._config.block_n * ROW_BYTES)
+        return operand, load(self._shared, [place])
