@@ -148,6 +148,13 @@ def compile_case(case: Case, target: str) -> Compiled:
     return Compiled(tvm_target, mod, counted, tuple(decisions))
 
 
+def runnable(target: str) -> str:
+    """Give a CPU of its own name where this machine has its instructions, else this machine."""
+    here, named = parse("cpu").device, parse(target).device
+    has_all = here.kind == named.kind and set(named.features) <= set(here.features)
+    return target if has_all and named.features else "cpu"
+
+
 def errors(case: Case, compiled: Compiled, seed: int = 0) -> list[float]:
     """Run on this machine's CPU; return max|a-b| / max|b| of every output against float64."""
     executable = tvm.compile(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import types
 from pathlib import Path
@@ -23,7 +24,7 @@ QUICK = Settings(rounds=3, budget=0.02, settle=0.0)
 
 @pytest.fixture(autouse=True)
 def _fakes_can_be_imported_by_workers(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
 
 
 def doubling_model() -> onnx.ModelProto:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import tirx as T
@@ -64,17 +67,14 @@ def test_a_part_that_fails_raises_its_error(monkeypatch):
 
 def test_many_kernels_of_one_model_are_all_found(tmp_path, monkeypatch):
     """More parts than cores; every kernel is another one."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((3, 5), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            parts = []
-            for axis in (0, 1):
-                for reduce in (relax.op.sum, relax.op.max, relax.op.min):
-                    parts.append(builder.emit(reduce(x, [axis], keepdims=True)))
-            out = [builder.emit_output(relax.op.multiply(p, p)) for p in parts]
-        builder.emit_func_output(relax.Tuple(out))
-    folder = tvm_fusion.compile(builder.get(), "cpu").export(tmp_path / "model")
+
+    def body(emit, x):
+        reductions = itertools.product((0, 1), (relax.op.sum, relax.op.max, relax.op.min))
+        parts = [emit(reduce(x, [axis], keepdims=True)) for axis, reduce in reductions]
+        return [relax.op.multiply(p, p) for p in parts]
+
+    mod = main_module([relax.Var("x", relax.TensorType((3, 5), "float32"))], body)
+    folder = tvm_fusion.compile(mod, "cpu").export(tmp_path / "model")
     data = np.random.default_rng().normal(size=(3, 5)).astype("float32")
     results = tvm_fusion.load(folder).run({"x": data})
     wanted = [f(data, axis=a, keepdims=True) for a in (0, 1) for f in (np.sum, np.max, np.min)]

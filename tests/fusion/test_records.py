@@ -49,7 +49,8 @@ def test_keys_know_no_names():
 def test_keys_are_the_same_in_another_process():
     code = "import test_records as t; print(t.key())"
     here = os.path.dirname(__file__)
-    env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join([here, *sys.path])}
+    path = os.pathsep.join([here, *sys.path, os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": path}
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert run.stdout.strip() == str(key()), run.stderr
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import ir, relax
 from tvm.target import Target
 
@@ -125,14 +126,9 @@ RULES = {
 
 
 def module(side: Callable[..., relax.Expr], dtype: str) -> tvm.IRModule:
-    builder = relax.BlockBuilder()
     names = side.__code__.co_varnames[: side.__code__.co_argcount]
     params = [relax.Var(name, relax.TensorType((M, N), dtype)) for name in names]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(builder.normalize(side(*params)))
-        builder.emit_func_output(result)
-    return builder.get()
+    return main_module(params, side(*params))
 
 
 def term(mod: tvm.IRModule, heads: Heads) -> Term:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -26,13 +27,7 @@ def searched(mod: tvm.IRModule, *flags: str) -> tvm.IRModule:
 
 def main(*inputs, write) -> tvm.IRModule:
     """Write a function of tensors as a module."""
-    builder = relax.BlockBuilder()
-    params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(inputs)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(builder.normalize(write(builder.emit, *params)))
-        builder.emit_func_output(result)
-    return builder.get()
+    return main_module([relax.Var(f"x{i}", ty) for i, ty in enumerate(inputs)], write)
 
 
 def tensor(*shape):

@@ -3,6 +3,7 @@
 import pytest
 import tvm_ffi
 from group_kernels import group, kernel, tensor
+from relax_modules import main_module
 from tvm import relax, s_tir
 
 from tvm_fusion import transform
@@ -14,13 +15,8 @@ op = relax.op
 
 
 def module(body, *shapes, dtype):
-    builder = relax.BlockBuilder()
-    params = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            y = builder.emit_output(builder.normalize(body(builder.emit, *params)))
-        builder.emit_func_output(y)
-    return builder.get()
+    types = (relax.TensorType(s, dtype) for s in shapes)
+    return main_module([relax.Var(f"x{i}", t) for i, t in enumerate(types)], body)
 
 
 def attention(emit, q, k, v):

@@ -135,15 +135,13 @@ def test_integers():
 
 def chain(rows, *weights):
     """``tanh(x @ w)`` with constant weights, one after the other."""
-    builder = relax.BlockBuilder()
-    y = x = tensor("x", rows, weights[0].shape[0])
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            for w in weights:
-                y = builder.emit(op.tanh(builder.emit(op.matmul(y, relax.const(w)))))
-            y = builder.emit_output(y)
-        builder.emit_func_output(y)
-    return builder.get()
+
+    def body(emit, y):
+        for w in weights:
+            y = emit(op.tanh(emit(op.matmul(y, relax.const(w)))))
+        return y
+
+    return main_module([tensor("x", rows, weights[0].shape[0])], body)
 
 
 def constants_of(mod):

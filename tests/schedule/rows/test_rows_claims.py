@@ -66,15 +66,10 @@ def test_claims_are_kept(name, gpu):
 
 def planned(name, *params):
     """Operators of the kernels that a GPU gets for a model."""
-    builder = relax.BlockBuilder()
-    with builder.function("main", list(params)):
-        with builder.dataflow():
-            result = builder.emit_output(name(builder.emit, *params))
-        builder.emit_func_output(result)
     target = parse("cuda:sm_90a").tvm_target()
     with target:
         passes = [transform.NormalizeImport(), transform.Rewrite(), transform.Legalize()]
-        mod = Sequential(passes)(builder.get())
+        mod = Sequential(passes)(main_module(params, name))
         (plan,) = plan_module(mod, target).values()
     return [group.title for group in plan.groups]
 
