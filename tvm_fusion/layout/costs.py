@@ -84,9 +84,7 @@ def copy_cost(value: Value, layout: Layout, to_graph: bool, book: ClaimBook) -> 
     return book.us(claim) if isinstance(claim, Claim) else math.inf
 
 
-def layout_kernel(
-    value: Value, layout: Layout, to_graph: bool, naming=placeholder
-) -> Group:
+def layout_kernel(value: Value, layout: Layout, to_graph: bool, naming=placeholder) -> Group:
     """Make the group of one index map."""
     source = Value(value.name, value.type)
     if to_graph:

@@ -115,9 +115,7 @@ def _sizes(shape: Sequence[ir.Expr]) -> tuple[int | None, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _map(
-    sizes: tuple[int | None, ...], dtype: str, layout: Layout, writes: bool
-) -> tirx.PrimFunc:
+def _map(sizes: tuple[int | None, ...], dtype: str, layout: Layout, writes: bool) -> tirx.PrimFunc:
     shape = [tirx.Var(f"d{k}", "int64") if s is None else _int64(s) for k, s in enumerate(sizes)]
     graph = declare(shape, dtype, "x")
     memory = declare(layout.shape(shape), dtype, "laid_out")
