@@ -13,8 +13,9 @@ from ...program.stage import Unstructured
 from ..contraction.template import constants_of
 from ..estimate import flops, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
-from .config import configs
+from .config import default
 from .dense_cpu import dense_cpu
+from .depthwise_cpu import depthwise_config, depthwise_cpu
 from .epilogue_cpu import conditions_known
 from .problem import NOT_MINE, ConvProblem, conv_problem
 
@@ -39,7 +40,8 @@ class CpuConvolution(Template):
             return problem
         if not conditions_known(problem.contraction.results, problem):
             return Refusal(NOT_MINE, "Results have a part of the channels or pixels only.")
-        config = next(iter(configs(problem, device)), None)
+        is_depthwise = problem.c is None
+        config = depthwise_config(problem, device) if is_depthwise else default(problem, device)
         if config is None:
             return Refusal(NOT_MINE, "Groups have fewer output channels than a vector.")
         return Claim(
@@ -55,7 +57,8 @@ class CpuConvolution(Template):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
         problem, config = claim.details["problem"], claim.details["config"]
-        func, packing = dense_cpu(claim.group.program, problem, config)
+        make = depthwise_cpu if problem.c is None else dense_cpu
+        func, packing = make(claim.group.program, problem, config)
         return replace(Emission.one(func, claim.group), packing=packing)
 
 
