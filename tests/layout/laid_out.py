@@ -36,16 +36,17 @@ def variant_of(mod, layout, target="cpu", only=lambda value: True):
 def laid_out_module(mod, layout, target="cpu", only=lambda value: True):
     """Write the module that calls the group; returns it with the claim and the order of inputs."""
     planned, builder, new, claim = variant_of(mod, layout, target, only)
+    groups = Groups(planned)
     call = next(
         b.value
         for block in planned["main"].body.blocks
         for b in block.bindings
-        if isinstance(b.value, relax.Call)
+        if isinstance(b.value, relax.Call) and groups.get(b.value.op) is not None
     )
     func = primitive_function(new.group, {TEMPLATE: claim.template.name})
     gvar = builder.add_func(func, "group")
     given = [a for a in call.args if not isinstance(a.ty, relax.ShapeType)]
-    old = next(g for g in [Groups(planned).get(call.op)])
+    old = groups.get(call.op)
     positions = [
         next(k for k, v in enumerate(old.inputs) if v.name == new.original[own].name)
         if not own.is_constant

@@ -202,7 +202,9 @@ def _cycles(config: ConvConfig, sizes: _Sizes, machine: Machine) -> float:
     cost = work / min(cores, tasks) * max(1.0, balance)
     per_core = tasks / min(cores, tasks)
     weight = sizes.terms * config.chunk * config.vectors
-    image = (rows * sizes.lines_per_row + 2) * sizes.x * sizes.lines_per_row * sizes.channels / lanes
+    image = (
+        (rows * sizes.lines_per_row + 2) * sizes.x * sizes.lines_per_row * sizes.channels / lanes
+    )
     if sizes.is_copied:
         cost += per_core * image * COPY
     cost += per_core * (weight * FAR + TASK)
