@@ -1,7 +1,7 @@
-"""Configurations of direct convolutions on CPUs: the default by a model, and the space around it.
+"""Configurations of dense convolutions on CPUs: the default by a model, and the space around it.
 
-A tile is a rectangle of pixels by whole vectors of output channels; a task is a band of rows of
-tiles by a chunk of tiles of channels.
+The model counts cycles of the busiest core: multiplications in register tiles, as the blocking of
+GEMMs counts them, the copy of the image, and vectors of weight and image from a far cache.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ...core.loops import constant
+from tvm import tirx
+
+from ...core.expressions import variables
+from ...core.loops import constant, index, substitute
 from ...device import Device
-from ...program.stage import Axis
-from ..contraction.blocking import PER_CYCLE, cycles_of
+from ..contraction.blocking import cycles_of
 from ..contraction.gemm_problem_cpu import Machine
 from .problem import ConvProblem
 from .simplify import Ranges
 
 MAX_PIXELS = 28
 MAX_VECTORS = 4
+MAX_PARTS = 64  # of an axis, for tasks
+NEAR = 1.03  # cycles of a tile over the fewest, for which the default compares tasks
 COPY = 1.5  # cycles of a vector of the image that a task copies
 FAR = 2.0  # cycles of a vector of the weight that comes from a far cache
 TASK = 2000  # cycles of starting a task
@@ -49,27 +53,66 @@ class ConvConfig:
     height: int
     width: int
     vectors: int
-    band: int
-    chunk: int
+    band: int = 1
+    chunk: int = 1
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    """What the model reads of a convolution."""
+class ConvSizes:
+    """A convolution as the model sees it.
+
+    Attributes
+    ----------
+    batch, y, x, k, c : int
+        Extents.
+    terms : int
+        Products of a sum: channels and window.
+    stride, overlap : int
+        Lines of the image from one row of pixels to the next, and those that two rows share.
+    is_copied : bool
+        Whether tasks copy lines of the image.
+    shared_k : int
+        Adjacent output channels that read the same input channels: all, or those of a group.
+    """
 
     batch: int
     y: int
     x: int
     k: int
+    c: int
     terms: int
-    channels: int
-    lines_per_row: float
+    stride: int
+    overlap: int
     is_copied: bool
-    k_of_image: int  # output channels that read the same input channels
+    shared_k: int
+
+    @classmethod
+    def of(cls, problem: ConvProblem) -> ConvSizes:
+        """Read a convolution."""
+        y, x, k = (constant(a.extent) or 1 for a in (problem.y, problem.x, problem.k))
+        sizes = {a.var: constant(a.extent) or 1 for a in problem.window}
+        c = 1 if problem.c is None else constant(problem.c.extent) or 1
+        stride, overlap = 1, 0
+        for atoms in problem.image.sums.values():
+            if problem.y.var in atoms:
+                stride = atoms[problem.y.var]
+                overlap = sum((sizes.get(v, 1) - 1) * n for v, n in atoms.items())
+        return cls(
+            math.prod(constant(a.extent) or SYMBOLIC for a in problem.batch),
+            y,
+            x,
+            k,
+            c,
+            c * math.prod(sizes.values()),
+            stride,
+            overlap,
+            not problem.image.is_load,
+            _shared_k(problem, k),
+        )
 
 
 def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
-    """Choose a configuration by the model; ``None`` where channels of a group are too few.
+    """Choose a configuration by the model; ``None`` where groups have less than a vector.
 
     Parameters
     ----------
@@ -78,152 +121,129 @@ def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
     device : Device
         A CPU.
     """
-    found = list(configs(problem, device))
-    return found[0] if found else None
+    machine, sizes = Machine.of(device), ConvSizes.of(problem)
+    tiles = {tile: _tile_cycles(tile, sizes) for tile in _tiles(sizes, machine)}
+    if not tiles:
+        return None
+    fewest = min(tiles.values())
+    near = [tile for tile, cycles in tiles.items() if cycles <= NEAR * fewest]
+    found = [config for tile in near for config in _tasks(tile, sizes)]
+    return min(found, key=lambda c: cycles_of_busiest(c, sizes, machine), default=None)
 
 
 def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
-    """Enumerate configurations that fit the registers, the fastest by the model first.
+    """Enumerate configurations that fit the registers, each once, the default first.
 
     Parameters are those of :func:`default`.
     """
-    machine = Machine.of(device)
-    sizes = _sizes(problem, machine)
-    found: dict[ConvConfig, float] = {}
-    for config in _tiles(problem, sizes, machine):
-        for band, chunk in itertools.product(
-            _counts(math.ceil(sizes.y / config.height)),
-            _counts(math.ceil(sizes.k / (config.vectors * config.lanes))),
-        ):
-            tiled = ConvConfig(
-                config.lanes, config.height, config.width, config.vectors, band, chunk
-            )
-            if sizes.is_copied and sizes.k_of_image < sizes.k:
-                width = chunk * config.vectors * config.lanes
-                if sizes.k_of_image % width:
-                    continue
-            found[tiled] = _cycles(tiled, sizes, machine)
-    yield from sorted(found, key=lambda c: found[c])
+    chosen = default(problem, device)
+    if chosen is None:
+        return
+    yield chosen
+    machine, sizes = Machine.of(device), ConvSizes.of(problem)
+    for tile in _tiles(sizes, machine):
+        yield from (config for config in _tasks(tile, sizes) if config != chosen)
 
 
-def _sizes(problem: ConvProblem, machine: Machine) -> _Sizes:
-    c = 1 if problem.c is None else constant(problem.c.extent) or 1
-    window = math.prod(constant(a.extent) or 1 for a in problem.window)
-    stride = max((n.get(problem.y.var, 1) for n in problem.image.sums.values()), default=1)
-    return _Sizes(
-        math.prod(constant(a.extent) or SYMBOLIC for a in problem.batch),
-        constant(problem.y.extent) or 1,
-        constant(problem.x.extent) or 1,
-        constant(problem.k.extent) or 1,
-        c * window,
-        c,
-        stride,
-        not problem.image.is_load,
-        _k_of_image(problem),
-    )
-
-
-def _k_of_image(problem: ConvProblem) -> int:
-    """Count adjacent output channels that read the same input channels: all, or those of a group."""
-    k, size = problem.k, constant(problem.k.extent) or 1
-    place = dict(zip((a.var for a in problem.image.axes), problem.image.place, strict=True))
-    if not any(p.same_as(k.var) for p in place.values()):
+def _shared_k(problem: ConvProblem, size: int) -> int:
+    """Count adjacent output channels that read the same input channels."""
+    k, image = problem.k, problem.image
+    own = [a for a, p in zip(image.axes, image.place, strict=True) if p.same_as(k.var)]
+    if not own:
         return size
-    own = next(a.var for a, p in zip(problem.image.axes, problem.image.place, strict=True)
-               if p.same_as(k.var))  # fmt: skip
+    ranges, number, lane = Ranges(), tirx.Var("number", "int64"), tirx.Var("lane", "int64")
+    for axis in image.axes:
+        ranges.bind(axis.var, axis.extent)
     for width in (d for d in range(size, 0, -1) if size % d == 0):
-        if _is_constant(problem, own, width):
+        ranges.bind(lane, width)
+        position = number * index(width) + lane
+        if lane not in variables(ranges.value(substitute(image.value, {own[0].var: position}))):
             return width
+        lane = tirx.Var("lane", "int64")
     return 1
 
 
-def _is_constant(problem: ConvProblem, axis, width: int) -> bool:
-    from tvm import tirx
-
-    from ...core.expressions import variables
-    from ...core.loops import index, substitute
-
-    ranges, number, lane = Ranges(), tirx.Var("number", "int64"), tirx.Var("lane", "int64")
-    ranges.bind(lane, width)
-    for other in problem.image.axes:
-        if other.var is not axis:
-            ranges.bind(other.var, other.extent)
-    value = ranges.value(substitute(problem.image.value, {axis: number * index(width) + lane}))
-    return lane not in variables(value)
-
-
-def _tiles(problem: ConvProblem, sizes: _Sizes, machine: Machine) -> Iterator[ConvConfig]:
-    """Enumerate tiles with evenly divided sides that fit into the registers."""
+def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
+    """Enumerate tiles that divide rows of pixels evenly and fit into the registers."""
     unit = machine.unit
-    for vectors in range(1, MAX_VECTORS + 1):
-        if vectors > math.ceil(sizes.k / unit.lanes):
-            continue
-        if sizes.k_of_image < sizes.k and sizes.k_of_image % (vectors * unit.lanes):
+    for vectors in range(1, min(MAX_VECTORS, math.ceil(sizes.k / unit.lanes)) + 1):
+        if sizes.shared_k < sizes.k and sizes.shared_k % (vectors * unit.lanes):
             continue
         most = min(MAX_PIXELS, unit.rows(vectors))
-        seen = set()
+        shapes = {}
         for width in range(1, min(sizes.x, most) + 1):
             width = math.ceil(sizes.x / math.ceil(sizes.x / width))
             height = min(sizes.y, most // width) if width == sizes.x else 1
             height = math.ceil(sizes.y / math.ceil(sizes.y / height))
-            if width * height > most or (height, width) in seen:
-                continue
-            seen.add((height, width))
-            yield ConvConfig(unit.lanes, height, width, vectors, 1, 1)
+            shapes[height, width] = None
+        for height, width in shapes:
+            yield ConvConfig(unit.lanes, height, width, vectors)
 
 
-def _counts(count: int) -> list[int]:
-    """List the numbers of tiles of a task that divide all of them most evenly."""
-    return sorted({math.ceil(count / parts) for parts in range(1, min(count, 64) + 1)})
+def _tasks(tile: ConvConfig, sizes: ConvSizes) -> Iterator[ConvConfig]:
+    """Enumerate the tasks of a tile."""
+    bands = _even(math.ceil(sizes.y / tile.height))
+    chunks = _even(math.ceil(sizes.k / (tile.vectors * tile.lanes)))
+    for band, chunk in itertools.product(bands, chunks):
+        width = chunk * tile.vectors * tile.lanes
+        if sizes.is_copied and sizes.shared_k < sizes.k and sizes.shared_k % width:
+            continue  # the channels of one group are copied
+        yield replace(tile, band=band, chunk=chunk)
 
 
-def _cycles(config: ConvConfig, sizes: _Sizes, machine: Machine) -> float:
-    """Estimate the cycles of the busiest core."""
-    lanes, cores = config.lanes, machine.cores
-    columns = _parts(sizes.x, config.width)
-    k_tiles = math.ceil(sizes.k / (lanes * config.vectors))
-    chunks = math.ceil(k_tiles / config.chunk)
-    rows = config.band * config.height
-    bands = math.ceil(sizes.y / rows)
-    last = math.ceil(sizes.k / lanes) - (k_tiles - 1) * config.vectors
+def _even(count: int) -> list[int]:
+    """List the sizes of even parts of a number of tiles."""
+    return sorted({math.ceil(count / parts) for parts in range(1, min(count, MAX_PARTS) + 1)})
 
-    def tiles(height: int) -> float:
-        """Give the cycles of one row of tiles for all channels."""
-        whole = sum(cycles_of(height * w, config.vectors) for w in columns)
-        rest = sum(cycles_of(height * w, last) for w in columns)
-        return ((k_tiles - 1) * whole + rest) * sizes.terms
 
-    work = sum(tiles(h) for h in _parts(sizes.y, config.height)) * sizes.batch
+def _tile_cycles(tile: ConvConfig, sizes: ConvSizes) -> float:
+    """Estimate the cycles of the multiplications of all tiles, for one term."""
+    tiles = math.ceil(sizes.k / (tile.lanes * tile.vectors))
+    last = math.ceil(sizes.k / tile.lanes) - (tiles - 1) * tile.vectors
+    total = 0.0
+    for height, width in itertools.product(
+        _parts(sizes.y, tile.height), _parts(sizes.x, tile.width)
+    ):
+        pixels = height[0] * width[0]
+        cycles = (tiles - 1) * cycles_of(pixels, tile.vectors) + cycles_of(pixels, last)
+        total += height[1] * width[1] * cycles
+    return total * sizes.batch
+
+
+def cycles_of_busiest(config: ConvConfig, sizes: ConvSizes, machine: Machine) -> float:
+    """Estimate the cycles of the busiest core.
+
+    Parameters
+    ----------
+    config : ConvConfig
+        The configuration.
+    sizes : ConvSizes
+        The convolution.
+    machine : Machine
+        The CPU.
+    """
+    lanes, row = config.lanes, config.height
+    tiles, rows = math.ceil(sizes.k / (lanes * config.vectors)), math.ceil(sizes.y / row)
+    chunks, bands = math.ceil(tiles / config.chunk), math.ceil(rows / config.band)
     tasks = sizes.batch * bands * chunks
-    # Of an uneven division the busiest core has more.
-    balance = math.ceil(tasks / min(cores, tasks)) / (tasks / min(cores, tasks))
-    balance *= bands * rows / sizes.y if bands > 1 else 1
-    balance *= chunks * config.chunk / k_tiles if chunks > 1 else 1
-    cost = work / min(cores, tasks) * max(1.0, balance)
-    per_core = tasks / min(cores, tasks)
-    weight = sizes.terms * config.chunk * config.vectors
-    image = (
-        (rows * sizes.lines_per_row + 2) * sizes.x * sizes.lines_per_row * sizes.channels / lanes
-    )
+    each = math.ceil(tasks / machine.cores)
+    share = each * (config.chunk / tiles) * (config.band / rows) / sizes.batch
+    cycles = _tile_cycles(config, sizes) * sizes.terms * min(1.0, share)
+    lines = min(config.band, rows) * row * sizes.stride + sizes.overlap
+    image = lines * (sizes.x * sizes.stride + sizes.overlap) * sizes.c / lanes
+    panel = sizes.terms * config.vectors  # vectors of the weight of one tile
+    cycles += each * (TASK + panel * config.chunk * FAR)
     if sizes.is_copied:
-        cost += per_core * image * COPY
-    cost += per_core * (weight * FAR + TASK)
-    if image * lanes * 4 > machine.l2_bytes / 2:  # read again for each tile of channels
-        cost += per_core * image * FAR * config.chunk
-    panel = sizes.terms * config.vectors
-    if panel * lanes * 4 > machine.l2_bytes / 2:
-        cost += per_core * weight * FAR * config.band * len(columns)
-    return cost
+        cycles += each * image * COPY
+    if (image + panel) * lanes * 4 > machine.l2_bytes:  # one evicts the other
+        cycles += each * image * FAR * config.chunk
+    if panel * lanes * 4 > machine.l2_bytes / 2:  # read again for each tile of pixels
+        columns = math.ceil(sizes.x / config.width)
+        cycles += each * panel * config.chunk * FAR * config.band * columns
+    return cycles
 
 
-def _parts(extent: int, size: int) -> list[int]:
+def _parts(extent: int, size: int) -> list[tuple[int, int]]:
+    """List the sizes of the tiles along an axis, and how many have them."""
     full, rest = divmod(extent, size)
-    return [size] * full + ([rest] if rest else [])
-
-
-def tiles_of(axis: Axis, size: int) -> int:
-    """Count the tiles along an axis, the last of which may be smaller."""
-    return math.ceil((constant(axis.extent) or 1) / size)
-
-
-__all__ = ["PER_CYCLE", "ConvConfig", "configs", "default", "tiles_of"]
+    return [*([(size, full)] if full else []), *([(rest, 1)] if rest else [])]

@@ -1,8 +1,8 @@
 """The image of a direct convolution: read in place, or lines that a task copies with padding.
 
-for block of c, line of the task:
-inside of the image:  zeros on the left, elements (prologue included), zeros on the right
-outside:              zeros
+  for block of c, line of the task:
+    inside of the image:  zeros on the left, elements (prologue included), zeros on the right
+    outside:              zeros
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ class CopiedImage(ImageReader):
         c = index(0) if problem.c is None else place[problem.c.var]
         where = [tirx.floordiv(c, index(problem.block))]
         where += [substitute(self._moved[axis], here) for axis in self._lines]
-        where.append(
-            index(0) if self._column is None else substitute(self._moved[self._column], here)
-        )
+        where.append(index(0) if self._column is None else substitute(self._moved[self._column], here))
         where.append(tirx.floormod(c, index(problem.block)))
         return load(self._buffer, ranges.indices(where))
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tvm.target import Target
 
+from ...core.expressions import has_division, variables
+from ...core.loops import constant
 from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
+from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
 from ..contraction.template import constants_of
-from ..estimate import flops, too_many_parameters, traffic
+from ..estimate import flops, operations, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
-from .config import default
+from .config import ConvConfig, default
 from .dense_cpu import dense_cpu
-from .depthwise_cpu import depthwise_config, depthwise_cpu
+from .depthwise_cpu import DepthwiseConfig, depthwise_config, depthwise_cpu
 from .epilogue_cpu import conditions_known
 from .problem import NOT_MINE, ConvProblem, conv_problem
 
@@ -27,10 +31,14 @@ class CpuConvolution(Template):
 
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim one convolution with a constant weight whose results are maps of its sum."""
+        if device.kind != "llvm":
+            return Refusal(NOT_MINE, "Direct convolutions are for CPUs.")
         try:
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
+        if sum(not stage.is_map for stage in program.stages) != 1:
+            return Refusal(NOT_MINE, "A direct convolution is one reduction.")
         refusal = too_many_parameters(program) or inlined_size(program)
         if refusal is not None:
             return refusal
@@ -38,18 +46,24 @@ class CpuConvolution(Template):
         problem = conv_problem(program, stages, constants_of(group))
         if isinstance(problem, Refusal):
             return problem
+        if not _is_convolution(problem):
+            return Refusal(NOT_MINE, "There is neither a window nor a block of channels.")
         if not conditions_known(problem.contraction.results, problem):
-            return Refusal(NOT_MINE, "Results have a part of the channels or pixels only.")
-        is_depthwise = problem.c is None
-        config = depthwise_config(problem, device) if is_depthwise else default(problem, device)
+            return Refusal(NOT_MINE, "A result has a part of the channels or of the pixels.")
+        config: ConvConfig | DepthwiseConfig | None
+        if problem.c is None:
+            config = depthwise_config(problem, device)
+        else:
+            config = default(problem, device)
         if config is None:
-            return Refusal(NOT_MINE, "Groups have fewer output channels than a vector.")
+            sentence = "Output channels of a group are no whole vectors, or not contiguous."
+            return Refusal("narrow_groups", sentence)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=flops(stages),
+            flops=flops(stages) - _recomputed(problem, config),
             parallelism=_tasks(problem, config),
             details={"problem": problem, "config": config},
         )
@@ -62,5 +76,32 @@ class CpuConvolution(Template):
         return replace(Emission.one(func, claim.group), packing=packing)
 
 
-def _tasks(problem: ConvProblem, config) -> int:
-    return 2
+def _is_convolution(problem: ConvProblem) -> bool:
+    """Whether it has a window, or blocks of channels: anything else is a matrix product."""
+    k = problem.k.var
+    blocked = any(
+        k in variables(i) and has_division(i)
+        for r in problem.contraction.results
+        for i in r.indices
+    )
+    return bool(problem.window) or problem.block > 1 or blocked
+
+
+def _recomputed(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> int:
+    """Count the arithmetic of the image that a copy saves: it is done once for each chunk of k."""
+    stage, each = problem.contraction.stage, operations(problem.image.value)
+    if not isinstance(config, ConvConfig) or not each:
+        return 0
+    chunks = math.ceil(at(problem.k.extent) / (config.lanes * config.vectors * config.chunk))
+    copied = math.prod(at(a.extent) for a in problem.image.axes) * chunks
+    return max(0, each * (points(stage) * terms(stage) - copied))
+
+
+def _tasks(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> int:
+    """Count the tasks."""
+    batch = math.prod(at(a.extent) for a in problem.batch)
+    y, k = constant(problem.y.extent) or 1, constant(problem.k.extent) or 1
+    rows, channels = config.band, config.lanes
+    if isinstance(config, ConvConfig):
+        rows, channels = rows * config.height, channels * config.vectors * config.chunk
+    return batch * math.ceil(y / rows) * math.ceil(k / channels)
