@@ -23,7 +23,7 @@ def record_choice(choice: Choice) -> None:
 
 
 def _edge(tensor: Tensor, reader: GroupCall, name: str) -> Decision:
-    sentence = f"{tensor.var.name} is read in {name}."
+    sentence = f"In memory in {name}."
     return Decision(_producer(tensor), _last(reader), "accepted", EDGE, sentence)
 
 
