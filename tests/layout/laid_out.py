@@ -9,9 +9,9 @@ from tvm_fusion.core.template import TEMPLATE
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.claims import claim_book
 from tvm_fusion.layout.calls import Groups
-from tvm_fusion.layout.variant import variant
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.primitive import call_group, primitive_function
+from tvm_fusion.program.variant import variant
 
 
 def variant_of(mod, layout, target="cpu", only=lambda value: True):

@@ -59,7 +59,7 @@ ONE = {
 }
 # Channels and lanes: whole blocks; a block that is not full; one of which two lanes are left.
 BLOCKS = {name: [(24, 16)] for name in ONE}
-BLOCKS |= dict.fromkeys(("max_pool", "group_norm", "affine"), [(16, 8), (24, 16), (22, 8)])
+BLOCKS |= {name: [(16, 8), (24, 16), (22, 8)] for name in ("max_pool", "group_norm", "affine")}
 
 
 def check(params, body, layout, arrays):

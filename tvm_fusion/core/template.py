@@ -63,6 +63,9 @@ class Claim:
         On-chip memory of one block, registers of one thread; 0 where the template cannot say.
     details : Mapping
         What :meth:`Template.emit` wants to remember, such as tile sizes.
+    laid_out : Claim, optional
+        For the group with its images in the layout that the device prefers, while groups are
+        planned: the layout stage comes later, and plans are for the layouts that it will choose.
     """
 
     template: Template
@@ -74,6 +77,7 @@ class Claim:
     shared_bytes: int = 0
     registers: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
+    laid_out: Claim | None = None
 
 
 @dataclass(frozen=True)

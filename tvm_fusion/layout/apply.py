@@ -13,10 +13,10 @@ from ..fusion.claims import ClaimBook
 from ..program.group import Group
 from ..program.layouts import Layout
 from ..program.primitive import call_group, primitive_function
+from ..program.variant import variant
 from .calls import Calls, GroupCall, Tensor
 from .choose import Choice
 from .costs import layout_kernel
-from .variant import variant
 
 
 def apply_choice(

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import tvm
-from tvm import ir, relax, tirx
+from tvm import ir, relax
 
 from ..core.template import TEMPLATE
 from ..ecg.graph import Graph, Value
 from ..program.group import Group
-
-_RANKS = (3, 4, 5)  # of images: one to three spatial axes
+from ..program.images import convolved_rank
+from ..program.layouts import is_image
 
 
 @dataclass(eq=False)
@@ -47,13 +47,6 @@ class Tensor:
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
-
-    @property
-    def is_image(self) -> bool:
-        """Whether it has channels, whose number is known, and more than one pixel."""
-        if self.rank not in _RANKS or not isinstance(self.shape[1], tirx.IntImm):
-            return False
-        return any(not isinstance(d, tirx.IntImm) or int(d) != 1 for d in self.shape[2:])
 
 
 @dataclass(eq=False)
@@ -146,7 +139,7 @@ def group_calls(mod: tvm.IRModule, block: relax.DataflowBlock, groups: Groups) -
 
 def images_around_convolutions(found: Calls) -> list[Tensor]:
     """List the images that convolutions read or write, and what groups make of them."""
-    first = [t for call in found.calls if (r := _convolved(call)) for t in _images(call, r)]
+    first = [t for call in found.calls if (r := _rank(call)) for t in _images(call, r)]
     reached = dict.fromkeys(first)
     frontier = list(reached)
     while frontier:
@@ -159,17 +152,12 @@ def images_around_convolutions(found: Calls) -> list[Tensor]:
     return [t for t in found.tensors if t in reached]
 
 
-def _convolved(call: GroupCall) -> int:
-    """Rank of the images that a convolution of the group reads; 0 if there is none."""
-    for op in call.group.members:
-        if op.record is not None and op.record.name.startswith("relax.nn.conv"):
-            if op.record.attrs.get("data_layout", "NC").startswith("NC"):
-                return len(op.results[0].shape)
-    return 0
+def _rank(call: GroupCall) -> int:
+    return max(map(convolved_rank, call.group.members), default=0)
 
 
 def _images(call: GroupCall, rank: int) -> Iterator[Tensor]:
-    return (t for t in call.tensors.values() if t.rank == rank and t.is_image)
+    return (t for t in call.tensors.values() if t.rank == rank and is_image(t.shape))
 
 
 def _variables(expr: relax.Expr) -> list[relax.Var]:

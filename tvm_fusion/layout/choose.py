@@ -19,10 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..device import Device
 from ..ecg.graph import Value
 from ..fusion.claims import ClaimBook
-from ..program.layouts import Layout
+from ..program.layouts import Layout, layout_for
 from .calls import Calls, GroupCall, Tensor, images_around_convolutions
 from .costs import Assignment, GroupCosts, copy_cost
 from .minimize import Table, minimize, total
@@ -32,7 +31,6 @@ State = tuple[Layout | None, ...]  # layouts in memory; the producer writes the 
 GAIN = 0.02  # of the time, below which layouts stay as they are
 MOST_IMAGES = 5  # of a group whose assignments are asked for one by one
 ROUNDS = 40
-_LANES = 8  # of a CPU whose vectors are not known
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,7 @@ def choose(calls: Calls, book: ClaimBook) -> Choice | None:
     images = {
         t: layout
         for t in images_around_convolutions(calls)
-        if (layout := layout_for(t, book.device)) is not None
+        if (layout := layout_for(t.shape, book.device)) is not None
     }
     if not images:
         return None
@@ -71,18 +69,6 @@ def choose(calls: Calls, book: ClaimBook) -> Choice | None:
     if not network.profits():
         return None
     return network.choose()
-
-
-def layout_for(tensor: Tensor, device: Device) -> Layout | None:
-    """Name the layout that may do better than the graph's on a device.
-
-    Blocks of a CPU are one vector register of float32; on GPUs channels are last.
-    """
-    channels = int(tensor.shape[1])
-    if device.kind != "llvm":
-        return Layout(0)
-    lanes = (device.vector_bits or 32 * _LANES) // 32
-    return Layout(lanes) if channels > lanes // 2 else None
 
 
 class _Network:

@@ -10,7 +10,7 @@ from ..ecg.graph import Value
 from ..fusion.claims import ClaimBook
 from ..program.group import Group
 from ..program.layouts import Layout
-from .variant import laid_out, placeholder, read, variant, write
+from ..program.variant import laid_out, placeholder, read, variant, write
 
 Assignment = tuple[Layout | None, ...]  # by the inputs and outputs that may have layouts
 

@@ -1,8 +1,8 @@
 """Axes in the order of memory where channels are the last axis of blocks.
 
-A reduction such as pooling is over (n, c, h, w) though its images are ``x[n, c // 16, h, w, c % 16]``.
-Here c becomes two axes, and that of the lanes the last one: (n, c // 16, h, w, c % 16), so that
-kernels read and write whole vectors:
+A reduction such as pooling is over (n, c, h, w), though ``x[n, c // 16, h, w, c % 16]`` are its
+images. Here c becomes two axes, and that of the lanes the last one, so that kernels read and write
+whole vectors:
 
     rows       n, c, h, w        ->  n, block, h, w, lane
     inner      c                 ->  block, lane

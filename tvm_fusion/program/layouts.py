@@ -20,12 +20,14 @@ from tvm import ir, tirx
 
 from .._tvm.buffer import declare
 from ..core.expressions import load
+from ..device import Device
 from .stage import Axis, Stage
 from .to_tir import prim_func_of
 
 LAYOUT = "tvm_fusion.layout"  # PrimFunc attribute of an index map: name of the layout in memory
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 _CHANNEL = 1
+_LANES = 8  # of a CPU whose vectors are not known
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,22 @@ class Layout:
         return [n, block * _int64(self.block) + lane, *spatial]
 
 
-PLAIN = None  # the layout of the graph: (n, c, spatial...)
+def is_image(shape: Sequence[ir.Expr]) -> bool:
+    """Whether a shape has channels, whose number is known, and more than one pixel."""
+    if len(shape) - 2 not in _SPATIAL or not isinstance(shape[_CHANNEL], tirx.IntImm):
+        return False
+    return any(not isinstance(d, tirx.IntImm) or int(d) != 1 for d in shape[2:])
+
+
+def layout_for(shape: Sequence[ir.Expr], device: Device) -> Layout | None:
+    """Name the layout of an image that may do better than the graph's on a device.
+
+    Blocks of a CPU are one vector register of float32; on GPUs channels are last.
+    """
+    if device.kind != "llvm":
+        return Layout(0)
+    lanes = (device.vector_bits or 32 * _LANES) // 32
+    return Layout(lanes) if int(shape[_CHANNEL]) > lanes // 2 else None
 
 
 def read_map(shape: Sequence[ir.Expr], dtype: str, layout: Layout) -> tirx.PrimFunc:

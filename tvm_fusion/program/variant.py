@@ -9,8 +9,8 @@ from functools import lru_cache
 from tvm import ir, relax, tirx
 
 from ..ecg.graph import Operator, Value
-from ..program.group import Group
-from ..program.layouts import Layout, read_map, write_map
+from .group import Group
+from .layouts import Layout, read_map, write_map
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 Naming = Callable[[tirx.PrimFunc, str], ir.GlobalVar]  # gives an operator's PrimFunc its name
@@ -83,7 +83,6 @@ def variant(group: Group, layouts: Mapping[Value, Layout], naming: Naming = plac
             results.append(own)
         copy.results = tuple(results)
         members.append(copy)
-        _note_reader(copy)
     last = group.members[-1].index
     for value in group.outputs:
         layout = layouts.get(value)
@@ -93,6 +92,11 @@ def variant(group: Group, layouts: Mapping[Value, Layout], naming: Naming = plac
             op.index = last
             members.append(op)
             original[op.results[0]] = value
+    inside = set(members)
+    for op in members:
+        for value in dict.fromkeys(op.tensors):
+            if value.producer in inside:
+                value.consumers.append(op)
     return Variant(Group(members), original)
 
 
@@ -128,12 +132,4 @@ def _operator(
     call = relax.Call(_CALL_TIR, [gvar, relax.Tuple([arg])], None, [type_])
     op = Operator(0, name, func, gvar, (operand,), (), relax.VarBinding(var, call))
     op.results = (Value(name, type_, op),)
-    _note_reader(op)
     return op
-
-
-def _note_reader(op: Operator) -> None:
-    """Tell results that are read inside; tensors from outside are other graphs' business."""
-    for value in dict.fromkeys(op.tensors):
-        if value.producer is not None:
-            value.consumers.append(op)
