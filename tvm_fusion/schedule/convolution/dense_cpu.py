@@ -271,9 +271,7 @@ class DenseLoops:
 
         stmts = []
         if blocks:
-            stmts.append(
-                self._loop("block", blocks, blocks, lambda n: terms(n, problem.block))
-            )
+            stmts.append(self._loop("block", blocks, blocks, lambda n: terms(n, problem.block)))
         if rest:
             stmts.append(terms(index(blocks), rest))
         return stmts

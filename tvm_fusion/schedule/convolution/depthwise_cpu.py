@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import ir, tirx
-from tvm.tirx import ForKind
 
 from ...core.expressions import load, loads, variables
 from ...core.loops import (
@@ -194,9 +193,7 @@ class DepthwiseLoops:
             if full < vectors:
                 rest = self._band(place, index(full), band, problem.channels % config.lanes)
                 body = tirx.IfThenElse(vector < full, body, rest) if full else rest
-            for var, value in reversed(
-                list(zip(given, coordinates(number, extents), strict=True))
-            ):
+            for var, value in reversed(list(zip(given, coordinates(number, extents), strict=True))):
                 body = sequence([tirx.Bind(var, value), body])
             return body
 
@@ -376,4 +373,3 @@ class DepthwiseLoops:
             if not self._ranges.holds(condition):
                 body = tirx.IfThenElse(condition, body, None)
         return body
-

@@ -57,7 +57,7 @@ class CpuConvolution(Template):
             config = default(problem, device)
         if config is None:
             sentence = "Output channels of a group are no whole vectors, or not contiguous."
-            return Refusal("narrow_groups", sentence)
+            return Refusal(NOT_MINE, sentence)
         return Claim(
             self,
             group,
