@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
+from ..harness.build_and_table import build_or_table
 from .table import keep
 
 SEED, COUNT = 6, 30
@@ -14,29 +13,15 @@ SEED, COUNT = 6, 30
 
 def main(arguments: list[str] | None = None) -> int:
     """Build or render; returns the exit code: 1 if anything could not be compiled."""
-    options = _parser().parse_args(arguments)
-    if options.command == "table":
-        keep(json.loads(options.result.read_text()))
-        return 0
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    numbers = {"seed": (SEED, "of shapes"), "count": (COUNT, "of shapes")}
+    return build_or_table(parser, _build, keep, arguments, **numbers)
+
+
+def _build(options: argparse.Namespace) -> list[str]:
     from .build import build
 
-    failed = build(options.out, options.target, options.seed, options.count, options.only)
-    print("\n".join(failed), file=sys.stderr)
-    return int(bool(failed))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    build = commands.add_parser("build", help="compile all works into a folder")
-    build.add_argument("--out", type=Path, required=True)
-    build.add_argument("--target", default="cuda:sm_90a")
-    build.add_argument("--seed", type=int, default=SEED, help="of shapes (default: %(default)s)")
-    build.add_argument("--count", type=int, default=COUNT, help="of shapes (default: %(default)s)")
-    build.add_argument("--only", nargs="*", default=[], help="parts of names")
-    table = commands.add_parser("table", help="render what benchmarks.gpu.run wrote")
-    table.add_argument("result", type=Path)
-    return parser
+    return build(options.out, options.target, options.seed, options.count, options.only)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 TVM's virtual machine copies every argument several times, 0.2 us each together, and a transformer
 has hundreds of weights that only the CUDA graph's kernels read. As one tuple they are one argument,
-handed on to the captured function, which takes it apart when it is captured.
+handed on to the captured function, which reads its fields when it is captured.
 
     main(x, w0, w1, w2):  main(x, weights):
       k0(x, w0)             w0 = weights[0]      before its first use, so that those of captured

@@ -18,7 +18,7 @@ from tvm.ir.transform import PassContext
 
 from ..core.untouched import is_rewritable
 
-_SAMPLE = 16  # elements that a constant is told apart by
+_SAMPLE = 16  # elements of a constant in the key that finds equal ones
 
 
 @tvm.transform.module_pass(opt_level=0, name="CommonSubexpr")

@@ -15,6 +15,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
 from ..core.expressions import call_name
+from .gpu.mma import PTX_TYPES
 
 _NAME = "tvm_fusion_lop3"
 # (x & mask) ^ other as a table: where the bits of 0xF0, 0xCC and 0xAA are the operands.
@@ -34,7 +35,7 @@ __forceinline__ __device__ unsigned {name}(unsigned x, unsigned factor, unsigned
   return y;
 }}
 """
-_SHORT = {"float16x2": "f16", "bfloat16x2": "bf16"}
+_PAIRS = {f"{dtype}x2": short for dtype, short in PTX_TYPES.items()}
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="PtxMath")
@@ -64,7 +65,7 @@ def _lop3(node: tirx.BitwiseXor) -> ir.Expr:
 
 def _fma_f16x2(node: tirx.Sub) -> ir.Expr:
     """Multiply and add both halves of reinterpreted words."""
-    short, product = _SHORT.get(str(node.ty.dtype)), node.a
+    short, product = _PAIRS.get(str(node.ty.dtype)), node.a
     if short is None or not isinstance(product, tirx.Mul) or call_name(product.a) != "reinterpret":
         return node
     factor, less = _word_of(product.b, 1), _word_of(node.b, -1)

@@ -5,22 +5,19 @@ from dataclasses import fields, replace
 import group_kernels
 import numpy as np
 import pytest
+from gemm_graphs import agrees, contraction_of, heads, product, with_epilogue
 from group_kernels import (
     CUDA,
-    arrays,
     check,
-    close,
     compiles_for_cuda,
     group,
     kernel,
-    run,
     shared_bytes,
     tensor,
 )
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
 from tvm_fusion.schedule.contraction.tile_gemm_configs import tile_gemm_configs
@@ -28,7 +25,6 @@ from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.tile_gemm_model import tile_gemm_config
 from tvm_fusion.schedule.contraction.tile_shape import TileShape
 from tvm_fusion.schedule.gpu.dlight import check_gpu
-from tvm_fusion.schedule.inline import inlined
 
 op = relax.op
 AMPERE = parse("cuda:sm_80")
@@ -45,53 +41,6 @@ SMALL = {
 }
 
 
-def product(m, k, n, a_is_turned=False, b_is_turned=False, dtype="float16"):
-    given = [
-        tensor("x", *((k, m) if a_is_turned else (m, k)), dtype=dtype),
-        tensor("w", *((n, k) if b_is_turned else (k, n)), dtype=dtype),
-    ]
-
-    def turned(emit, value, is_turned):
-        return emit(op.permute_dims(value)) if is_turned else value
-
-    def body(emit, x, w):
-        a, b = turned(emit, x, a_is_turned), turned(emit, w, b_is_turned)
-        return op.matmul(a, b, "float32")
-
-    def reference(x, w):
-        return [(x.T if a_is_turned else x) @ (w.T if b_is_turned else w)]
-
-    return given, body, reference
-
-
-def with_epilogue(m, k, n):
-    """Bias, ReLU and a residual, and the sum itself as a second result."""
-    given = [tensor("x", m, k, dtype="float16"), tensor("w", k, n, dtype="float16")]
-    given += [tensor("b", n, dtype="float16"), tensor("r", m, n, dtype="float16")]
-
-    def body(emit, x, w, b, r):
-        total = emit(op.matmul(x, w, "float32"))
-        biased = emit(op.add(total, emit(op.astype(b, "float32"))))
-        return [biased, op.add(emit(op.astype(emit(op.nn.relu(biased)), "float16")), r)]
-
-    return given, body, lambda x, w, b, r: [x @ w + b, np.maximum(x @ w + b, 0) + r]
-
-
-def heads(rows, width, count, size):
-    """Columns of attention heads, stored head by head."""
-    given = [tensor("x", 2, rows, width, dtype="float16")]
-    given.append(tensor("w", width, count * size, dtype="float16"))
-
-    def body(emit, x, w):
-        y = emit(op.reshape(emit(op.matmul(x, w, "float32")), (2, rows, count, size)))
-        return op.permute_dims(y, [0, 2, 1, 3])
-
-    def reference(x, w):
-        return [(x @ w).reshape(2, rows, count, size).transpose(0, 2, 1, 3)]
-
-    return given, body, reference
-
-
 def columns_first(m, k, n):
     """A result that is contiguous along M."""
     given, body, reference = product(m, k, n)
@@ -102,8 +51,9 @@ def columns_first(m, k, n):
     return given, turned, lambda x, w: [reference(x, w)[0].T]
 
 
-def batched(m, k, n, b_batch=3):
-    given = [tensor("x", 3, m, k, dtype="float16"), tensor("w", b_batch, k, n, dtype="float16")]
+def one_weight(m, k, n):
+    """A batch of which each matrix is multiplied with the same."""
+    given = [tensor("x", 3, m, k, dtype="float16"), tensor("w", 1, k, n, dtype="float16")]
     return given, lambda emit, x, w: op.matmul(x, w, "float32"), lambda x, w: [x @ w]
 
 
@@ -158,19 +108,14 @@ CASES = {
     "epilogue_odd": with_epilogue(41, 50, 67),
     "heads": heads(20, 48, 3, 16),
     "columns_first": columns_first(40, 64, 72),
-    "batch": batched(24, 40, 48),
-    "one_b": batched(24, 40, 48, 1),
+    "batch": product(24, 40, 48, batch=(3,)),
+    "one_b": one_weight(24, 40, 48),
     "padded": padded((2, 5, 9, 11), (33, 5, 3, 3)),
     "pointwise": padded((1, 16, 6, 10), (24, 16, 1, 1)),
     "prologue": activated(40, 72, 88),
     "prologue_odd": activated(35, 33, 30),
     "bytes": scaled_bytes(40, 64, 48),
 }
-
-
-def contraction_of(params, body):
-    members = group(params, body, CUDA)
-    return members, analyse(members.program, inlined(members.program))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -186,13 +131,9 @@ def test_claims_and_computes_the_product(name):
 @pytest.mark.parametrize("name", CASES)
 def test_several_tiles_of_a_pipeline(name):
     """Small tiles: more than one along M, N and K, with a ragged last one."""
-    params, body, reference = CASES[name]
-    members, contraction = contraction_of(params, body)
+    members, contraction = contraction_of(*CASES[name][:2])
     start = tile_gemm_config(contraction, CUDA.device)
-    func = tile_gemm_gpu(members.program, replace(start, **SMALL))
-    inputs = arrays(params, 1)
-    wide = [x.astype("float64") for x in inputs.values()]
-    close(run(func, members, inputs), reference(*wide), 2e-3 if "epilogue" in name else 2e-5)
+    agrees(tile_gemm_gpu(members.program, replace(start, **SMALL)), members, CASES[name], 1)
 
 
 @pytest.mark.parametrize(
@@ -207,18 +148,16 @@ def test_several_tiles_of_a_pipeline(name):
     ],
 )
 def test_slices_and_clusters(change):
-    params, body, reference = with_epilogue(50, 200, 72)
-    members, contraction = contraction_of(params, body)
+    case = with_epilogue(50, 200, 72)
+    members, contraction = contraction_of(*case[:2])
     start = tile_gemm_config(contraction, CUDA.device)
     config = replace(start, **{**SMALL, **change})
-    inputs = arrays(params, 2)
-    wide = [x.astype("float64") for x in inputs.values()]
-    close(run(tile_gemm_gpu(members.program, config), members, inputs), reference(*wide), 2e-3)
+    agrees(tile_gemm_gpu(members.program, config), members, case, 2)
 
 
 def test_the_design_space():
-    params, body, reference = with_epilogue(49, 136, 200)
-    members, contraction = contraction_of(params, body)
+    case = with_epilogue(49, 136, 200)
+    members, contraction = contraction_of(*case[:2])
     found = list(tile_gemm_configs(contraction, CUDA.device))
     shapes = [tuple(getattr(c, f.name) for f in fields(TileShape)) for c in found]
     default = tile_gemm_config(contraction, CUDA.device)
@@ -227,11 +166,8 @@ def test_the_design_space():
     assert len(set(shapes)) == len(shapes)
     most = CUDA.device.shared_memory_per_block
     assert all(c.shared_bytes <= most and c.accumulators <= 128 for c in found)
-    inputs = arrays(params, 3)
-    expected = reference(*(x.astype("float64") for x in inputs.values()))
     for number in np.random.default_rng().choice(len(found), 3, replace=False):
-        func = tile_gemm_gpu(members.program, found[number])
-        close(run(func, members, inputs), expected, 2e-3)
+        agrees(tile_gemm_gpu(members.program, found[number]), members, case, 3)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from ..gpu.cp_async import commit, wait
 from ..gpu.launch import block_barrier, block_by_address, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
-from ..gpu.wgmma_fragments import fence_proxy
+from ..gpu.wgmma import fence_proxy
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_epilogue import FlashEpilogue
 from .flash_problem import FlashProblem

@@ -13,8 +13,9 @@ from ..gpu.ldmatrix import ELEMENTS, ldmatrix_x4, row_major_lane, transposed_lan
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP, mma_m16n8k16
 from ..gpu.register_moves import store_pair
 from ..gpu.swizzle import VECTOR, SwizzledRows
+from ..gpu.tma import ROW_BYTES
 from ..gpu.warp import shuffle
-from ..gpu.wgmma_fragments import ROW_BYTES, multiply
+from ..gpu.wgmma import Operand, multiply_fragments
 from .flash_loads import TileLoads
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem
@@ -213,12 +214,9 @@ class FlashMmaBlock:
         """Multiply fragments of the warpgroup with a tile of keys, or of values."""
         is_keys = to.same_as(self._s)
         place = rows.element(self._stage(n), index(0), index(0))
-        return multiply(
-            *(self._half, *sizes, load(to, [index(0)]), load(a, [index(0)])),
-            *(load(self._shared, [place]), not is_keys),
-            panel_bytes=self._config.block_n * ROW_BYTES,
-            is_k_contiguous=is_keys,
-        )
+        b = Operand(is_keys, self._config.block_n * ROW_BYTES), load(self._shared, [place])
+        acc, a_frag = load(to, [index(0)]), load(a, [index(0)])
+        return multiply_fragments(self._half, *sizes, acc, a_frag, b, is_added=not is_keys)
 
     def _softmax(self, n: ir.Expr) -> tirx.Stmt:
         """Compute scores, their maxima, and weights; rescale what was accumulated."""

@@ -15,8 +15,8 @@ from ...ecg.work import at
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
 from ..gpu.mma import WARP, mma_atom
 from ..gpu.swizzle import PanelRows, SwizzledRows
-from ..gpu.wgmma_fragments import PANEL
-from ..gpu.wgmma_fragments import WARPS as WARPS_OF_GROUP
+from ..gpu.tma import PANEL
+from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
 from .flash_problem import FlashProblem
 
 WARPS = (1, 2, 4, 8)

@@ -1,4 +1,4 @@
-"""The score expression of attention taken apart: bounds of visible keys, and a constant scale.
+"""The score expression of attention as bounds of visible keys, a constant scale, and the rest.
 
 ``where(key <= query + c, x, -inf)`` and ``x + where(.., 0, -inf)`` hide keys by their position
 alone: causal masks, sliding windows. Tiles of keys that are hidden from all rows of a block are
@@ -69,7 +69,7 @@ class ScoreForm:
 
     @classmethod
     def of(cls, pattern: Pattern, factor: ir.Expr | None) -> ScoreForm:
-        """Take the score of a pattern apart.
+        """Find the bounds and the scale in the score of a pattern.
 
         Parameters
         ----------

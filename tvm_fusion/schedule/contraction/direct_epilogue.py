@@ -11,8 +11,6 @@ one tile: eight adjacent columns. Rows and columns beyond the edge load the last
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
@@ -23,7 +21,6 @@ from ...core.loops import (
     coordinates,
     index,
     local,
-    product,
     sequence,
     unrolled,
     when,
@@ -32,7 +29,7 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import touch
 from ..gpu.wgmma import M
 from .fuse_epilogue import store_results
-from .tile_gemm_config import TilePlace, axis_values
+from .tile_gemm_config import TilePlace
 from .tile_results import ResultVectors, VectorResults, result_vectors
 from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
@@ -126,9 +123,7 @@ class DirectEpilogue:
             return block("epilogue", sequence(stmts), [total])
         results = VectorResults(cut, self._vectors, len(places))
         for i, column in enumerate(places):
-            inside = self._where(
-                self._last(m, self._rows()), self._last(column, index(cut.n), width)
-            )
+            inside = self._where(self._last(m, cut.m), self._last(column, index(cut.n), width))
             stmts.append(results.load(index(i), inside))
         for i, column in enumerate(places):
 
@@ -141,12 +136,7 @@ class DirectEpilogue:
         return block("epilogue", sequence(stmts), [total, *results.buffers])
 
     def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        cut = self._cut
-        rows, columns = axis_values(cut.m_axes, m), axis_values(cut.n_axes, n)
-        return {**cut.axes_at(self._place.batch), **rows, **columns}
-
-    def _rows(self) -> ir.Expr:
-        return product([a.extent for a in self._cut.m_axes])
+        return self._cut.element_at(self._place.batch, m, n)
 
     def _last(self, position: ir.Expr, extent: ir.Expr, width: int = 1) -> ir.Expr:
         """Clamp a position to the last vector, where the last tile reaches beyond."""
@@ -157,16 +147,8 @@ class DirectEpilogue:
         return tirx.min(position, extent - width)
 
     def _guarded(self, m: ir.Expr, n: ir.Expr, stored: tirx.Stmt) -> tirx.Stmt:
-        inside = list(self._bounds(m, n))
+        inside = self._cut.bounds(m, n)
         return when(tirx.all(*inside), stored) if inside else stored
-
-    def _bounds(self, m: ir.Expr, n: ir.Expr) -> Iterator[ir.Expr]:
-        cut = self._cut
-        rows = constant(self._rows())
-        if rows is None or rows % cut.block_m:
-            yield m < self._rows()
-        if cut.n % cut.block_n:
-            yield n < cut.n
 
 
 def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:

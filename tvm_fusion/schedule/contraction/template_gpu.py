@@ -26,8 +26,8 @@ from .operands import SumOfProducts, analyse, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
 from .tile_gemm_config import TileGemmConfig, half_operand
-from .tile_gemm_model import LEAST_ROWS, estimated_clocks, gemm_sizes, tile_gemm_config
-from .wgmma_model import wgmma_clocks, wgmma_config
+from .tile_gemm_model import LEAST_ROWS, best_tile, estimated_clocks, gemm_problem, gemm_sizes
+from .wgmma_model import best_wgmma_tile, wgmma_clocks
 
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
@@ -141,7 +141,10 @@ def _tile(
 
 def _tensor_core_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
     """Choose between mma.sync and wgmma by what their models estimate."""
-    small, large = tile_gemm_config(contraction, device), wgmma_config(contraction, device)
+    problem = gemm_problem(contraction, device)
+    if problem is None:
+        return None
+    small, large = best_tile(problem, device), best_wgmma_tile(problem, device)
     if small is None or large is None:
         return small or large
     clocks = estimated_clocks(small, gemm_sizes(small), device)

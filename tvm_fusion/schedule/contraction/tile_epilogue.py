@@ -23,7 +23,6 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import (
     block,
-    constant,
     coordinates,
     index,
     local,
@@ -35,7 +34,7 @@ from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
 from .fuse_epilogue import store_results
-from .tile_gemm_config import TileGemmConfig, TilePlace, axis_values
+from .tile_gemm_config import TileGemmConfig, TilePlace
 from .tile_results import VectorResults, result_vectors
 from .tile_shape import M16, STAGE_PAD
 
@@ -201,17 +200,8 @@ class TileEpilogue:
         m = m + loop.slab_row(slab + own_slab, warp_m)
         warp_n, in_warp = coordinates(column, [index(1), self._columns])
         n = self._place.n_tile * cut.block_n + warp_n * cut.warp_n + first + in_warp
-        where = {
-            **cut.axes_at(self._place.batch),
-            **axis_values(cut.m_axes, m),
-            **axis_values(cut.n_axes, n),
-        }
-        inside = [has_one]
-        if constant(cut.m) is None or int(cut.m) % cut.block_m:
-            inside.append(m < cut.m)
-        if cut.n % cut.block_n:
-            inside.append(n < cut.n)
-        return VectorPlace(row, column, where, tirx.all(*inside))
+        where = cut.element_at(self._place.batch, m, n)
+        return VectorPlace(row, column, where, tirx.all(has_one, *cut.bounds(m, n)))
 
     def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
         """Add up the sums of a vector, compute its results and store them."""

@@ -8,7 +8,7 @@ block    warps_m * warps_n warps of warp_m * warp_n sums, times warps_k slices o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tvm import ir, tirx
 
@@ -17,35 +17,20 @@ from ...core.loops import ceildiv, constant, coordinates, index, product
 from ...program.stage import Axis
 from .gemm_view import GemmView
 from .operands import SumOfProducts
-from .tile_shape import TileResources
+from .tile_shape import TileShape
 
 
 @dataclass(frozen=True)
-class TileGemmConfig(GemmView, TileResources):
-    """Configuration of a tiled GEMM.
+class TileGemmConfig(TileShape, GemmView):
+    """Configuration of a tiled GEMM: a :class:`.gemm_view.GemmView` in tiles of a shape.
 
     Attributes
     ----------
     contraction : SumOfProducts
         The product.
-    half, block_m, block_n, block_k, warps_m, warps_n, warps_k, stages, split_k, group_m
-    staged_a, staged_b
-        See :class:`.tile_shape.TileShape`.
     """
 
-    contraction: SumOfProducts
-    half: str
-    block_m: int
-    block_n: int
-    block_k: int
-    warps_m: int
-    warps_n: int
-    warps_k: int = 1
-    stages: int = 4
-    split_k: int = 1
-    group_m: int = 8
-    staged_a: bool = False
-    staged_b: bool = False
+    contraction: SumOfProducts = field(kw_only=True)
 
     @property
     def m(self) -> ir.Expr:
@@ -113,6 +98,20 @@ class TileGemmConfig(GemmView, TileResources):
         for axis in (*self.m_axes, *self.n_axes, *self.k_axes):
             del found[axis.var]
         return found | {a.var: p for a, p in zip(self.batch, batch, strict=True)}
+
+    def element_at(self, batch: Sequence[ir.Expr], m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the values of the axes at a row and a column of C."""
+        rows, columns = axis_values(self.m_axes, m), axis_values(self.n_axes, n)
+        return {**self.axes_at(batch), **rows, **columns}
+
+    def bounds(self, m: ir.Expr, n: ir.Expr) -> list[ir.Expr]:
+        """List when a row and a column exist, where the last tile reaches beyond the edge."""
+        rows, found = constant(self.m), []
+        if rows is None or rows % self.block_m:
+            found.append(m < self.m)
+        if self.n % self.block_n:
+            found.append(n < self.n)
+        return found
 
 
 @dataclass(frozen=True)

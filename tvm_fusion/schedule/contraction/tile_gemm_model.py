@@ -33,7 +33,7 @@ from .gemm_view import GemmView, gemm_view
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig, half_operand
 from .tile_operand import OperandTile
-from .tile_shape import K16, M16, REGISTER_FILE, TileResources, TileShape
+from .tile_shape import K16, M16, REGISTER_FILE, TileShape
 
 LEAST_ROWS, LEAST_COLUMNS, LEAST_K = 9, 8, 16  # of a tile that is worth its instructions
 ROWS_OF_SYMBOLIC_M = 512
@@ -129,11 +129,17 @@ def tile_gemm_config(
     rows : int
         A guess of M where it is symbolic.
     """
-    start = gemm_problem(contraction, device)
-    if start is None:
-        return None
-    shape = _best_shape(gemm_sizes(start, rows), start.half, start.staged_a, start.staged_b, device)
-    return None if shape is None else replace(start, **asdict(shape))
+    problem = gemm_problem(contraction, device)
+    return None if problem is None else best_tile(problem, device, rows)
+
+
+def best_tile(
+    problem: TileGemmConfig, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
+) -> TileGemmConfig | None:
+    """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
+    sizes = gemm_sizes(problem, rows)
+    shape = _best_shape(sizes, problem.half, problem.staged_a, problem.staged_b, device)
+    return None if shape is None else replace(problem, **asdict(shape))
 
 
 @lru_cache(maxsize=1024)
@@ -203,7 +209,7 @@ def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig |
     if symbols:
         return None
     given = (view.batch, view.m_axes, view.n_axes, view.k_axes, view.a, view.b)
-    start = TileGemmConfig(*given, contraction, half, 64, 64, 64, 2, 2)
+    start = TileGemmConfig(*given, half, 64, 64, 64, 2, 2, contraction=contraction)
     staged_a, staged_b = (not OperandTile(start, is_a).is_copied for is_a in (True, False))
     return replace(start, staged_a=staged_a, staged_b=staged_b)
 
@@ -220,7 +226,7 @@ def _has_whole_fragments(shape: TileShape) -> bool:
     )
 
 
-def fits(shape: TileResources, sizes: Sizes, device: Device) -> bool:
+def fits(shape: TileShape, sizes: Sizes, device: Device) -> bool:
     """Whether a block is launched, and its pipeline and the blocks of a cluster have tiles of K."""
     shared = device.shared_memory_per_block or STATIC_SHARED_BYTES
     k_tiles = _k_tiles(shape, sizes)
@@ -232,11 +238,11 @@ def fits(shape: TileResources, sizes: Sizes, device: Device) -> bool:
     )
 
 
-def _k_tiles(shape: TileResources, sizes: Sizes) -> int:
+def _k_tiles(shape: TileShape, sizes: Sizes) -> int:
     return -(-sizes.k // (shape.block_k * shape.split_k))
 
 
-def blocks_per_sm(shape: TileResources, device: Device) -> int:
+def blocks_per_sm(shape: TileShape, device: Device) -> int:
     """Count the blocks that a multiprocessor holds at once."""
     shared = device.shared_memory_per_sm or STATIC_SHARED_BYTES
     threads = (device.max_threads_per_sm or 1024) // shape.threads
@@ -245,9 +251,7 @@ def blocks_per_sm(shape: TileResources, device: Device) -> int:
     return max(1, min(threads, registers, memory))
 
 
-def estimated_clocks(
-    shape: TileResources, sizes: Sizes, device: Device, rates: Rates = RATES
-) -> float:
+def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
     """Estimate the time of a product, in clocks of a multiprocessor."""
     sms = device.sm_count or 1
     batch, m, n, k = sizes

@@ -22,7 +22,8 @@ from ...core.loops import index, local, loop, sequence, unrolled, when
 from ..gpu.cp_async import commit
 from ..gpu.ldmatrix import ldmatrix_x4
 from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, WARP, mma_fragments
-from ..gpu.shared_tiles import block_barrier, exchanged, swizzle, touch, wait_and_barrier
+from ..gpu.shared_tiles import block_barrier, touch, wait_and_barrier
+from ..gpu.swizzle import exchanged, swizzle
 from .tile_gemm_config import TileGemmConfig, TilePlace
 from .tile_operand import CHUNK, WORDS, OperandTile
 from .tile_shape import K16, M16

@@ -33,7 +33,8 @@ from ...program.stage import Axis
 from ..address import conditional_loads, known_step
 from ..gpu.cp_async import copy_16
 from ..gpu.register_buffers import RegisterBuffers
-from ..gpu.shared_tiles import CHUNK_BYTES, exchanged, store_shared, swizzle
+from ..gpu.shared_tiles import CHUNK_BYTES, store_shared
+from ..gpu.swizzle import exchanged, swizzle
 from ..gpu.vector_loads import ElementLoads, VectorLoad
 from .tile_gemm_config import TileGemmConfig, axis_values, half_operand, is_plain
 

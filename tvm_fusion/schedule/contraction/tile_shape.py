@@ -15,8 +15,29 @@ REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
 STAGED_REGISTERS = 14  # of 8 elements, their addresses and conditions
 
 
-class TileResources:
-    """What blocks take, of the fields of a :class:`TileShape`."""
+@dataclass(frozen=True)
+class TileShape:
+    """The shape of the blocks of a tiled GEMM, and what they take.
+
+    Attributes
+    ----------
+    half : str
+        Type of A and B in shared memory.
+    block_m, block_n, block_k : int
+        The tile of C of a block, and the k of a pipeline stage; powers of two.
+    warps_m, warps_n : int
+        Warps that share the tile.
+    warps_k : int
+        Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
+    stages : int
+        Stages of the cp.async pipeline.
+    split_k : int
+        Blocks that share K (split-K): a cluster, whose sums are added up in a fixed order.
+    group_m : int
+        Tiles along M whose blocks run one after the other, so that L2 holds their B.
+    staged_a, staged_b : bool
+        Whether threads compute or gather an operand, on its way to shared memory.
+    """
 
     half: str
     block_m: int
@@ -24,11 +45,17 @@ class TileResources:
     block_k: int
     warps_m: int
     warps_n: int
-    warps_k: int
-    stages: int
-    split_k: int
-    staged_a: bool
-    staged_b: bool
+    warps_k: int = 1
+    stages: int = 4
+    split_k: int = 1
+    group_m: int = 8
+    staged_a: bool = False
+    staged_b: bool = False
+
+    @classmethod
+    def of(cls, config: TileShape) -> TileShape:
+        """Take the shape out of a configuration."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
 
     @property
     def warp_m(self) -> int:
@@ -96,46 +123,3 @@ class TileResources:
         """Registers of a thread, within 25 % of ptxas: see test_claimed_resources."""
         most = min(MOST_REGISTERS, REGISTER_FILE // self.threads // 8 * 8)
         return max(32, min(self.wanted_registers, most))
-
-
-@dataclass(frozen=True)
-class TileShape(TileResources):
-    """The shape of the blocks of a tiled GEMM.
-
-    Attributes
-    ----------
-    half : str
-        Type of A and B in shared memory.
-    block_m, block_n, block_k : int
-        The tile of C of a block, and the k of a pipeline stage; powers of two.
-    warps_m, warps_n : int
-        Warps that share the tile.
-    warps_k : int
-        Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
-    stages : int
-        Stages of the cp.async pipeline.
-    split_k : int
-        Blocks that share K (split-K): a cluster, whose sums are added up in a fixed order.
-    group_m : int
-        Tiles along M whose blocks run one after the other, so that L2 holds their B.
-    staged_a, staged_b : bool
-        Whether threads compute or gather an operand, on its way to shared memory.
-    """
-
-    half: str
-    block_m: int
-    block_n: int
-    block_k: int
-    warps_m: int
-    warps_n: int
-    warps_k: int = 1
-    stages: int = 4
-    split_k: int = 1
-    group_m: int = 8
-    staged_a: bool = False
-    staged_b: bool = False
-
-    @classmethod
-    def of(cls, config: TileResources) -> TileShape:
-        """Take the shape out of a configuration."""
-        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, sym, tirx
 
@@ -19,13 +19,12 @@ from ...core.expressions import int64
 from ...core.loops import constant, index, product, simplified, substitute
 from ...program.stage import Axis
 from ..address import offset, stride
-from ..gpu.tma import ALIGNMENT, MAX_RANK, ROW_BYTES, TensorMap
+from ..gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
 from ..gpu.wgmma import Operand
 from .gemm_view import GemmView
 from .tile_gemm_config import half_operand, is_plain
 
 ITEM_BYTES = 2  # of a half type
-PANEL = ROW_BYTES // ITEM_BYTES  # elements of a row of shared memory
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,13 @@ class TmaOperand:
     batch: tuple[ir.Var, ...]
     rows: int
     block_k: int
+
+    def of_rows(self, rows: int) -> TmaOperand:
+        """Change the rows of A, or columns of B, of a tile."""
+        box = self.map.box
+        if self.is_k_contiguous:
+            box = (box[0], rows, *box[2:])
+        return replace(self, map=replace(self.map, box=box), rows=rows)
 
     @property
     def bytes(self) -> int:

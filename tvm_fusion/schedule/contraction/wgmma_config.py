@@ -14,13 +14,13 @@ from tvm import ir, tirx
 from ...core.loops import constant, index
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
+from ..gpu.tma import PANEL
 from ..gpu.wgmma import THREADS, M
 from .tile_gemm_config import TileGemmConfig
 from .tile_shape import REGISTER_FILE
-from .tma_operand import PANEL, TmaOperand
+from .tma_operand import TmaOperand
 
 BLOCK_K = PANEL
-WARPS = THREADS // 32  # of a warpgroup
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read

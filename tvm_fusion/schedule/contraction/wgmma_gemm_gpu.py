@@ -33,7 +33,7 @@ from ..gpu.mma import WARP
 from ..gpu.shared_tiles import block_barrier
 from .direct_epilogue import DirectEpilogue
 from .tile_gemm_config import TilePlace
-from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPS, WgmmaConfig
+from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
 
 _UNIFORM = """
 __device__ __forceinline__ int {name}(int value) {{
@@ -105,13 +105,13 @@ class _Roles:
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
-        arrivals = self._cut.sharers * WARPS
+        arrivals = self._cut.sharers * wgmma.WARPS
         stmts = [tma.prefetch(m) for m in self._maps]
         for stage in range(self._cut.stages):
             stmts.append(mbarrier.init(self._full(index(stage)), 1))
             stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))
         if self._cut.is_ping_pong:
-            stmts += [mbarrier.init(self._turn(index(i)), WARPS) for i in range(2)]
+            stmts += [mbarrier.init(self._turn(index(i)), wgmma.WARPS) for i in range(2)]
         return sequence([*stmts, mbarrier.fence_init()])
 
     def produce(self) -> tirx.Stmt:

@@ -20,14 +20,21 @@ from dataclasses import fields, replace
 
 from ...core.expressions import is_expensive
 from ...device import Device
-from ..gpu.wgmma import M
+from ..gpu.wgmma import WARPS, M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import GROUPS_M, RATES, RESERVED_SHARED, gemm_problem, gemm_sizes
+from .tile_gemm_model import (
+    GROUPS_M,
+    MOST_ACCUMULATORS,
+    RATES,
+    RESERVED_SHARED,
+    gemm_problem,
+    gemm_sizes,
+)
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .wgmma_config import BLOCK_K, WARPS, WgmmaConfig
+from .wgmma_config import BLOCK_K, WgmmaConfig
 
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
@@ -46,7 +53,6 @@ FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has 
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 MOST_STAGES = 12
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
-MOST_ACCUMULATORS = 128
 # Multiply-adds in a clock, and clocks of an epilogue: fitted to measured times on an H200.
 WGMMA, NARROW_WGMMA = 1700.0, 1500.0
 L2 = 55.0  # bytes of copies in a clock, all multiprocessors busy
@@ -63,10 +69,16 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
     device : Device
         A GPU.
     """
-    start = _problem(contraction, device)
-    if start is None:
+    problem = gemm_problem(contraction, device)
+    return None if problem is None else best_wgmma_tile(problem, device)
+
+
+def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
+    """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
+    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
+    if "wgmma" not in names or not device.tma or gemm_sizes(problem).m <= FEW_ROWS:
         return None
-    found = _space(start, device, TILES)
+    found = _space(problem, device, TILES)
     return min(found, key=lambda config: wgmma_clocks(config, device), default=None)
 
 
@@ -84,18 +96,13 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
                 yield one
 
 
-def _problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
-    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
-    if "wgmma" not in names or not device.tma:
-        return None
-    found = gemm_problem(contraction, device)
-    return found if found is not None and gemm_sizes(found).m > FEW_ROWS else None
-
-
 def _space(
     start: TileGemmConfig, device: Device, tiles: Sequence[tuple[int, int, int, bool]]
 ) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
+    a, b = (tma_operand(start, is_a, M, BLOCK_K) for is_a in (True, False))
+    if a is None or b is None:
+        return
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
@@ -110,8 +117,7 @@ def _space(
         stage = (block_m + block_n) * BLOCK_K * 2
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
         stages = min(MOST_STAGES, (room - 256) // stage)
-        a, b = (tma_operand(start, i, n, BLOCK_K) for i, n in ((True, block_m), (False, block_n)))
-        if stages < 3 or a is None or b is None:
+        if stages < 3:
             continue
         changed = {
             "block_m": block_m,
@@ -124,9 +130,15 @@ def _space(
             "split_k": 1,
             "group_m": 8,
         }
-        config = WgmmaConfig(**{**given, **changed}, operand_a=a, operand_b=b, consumers=consumers,
-                             is_ping_pong=is_ping_pong, blocks_per_sm=per_sm,
-                             multiprocessors=device.sm_count or 1)  # fmt: skip
+        config = WgmmaConfig(
+            **{**given, **changed},
+            operand_a=a.of_rows(block_m),
+            operand_b=b.of_rows(block_n),
+            consumers=consumers,
+            is_ping_pong=is_ping_pong,
+            blocks_per_sm=per_sm,
+            multiprocessors=device.sm_count or 1,
+        )
         if config.registers * config.threads * per_sm <= REGISTER_FILE:
             yield config
 

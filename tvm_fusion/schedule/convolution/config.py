@@ -170,7 +170,7 @@ def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
         if sizes.shared_k < sizes.k and sizes.shared_k % (vectors * unit.lanes):
             continue
         most = min(MAX_PIXELS, unit.rows(vectors))
-        shapes = {}
+        shapes: dict[tuple[int, int], None] = {}
         for width in range(1, min(sizes.x, most) + 1):
             width = math.ceil(sizes.x / math.ceil(sizes.x / width))
             height = min(sizes.y, most // width) if width == sizes.x else 1

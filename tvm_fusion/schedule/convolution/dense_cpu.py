@@ -255,12 +255,19 @@ class DenseLoops:
 
         def terms(block_c: ir.Expr, inner: int) -> tirx.Stmt:
             extents = [*windows, inner]
+            joins = inner == problem.block and self._is_contiguous()
+            if joins:
+                extents[-2:] = [extents[-2] * inner]
             wide = [n for n, size in enumerate(extents) if size > 1]
             innermost = wide[-1] if wide else None
 
             def level(depth: int, done: list[ir.Expr]) -> tirx.Stmt:
                 if depth == len(extents):
-                    return accumulate(block_c, done[:-1], done[-1])
+                    *window, c = done
+                    if joins:
+                        column, c = coordinates(c, [windows[-1], inner])
+                        window.append(column)
+                    return accumulate(block_c, window, c)
                 size = extents[depth]
                 is_short = depth == innermost and size <= UNROLLED
                 kind = ForKind.UNROLLED if is_short else ForKind.SERIAL
@@ -271,12 +278,24 @@ class DenseLoops:
 
         stmts = []
         if blocks:
-            stmts.append(
-                self._loop("block", blocks, blocks, lambda n: terms(n, problem.block))
-            )
+            stmts.append(self._loop("block", blocks, blocks, lambda n: terms(n, problem.block)))
         if rest:
             stmts.append(terms(index(blocks), rest))
         return stmts
+
+    def _is_contiguous(self) -> bool:
+        """Whether a block of channels and the next column of the window are adjacent in memory.
+
+        One loop over both is long: LLVM writes out the trips of short ones on AArch64, loads what
+        they share once, and then spills accumulators.
+        """
+        problem = self._problem
+        if problem.block == 1 or not problem.window:
+            return False
+        last = problem.window[-1].var
+        return any(
+            atoms.get(last) == 1 and problem.x.var in atoms for atoms in problem.image.sums.values()
+        )
 
 
 def _bound(var: ir.Var, value: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import ir, tirx
-from tvm.tirx import ForKind
 
 from ...core.expressions import load, loads, variables
 from ...core.loops import (
@@ -88,13 +87,14 @@ def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | 
         return None
     axis = Axis(own[0].var, k.extent)
     along = [x for x in loads(image.value) if axis.var in variables(x)]
-    if not along or not all(lies_along(x.source, x.indices, axis) for x in along):
+    machine = Machine.of(device)
+    lanes = machine.unit.lanes
+    if not along or not all(lies_along(x.source, x.indices, axis, lanes) for x in along):
         return None
     if not makes_vectors(vector_math(image.value)):
         return None
-    machine = Machine.of(device)
     x, y = (constant(a.extent) or 1 for a in (problem.x, problem.y))
-    lanes, most = machine.unit.lanes, (machine.unit.registers - 2) // 2
+    most = (machine.unit.registers - 2) // 2
     width = math.ceil(x / math.ceil(x / most))
     around = math.prod(constant(a.extent) or 1 for a in problem.batch)
     around *= math.ceil((constant(k.extent) or 1) / lanes)
@@ -194,9 +194,7 @@ class DepthwiseLoops:
             if full < vectors:
                 rest = self._band(place, index(full), band, problem.channels % config.lanes)
                 body = tirx.IfThenElse(vector < full, body, rest) if full else rest
-            for var, value in reversed(
-                list(zip(given, coordinates(number, extents), strict=True))
-            ):
+            for var, value in reversed(list(zip(given, coordinates(number, extents), strict=True))):
                 body = sequence([tirx.Bind(var, value), body])
             return body
 
@@ -376,4 +374,3 @@ class DepthwiseLoops:
             if not self._ranges.holds(condition):
                 body = tirx.IfThenElse(condition, body, None)
         return body
-

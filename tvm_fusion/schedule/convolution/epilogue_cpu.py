@@ -1,7 +1,7 @@
 """The epilogue of a tile of pixels by output channels: vectors of results.
 
-  for pixel:  for vector of channels:  results(acc)            unrolled where results are short
-  the last channels, of fewer than a vector: from a copy of the tile, by powers of two
+for pixel:  for vector of channels:  results(acc)            unrolled where results are short
+the last channels, of fewer than a vector: from a copy of the tile, by powers of two
 """
 
 from __future__ import annotations

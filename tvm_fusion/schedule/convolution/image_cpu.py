@@ -1,14 +1,14 @@
 """The image of a direct convolution: read in place, or lines that a task copies with padding.
 
-  for block of c, line of the task:
-    inside of the image:  zeros on the left, elements (prologue included), zeros on the right
-    outside:              zeros
+for block of c, line of the task:
+inside of the image:  zeros on the left, elements (prologue included), zeros on the right
+outside:              zeros
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from tvm import ir, tirx
 
@@ -126,7 +126,8 @@ class CopiedImage(ImageReader):
         c = index(0) if problem.c is None else place[problem.c.var]
         where = [tirx.floordiv(c, index(problem.block))]
         where += [substitute(self._moved[axis], here) for axis in self._lines]
-        where.append(index(0) if self._column is None else substitute(self._moved[self._column], here))
+        column = self._column
+        where.append(index(0) if column is None else substitute(self._moved[column], here))
         where.append(tirx.floormod(c, index(problem.block)))
         return load(self._buffer, ranges.indices(where))
 
@@ -222,6 +223,3 @@ def _within(position: ir.Expr, begin: int, end: int) -> list[ir.Expr]:
 def image_reader(problem: ConvProblem, rows: int) -> ImageReader:
     """Read an image in place where there is neither padding nor arithmetic."""
     return DirectImage(problem) if problem.image.is_load else CopiedImage(problem, rows)
-
-
-Element = Callable[[ir.Expr], tirx.Stmt]

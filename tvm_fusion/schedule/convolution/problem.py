@@ -17,6 +17,8 @@ from ..contraction.operands import SumOfProducts, analyse
 from ..contraction.padding import merge_sums
 
 NOT_MINE = "not_mine"
+BLOCK = 16  # input channels that are taken together where more are contiguous
+MOST_PADDING = 64  # channels that a block may have beyond the last
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class ConvProblem:
 
 
 def conv_problem(
-    program: Program, stages: Sequence[Stage], constants: Collection[ir.Var]
+    program: Program, stages: Sequence[Stage], constants: Collection[ir.Var], lanes: int
 ) -> ConvProblem | Refusal:
     """Read a program as a convolution with a constant weight.
 
@@ -109,6 +111,8 @@ def conv_problem(
         The program's, without internal maps.
     constants : collection of Var
         Inputs that are known at compile time.
+    lanes : int
+        Elements of a vector, along which results are stored.
     """
     found = [s for s in program.stages if not s.is_map]
     if len(found) != 1:
@@ -119,7 +123,7 @@ def conv_problem(
     contraction = analyse(replace(program, stages=whole), stages)
     if isinstance(contraction, Refusal):
         return contraction
-    return _problem(contraction, found[0], constants)
+    return _problem(contraction, found[0], constants, lanes)
 
 
 def _padded_axes(stages: Sequence[Stage], stage: Stage) -> tuple[Axis, ...]:
@@ -136,16 +140,16 @@ def _padded_axes(stages: Sequence[Stage], stage: Stage) -> tuple[Axis, ...]:
             analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(axis.extent)))
         for read in (x for x in reads if x.source.same_as(target)):
             for axis, place in zip(stage.indices[0], read.indices, strict=True):
-                if axis not in found or isinstance(place, ir.Var):
+                if axis not in found:
                     continue
                 most, size = analyzer.const_int_bound(place).max_value, constant(found[axis])
-                if size is not None and size <= most < size + size and most < 1 << 30:
+                if size is not None and 0 <= most - size < MOST_PADDING:
                     found[axis] = index(most + 1)
     return tuple(Axis(a.var, found[a.var]) for a in stage.axes)
 
 
 def _problem(
-    contraction: SumOfProducts, original: Stage, constants: Collection[ir.Var]
+    contraction: SumOfProducts, original: Stage, constants: Collection[ir.Var], lanes: int
 ) -> ConvProblem | Refusal:
     stage = contraction.stage
     if contraction.dtype != "float32" or contraction.column_split is not None:
@@ -186,7 +190,7 @@ def _problem(
     c = channels[0] if channels else None
     y, x = (*(Axis(tirx.Var(n, "int64"), index(1)) for n in ("y", "x")), *pixels)[-2:]
     (size,) = [constant(a.extent) for a in original.axes if a.var.same_as(k.var)]
-    if any(not lies_along(r.buffer, r.indices, k) for r in contraction.results):
+    if any(not lies_along(r.buffer, r.indices, k, lanes) for r in contraction.results):
         return Refusal(NOT_MINE, "Output channels are not contiguous in the results.")
     batch = tuple(pixels[:-2])
     return ConvProblem(
@@ -246,10 +250,12 @@ def _intervals(condition: ir.Expr, extents: dict) -> dict[ir.Var, tuple[int, int
 
 
 def _block(operand: ir.Expr, c: Axis | None) -> int:
-    """Find how many input channels are one block of memory."""
+    """Find how many input channels to take together: a block of memory, 1 in plain layouts."""
     if c is None:
         return 1
     for division in find(operand, tirx.FloorMod):
         if division.a.same_as(c.var) and constant(division.b) is not None:
             return constant(division.b) or 1
+    if any(c.var.same_as(x.indices[-1]) for x in loads(operand)):  # as NHWC, or one block
+        return min(constant(c.extent) or 1, BLOCK)
     return 1

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from tvm.target import Target
 
-from ...core.expressions import has_division, variables
+from ...core.expressions import has_division, loads, variables
 from ...core.loops import constant
 from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
+from ..contraction.gemm_problem_cpu import Machine
 from ..contraction.template import constants_of
 from ..estimate import flops, operations, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
@@ -43,7 +44,8 @@ class CpuConvolution(Template):
         if refusal is not None:
             return refusal
         stages = inlined(program)
-        problem = conv_problem(program, stages, constants_of(group))
+        lanes = Machine.of(device).unit.lanes
+        problem = conv_problem(program, stages, constants_of(group), lanes)
         if isinstance(problem, Refusal):
             return problem
         if not _is_convolution(problem):
@@ -57,7 +59,7 @@ class CpuConvolution(Template):
             config = default(problem, device)
         if config is None:
             sentence = "Output channels of a group are no whole vectors, or not contiguous."
-            return Refusal("narrow_groups", sentence)
+            return Refusal(NOT_MINE, sentence)
         return Claim(
             self,
             group,
@@ -79,12 +81,10 @@ class CpuConvolution(Template):
 def _is_convolution(problem: ConvProblem) -> bool:
     """Whether it has a window, or blocks of channels: anything else is a matrix product."""
     k = problem.k.var
-    blocked = any(
-        k in variables(i) and has_division(i)
-        for r in problem.contraction.results
-        for i in r.indices
-    )
-    return bool(problem.window) or problem.block > 1 or blocked
+    indices = [i for r in problem.contraction.results for i in r.indices if k in variables(i)]
+    indices += [i for x in loads(problem.image.value) for i in x.indices]
+    is_padded = constant(problem.k.extent) != problem.channels
+    return bool(problem.window) or is_padded or any(map(has_division, indices))
 
 
 def _recomputed(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> int:

@@ -21,6 +21,8 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from ...device import Device
 
+PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}  # half types, and their names in PTX
+
 
 @dataclass(frozen=True)
 class MmaAtom:
@@ -30,18 +32,22 @@ class MmaAtom:
     ----------
     name : str
         Of the family, as :class:`tvm_fusion.device.model.MatrixInstruction` has it.
-    dtype, short : str
-        Type of A and B, and its name in PTX.
+    dtype : str
+        Type of A and B.
     m, n, k : int
         The shape of one warp's product.
     """
 
     name: str
     dtype: str
-    short: str
     m: int
     n: int
     k: int
+
+    @property
+    def short(self) -> str:
+        """The type's name in PTX."""
+        return PTX_TYPES[self.dtype]
 
     @property
     def instruction(self) -> str:
@@ -56,8 +62,8 @@ class MmaAtom:
 
 
 ATOMS = (
-    MmaAtom("mma.sync", "float16", "f16", 16, 8, 16),
-    MmaAtom("mma.sync", "bfloat16", "bf16", 16, 8, 16),
+    MmaAtom("mma.sync", "float16", 16, 8, 16),
+    MmaAtom("mma.sync", "bfloat16", 16, 8, 16),
 )
 # The layout of mma.m16n8k16.
 WARP = 32

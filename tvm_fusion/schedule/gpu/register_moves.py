@@ -9,6 +9,8 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
+from .mma import PTX_TYPES
+
 _PACK = """
 __device__ __forceinline__ void {name}(void* to, float low, float high) {{
   asm("cvt.rn.{short}x2.f32 %0, %1, %2;" : "=r"(*(unsigned*)to) : "f"(high), "f"(low));
@@ -29,12 +31,11 @@ __device__ __forceinline__ void tvm_fusion_zero_16(void* place) {
   *(uint4*)place = make_uint4(0, 0, 0, 0);
 }
 """
-_SHORT = {"float16": "f16", "bfloat16": "bf16"}
 
 
 def store_pair(to: ir.TensorLoad, low: ir.Expr, high: ir.Expr, dtype: str) -> tirx.Stmt:
     """Store two float32 values in neighbouring elements of a half type or of float32."""
-    short = _SHORT.get(dtype)
+    short = PTX_TYPES.get(dtype)
     name = "tvm_fusion_store_pair" if short is None else f"tvm_fusion_store_pair_{short}"
     source = _PAIR if short is None else _PACK.format(name=name, short=short)
     return _call(name, source, tirx.address_of(to), low, high)

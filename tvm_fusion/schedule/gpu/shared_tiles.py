@@ -1,8 +1,4 @@
-"""Tiles in shared memory: the XOR swizzle, vector copies, and barriers that kernels place.
-
-A tile is rows of 16-byte chunks. Chunk c of row r lies in place ``c ^ swizzle(r)`` of its row, so
-that eight rows of one chunk, which an ``ldmatrix`` reads, and eight chunks of one row, which copies
-write, lie in different banks.
+"""Tiles in shared memory: vector copies, and barriers that kernels place.
 
 The accesses are device functions that take addresses, which TVM 0.27 does not count as accesses:
 it places no barriers for them. All memory of a kernel that uses them is one buffer, and the kernel
@@ -17,7 +13,6 @@ from tvm.backend.cuda.op import cuda_func_call
 from ...core.loops import index
 
 CHUNK_BYTES = 16
-_BANK_CHUNKS = 8  # chunks of 16 bytes that all banks hold at once
 
 _VECTORS = {4: ("unsigned", "*"), 8: ("uint2", "xy"), 16: ("uint4", "xyzw")}
 _BARRIER = """
@@ -37,29 +32,6 @@ __device__ __forceinline__ void {name}() {{
   __syncthreads();
 }}
 """
-
-
-def swizzle(row: ir.Expr, chunks: int) -> ir.Expr:
-    """Give what the chunks of a row are exchanged by; rows eight apart are alike.
-
-    Parameters
-    ----------
-    row : Expr
-        The row, or its remainder by 8.
-    chunks : int
-        Chunks of a row, a power of two.
-    """
-    wide = min(chunks, _BANK_CHUNKS)
-    return tirx.floormod(tirx.floordiv(row, index(_BANK_CHUNKS // wide)), index(wide))
-
-
-def exchanged(chunk: ir.Expr, by: ir.Expr) -> ir.Expr:
-    """Give the place of a chunk in a row.
-
-    In int32: TVM 0.27 narrows no index that goes through a call.
-    """
-    a, b = (x if str(x.ty.dtype) == "int32" else tirx.Cast("int32", x) for x in (chunk, by))
-    return tirx.Cast("int64", tirx.bitwise_xor(a, b))
 
 
 def touch(buffer: ir.Var, element: int) -> tirx.Stmt:

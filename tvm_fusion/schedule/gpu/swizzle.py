@@ -1,8 +1,9 @@
 """Rows of 16-byte vectors in shared memory that ``ldmatrix`` reads without bank conflicts.
 
-A matrix is the same vector of eight rows: these must lie in different banks. Rows of a multiple of
-eight vectors (128 bytes) are permuted by an XOR swizzle, as are those of two and four; others are
-padded to an odd number of vectors.
+A matrix is the same vector of eight rows: these must lie in different banks, as must eight vectors
+of one row, which copies write. Rows of a multiple of eight vectors (128 bytes) are permuted by an
+XOR swizzle, as are those of two and four: vector v of row r lies in place ``v ^ swizzle(r)``. Other
+rows are padded to an odd number of vectors.
 """
 
 from __future__ import annotations
@@ -15,6 +16,29 @@ from ...core.loops import index
 
 VECTOR = 8  # elements of two bytes
 BANKS = 8  # vectors that shared memory delivers at once
+
+
+def swizzle(row: ir.Expr, vectors: int) -> ir.Expr:
+    """Give what the vectors of a row are exchanged by: the same in every eighth row.
+
+    Parameters
+    ----------
+    row : Expr
+        The row, or its remainder by 8.
+    vectors : int
+        Of a row, a power of two or a multiple of eight.
+    """
+    wide = min(vectors, BANKS)
+    return tirx.floormod(tirx.floordiv(row, index(BANKS // wide)), index(wide))
+
+
+def exchanged(vector: ir.Expr, by: ir.Expr) -> ir.Expr:
+    """Give the place of a vector in a row.
+
+    In int32: TVM 0.27 narrows no index that goes through a call.
+    """
+    a, b = (x if str(x.ty.dtype) == "int32" else tirx.Cast("int32", x) for x in (vector, by))
+    return tirx.Cast("int64", tirx.bitwise_xor(a, b))
 
 
 @dataclass(frozen=True)
@@ -57,12 +81,8 @@ class SwizzledRows:
             ``row % 16``, where that is shorter.
         """
         if self.is_swizzled and self.vectors > 1:
-            key = row if row_in_16 is None else row_in_16
-            several = max(1, BANKS // self.vectors)
-            if several > 1:
-                key = tirx.floordiv(key, index(several))
-            key = tirx.floormod(key, index(min(self.vectors, BANKS)))
-            vector = tirx.bitwise_xor(vector, key)
+            by = swizzle(row if row_in_16 is None else row_in_16, self.vectors)
+            vector = tirx.bitwise_xor(vector, by)
         return (row * self.pitch + vector + self.first) * VECTOR
 
 
@@ -91,8 +111,8 @@ class PanelRows(SwizzledRows):
     def element(self, row: ir.Expr, vector: ir.Expr, row_in_16: ir.Expr | None = None) -> ir.Expr:
         """Give the place of the first element of a vector; rows are those of all tiles."""
         tile, row = tirx.floordiv(row, index(self.rows)), tirx.floormod(row, index(self.rows))
-        key = tirx.floormod(row if row_in_16 is None else row_in_16, index(BANKS))
+        by = swizzle(row if row_in_16 is None else row_in_16, BANKS)
         panel = tirx.floordiv(vector, index(BANKS))
-        vector = tirx.bitwise_xor(tirx.floormod(vector, index(BANKS)), key)
+        vector = tirx.bitwise_xor(tirx.floormod(vector, index(BANKS)), by)
         tile = tile * (self.rows * self.vectors) + panel * (self.rows * BANKS)
         return (tile + row * BANKS + vector + self.first) * VECTOR

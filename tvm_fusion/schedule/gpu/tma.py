@@ -21,9 +21,9 @@ from ...core.expressions import load as element
 from ...core.loops import index
 
 ROW_BYTES = 128  # of a box, the innermost dimension
+PANEL = ROW_BYTES // 2  # elements of a half type: boxes of one tile lie side by side
 ALIGNMENT = 16  # bytes, of an address and of all strides but the innermost
 MAX_RANK = 5
-MAX_BOX = 256  # elements along a dimension
 TILE_ALIGNMENT = 1024  # bytes: eight rows, after which the swizzle repeats
 _SWIZZLE_128B, _PROMOTE_TO_128B = 3, 2
 

@@ -1,10 +1,14 @@
-"""Warpgroup matrix products (wgmma.mma_async): 64 rows of A times n columns of B, both shared.
+"""Warpgroup matrix products (wgmma.mma_async): 64 rows of A times n columns of B.
 
-    fence();  multiply(acc, a, b, ...) for some k16;  commit();  wait(pending)
+    A and B in shared memory:     fence();  multiply(acc, a, b, ...) for some k16;  commit()
+                                  wait(pending)
+    A in registers, B in shared:  multiply_fragments(acc, a, tile, ...): all of that for all k16
 
-Four warps execute them together. Warp w of a group has rows ``16 * w`` on; a thread's accumulators
-are laid out as those of mma.m16n8k16, of n / 8 tiles of 8 columns. Operands lie as TMA writes them
-with 128-byte swizzling: rows of 64 elements of a half type along K, or along M or N.
+Four warps execute them together. Warp w of a group has rows ``16 * w`` on; fragments of A and
+accumulators are laid out as those of mma.m16n8k16, of n / 8 tiles of 8 columns. Operands in shared
+memory lie as TMA writes them with 128-byte swizzling: rows of 64 elements of a half type along K,
+or along M or N. What threads wrote there is visible to products behind ``fence_proxy()`` and a
+barrier.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-M = 64  # rows of an instruction
-K_BYTES = 32  # of K of an instruction
-THREADS = 128  # of a warpgroup
-REGISTERS_AT_ONCE = 8  # setmaxnreg takes multiples
+from .mma import PTX_TYPES, WARP
+from .tma import PANEL, ROW_BYTES
 
-_PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+M = 64  # rows of an instruction
+K = 16  # terms of an instruction
+WARPS = 4  # of a warpgroup
+THREADS = WARPS * WARP
+
 _DESCRIPTOR = """
 __device__ __forceinline__ unsigned long long {name}(const void* tile) {{
   unsigned place = (unsigned)__cvta_generic_to_shared(tile);
@@ -27,14 +33,38 @@ __device__ __forceinline__ unsigned long long {name}(const void* tile) {{
          | (1ull << 62);
 }}
 """
-_EIGHT_ROWS = 1024 >> 4  # from eight rows of 128 bytes to the next, in 16 bytes
+_EIGHT_ROWS = 8 * ROW_BYTES >> 4  # from eight rows to the next, in 16 bytes
 _PLAIN = {
-    "fence": "wgmma.fence.sync.aligned;",
-    "commit": "wgmma.commit_group.sync.aligned;",
-    "wait": "wgmma.wait_group.sync.aligned {number};",
-    "take": "setmaxnreg.inc.sync.aligned.u32 {number};",
-    "give": "setmaxnreg.dec.sync.aligned.u32 {number};",
+    "wgmma_fence": "wgmma.fence.sync.aligned;",
+    "wgmma_commit": "wgmma.commit_group.sync.aligned;",
+    "wgmma_wait": "wgmma.wait_group.sync.aligned {number};",
+    "wgmma_take": "setmaxnreg.inc.sync.aligned.u32 {number};",
+    "wgmma_give": "setmaxnreg.dec.sync.aligned.u32 {number};",
+    "fence_proxy_async": "fence.proxy.async.shared::cta;",
 }
+# One statement: registers that an instruction still reads or writes must not be touched, which a
+# compiler of several statements does not know of fragments of A.
+_FRAGMENTS = """
+__device__ __forceinline__ void {name}(float* acc, const void* a, const void* tile) {{
+  const unsigned* x = (const unsigned*)a;
+  unsigned place = (unsigned)__cvta_generic_to_shared(tile);
+  unsigned long long b = (unsigned long long)((place & 0x3FFFF) >> 4) | ({leading}ull << 16)
+                       | ({stride}ull << 32) | (1ull << 62);
+  asm volatile("{{\\n\\t.reg .b64 b;\\n\\t.reg .pred p, q;\\n\\t"
+      "setp.ne.b32 p, {is_added}, 0;\\n\\tsetp.ne.b32 q, 1, 0;\\n\\t"
+      "wgmma.fence.sync.aligned;\\n\\t"
+{instructions}
+      "wgmma.commit_group.sync.aligned;\\n\\t"
+      "wgmma.wait_group.sync.aligned 0;\\n\\t}}"
+      : {outputs}
+      : {inputs}, "l"(b)
+      : "memory");
+}}
+"""
+_FRAGMENTS_INSTRUCTION = """\
+      "add.s64 b, %{b}, {step};\\n\\t"
+      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{short}.{short} "
+      "{{{acc}}}, {{{a}}}, b, {p}, 1, 1, {trans};\\n\\t\""""
 
 
 @dataclass(frozen=True)
@@ -46,23 +76,30 @@ class Operand:
     is_k_contiguous : bool
         Whether rows of 128 bytes are of K; otherwise of M or N, in panels of 64.
     panel_bytes : int
-        From one panel to the next, where rows are of M or N.
+        From one panel of 64 elements to the next.
     """
 
     is_k_contiguous: bool
     panel_bytes: int
 
+    @property
+    def leading(self) -> int:
+        """From one panel to the next where rows are of M or N, in 16 bytes; not used for K."""
+        return 1 if self.is_k_contiguous else self.panel_bytes >> 4
+
     def descriptor(self, tile: ir.TensorLoad) -> ir.Expr:
         """Describe the tile that starts at a place of shared memory."""
-        leading = 1 if self.is_k_contiguous else self.panel_bytes >> 4
-        name = f"tvm_fusion_wgmma_descriptor_{leading}"
-        source = _DESCRIPTOR.format(name=name, leading=leading, stride=_EIGHT_ROWS)
+        name = f"tvm_fusion_wgmma_descriptor_{self.leading}"
+        source = _DESCRIPTOR.format(name=name, leading=self.leading, stride=_EIGHT_ROWS)
         address = tirx.address_of(tile)
         return cuda_func_call(name, address, source_code=source, return_type="uint64")
 
-    def step(self, instruction: int) -> int:
-        """Give what an instruction's K adds to a descriptor: 32 bytes of a row, or 16 rows."""
-        return instruction * (K_BYTES if self.is_k_contiguous else 16 * 128) >> 4
+    def step(self, k16: int) -> int:
+        """Give what is added to a descriptor for the k16-th 16 of K, over all panels."""
+        if self.is_k_contiguous:
+            panel, column = divmod(k16 * K, PANEL)
+            return panel * self.panel_bytes + column * 2 >> 4
+        return k16 * K * ROW_BYTES >> 4
 
 
 def multiply(
@@ -73,7 +110,7 @@ def multiply(
     b: tuple[Operand, ir.Expr],
     is_added: ir.Expr,
 ) -> tirx.Stmt:
-    """Issue ``acc = a * b``, or ``acc += a * b`` where ``is_added``.
+    """Issue ``acc = a * b``, or ``acc += a * b`` where ``is_added``, of operands in shared memory.
 
     Parameters
     ----------
@@ -88,19 +125,17 @@ def multiply(
     is_added : Expr
         Boolean.
     """
-    count, kind = n // 2, _PTX_TYPES[dtype]
+    count, kind = n // 2, PTX_TYPES[dtype]
     turned = [int(not operand.is_k_contiguous) for operand, _ in (a, b)]
     name = f"tvm_fusion_wgmma_m64n{n}k16_{kind}_{turned[0]}{turned[1]}"
-    registers = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(acc[{i}])' for i in range(count))
     source = f"""
 __device__ __forceinline__ void {name}(float* acc, unsigned long long a, unsigned long long b,
                                        bool is_added) {{
   asm volatile("{{ .reg .pred is_added; setp.ne.b32 is_added, %{count + 2}, 0; "
                "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
-               "{{{registers}}}, %{count}, %{count + 1}, "
+               "{{{_registers(0, count)}}}, %{count}, %{count + 1}, "
                "is_added, 1, 1, {turned[0]}, {turned[1]}; }}"
-               : {outputs}
+               : {_sums(count)}
                : "l"(a), "l"(b), "r"((int)is_added));
 }}
 """
@@ -108,33 +143,104 @@ __device__ __forceinline__ void {name}(float* acc, unsigned long long a, unsigne
     return tirx.Evaluate(call)
 
 
+def multiply_fragments(
+    dtype: str,
+    n: int,
+    k: int,
+    acc: ir.TensorLoad,
+    a_frag: ir.TensorLoad,
+    b: tuple[Operand, ir.TensorLoad],
+    is_added: bool,
+) -> tirx.Stmt:
+    """Compute ``acc = a * b``, or ``acc += a * b``, with A in registers, and wait for it.
+
+    Parameters
+    ----------
+    dtype : str
+        Type of A and B.
+    n, k : int
+        Columns of B, a multiple of 8 up to 256, and its rows, a multiple of 16.
+    acc : TensorLoad
+        The first of a thread's n / 2 accumulators.
+    a_frag : TensorLoad
+        The first of a thread's fragments of A: for 16 of k four values of row groupID, then four of
+        row groupID + 8.
+    b : (Operand, TensorLoad)
+        How B lies, and its first element in shared memory, aligned to 1024 bytes.
+    is_added : bool
+        Whether the accumulators hold terms already.
+    """
+    layout, tile = b
+    short, count, steps = PTX_TYPES[dtype], n // 2, k // K
+    order = "nk" if layout.is_k_contiguous else "kn"
+    name = f"tvm_fusion_wgmma_m64n{n}k{k}_{short}_{order}_{layout.panel_bytes}_{int(is_added)}"
+    instructions = [
+        _FRAGMENTS_INSTRUCTION.format(
+            b=count + 4 * steps,
+            step=layout.step(k16),
+            n=n,
+            short=short,
+            acc=_registers(0, count),
+            a=_registers(count + 4 * k16, 4),
+            p="p" if k16 == 0 else "q",
+            trans=int(not layout.is_k_contiguous),
+        )
+        for k16 in range(steps)
+    ]
+    words = [4 * k16 + i for k16 in range(steps) for i in (0, 2, 1, 3)]
+    source = _FRAGMENTS.format(
+        name=name,
+        leading=layout.leading,
+        stride=_EIGHT_ROWS,
+        is_added=int(is_added),
+        instructions="\n".join(instructions),
+        outputs=_sums(count),
+        inputs=", ".join(f'"r"(x[{i}])' for i in words),
+    )
+    addresses = [tirx.address_of(x) for x in (acc, a_frag, tile)]
+    return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
+
+
+def _registers(first: int, count: int) -> str:
+    return ", ".join(f"%{i}" for i in range(first, first + count))
+
+
+def _sums(count: int) -> str:
+    return ", ".join(f'"+f"(acc[{i}])' for i in range(count))
+
+
+def fence_proxy() -> tirx.Stmt:
+    """Make what a thread wrote to shared memory visible to products, behind the next barrier."""
+    return _plain("fence_proxy_async")
+
+
 def fence() -> tirx.Stmt:
     """Order accesses of registers before the products that are issued next."""
-    return _plain("fence")
+    return _plain("wgmma_fence")
 
 
 def commit() -> tirx.Stmt:
     """Close the group of the products issued since the last one."""
-    return _plain("commit")
+    return _plain("wgmma_commit")
 
 
 def wait(pending: int) -> tirx.Stmt:
     """Wait until at most so many groups are pending."""
-    return _plain("wait", pending)
+    return _plain("wgmma_wait", pending)
 
 
 def take_registers(count: int) -> tirx.Stmt:
     """Let a warpgroup's threads have more registers."""
-    return _plain("take", count)
+    return _plain("wgmma_take", count)
 
 
 def give_registers(count: int) -> tirx.Stmt:
     """Let a warpgroup's threads have fewer registers."""
-    return _plain("give", count)
+    return _plain("wgmma_give", count)
 
 
 def _plain(what: str, number: int | None = None) -> tirx.Stmt:
-    name = f"tvm_fusion_wgmma_{what}" + ("" if number is None else f"_{number}")
+    name = f"tvm_fusion_{what}" + ("" if number is None else f"_{number}")
     text = _PLAIN[what].format(number=number)
     source = f"""
 __device__ __forceinline__ void {name}() {{
