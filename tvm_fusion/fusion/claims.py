@@ -12,10 +12,10 @@ from tvm.target import Target
 from ..core.template import Ban, Claim, Refusal, Template
 from ..core.templates import templates
 from ..device import Device, device_of
-from ..ecg.graph import Value
+from ..ecg.graph import Operator, Value
 from ..ecg.legalize import remembering_legalizations
 from ..program.group import Group
-from ..program.layouts import layout_for
+from ..program.layouts import Layout, layout_for
 from ..program.variant import variant
 from .cost import CostModel
 from .records import default_records
@@ -81,11 +81,18 @@ class ClaimBook:
         finally:
             self._images = before
 
+    def may_lay_out(self, op: Operator) -> bool:
+        """Whether an operand or result may get a layout, in which a reshape of it is no view."""
+        return any(map(self._layout_of, (*op.tensors, *op.results)))
+
+    def _layout_of(self, value: Value) -> Layout | None:
+        return layout_for(value.shape, self.device) if value in self._images else None
+
     def _in_layouts(self, group: Group) -> Claim | None:
         layouts = {
             value: layout
             for value in (*group.inputs, *group.outputs)
-            if value in self._images and (layout := layout_for(value.shape, self.device))
+            if (layout := self._layout_of(value)) is not None
         }
         if not layouts:
             return None

@@ -50,6 +50,10 @@ def apply_choice(
         Not normalised yet.
     """
     writer = _Writer(builder, mod, calls, choice, book)
+    inside = {binding.var for binding in block.bindings}
+    for tensor, state in choice.states.items():
+        if tensor.var not in inside:
+            writer.copy(tensor, state)
     for binding in block.bindings:
         writer.rewrite(binding)
     return relax.DataflowBlock(writer.done())
@@ -71,9 +75,6 @@ class _Writer:
         self._whole: dict[relax.Var, relax.Var] = {}
         self._vars: dict[tuple[relax.Var, Layout | None], relax.Var] = {}
         self._bindings: list[relax.Binding] = []
-        for tensor, state in choice.states.items():
-            if tensor.producer is None:
-                self._copy(tensor, state)
 
     def done(self) -> list[relax.Binding]:
         """Return all bindings."""
@@ -94,7 +95,7 @@ class _Writer:
         self._bindings.append(binding)
         if binding.var in self._tensors:
             tensor = self._tensors[binding.var]
-            self._copy(tensor, self._choice.states[tensor])
+            self.copy(tensor, self._choice.states[tensor])
 
     def _has_layouts(self, call: GroupCall) -> bool:
         return any(self._layouts(call).values())
@@ -144,9 +145,9 @@ class _Writer:
             var = stored
         self._bindings.append(relax.VarBinding(var, value))
         if tensor is not None:
-            self._copy(tensor, state)
+            self.copy(tensor, state)
 
-    def _copy(self, tensor: Tensor, state: tuple[Layout | None, ...]) -> None:
+    def copy(self, tensor: Tensor, state: tuple[Layout | None, ...]) -> None:
         """Add the layout kernel of a tensor that is there in two layouts."""
         if len(state) == 1:
             return
