@@ -52,6 +52,7 @@ ONE = {
     "bilinear": lambda x, e, c: op.image.resize2d(x, (11, 13), method="linear"),
     "softmax": lambda x, e, c: op.nn.softmax(x, 1),
     "group_norm": lambda x, e, c: norm(x, c, 2),
+    "pair_norm": lambda x, e, c: op.nn.silu(e(norm(x, c, c // 2))),
     "instance_norm": lambda x, e, c: norm(x, c, c),
     "layer_norm": layer_norm,
     "squeeze_excite": squeeze_excite,
@@ -59,6 +60,7 @@ ONE = {
 }
 # Channels and lanes: whole blocks; a block that is not full; one of which two lanes are left.
 BLOCKS = {name: [(24, 16)] for name in ONE}
+BLOCKS["pair_norm"] = [(32, 16), (24, 16), (12, 4)]
 BLOCKS |= {name: [(16, 8), (24, 16), (22, 8)] for name in ("max_pool", "group_norm", "affine")}
 
 
@@ -107,7 +109,16 @@ def kernel(name, channels, layout, target):
 
 @pytest.mark.parametrize(
     "name",
-    ["affine", "max_pool", "avg_pool", "global_pool", "resize", "group_norm", "instance_norm"],
+    [
+        "affine",
+        "max_pool",
+        "avg_pool",
+        "global_pool",
+        "resize",
+        "group_norm",
+        "pair_norm",
+        "instance_norm",
+    ],
 )
 def test_stores_are_vectors_of_channels(name):
     """Every store to an output is in a vector loop whose lanes are contiguous."""

@@ -86,10 +86,11 @@ def is_image(shape: Sequence[ir.Expr]) -> bool:
 def layout_for(shape: Sequence[ir.Expr], device: Device) -> Layout | None:
     """Name the layout of an image that may do better than the graph's on a device.
 
-    Blocks of a CPU are one vector register of float32; on GPUs channels are last.
+    Blocks of a CPU are one vector register of float32. No template of GPUs profits from NHWC yet:
+    the implicit GEMM orders its K by channels first, so that no 16 bytes of it are contiguous.
     """
     if device.kind != "llvm":
-        return Layout(0)
+        return None
     lanes = (device.vector_bits or 32 * _LANES) // 32
     return Layout(lanes) if int(shape[_CHANNEL]) > lanes // 2 else None
 

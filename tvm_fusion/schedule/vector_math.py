@@ -49,7 +49,7 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
         expr, [(ir.Call, _without_isnan), (tirx.Cast, _without_truth)], order="post"
     )
     lowered = expr
-    for functions in FUNCTIONS if lane is None else (*FUNCTIONS, ROOTS):
+    for functions in FUNCTIONS if lane is None else (ROOTS, *FUNCTIONS):
         lowered = _lowered(lowered, functions, lane)
     return lowered if makes_vectors(lowered, lane) else expr
 

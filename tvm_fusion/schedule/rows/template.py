@@ -16,6 +16,7 @@ from ...ecg.work import at
 from ...program.channel_lanes import with_channel_lanes
 from ...program.contractions import is_contraction
 from ...program.group import Group
+from ...program.group_lanes import with_group_lanes
 from ...program.lane_conditions import decide_for_blocks
 from ...program.layouts import is_layout_map
 from ...program.program import Program
@@ -94,7 +95,7 @@ class Rows(Template):
 def rows_of(group: Group) -> Program:
     """Return the program of a group, its axes in the order of memory where images have blocks."""
     if any(is_layout_map(op.func) for op in group.members):
-        program = with_channel_lanes(group.program)
+        program = with_group_lanes(group.program) or with_channel_lanes(group.program)
         return replace(program, stages=tuple(map(decide_for_blocks, program.stages)))
     return group.program
 
