@@ -84,6 +84,11 @@ class Conv:
         return np.maximum(y if residual is None else y + residual, 0)
 
 
+def is_small(conv):
+    """Whether bounds of the padding may simplify to ones of pixels alone, which are refused."""
+    return min(*conv.size, *conv.out_size) <= 4
+
+
 def convolve(x, w, conv):
     top, left, bottom, right = conv.padding
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
