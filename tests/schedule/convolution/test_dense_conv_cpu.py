@@ -41,6 +41,8 @@ CASES = {
     "strided, asymmetric padding": Conv(17, 16, (13, 14), stride=(2, 2), padding=(0, 1, 2, 1)),
     "dilated": Conv(16, 20, (9, 11), dilation=(2, 2), padding=(2, 2, 2, 2)),
     "groups of whole vectors": Conv(24, 64, (7, 6), groups=2),
+    "groups of four channels, joined": Conv(32, 32, (7, 9), groups=8, residual=True),
+    "groups of 24 channels, joined": Conv(24, 48, (9, 7), (1, 1), padding=NONE, groups=2),
     "plain image, few channels": Conv(3, 40, (17, 18), (7, 7), (2, 2), (3, 3, 3, 3), block_in=0),
     "one row of pixels": Conv(16, 16, (1, 19), (1, 5), padding=(0, 2, 0, 2)),
     "one pixel": Conv(40, 70, (1, 1), (1, 1), padding=NONE),

@@ -11,15 +11,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tvm import tirx
-
-from ...core.expressions import variables
-from ...core.loops import constant, index, substitute
+from ...core.loops import constant
 from ...device import Device
 from ..contraction.blocking import cycles_of
 from ..contraction.gemm_problem_cpu import Machine
+from .groups import shared_k
 from .problem import ConvProblem
-from .simplify import Ranges
 
 MAX_PIXELS = 28
 MAX_VECTORS = 4
@@ -107,7 +104,7 @@ class ConvSizes:
             stride,
             overlap,
             not problem.image.is_load,
-            _shared_k(problem, k),
+            shared_k(problem),
         )
 
 
@@ -143,24 +140,6 @@ def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
     machine, sizes = Machine.of(device), ConvSizes.of(problem)
     for tile in _tiles(sizes, machine):
         yield from (config for config in _tasks(tile, sizes) if config != chosen)
-
-
-def _shared_k(problem: ConvProblem, size: int) -> int:
-    """Count adjacent output channels that read the same input channels."""
-    k, image = problem.k, problem.image
-    own = [a for a, p in zip(image.axes, image.place, strict=True) if p.same_as(k.var)]
-    if not own:
-        return size
-    ranges, number, lane = Ranges(), tirx.Var("number", "int64"), tirx.Var("lane", "int64")
-    for axis in image.axes:
-        ranges.bind(axis.var, axis.extent)
-    for width in (d for d in range(size, 0, -1) if size % d == 0):
-        ranges.bind(lane, width)
-        position = number * index(width) + lane
-        if lane not in variables(ranges.value(substitute(image.value, {own[0].var: position}))):
-            return width
-        lane = tirx.Var("lane", "int64")
-    return 1
 
 
 def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
