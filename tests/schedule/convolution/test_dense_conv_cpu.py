@@ -13,7 +13,7 @@ from conv_cases import (
     claimed,
     convolve,
     from_blocks,
-    is_small,
+    may_be_refused,
     run,
     to_blocks,
     unblock,
@@ -88,11 +88,11 @@ def convolutions(draw):
 
 
 def drawn(conv):
-    """What is claimed is right; all but tiny images and groups of few channels are claimed."""
+    """What is claimed is right; most are claimed."""
     members = group(conv.params(), conv.body)
     claim = CpuConvolution().claim(members, CPU.device)
     if isinstance(claim, Refusal):
-        assert is_small(conv) or conv.groups > 1, claim
+        assert may_be_refused(conv) or conv.groups > 1, claim
         return
     check(conv, claim=claim)
 

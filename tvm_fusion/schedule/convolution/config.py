@@ -21,7 +21,7 @@ from .problem import ConvProblem
 MAX_PIXELS = 28
 MAX_VECTORS = 4
 MAX_PARTS = 64  # of an axis, for tasks
-NEAR = 1.03  # cycles of a tile over the fewest, for which the default compares tasks
+NEAR = 1.15  # cycles of a tile over the fewest, for which the default compares tasks
 COPY = 1.5  # cycles of a vector of the image that a task copies
 FAR = 2.0  # cycles of a vector of the weight that comes from a far cache
 TASK = 2000  # cycles of starting a task
@@ -123,9 +123,13 @@ def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
     if not tiles:
         return None
     fewest = min(tiles.values())
-    near = [tile for tile, cycles in tiles.items() if cycles <= NEAR * fewest]
-    found = [config for tile in near for config in _tasks(tile, sizes)]
-    return min(found, key=lambda c: cycles_of_busiest(c, sizes, machine), default=None)
+    found = {
+        config: cycles_of_busiest(config, sizes, machine, cycles)
+        for tile, cycles in tiles.items()
+        if cycles <= NEAR * fewest
+        for config in _tasks(tile, sizes)
+    }
+    return min(found, key=lambda c: found[c], default=None)
 
 
 def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
@@ -189,7 +193,9 @@ def _tile_cycles(tile: ConvConfig, sizes: ConvSizes) -> float:
     return total * sizes.batch
 
 
-def cycles_of_busiest(config: ConvConfig, sizes: ConvSizes, machine: Machine) -> float:
+def cycles_of_busiest(
+    config: ConvConfig, sizes: ConvSizes, machine: Machine, tile_cycles: float
+) -> float:
     """Estimate the cycles of the busiest core.
 
     Parameters
@@ -200,6 +206,8 @@ def cycles_of_busiest(config: ConvConfig, sizes: ConvSizes, machine: Machine) ->
         The convolution.
     machine : Machine
         The CPU.
+    tile_cycles : float
+        Cycles of the multiplications of all tiles, for one term.
     """
     lanes, row = config.lanes, config.height
     tiles, rows = math.ceil(sizes.k / (lanes * config.vectors)), math.ceil(sizes.y / row)
@@ -207,7 +215,7 @@ def cycles_of_busiest(config: ConvConfig, sizes: ConvSizes, machine: Machine) ->
     tasks = sizes.batch * bands * chunks
     each = math.ceil(tasks / machine.cores)
     share = each * (config.chunk / tiles) * (config.band / rows) / sizes.batch
-    cycles = _tile_cycles(config, sizes) * sizes.terms * min(1.0, share)
+    cycles = tile_cycles * sizes.terms * min(1.0, share)
     lines = min(config.band, rows) * row * sizes.stride + sizes.overlap
     image = lines * (sizes.x * sizes.stride + sizes.overlap) * sizes.c / lanes
     panel = sizes.terms * config.vectors  # vectors of the weight of one tile
