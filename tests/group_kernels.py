@@ -1,5 +1,8 @@
 """Groups of Relax operators, the kernels that a template makes of them, and their results."""
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 import tvm
 import tvm_ffi
@@ -80,11 +83,17 @@ def run(func, members, inputs, spec=CPU):
     if is_for_gpu(func):
         launch(func, [*passed, *results], CUDA.tvm_target())
         return results
-    func = func.with_attr("global_symbol", "main")
-    built = tvm.compile(tvm.IRModule({"main": func}), spec.tvm_target(), tir_pipeline="tvm_fusion")
     results = [tvm.runtime.tensor(r) for r in results]
-    built["main"](*(tvm.runtime.tensor(x) if np.ndim(x) else x for x in passed), *results)
+    main = built(func, spec)
+    main(*(tvm.runtime.tensor(x) if np.ndim(x) else x for x in passed), *results)
     return [r.numpy() for r in results]
+
+
+@lru_cache(maxsize=4)
+def built(func, spec):
+    """Machine code of a kernel for a CPU, once for all sizes that it is run with."""
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return tvm.compile(mod, spec.tvm_target(), tir_pipeline="tvm_fusion")["main"]
 
 
 def array(value, inputs):
@@ -101,16 +110,35 @@ def close(actual, expected, tolerance=2e-5):
 
 def check(template, params, body, reference, spec, tolerance=2e-5):
     """Claim, emit, run and compare with float64; returns the claim and the kernel."""
+    made = emitted(template, params, body, spec)
+    agrees(made, params, reference, spec, tolerance)
+    return made.claim, made.func
+
+
+class Emitted(NamedTuple):
+    """A group, its claim and its kernel."""
+
+    members: Group
+    claim: Claim
+    func: tirx.PrimFunc
+
+
+def emitted(template, params, body, spec):
+    """Claim and emit, and check a GPU's limits."""
     members = group(params, body, spec)
     claim, func = kernel(template, members, spec)
-    inputs = arrays(params)
-    wide = [x.astype("float64") if x.dtype.kind == "f" else x for x in inputs.values()]
-    expected = reference(*wide)
     if spec is CUDA:
         assert check_gpu(func, spec.tvm_target()) is None
+    return Emitted(members, claim, func)
+
+
+def agrees(made, params, reference, spec, tolerance=2e-5):
+    """Run a kernel with symbolic dimensions of ``SIZE``, and compare with float64."""
+    members, claim, func = made
+    inputs = arrays(params)
+    wide = [x.astype("float64") if x.dtype.kind == "f" else x for x in inputs.values()]
     assert launches(func, members, spec) == claim.launches
-    close(run(func, members, inputs, spec), expected, tolerance)
-    return claim, func
+    close(run(func, members, inputs, spec), reference(*wide), tolerance)
 
 
 def module(func, members):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import lru_cache
 
 import numpy as np
 import tvm
@@ -37,7 +38,7 @@ def launch(func, arguments, target):
     target : Target
         Of CUDA.
     """
-    host, device = lowered(func, target)
+    host, device = _lowered(func, str(target))
     arrays = [x for x in arguments if isinstance(x, np.ndarray)]
     with np.errstate(all="ignore"):
         _Host(device, arrays, _values(func, arguments)).run(host["main"].body)
@@ -46,6 +47,11 @@ def launch(func, arguments, target):
 def is_for_gpu(func):
     """Whether a scheduled PrimFunc binds loops to threads."""
     return any(x.kind == tirx.ForKind.THREAD_BINDING for x in find(func.body, tirx.For))
+
+
+@lru_cache(maxsize=4)
+def _lowered(func, target):
+    return lowered(func, tvm.target.Target(target))
 
 
 def lowered(func, target):

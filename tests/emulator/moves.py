@@ -10,46 +10,89 @@ from .machine import WARP
 from .memory import EmulationError, Registers
 
 
-def _warpgroup(translate, match, arguments, source):
-    """Chained ``wgmma.m64nNk16`` with A in registers, B described in swizzled shared memory."""
-    acc, a, tile = (translate.pointer(x) for x in arguments)
-    n, is_transposed = (
-        int(match[1]),
-        source.split("wgmma.mma_async")[1].split("b, ")[1][9:10] == "1",
-    )
-    steps = [16 * int(x) for x in re.findall(r"add\.s64 b, %\d+, (\d+);", source)]
-    leading = 16 * int(re.search(r"\((\d+)ull << 16\)", source)[1])
-    if "64ull << 32" not in source or "1ull << 62" not in source:
+def _warpgroup(translate, _match, arguments, source):
+    """Products of chained ``wgmma.m64nNk16``: A in registers or described, as B is."""
+    pointers = [translate.pointer(x) for x in arguments]
+    if source.count("64ull << 32") != source.count("_cvta_generic_to_shared"):
         raise EmulationError(f"no such descriptor is known: {source}")
-    keeps = "setp.ne.b32 p, 1, 0" in source
-    k, column = np.divmod(np.arange(16 * n), n)
-    if is_transposed:  # rows of 64 elements along n
-        offset = column // 64 * leading + k // 8 * 1024 + k % 8 * 128 + column % 64 * 2
-    else:
-        offset = column // 8 * 1024 + column % 8 * 128 + k * 2
+    products = []
+    for number in range(len(pointers) // 3):
+        steps = [x for x in _INSTRUCTION.finditer(source) if _sums(x["acc"], source) == number]
+        leading = {
+            name: 16 * int(re.search(rf"{name}{number}_tile = [^;]*\((\d+)ull << 16\)", source)[1])
+            for name in "ab" if f"{name}{number}_tile" in source
+        }  # fmt: skip
+        products.append(_chained(pointers[3 * number : 3 * number + 3], steps, leading))
+    if sum(len(steps) for _, steps in products) != source.count("wgmma.mma_async"):
+        raise EmulationError(f"an instruction is not known: {source}")
 
     def run(m):
         m.whole(m.warp // 4, "warpgroup")
         if m.per_block % (4 * WARP):
             raise EmulationError("a warpgroup is not whole")
+        for product, _ in products:
+            product(m)
+
+    return run
+
+
+_INSTRUCTION = re.compile(
+    r"(?:add\.s64 a, %\d+, (?P<a_step>\d+); )?add\.s64 b, %\d+, (?P<step>\d+);\\n\\t\"\s*"
+    r"\"wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.\w+\.\w+ \"\s*\""
+    r"\{(?P<acc>[^}]*)\}, (?P<a>\{[^}]*\}|a), b, (?P<p>[pq]), 1, 1, (?:0, )?(?P<turned>\d);"
+)
+
+
+def _sums(operands, source):
+    """Give the number of the product that operands ``%i, ..`` are the sums of."""
+    text = re.findall(r'"\+f"\((\w+)\[\d+\]\)', source)[int(operands.split(",")[0][1:])]
+    return int(text.removeprefix("acc"))
+
+
+def _chained(pointers, steps, leading):
+    """One product, and its instructions."""
+    acc, a, tile = pointers
+    n, is_transposed = int(steps[0]["n"]), steps[0]["turned"] == "1"
+    keeps, is_described = steps[0]["p"] == "q", "a" in leading
+
+    def run(m):
         (to, first), (held, begin), (memory, at) = acc(m), a(m), tile(m)
         groups = m.threads // (4 * WARP)
         total = to.read(slice(int(first), int(first) + n // 2)).astype("float32")
         total = total if keeps else np.zeros_like(total)
-        at = np.broadcast_to(np.reshape(at, (-1, 1)), (m.threads, 1)).astype("int64") * 2
         for number, step in enumerate(steps):
-            place = at + step + offset[None]
-            place = place ^ (place >> 7 & 7) << 4
-            b = memory.read(place // 2).reshape(groups, 4 * WARP, 16, n)[:, 0].astype("float32")
-            words = held.read(slice(int(begin) + 8 * number, int(begin) + 8 * number + 8))
-            # Of each warp: row group or that + 8, k or k + 8, pairs.
-            parts = words.astype("float32").reshape(groups, 4, 8, 4, 2, 2, 2)
-            left = parts.transpose(0, 1, 4, 2, 5, 3, 6).reshape(groups, 64, 16)
+            place = 16 * int(step["step"]) + _offsets(n, is_transposed, leading["b"])
+            b = _panels(m, memory, at, place).reshape(groups, 16, n)
+            if is_described:
+                place = 16 * int(step["a_step"]) + _offsets(64, False, 0)
+                left = _panels(m, held, begin, place).reshape(groups, 16, 64).transpose(0, 2, 1)
+            else:
+                words = held.read(slice(int(begin) + 8 * number, int(begin) + 8 * number + 8))
+                # Of each warp: row group or that + 8, k or k + 8, pairs.
+                parts = words.astype("float32").reshape(groups, 4, 8, 4, 2, 2, 2)
+                left = parts.transpose(0, 1, 4, 2, 5, 3, 6).reshape(groups, 64, 16)
             product = (left @ b).reshape(groups, 4, 2, 8, n // 8, 4, 2)
             total = total + product.transpose(0, 1, 3, 5, 4, 2, 6).reshape(m.threads, n // 2)
         to.write(slice(int(first), int(first) + n // 2), total)
 
-    return run
+    return run, steps
+
+
+def _offsets(n, is_transposed, leading):
+    """Bytes of ``[k, column]`` of a tile before the swizzle."""
+    k, column = np.divmod(np.arange(16 * n), n)
+    if is_transposed:  # rows of 64 elements along n
+        return column // 64 * leading + k // 8 * 1024 + k % 8 * 128 + column % 64 * 2
+    return column // 8 * 1024 + column % 8 * 128 + k * 2
+
+
+def _panels(m, memory, at, offset):
+    """Elements of swizzled shared memory, as the first thread of each warpgroup describes them."""
+    at = np.broadcast_to(np.reshape(at, (-1, 1)), (m.threads, 1)).astype("int64") * 2
+    place = at + offset[None]
+    place = place ^ (place >> 7 & 7) << 4
+    found = memory.read(place // 2).reshape(m.threads // (4 * WARP), 4 * WARP, -1)
+    return found[:, 0].astype("float32")
 
 
 def _pair(translate, match, arguments, _source):

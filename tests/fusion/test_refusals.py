@@ -222,6 +222,14 @@ CASES = [
         True,
     ),
     Case(
+        "several_reductions",
+        GpuContraction(),
+        [*XW, tensor("v", *XW[1].ty.shape.values)],
+        lambda emit, x, w, v: op.add(*(emit(op.matmul(x, y)) for y in (w, v))),
+        ("two products (matmul, matmul)", "one A"),
+        True,
+    ),
+    Case(
         "no_norm_scale",
         GpuContraction(),
         [tensor("x", 1, 64), tensor("w", 64, 48)],

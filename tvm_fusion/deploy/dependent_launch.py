@@ -1,13 +1,16 @@
 """Kernels that are launched while the one before them still runs.
 
-Every kernel waits at its start until all memory that the one before wrote is visible, and lets the
-next one be launched when all of its own blocks are about to end, so that the time between two
-kernels is hidden: programmatic dependent launch of NVIDIA's CUDA C++ Programming Guide. Launched
-any earlier, the next kernel's blocks would crowd on the multiprocessors that are free first. A
-kernel that does neither is ordered as ever, so foreign ones may stand between.
+Every kernel waits at its start until all memory that the one before wrote is visible, having asked
+for weights at most (weight_prefetch), and lets the next one be launched when all of its own blocks
+are about to end, so that the time between two kernels is hidden: programmatic dependent launch of
+NVIDIA's CUDA C++ Programming Guide. Launched any earlier, the next kernel's blocks would crowd on
+the multiprocessors that are free first. A kernel that does neither is ordered as ever, so foreign
+ones may stand between.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import tvm
 import tvm_ffi
@@ -19,6 +22,7 @@ from ..core.expressions import call_name
 from ..core.loops import find
 from ..core.untouched import has_blocks, is_lowered, is_rewritable
 from ..device import parse
+from .weight_prefetch import prefetch, prefetched_weights
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 DEPENDENT = "tirx.use_programtic_dependent_launch"  # TVM 0.27's spelling
@@ -37,9 +41,11 @@ class LaunchEarly:
         for func in list(mod.functions.values()):
             if not is_rewritable(func) or is_lowered(func):
                 continue
-            for gvar in relax.analysis.all_global_vars(func):
-                if isinstance(mod[gvar], tirx.PrimFunc):
-                    mod.update_func(gvar, launched_early(mod[gvar]))
+            called = relax.analysis.all_global_vars(func)
+            callees = {gvar: mod[gvar] for gvar in called if isinstance(mod[gvar], tirx.PrimFunc)}
+            prefetched = prefetched_weights(func, callees, target)
+            for gvar, callee in callees.items():
+                mod.update_func(gvar, launched_early(callee, prefetched.get(gvar, ())))
         return mod
 
 
@@ -66,18 +72,20 @@ def has_dependent_launch(target: Target) -> bool:
     return all(device.dependent_launch for device in parse(target).devices)
 
 
-def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def launched_early(func: tirx.PrimFunc, prefetched: Sequence[ir.Var] = ()) -> tirx.PrimFunc:
     """Let the kernels of a scheduled PrimFunc be launched early.
 
     Parameters
     ----------
     func : PrimFunc
         Over SBlocks and thread bindings; any other is returned as it is.
+    prefetched : sequence of Var
+        Parameters that nobody writes: kernels ask L2 for them before they wait.
 
     Returns
     -------
     PrimFunc
-        Each of its kernels waits first.
+        Each of its kernels waits before it reads or writes anything else.
     """
     if not has_blocks(func) or LAUNCH_PARAMS in func.attrs:
         return func
@@ -90,7 +98,7 @@ def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return loop
         found.append(loop)
         inner.update(find(loop.body, tirx.For))
-        body = tirx.SeqStmt([wait, loop.body, launch])
+        body = tirx.SeqStmt([*map(prefetch, prefetched), wait, loop.body, launch])
         binding, annotations = loop.thread_binding, loop.annotations
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, binding, annotations)
 

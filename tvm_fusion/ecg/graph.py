@@ -19,6 +19,8 @@ from .operator import Edge, Operator, Value
 
 #: Attribute of a Primitive function: positions of the parameters that stand for constants.
 CONSTANTS = "tvm_fusion.constants"
+#: Attribute of a Primitive function: closed forms of such parameters, by their position as text.
+CLOSED_FORMS = "tvm_fusion.closed_forms"
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
@@ -47,11 +49,13 @@ class Graph:
         self._taken: dict[str, int] = {}  # names, and how many more operators asked for each
         weights_from = int(func.attrs["num_input"]) if _has(func, "num_input") else len(func.params)
         constants = {int(i) for i in func.attrs[CONSTANTS]} if _has(func, CONSTANTS) else set()
+        forms = func.attrs[CLOSED_FORMS] if _has(func, CLOSED_FORMS) else {}
         for position, param in enumerate(func.params):
             if not isinstance(param.ty, ir.PrimType | relax.ShapeType):
                 value = self.values[param] = self._fresh(param, position >= weights_from)
                 if position in constants and isinstance(value, Value):
                     value.is_constant = value.is_parameter = True
+                    value.closed_form = forms.get(str(position))
         for index, binding in enumerate(block.bindings):
             self._bind(index, binding)
 

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from tvm import ir, relax, tirx
 
 from .classify import Classification, classify
+from .closed_form import closed_form
 from .mapping import MappingType, most_complex
 from .properties import Properties, properties
 from .record import OpRecord, record_of
@@ -47,6 +48,19 @@ class Value:
     is_parameter: bool = False
     consumers: list[Operator] = field(default_factory=list)
     leaves: bool = False
+
+    @cached_property
+    def closed_form(self) -> tirx.IndexMap | None:
+        """What gives the elements of a constant by their indices, if anything does.
+
+        A group's function carries it where a parameter stands for the constant.
+        """
+        return None if self.constant is None else closed_form(self.constant)
+
+    @cached_property
+    def closed_form_text(self) -> str:
+        """The same as text, equal for equal forms; empty where there is none."""
+        return "" if self.closed_form is None else str(self.closed_form)
 
     @cached_property
     def shape(self) -> tuple[ir.Expr, ...]:

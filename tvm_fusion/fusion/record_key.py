@@ -2,7 +2,8 @@
 
 ``structure``
     SHA-256 of: per member the structural hash of its PrimFunc without attributes and names, and the
-    positions of its operands and results; which inputs are parameters; positions of the outputs.
+    positions of its operands and results; which inputs are parameters; positions of the outputs;
+    closed forms of constant tensors, if there are such.
 ``dtypes``, ``shapes``
     Of the inputs, then of the outputs. Symbolic variables are numbered in order of appearance; a
     group with such is measured with each of them at :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
@@ -68,7 +69,16 @@ def _structure(group: Group, rename: Callable[[Any], str]) -> str:
         results = [number.setdefault(v, len(number)) for v in op.results]
         members.append([_hash(op.func), operands, results])
     parameters = [i for i, v in enumerate(group.inputs) if v.is_parameter]
-    return json.dumps([members, parameters, [number[v] for v in group.outputs]])
+    outputs = [number[v] for v in group.outputs]
+    tensors = [(i, v) for i, v in enumerate(group.inputs) if not all(map(_is_one, v.shape))]
+    forms = {i: v.closed_form_text for i, v in tensors if v.closed_form_text}
+    return json.dumps([members, parameters, outputs, *([forms] if forms else [])])
+
+
+def _is_one(extent: Any) -> bool:
+    from tvm import tirx
+
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 @lru_cache(maxsize=4096)  # planning asks about many groups of the same PrimFuncs

@@ -67,7 +67,8 @@ class Group:
         """Structure of the group: equal keys mean equal kernels.
 
         PrimFuncs by identity (a module holds equal ones once), tensors and symbolic variables by
-        their position; of constants, which kernels may want packed, that they are such.
+        their position; of constants, which kernels may want packed, that they are such, and their
+        closed form, which kernels may rely on.
         """
         number: dict[Value, int] = {}
         symbols: dict[tirx.Var, int] = {}
@@ -78,7 +79,10 @@ class Group:
             mentioned = tirx.analysis.undefined_vars(expr)
             return str(expr), tuple(symbols.setdefault(v, len(symbols)) for v in mentioned)
 
-        shapes = tuple((v.dtype, v.is_constant, tuple(map(extent, v.shape))) for v in self.inputs)
+        shapes = tuple(
+            (v.dtype, v.is_constant, v.closed_form_text, tuple(map(extent, v.shape)))
+            for v in self.inputs
+        )
         wiring = []
         for op in self.members:
             operands = tuple(

@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..ecg.graph import CONSTANTS, Operator, Value
+from ..ecg.graph import CLOSED_FORMS, CONSTANTS, Operator, Value
 from .group import Group
 
 
@@ -21,8 +21,8 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
     """Write a group as a Relax function.
 
     Parameters are the symbolic variables that the inputs do not define, as one shape, and the
-    inputs; constants become parameters, since FuseTIR takes none inside. Several outputs make a
-    tuple.
+    inputs; constants become parameters, since FuseTIR takes none inside, but closed forms of their
+    elements stay with the function. Several outputs make a tuple.
 
     Parameters
     ----------
@@ -74,6 +74,9 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
     constants = [first + i for i, v in enumerate(group.inputs) if v.is_constant]
     if constants:
         func = func.with_attr(CONSTANTS, constants)
+    forms = {str(first + i): v.closed_form for i, v in enumerate(group.inputs) if v.closed_form}
+    if forms:
+        func = func.with_attr(CLOSED_FORMS, forms)
     return func.with_attrs({"Primitive": True, **(attrs or {})})
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import replace
+
 import tvm
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 from tvm.target import Target
 
 from ..core.decisions import Decision, record
-from ..core.template import TEMPLATE, Ban, Emission, Refusal
+from ..core.template import TEMPLATE, Ban, Emission, Kernel, Refusal, Slot
 from ..core.templates import template
 from ..device import device_of
 from ..ecg.graph import Graph
@@ -56,12 +59,41 @@ def emit_groups(
             claim = claimant.claim(group, device)
             if isinstance(claim, Refusal):
                 raise RuntimeError(f"it refuses what was planned ({claim.sentence})")
-            emitted[gvar] = claimant.emit(claim, target)
+            emitted[gvar] = _without_unread_constants(claimant.emit(claim, target), group)
         # guard: recorded; the region is planned again without this claim
         except Exception as error:
             broken[gvar] = (name, group.key)
             record(_broken(gvar.name_hint, name, error))
     return emitted, broken
+
+
+def _without_unread_constants(emission: Emission, group: Group) -> Emission:
+    """Drop parameters for constants whose elements kernels know without reading them.
+
+    Nothing else passes such a constant, so it is not stored either.
+    """
+    known = {
+        Slot("input", i) for i, value in enumerate(group.inputs) if value.closed_form is not None
+    }
+    if known.isdisjoint(slot for kernel in emission.kernels for slot in kernel.reads):
+        return emission
+    return replace(emission, kernels=tuple(_without_unread(k, known) for k in emission.kernels))
+
+
+def _without_unread(kernel: Kernel, known: Container[Slot]) -> Kernel:
+    used = set(tirx.analysis.undefined_vars(kernel.func.body, []))
+    reads, params = [], []
+    for slot, param in zip(kernel.reads, kernel.func.params, strict=False):
+        if slot not in known or param in used:
+            reads.append(slot)
+            params.append(param)
+    if len(reads) == len(kernel.reads):
+        return kernel
+    func = kernel.func
+    params += func.params[len(kernel.reads) :]
+    return Kernel(
+        tirx.PrimFunc(params, func.body, func.ret_type, func.attrs), tuple(reads), kernel.writes
+    )
 
 
 def _broken(group: str, name: str, error: Exception) -> Decision:

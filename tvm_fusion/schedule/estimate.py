@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 from tvm import DataType, ir
 
@@ -48,8 +49,18 @@ def flops(stages: tuple[Stage, ...]) -> int:
     return sum(points(s) * terms(s) * operations(*s.values) for s in stages)
 
 
-def traffic(group: Group, stages: tuple[Stage, ...]) -> int:
-    """Count bytes read and written: outputs once, of each input no more than the loads touch."""
+def traffic(group: Group, stages: tuple[Stage, ...], unread: Container[ir.Var] = ()) -> int:
+    """Count bytes read and written: outputs once, of each input no more than the loads touch.
+
+    Parameters
+    ----------
+    group : Group
+        What is claimed.
+    stages : tuple of Stage
+        Its stages.
+    unread : container of Var
+        Inputs that kernels do not read: constants whose elements they know.
+    """
     touched: dict[ir.Var, int] = {}
     for stage in stages:
         count = points(stage) * terms(stage)
@@ -59,6 +70,8 @@ def traffic(group: Group, stages: tuple[Stage, ...]) -> int:
     inputs = group.program.inputs
     read = 0
     for buffer, value in zip(inputs, group.inputs, strict=True):
+        if buffer in unread:
+            continue
         size = DataType(value.dtype).itemsize
         read += min(value.bytes, touched.get(buffer, 0) * size)
     return read + sum(v.bytes for v in group.outputs)

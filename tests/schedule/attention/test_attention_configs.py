@@ -10,9 +10,10 @@ from group_kernels import CUDA, array, arrays, close, extents, group
 
 from tvm_fusion.schedule.attention.attention_configs import configs
 from tvm_fusion.schedule.attention.config_gpu import GpuConfig
+from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_decode import FlashDecodeConfig
 from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig
-from tvm_fusion.schedule.attention.match import FLOATS, read
+from tvm_fusion.schedule.attention.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 
 SPACES = {
@@ -31,8 +32,8 @@ KINDS = {
 
 def space(name):
     members = group(SPACES[name][0], PLAIN[0], CUDA)
-    pattern = read(members.program, (*FLOATS, "bfloat16"))
-    return members, list(configs(members, pattern, CUDA.device))
+    pattern = read_group(members, (*FLOATS, "bfloat16"))
+    return members, list(configs(pattern, CUDA.device))
 
 
 def plain(config):

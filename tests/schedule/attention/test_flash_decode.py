@@ -32,8 +32,9 @@ from tvm import ir, s_tir, tirx
 from tvm_fusion.core.loops import find
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_decode import flash_decode_config
-from tvm_fusion.schedule.attention.match import FLOATS, read
+from tvm_fusion.schedule.attention.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.gpu.cp_async import COPY
 from tvm_fusion.schedule.gpu.dlight import check_gpu
@@ -59,7 +60,7 @@ def run(members, emission, inputs):
 
 
 def config_of(members, spec=CUDA):
-    return flash_decode_config(read(members.program, (*FLOATS, "bfloat16")), spec.device)
+    return flash_decode_config(read_group(members, (*FLOATS, "bfloat16")), spec.device)
 
 
 def emitted(params, body):

@@ -15,10 +15,12 @@ from tvm import relax, s_tir
 from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.config_gpu import GpuConfig
+from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_mma import flash_mma_kernel
-from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig, configs
+from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig
+from tvm_fusion.schedule.attention.flash_mma_model import configs
 from tvm_fusion.schedule.attention.flash_problem import flash_problem
-from tvm_fusion.schedule.attention.match import FLOATS, read
+from tvm_fusion.schedule.attention.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
@@ -33,8 +35,8 @@ def halves(params):
 
 def problem_of(params, body):
     members = group(params, body, CUDA)
-    pattern = read(members.program, (*FLOATS, "bfloat16"))
-    return members, flash_problem(members, pattern)
+    pattern = read_group(members, (*FLOATS, "bfloat16"))
+    return members, flash_problem(pattern)
 
 
 def compare(params, body, expected, tolerance=2e-3, accept=None, edit=None):

@@ -60,12 +60,28 @@ def heads(rows, width, count, size):
     return given, body, reference
 
 
+def split(m, k, *columns):
+    """Columns that are split, each part with a bias of its own."""
+    bounds = list(np.cumsum(columns)[:-1])
+    given = [tensor("x", m, k, dtype="float16"), tensor("w", k, sum(columns), dtype="float16")]
+    given += [tensor(f"b{i}", n, dtype="float16") for i, n in enumerate(columns)]
+
+    def body(emit, x, w, *biases):
+        parts = emit(op.split(emit(op.matmul(x, w, "float16")), [int(b) for b in bounds], 1))
+        return [op.add(emit(parts[i]), b) for i, b in enumerate(biases)]
+
+    def reference(x, w, *biases):
+        return [p + b for p, b in zip(np.split(x @ w, bounds, 1), biases, strict=True)]
+
+    return given, body, reference
+
+
 def contraction_of(params, body):
     members = group(params, body, CUDA)
     return members, analyse(members.program, inlined(members.program))
 
 
-def agrees(func, members, case, seed):
+def computes(func, members, case, seed):
     """Run a kernel of a case on the emulator, and compare each result as exactly as its type is."""
     params, _, reference = case
     inputs = arrays(params, seed)

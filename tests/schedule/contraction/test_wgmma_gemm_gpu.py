@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from gemm_graphs import agrees, contraction_of, heads, product, with_epilogue
+from gemm_graphs import computes, contraction_of, heads, product, split, with_epilogue
 from group_kernels import CUDA, group
 from tvm import tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.tile_results import result_vectors
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma_model import wgmma_config, wgmma_configs
@@ -28,6 +29,8 @@ CASES = {
     "bfloat16": product(80, 96, 64, dtype="bfloat16"),
     "epilogue": with_epilogue(72, 136, 72, b_is_turned=True),
     "epilogue_odd": with_epilogue(75, 136, 67, b_is_turned=True),
+    "split": split(72, 72, 24, 64, 40),
+    "split_odd": split(70, 72, 20, 52, 24),
     "heads": heads(40, 64, 3, 32),
     "batch": product(72, 64, 40, batch=(3,)),
     "batches": product(65, 64, 40, False, True, batch=(2, 2)),
@@ -44,7 +47,15 @@ def of_tile(contraction, **tile):
 def test_computes_the_product(name):
     members, contraction = contraction_of(*CASES[name][:2])
     config = of_tile(contraction, **TILE)
-    agrees(wgmma_gemm_gpu(members.program, config), members, CASES[name], 0)
+    computes(wgmma_gemm_gpu(members.program, config), members, CASES[name], 0)
+
+
+@pytest.mark.parametrize(("columns", "width"), [((24, 64, 40), 8), ((20, 52, 24), 4), ((3, 5), 1)])
+def test_parts_of_a_split_are_stored_in_vectors(columns, width):
+    params, body, _ = split(72, 72, *columns)
+    _, contraction = contraction_of(params, body)
+    config = of_tile(contraction, **TILE)
+    assert result_vectors(config).width == width
 
 
 @pytest.mark.parametrize(
@@ -61,14 +72,14 @@ def test_tiles_and_roles(tile):
     case = with_epilogue(300, 136, 200, b_is_turned=True)
     members, contraction = contraction_of(*case[:2])
     config = of_tile(contraction, **tile)
-    agrees(wgmma_gemm_gpu(members.program, config), members, case, 1)
+    computes(wgmma_gemm_gpu(members.program, config), members, case, 1)
 
 
 def test_any_number_of_rows():
     case = product(tirx.Var("rows", "int64"), 72, 64, b_is_turned=True)
     members, contraction = contraction_of(*case[:2])
     config = of_tile(contraction, **TILE)
-    agrees(wgmma_gemm_gpu(members.program, config), members, case, 3)
+    computes(wgmma_gemm_gpu(members.program, config), members, case, 3)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +115,25 @@ def test_few_rows_are_not():
     params, body, _ = product(16, 4096, 4096)
     claim = GpuContraction().claim(group(params, body, CUDA), CUDA.device)
     assert not isinstance(claim.details["config"].tile, WgmmaConfig)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"split_k": 2, "stages": 3},
+        {"split_k": 4, "stages": 4},
+        {"block_m": 128, "consumers": 2, "warps_m": 8, "split_k": 2, "stages": 3},
+        {"block_m": 128, "slabs": 2, "split_k": 2, "stages": 3},
+    ],
+    ids=str,
+)
+def test_split_k(tile):
+    case = with_epilogue(150, 520, 136)
+    members, contraction = contraction_of(*case[:2])
+    few = {k: v for k, v in tile.items() if k not in ("split_k", "stages", "slabs", "warps_m")}
+    config = replace(
+        of_tile(contraction, **{**TILE, **few}, is_ping_pong=False),
+        split_k=tile["split_k"],
+        stages=tile["stages"],
+    )
+    computes(wgmma_gemm_gpu(members.program, config), members, case, 4)

@@ -84,6 +84,15 @@ class Conv:
         return np.maximum(y if residual is None else y + residual, 0)
 
 
+def may_be_refused(conv):
+    """Whether bounds of the padding may simplify to bounds of pixels or of the window alone.
+
+    So they do in tiny images, and where the window is no larger than the stride.
+    """
+    tiny = min(*conv.size, *conv.out_size) <= 4
+    return tiny or any(r <= s for r, s in zip(conv.window, conv.stride, strict=True) if s > 1)
+
+
 def convolve(x, w, conv):
     top, left, bottom, right = conv.padding
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))

@@ -2,7 +2,7 @@
 
 The template chooses the first by rules and estimates; ``configs`` enumerates what a tuner may
 measure instead. Each is plain data; kernels are made of any of them. The space of FlashAttention on
-tensor cores is in :mod:`.flash_mma_config`.
+tensor cores is in :mod:`.flash_mma_model`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from ...core.loops import constant
 from ...device import Device
-from ...program.group import Group
 from ..gpu.launch import STATIC_SHARED_BYTES
-from . import flash_mma_config
+from . import flash_mma_model
 from .config_gpu import MAX_LANES, MIN_LANES, SHARED_BYTES, THREADS, GpuConfig
 from .flash_decode import FlashDecodeConfig, flash_decode_config
 from .flash_mma_config import FlashMmaConfig
@@ -32,15 +31,13 @@ ROWS = (1, 2, 4, 8, 16)
 Config = FlashDecodeConfig | FlashMmaConfig | GpuConfig
 
 
-def configs(group: Group, pattern: Pattern, device: Device) -> Iterator[Config]:
+def configs(pattern: Pattern, device: Device) -> Iterator[Config]:
     """Enumerate configurations, the one that the template chooses first.
 
     Parameters
     ----------
-    group : Group
-        What is claimed.
     pattern : Pattern
-        Its attention.
+        The attention, constants written into it.
     device : Device
         A GPU.
 
@@ -53,9 +50,9 @@ def configs(group: Group, pattern: Pattern, device: Device) -> Iterator[Config]:
     if decode is not None:
         yield decode
         yield from (c for c in _split_kv(decode, device) if not _same(c, decode))
-    problem = flash_problem(group, pattern)
+    problem = flash_problem(pattern)
     if problem is not None:
-        yield from flash_mma_config.configs(problem, device)
+        yield from flash_mma_model.configs(problem, device)
     start = GpuConfig.of(pattern)
     yield start
     yield from (c for c in _cuda_cores(start) if c != start)

@@ -1,69 +1,113 @@
-"""Constants in the expressions of a pattern: numbers, and positions that were stored as tensors."""
+"""Constants in the expressions of a pattern: numbers, positions and masks that were tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
-import numpy as np
 from tvm import ir, tirx
 
-from ...core.expressions import map_loads
-from ...core.loops import index
+from ..._tvm.structural import structural_map
+from ...core.expressions import choice, map_loads
+from ...core.template import Refusal
+from ...ecg.closed_form import element_at
 from ...program.group import Group
-from .pattern import Pattern
+from .match import FLOATS, read
+from .pattern import Pattern, widened
 
-MAX_POSITIONS = 1 << 17  # elements of a constant that are looked at
+
+def read_group(group: Group, floats: Collection[str] = FLOATS) -> Pattern | Refusal:
+    """Match a group as attention, constants written into it, or give the difference.
+
+    Parameters
+    ----------
+    group : Group
+        Its inputs may be constants.
+    floats : collection of str
+        Types that scores may have.
+    """
+    pattern = read(group.program, floats)
+    return pattern if isinstance(pattern, Refusal) else with_constants(pattern, group)
 
 
 def with_constants(pattern: Pattern, group: Group) -> Pattern:
-    """Write constants of a group into the score: scalars, and arithmetic sequences (``arange``).
+    """Write closed forms of a group's constants into the score and the weight.
+
+    Scalars become numbers, ``arange`` a position, a causal mask a comparison of positions; a mask
+    that hides nothing vanishes.
 
     Parameters
     ----------
     pattern : Pattern
-        The attention of a group.
+        The attention of the group.
     group : Group
         Whose inputs may be constants.
     """
-    known: dict[ir.Var, np.ndarray] = {}
+    known: dict[ir.Var, tirx.IndexMap] = {}
     for buffer, value in zip(group.program.inputs, group.inputs, strict=True):
-        if value.constant is not None and _is_small(buffer):
-            known[buffer] = value.constant.value.numpy()
+        if value.closed_form is not None:
+            known[buffer] = value.closed_form
     if not known:
         return pattern
 
     def known_value(load: ir.TensorLoad) -> ir.Expr:
-        return _value(load, known)
+        form = known.get(load.source)
+        return load if form is None else element_at(form, load.indices)
 
+    def written(expr: ir.Expr) -> ir.Expr:
+        found = map_loads(expr, known_value)
+        return expr if found.same_as(expr) else widened(_folded(found))
+
+    masked = pattern.masked_weight
     return replace(
         pattern,
-        score=map_loads(pattern.score, known_value),
-        weight=map_loads(pattern.weight, known_value),
+        score=written(pattern.score),
+        weight=written(pattern.weight),
+        masked_weight=None if masked is None else written(masked),
     )
 
 
-def _is_small(buffer: ir.Var) -> bool:
-    total = 1
-    for extent in buffer.ty.shape:
-        if not isinstance(extent, tirx.IntImm):
-            return False
-        total *= int(extent)
-    return total <= MAX_POSITIONS
+def _folded(expr: ir.Expr) -> ir.Expr:
+    """Drop choices that are always made in one way, and zeros that are added."""
+    callbacks = [
+        ((tirx.Select, ir.Call), _chosen),
+        (tirx.Not, _negated),
+        ((tirx.And, tirx.Or), _joined),
+        (tirx.Add, _without_zero),
+    ]
+    return structural_map(expr, callbacks, order="post")
 
 
-def _value(load: ir.TensorLoad, known: Mapping[ir.Var, np.ndarray]) -> ir.Expr:
-    data, dtype = known.get(load.source), str(load.ty.dtype)
-    if data is None:
-        return load
-    if data.size == 1:
-        return tirx.const(data.reshape(-1)[0].item(), dtype)
-    along = [i for i, extent in enumerate(data.shape) if extent > 1]
-    if len(along) != 1 or data.dtype.kind not in "iu":
-        return load
-    flat = data.reshape(-1).astype("int64")
-    step = int(flat[1] - flat[0])
-    if not (flat == flat[0] + step * np.arange(len(flat))).all():
-        return load
-    position = index(load.indices[along[0]])
-    return tirx.Cast(dtype, position * step + int(flat[0]))
+def _chosen(expr: ir.Expr) -> ir.Expr:
+    parts = choice(expr)
+    known = None if parts is None else _truth(parts[0])
+    if parts is None or known is None:
+        return expr
+    return parts[1] if known else parts[2]
+
+
+def _negated(expr: tirx.Not) -> ir.Expr:
+    known = _truth(expr.a)
+    return expr if known is None else tirx.const(not known, "bool")
+
+
+def _joined(expr: tirx.And | tirx.Or) -> ir.Expr:
+    neutral = isinstance(expr, tirx.And)
+    for one, other in ((expr.a, expr.b), (expr.b, expr.a)):
+        known = _truth(one)
+        if known is not None:
+            return other if known == neutral else one
+    return expr
+
+
+def _without_zero(expr: tirx.Add) -> ir.Expr:
+    for one, other in ((expr.a, expr.b), (expr.b, expr.a)):
+        while isinstance(one, tirx.Cast):
+            one = one.value
+        if isinstance(one, tirx.FloatImm) and one.value == 0:
+            return other
+    return expr
+
+
+def _truth(expr: ir.Expr) -> bool | None:
+    return bool(expr.value) if isinstance(expr, tirx.IntImm) else None

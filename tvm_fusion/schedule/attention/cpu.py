@@ -9,6 +9,7 @@ parallel for batch, head, block of `block` queries:
         pack k (transposed panels) and v of the tile
         for `rows` queries of the block:
             s = q @ k, in register tiles of rows x width
+            (keys that a mask by position hides from all of them are left out)
             m_new = max(m_i, score(s)); rescale l_i, acc; p = exp(s - m_new); l_i += sum(p)
             acc += weight(p) @ v, in register tiles
     out = epilogue(acc / l_i)
@@ -33,6 +34,7 @@ from ...core.loops import (
     product,
     sequence,
     tasks,
+    when,
 )
 from ...program.program import Program
 from ..register_tile import accumulate, clear, each
@@ -42,6 +44,7 @@ from .online_softmax import float_
 from .pack_kv_cpu import pack_keys, pack_values
 from .pattern import FLOAT, Pattern
 from .softmax_cpu import OnlineSoftmax
+from .visible_keys import VisibleKeys
 
 
 def attention_cpu(program: Program, pattern: Pattern, target: Target) -> tirx.PrimFunc:
@@ -55,6 +58,7 @@ class _Kernel:
         query = pattern.query
         self._queries = index(1) if query is None else index(query.extent)
         self._count = index(pattern.key.extent)
+        self._visible = VisibleKeys(pattern, config)
 
     def func(self, program: Program) -> tirx.PrimFunc:
         extents = [a.extent for a in self._pattern.batch]
@@ -116,6 +120,9 @@ class _Kernel:
         stmts = [tile(index(0))]
         if not config.single:
             number = ceildiv(self._count, config.keys)
+            if self._visible.skips:
+                last = tirx.min(first + config.block, self._queries) - 1
+                number = ceildiv(self._visible.end(where, first, last), config.keys)
             stmts = [state.start(acc), loop("tile", number, tile)]
 
             def end(row: ir.Expr) -> tirx.Stmt:
@@ -139,6 +146,9 @@ class _Kernel:
     ) -> tirx.Stmt:
         """Compute some rows against a tile of keys."""
         config, rows = self._config, state.rows
+        seen: ir.Expr | None = None
+        if self._visible.skips:
+            seen, count = self._visible.of_tile(where, (query, query + (rows - 1)), start, count)
         queries = scratch([index(rows), index(config.depth)], FLOAT, "queries")
         # Rows a power of two apart would fall into the same cache sets.
         scores = scratch([index(rows), index(config.keys + config.lanes)], FLOAT, "scores")
@@ -202,7 +212,9 @@ class _Kernel:
             done += columns
         if config.single:
             stmts.append(epilogue.rows(where, query, slot, rows))
-        return block("rows", sequence(stmts), buffers)
+        stmt = block("rows", sequence(stmts), buffers)
+        # What is known of rows without a key is stored, too.
+        return stmt if seen is None or config.single else when(seen, stmt)
 
 
 def _tiles(count: ir.Expr | int, config: CpuConfig, make) -> list[tirx.Stmt]:

@@ -14,7 +14,7 @@ for n in range(tiles that a row of the block sees):
     acc += mma(p_frag, v_frag)                                   ldmatrix, transposed
 l_i = sum over the four threads of a row; __syncthreads
 (wgmma instead, four warps together: fence.proxy.async before each barrier, q_frag for every tile,
-k and v from shared memory)
+k and v from shared memory; two such in turns: :mod:`.flash_ping_pong`)
 acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> global, in vectors
 """
 
@@ -32,7 +32,6 @@ from ...core.loops import (
     sequence,
     simplified,
     threads,
-    when,
 )
 from ...program.program import Program
 from ..gpu.cp_async import commit, wait
@@ -41,9 +40,12 @@ from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
 from ..gpu.wgmma import fence_proxy
 from .flash_mma_config import FlashMmaConfig
+from .flash_mma_copies import FlashMmaCopies
 from .flash_mma_epilogue import FlashEpilogue
+from .flash_mma_products import FlashMmaProducts
+from .flash_mma_softmax import FlashMmaSoftmax
+from .flash_ping_pong import PingPongBlock
 from .flash_problem import FlashProblem
-from .flash_tiles import KeyTiles
 
 
 def flash_mma_kernel(
@@ -63,6 +65,7 @@ def flash_mma_kernel(
     pattern = problem.pattern
     extents = [a.extent for a in pattern.batch]
     blocks = ceildiv(index(problem.query.extent), config.block_m)
+    kind = PingPongBlock if config.is_ping_pong else _FlashBlock
 
     def body(number: ir.Expr) -> tirx.Stmt:
         *batch, part = coordinates(number, [*extents, blocks])
@@ -72,20 +75,19 @@ def flash_mma_kernel(
         axes = [("threadIdx.y", config.warps), ("threadIdx.x", WARP)]
 
         def thread(g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-            return _FlashBlock(problem, config, where, part * config.block_m, g, t).stmt()
+            return kind(problem, config, where, part * config.block_m, g, t).stmt()
 
         return min_blocks_per_sm(each_thread(axes, thread), config.min_blocks)
 
     return kernel(program, threads("blockIdx.x", product([*extents, blocks]), body))
 
 
-class _FlashBlock(FlashEpilogue):
+class _FlashBlock(FlashMmaCopies, FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
     """One thread of a block: its part of the rows of its warp."""
 
     def stmt(self) -> tirx.Stmt:
         """Write all that the thread does."""
-        config, tiles = self._config, KeyTiles(self._problem, self._config, self._first)
-        self._tiles = tiles
+        config, tiles = self._config, self._tiles
         stages = config.stages
         first = [self._issue_queries(), self._issue_keys(index(0)), commit()]
         for stage in range(stages - 1):
@@ -130,32 +132,3 @@ class _FlashBlock(FlashEpilogue):
                 self._multiply_values(n),
             ]
         )
-
-    def _issue_queries(self) -> tirx.Stmt:
-        def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            return self._position(self._first + row)
-
-        return self._q_loads.issue(self._config.block_m, index(0), place, None)
-
-    def _issue_keys(self, n: ir.Expr) -> tirx.Stmt:
-        return self._issue(self._k_loads, n)
-
-    def _issue_values(self, n: ir.Expr) -> tirx.Stmt:
-        return self._issue(self._v_loads, n)
-
-    def _issue(self, loads, n: ir.Expr) -> tirx.Stmt:
-        """Load the rows of a tile into its stage, if there is such a tile."""
-        config, tiles = self._config, self._tiles
-        start = tiles.start(n)
-
-        def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            return {**self._where, self._problem.pattern.key.var: tiles.clamped(start + row)}
-
-        def is_row(row: ir.Expr) -> ir.Expr:
-            return start + row < tiles.keys
-
-        stage = tirx.floormod(n, index(config.stages)) * config.block_n
-        stmt = loads.issue(
-            config.block_n, simplified(stage), place, None if tiles.is_even else is_row
-        )
-        return when(n < tiles.count, stmt)

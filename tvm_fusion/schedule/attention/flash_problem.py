@@ -8,12 +8,10 @@ from tvm import DataType, ir, tirx
 
 from ...core.expressions import call_name, loads, variables
 from ...core.loops import find
-from ...program.group import Group
 from ...program.stage import Axis
 from ..address import conditions_of, known_step, same
 from ..contraction.fuse_epilogue import is_vector_code
 from ..gpu.launch import VECTOR_BYTES
-from .constants import with_constants
 from .flash_decode import contiguous_loads, vector_width
 from .pattern import FLOAT, Pattern
 from .score_form import ScoreForm
@@ -63,7 +61,7 @@ class FlashProblem:
     Attributes
     ----------
     pattern : Pattern
-        The attention, constants written into its score.
+        The attention.
     query : Axis
         Runs along the queries of a head.
     half : str
@@ -97,20 +95,17 @@ class FlashProblem:
         return self.score.skips
 
 
-def flash_problem(group: Group, pattern: Pattern) -> FlashProblem | None:
+def flash_problem(pattern: Pattern) -> FlashProblem | None:
     """Read a matched attention; ``None`` where operands are of no half type.
 
     Parameters
     ----------
-    group : Group
-        What is claimed.
     pattern : Pattern
-        Its attention.
+        The attention, constants written into it.
     """
     query = pattern.query
     if query is None:
         return None
-    pattern = with_constants(pattern, group)
     factors: list[ir.Expr] = []
     found: list[tuple[ir.Expr, Axis]] = []
     for operand, dtype, axis in zip(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tvm import ir, tirx
 
-from ...core.loops import ceildiv, constant, index, simplified, substitute
+from ...core.loops import ceildiv, constant, index, simplified
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem
 from .score_form import Bound
@@ -19,13 +21,21 @@ class KeyTiles:
         The attention.
     config : FlashMmaConfig
         Its configuration.
+    where : Mapping of Var to PrimExpr
+        Position of the block along the batch axes.
     first : PrimExpr
         The first row of the block.
     """
 
-    def __init__(self, problem: FlashProblem, config: FlashMmaConfig, first: ir.Expr) -> None:
+    def __init__(
+        self,
+        problem: FlashProblem,
+        config: FlashMmaConfig,
+        where: Mapping[ir.Var, ir.Expr],
+        first: ir.Expr,
+    ) -> None:
         pattern = problem.pattern
-        self._problem, self._config = problem, config
+        self._problem, self._config, self._where = problem, config, where
         self.keys = index(pattern.key.extent)
         count = constant(pattern.key.extent)
         self.is_even = count is not None and count % config.block_n == 0
@@ -67,5 +77,5 @@ class KeyTiles:
 
     def _extreme(self, bound: Bound, largest: bool) -> ir.Expr:
         """Give the largest or the smallest limit among the rows of the block."""
-        row = self._rows[1 if (bound.slope > 0) == largest else 0]
-        return substitute(bound.limit, {self._problem.query.var: row})
+        query = self._problem.query.var
+        return bound.extreme(query, self._rows, self._where, largest, self._config.block_m)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from tvm.target import Target
 
+from ...core.expressions import loads
 from ...core.loops import constant
 from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
@@ -17,14 +18,16 @@ from ...program.stage import Unstructured
 from ..estimate import operations, points, too_many_parameters, traffic
 from ..inline import inlined
 from .config_gpu import GpuConfig
+from .constants import read_group
 from .cpu import attention_cpu
 from .flash_decode import FlashDecodeConfig, flash_decode_config
 from .flash_decode_emit import flash_decode
 from .flash_mma import flash_mma_kernel
-from .flash_mma_config import FlashMmaConfig, flash_mma_config
+from .flash_mma_config import FlashMmaConfig
+from .flash_mma_model import flash_mma_config
 from .flash_problem import flash_problem
 from .gpu import attention_gpu
-from .match import FLOATS, read
+from .match import FLOATS
 from .pattern import Pattern
 from .propose import attention_proposals
 
@@ -52,13 +55,12 @@ class Attention(Template):
         if len(group) < 3:
             return Refusal("not_mine", "Attention is at least three operators.")
         try:
-            program = group.program
+            pattern = read_group(group, self._floats)
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
-        pattern = read(program, self._floats)
         if isinstance(pattern, Refusal):
             return pattern
-        refusal = too_many_parameters(program) or _too_large(pattern)
+        refusal = too_many_parameters(group.program) or _too_large(pattern)
         if refusal is not None:
             return refusal
         rows = math.prod(at(a.extent) for a in pattern.batch)
@@ -68,7 +70,7 @@ class Attention(Template):
             return _claim_flash_decode(self, group, pattern, decode)
         config: GpuConfig | FlashMmaConfig | None = None
         if self._is_gpu:
-            problem = flash_problem(group, pattern)
+            problem = flash_problem(pattern)
             config = None if problem is None else flash_mma_config(problem, device)
             config = config or GpuConfig.of(pattern)
         block_m = config.block_m if config else QUERIES_PER_TASK
@@ -76,7 +78,7 @@ class Attention(Template):
             self,
             group,
             launches=1,
-            bytes=traffic(group, inlined(program)),
+            bytes=_traffic(group, pattern),
             flops=_flops(pattern, rows, queries),
             parallelism=rows * math.ceil(queries / block_m),
             shared_bytes=config.shared_bytes if config else 0,
@@ -87,13 +89,13 @@ class Attention(Template):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernels of the claimed configuration."""
         config, program = claim.details["config"], claim.group.program
-        pattern = read(program, self._floats)
+        pattern = read_group(claim.group, self._floats)
         if isinstance(pattern, Refusal):
             raise RuntimeError(pattern.sentence)
         if isinstance(config, FlashDecodeConfig):
             return flash_decode(claim.group, config.of(pattern))
         if isinstance(config, FlashMmaConfig):
-            problem = flash_problem(claim.group, pattern)
+            problem = flash_problem(pattern)
             if problem is None:
                 raise RuntimeError("the group is not the one that was claimed")
             func = flash_mma_kernel(program, problem, config)
@@ -118,12 +120,28 @@ def _claim_flash_decode(
         template,
         group,
         launches=2,
-        bytes=traffic(group, inlined(group.program)) + 2 * 4 * partials,
+        bytes=_traffic(group, pattern) + 2 * 4 * partials,
         flops=_flops(pattern, rows, 1) + 2 * partials,
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
         details={"config": config},
     )
+
+
+def _traffic(group: Group, pattern: Pattern) -> int:
+    """Count bytes; what is known of constants is not read."""
+    program = group.program
+    exprs = [pattern.q, pattern.k, pattern.v, pattern.score, pattern.weight]
+    exprs += [x for r in pattern.product.results for x in (r.value, *r.indices)]
+    if pattern.masked_weight is not None:
+        exprs.append(pattern.masked_weight)
+    read = {load.source for expr in exprs for load in loads(expr)}
+    unread = {
+        buffer
+        for buffer, value in zip(program.inputs, group.inputs, strict=True)
+        if value.closed_form is not None and buffer not in read
+    }
+    return traffic(group, inlined(program), unread)
 
 
 def _too_large(pattern: Pattern) -> Refusal | None:

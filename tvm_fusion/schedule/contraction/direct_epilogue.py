@@ -1,28 +1,33 @@
 """Epilogue of a GEMM from registers: results in vectors, without shared memory.
 
+    before the main loop, or at its end:
+      load what the first results read, in vectors                        global
     for slab, for the two rows of a thread, for some groups of 32 columns:
+      load what the next results read, into the other copy                global
       total[8] of each group = what four lanes have, transposed           shuffles
-      load what the results read, in vectors, of all groups               global
       for each group:  compute element by element, store in vectors       global
 
 Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
-one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again.
+one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again. Sums of
+all parts of a column split are in one thread: tiles of one part lie behind those of another.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.expressions import load
 from ...core.loops import (
-    block,
     constant,
     coordinates,
     index,
     local,
     sequence,
-    unrolled,
     when,
 )
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
@@ -61,6 +66,14 @@ __device__ __forceinline__ void {name}(float* to, const float* acc) {{
 """
 
 
+class Part(NamedTuple):
+    """Results that a thread stores together: row, first column, and its first accumulator."""
+
+    m: ir.Expr
+    n: ir.Expr
+    first: int
+
+
 class DirectEpilogue:
     """Stores the results of a consumer's accumulators.
 
@@ -74,81 +87,144 @@ class DirectEpilogue:
         Accumulators of a thread, ``[slab, column tile, 4]``.
     first_row : Expr
         The consumer's first row of the tile.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        Registers.
     """
 
     def __init__(self, cut: WgmmaConfig, place: TilePlace, acc: ir.Var, first_row: ir.Expr) -> None:
         self._cut, self._place, self._acc, self._first_row = cut, place, acc, first_row
         found = result_vectors(cut)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
+        groups = cut.tile_positions // COLUMNS
+        at_once = min(FEWER_AT_ONCE if cut.accumulators >= MANY_ACCUMULATORS else AT_ONCE, groups)
+        at_once = max(1, at_once // cut.parts)
+        self._at_once = next(n for n in range(at_once, 0, -1) if groups % n == 0)
+        self._size = self._at_once * GROUPS  # sums of each part of a split
+        self._total = local("total", [cut.parts * self._size], "float32")
+        copies = 2 * self._size // self._vectors.width
+        self._results = (
+            VectorResults(cut, self._vectors, copies) if self._vectors.width > 1 else None
+        )
+        self.buffers = [self._total, *(self._results.buffers if self._results else [])]
+
+    @property
+    def loads_early(self) -> bool:
+        """Whether registers are left to hold what the first results read during the main loop."""
+        return self._cut.accumulators < MANY_ACCUMULATORS
+
+    def prologue(self, thread: ir.Expr) -> tirx.Stmt:
+        """Load what the first results read, before the sums are complete."""
+        if self._results is None or not self._results.reads:
+            return sequence([])
+        return self._load(next(self._parts(thread)), 0)
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
-        """Write the results of a thread of the warpgroup."""
+        """Write the results of a thread of the warpgroup; the prologue stands before.
+
+        What the next results read is loaded before results are stored, which might be to the same
+        memory for all that the compiler knows.
+        """
+        stmts = [touch(self._acc, self._cut.accumulators - 1)]
+        parts = list(self._parts(thread))
+        for number, part in enumerate(parts):
+            if self._results is None:
+                stmts.append(self._store_elements(part))
+                continue
+            if self._results.reads and number + 1 < len(parts):
+                stmts.append(self._load(parts[number + 1], number + 1))
+            stmts += self._totals(part)
+            stmts += self._store(part, number)
+        return sequence(stmts)
+
+    def _parts(self, thread: ir.Expr) -> Iterator[Part]:
+        """Yield the groups of columns whose results are stored together, row after row."""
         cut = self._cut
         warp, lane = coordinates(thread, [index(1), WARP])
         group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
-        groups = cut.block_n // COLUMNS
-        has_many = cut.accumulators >= MANY_ACCUMULATORS
-        at_once = min(FEWER_AT_ONCE if has_many else AT_ONCE, groups)
-        while groups % at_once:
-            at_once -= 1
+        for slab in range(cut.slabs):
+            for half in range(2):
+                row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
+                m = self._place.m_tile * cut.block_m + row
+                for first in range(0, cut.tile_positions // COLUMNS, self._at_once):
+                    n = self._place.n_tile * cut.tile_positions + first * COLUMNS + quad * GROUPS
+                    tile = slab * cut.n8 + first * THREADS_IN_GROUP
+                    yield Part(m, n, tile * ACCUMULATORS + half * 2)
 
-        def one(number: ir.Expr) -> tirx.Stmt:
-            slab, half, part = coordinates(number, [cut.slabs, 2, groups // at_once])
-            row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
-            m = self._place.m_tile * cut.block_m + row
-            column = part * (at_once * COLUMNS) + quad * GROUPS
-            n = self._place.n_tile * cut.block_n + column
-            tile = slab * cut.n8 + part * (at_once * THREADS_IN_GROUP)
-            return self._groups(m, n, tile * ACCUMULATORS + half * 2, at_once)
+    def _columns(self, part: Part) -> list[ir.Expr]:
+        """List the first columns of a part's vectors."""
+        width = self._vectors.width
+        starts = range(0, GROUPS, width)
+        return [part.n + i * COLUMNS + j for i in range(self._at_once) for j in starts]
 
-        parts = unrolled("part", cut.slabs * 2 * (groups // at_once), one)
-        return sequence([touch(self._acc, cut.accumulators - 1), parts])
+    def _totals(self, part: Part) -> list[tirx.Stmt]:
+        """Give each of four lanes the sums of eight columns of each group."""
+        cut = self._cut
+        stmts = [touch(self._total, cut.parts * self._size - 1)]
+        for of_split, i in itertools.product(range(cut.parts), range(self._at_once)):
+            tile = of_split * (cut.n8 // cut.parts) + i * THREADS_IN_GROUP
+            acc = load(self._acc, [index(part.first + tile * ACCUMULATORS)])
+            to = load(self._total, [index(of_split * self._size + i * GROUPS)])
+            stmts.append(_transpose(to, acc))
+        return stmts
 
-    def _groups(self, m: ir.Expr, n: ir.Expr, first: ir.Expr, count: int) -> tirx.Stmt:
-        """Store the results of eight columns of each group from a column on."""
-        cut, width = self._cut, self._vectors.width
-        total = local("total", [count * GROUPS], "float32")
-        each = GROUPS // width
-        stmts = [touch(total, count * GROUPS - 1)]
-        for i in range(count):
-            acc = load(self._acc, [first + i * THREADS_IN_GROUP * ACCUMULATORS])
-            stmts.append(_transpose(load(total, [index(i * GROUPS)]), acc))
-        places = [n + i * COLUMNS + j * width for i in range(count) for j in range(each)]
-        if width == 1:
-            for i, column in enumerate(places):
-                where = self._where(m, column)
-                at = [where[a.var] for a in cut.contraction.stage.axes]
-                stored = store_results(cut.contraction, at, load(total, [index(i)]))
-                stmts.append(self._guarded(m, column, stored))
-            return block("epilogue", sequence(stmts), [total])
-        results = VectorResults(cut, self._vectors, len(places))
-        for i, column in enumerate(places):
-            inside = self._where(self._last(m, cut.m), self._last(column, index(cut.n), width))
-            stmts.append(results.load(index(i), inside))
-        for i, column in enumerate(places):
+    def _store_elements(self, part: Part) -> tirx.Stmt:
+        """Store the results of a part one by one."""
+        stmts = self._totals(part)
+        for i, column in enumerate(self._columns(part)):
+            where = self._where(part.m, column)
+            at = [where[a.var] for a in self._cut.contraction.stage.axes]
+            sums = [self._sum(of_split, i) for of_split in range(self._cut.parts)]
+            stored = store_results(self._cut.contraction, at, *sums)
+            inside = self._inside(part, column)
+            stmts.append(stored if inside is None else when(inside, stored))
+        return sequence(stmts)
 
-            def sums(lane: int, i: int = i) -> ir.Expr:
-                return load(total, [index(i * width + lane)])
+    def _load(self, part: Part, number: int) -> tirx.Stmt:
+        """Load what the results of a part read, into one of two copies of registers."""
+        assert self._results is not None
+        columns, stmts = self._columns(part), []
+        for i, column in enumerate(columns):
+            m = self._last(part.m, self._cut.m)
+            n = self._last(column, index(self._cut.n), self._vectors.width)
+            copy = index(number % 2 * len(columns) + i)
+            stmts.append(self._results.load(copy, self._where(m, n)))
+        return sequence(stmts)
 
-            where = self._where(m, column)
-            stmts.append(results.compute(index(i), where, sums))
-            stmts.append(self._guarded(m, column, results.store(where)))
-        return block("epilogue", sequence(stmts), [total, *results.buffers])
+    def _store(self, part: Part, number: int) -> list[tirx.Stmt]:
+        """Compute the results of a part, and store them."""
+        assert self._results is not None
+        columns, width, stmts = self._columns(part), self._vectors.width, []
+        for i, column in enumerate(columns):
+
+            def sums(of_split: int, lane: int, i: int = i) -> ir.Expr:
+                return self._sum(of_split, i * width + lane)
+
+            copy = index(number % 2 * len(columns) + i)
+            where, inside = self._where(part.m, column), self._inside(part, column)
+            stmts.append(self._results.finish(copy, where, sums, inside))
+        return stmts
+
+    def _sum(self, of_split: int, i: int) -> ir.Expr:
+        return load(self._total, [index(of_split * self._size + i)])
 
     def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
         return self._cut.element_at(self._place.batch, m, n)
 
     def _last(self, position: ir.Expr, extent: ir.Expr, width: int = 1) -> ir.Expr:
         """Clamp a position to the last vector, where the last tile reaches beyond."""
-        size = self._cut.block_m if width == 1 else self._cut.block_n
+        size = self._cut.block_m if width == 1 else self._cut.tile_positions
         known = constant(extent)
         if known is not None and known % size == 0:
             return position
         return tirx.min(position, extent - width)
 
-    def _guarded(self, m: ir.Expr, n: ir.Expr, stored: tirx.Stmt) -> tirx.Stmt:
-        inside = self._cut.bounds(m, n)
-        return when(tirx.all(*inside), stored) if inside else stored
+    def _inside(self, part: Part, column: ir.Expr) -> ir.Expr | None:
+        """Tell whether a vector exists, where the last tile reaches beyond the edge."""
+        inside = self._cut.bounds(part.m, column)
+        return tirx.all(*inside) if inside else None
 
 
 def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:

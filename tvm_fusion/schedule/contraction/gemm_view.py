@@ -97,17 +97,21 @@ def interleave_parts(view: GemmView, split: ColumnSplit, width: int) -> GemmView
     view : GemmView
         Of a contraction with a column split.
     split : ColumnSplit
-        The last axes of N are its axes.
+        The last axes of N are its axes; the axis of its parts may be left out.
     width : int
-        Columns of a part in a panel; a divisor of the part's width.
+        Columns of a part in a panel; if it is no divisor of the part's width, the last panel
+        repeats the last column of each part.
     """
     panel = split.count * width
+    panels = -(-split.width // width)
     column = tirx.Var("column", "int64")
-    axis = Axis(column, index(split.count * split.width))
+    axis = Axis(column, index(panel * panels))
+    position = tirx.floordiv(column, index(panel)) * width + tirx.floormod(column, index(width))
+    if split.width % width:
+        position = tirx.min(position, index(split.width - 1))
     place = {
         split.part.var: tirx.floordiv(tirx.floormod(column, index(panel)), index(width)),
-        split.position.var: tirx.floordiv(column, index(panel)) * width
-        + tirx.floormod(column, index(width)),
+        split.position.var: position,
     }
     outer = [a for a in view.n_axes if a not in (split.part, split.position)]
     return replace(view, n_axes=(*outer, axis), b=substitute(view.b, place))

@@ -24,6 +24,7 @@ from ...device import Device
 from ...errors import reason_of
 from ...program.program import Program
 from ..gpu.dlight import check_gpu, rule
+from ..gpu.launch import PREFETCHED
 from ..launches import launches
 from .dynamic_m_gpu import dispatch_on_m
 from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue
@@ -31,7 +32,7 @@ from .gemv_config import GemvConfig
 from .operands import SumOfProducts
 from .prim_func import contraction_prim_func, materialize_computed
 from .skinny_gemm_gpu import skinny_gemm_gpu
-from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_config import TileGemmConfig, half_operand, is_plain
 from .tile_gemm_gpu import tile_gemm_gpu
 from .untiled_gpu import untiled_gpu
 from .wgmma_config import WgmmaConfig
@@ -79,9 +80,16 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
 
 
 def _tile_gemm(program: Program, tile: TileGemmConfig) -> tirx.PrimFunc:
+    """Make a GEMM on tensor cores, which says that B may be asked for beforehand."""
     if isinstance(tile, WgmmaConfig):
-        return wgmma_gemm_gpu(program, tile)
-    return tile_gemm_gpu(program, tile)
+        func = wgmma_gemm_gpu(program, tile)
+    else:
+        func = tile_gemm_gpu(program, tile)
+    b = half_operand(tile.b)
+    if not is_plain(b):
+        return func
+    numbers = [n for n, param in enumerate(func.params) if param.same_as(b.source)]
+    return func.with_attr(PREFETCHED, numbers)
 
 
 def _tiled_gpu(

@@ -125,7 +125,7 @@ def term(contraction: SumOfProducts, materialized: Sequence[MaterializedOperand]
     """Give a summand, which reads materialized operands from their buffers."""
     summand = contraction.term()
     for one in materialized:
-        summand = _replace(summand, one.operand, load(one.buffer, one.place))
+        summand = replace_operand(summand, one.operand, load(one.buffer, one.place))
     return summand
 
 
@@ -215,14 +215,16 @@ def nest(
     return stmt
 
 
-def _replace(expr: ir.Expr, old: ir.Expr, new: ir.Expr) -> ir.Expr:
-    """Replace an operand of a product, below casts."""
+def replace_operand(expr: ir.Expr, old: ir.Expr, new: ir.Expr) -> ir.Expr:
+    """Replace an operand of a product, below casts and the sum that it is added to."""
     if expr.same_as(old):
         return new
     if isinstance(expr, tirx.Cast):
-        return tirx.Cast(str(expr.ty.dtype), _replace(expr.value, old, new))
+        return tirx.Cast(str(expr.ty.dtype), replace_operand(expr.value, old, new))
+    if isinstance(expr, tirx.Add):
+        return tirx.Add(replace_operand(expr.a, old, new), replace_operand(expr.b, old, new))
     if isinstance(expr, tirx.Mul):
-        return tirx.Mul(_replace(expr.a, old, new), _replace(expr.b, old, new))
+        return tirx.Mul(replace_operand(expr.a, old, new), replace_operand(expr.b, old, new))
     return expr
 
 

@@ -18,6 +18,7 @@ from ...program.program import Program
 from ...program.stage import Stage
 from ..estimate import flops, operations, points, traffic
 from ..gpu.mma import mma_atom
+from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
 from .norm_prologue import norm_gemm_proposals
@@ -42,6 +43,8 @@ class GpuContraction(Contraction):
     def _claim(
         self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
     ) -> Claim | Refusal:
+        if has_two_products(program):
+            return self._claim_dual(group, program, stages, device)
         read = _analysed(program, stages)
         if isinstance(read, Refusal):
             return read
@@ -53,8 +56,6 @@ class GpuContraction(Contraction):
                 f"{contraction.stage.title} has too many or too long rows, or another layout."
             )
             return Refusal("not_skinny", sentence)
-        if skinny is None and (refusal := _refuse_split(contraction, device)):
-            return refusal
         if norm_scale is not None:
             work = flops(program.stages)  # normalized rows are computed once
         else:
@@ -62,6 +63,8 @@ class GpuContraction(Contraction):
         tile = _tile(contraction, skinny, device)
         if tile is not None:
             skinny = None
+        if skinny is None and tile is None and (refusal := _refuse_split(contraction, device)):
+            return refusal
         config = tile or skinny
         blocks = _blocks(contraction) if config is None else at(config.blocks)
         return Claim(
@@ -76,18 +79,44 @@ class GpuContraction(Contraction):
             details={"config": GpuContractionConfig(program, contraction, device, skinny, tile)},
         )
 
+    def _claim_dual(
+        self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
+    ) -> Claim | Refusal:
+        """Claim two GEMMs of one A, where wgmma computes both in the time of two kernels."""
+        contraction = dual_gemm(program, stages)
+        tile = None if contraction is None else dual_gemm_tile(contraction, device)
+        if contraction is None or tile is None:
+            first, second = (s.title for s in stages if not s.is_map)
+            return Refusal(
+                "several_reductions",
+                f"A contraction kernel computes two products ({first}, {second}) only if they have "
+                "one A, an epilogue that reads both, and many rows of a half type for wgmma.",
+            )
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, stages),
+            flops=flops(stages),
+            parallelism=at(tile.blocks),
+            shared_bytes=tile.shared_bytes,
+            registers=tile.registers,
+            details={"config": GpuContractionConfig(program, contraction, device, None, tile)},
+        )
+
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
         func = contraction_gpu(claim.details["config"], claim.group.title, target)
         return Emission.one(func, claim.group)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
-        """Name norms with the skinny GEMM behind them, and operands that are expanded.
+        """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
 
         A tile of an operand is computed on its way to shared memory, so that the largest tensor of
         a squeeze-and-excitation block goes.
         """
         yield from norm_gemm_proposals(graph)
+        yield from dual_gemm_proposals(graph, device)
         yield from super().propose(graph, device)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
@@ -105,9 +134,9 @@ def _analysed(
 
 
 def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
-    """Refuse a column split of many rows where tensor cores would compute the product without it.
+    """Refuse a column split that no tile takes, where tensor cores compute the product without it.
 
-    Only their epilogue keeps to one element of the sum: a kernel more is far cheaper than sums on
+    Splits of rows, say, or of three parts without wgmma: a kernel more is far cheaper than sums on
     CUDA cores.
     """
     if contraction.column_split is None or any(
@@ -119,8 +148,8 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
         return None
     return Refusal(
         "epilogue_elsewhere",
-        f"The epilogue of {contraction.stage.title} reads several columns of its result, which "
-        "only GEMV and skinny GEMM have at once; tensor cores are faster without it.",
+        f"The epilogue of {contraction.stage.title} reads several elements of its result, which "
+        "no tile on tensor cores has at once; they are faster without it.",
     )
 
 

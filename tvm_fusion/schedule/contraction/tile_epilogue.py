@@ -10,6 +10,7 @@
 
 An accumulator fragment is 16 rows times 8 columns of a warp: lane t has columns ``t % 4 * 2`` and
 the next, of rows ``t // 4`` and ``t // 4 + 8``. So have those of ``mma.sync`` and of ``wgmma``.
+Of a column split, a thread adds up the sums of each part at its positions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import (
@@ -42,7 +43,7 @@ TURN = 4  # vectors of a thread whose loads are issued together
 
 
 class Mainloop(Protocol):
-    """What makes accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
+    """What has accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
 
     acc: ir.Var
     slabs: int
@@ -51,10 +52,9 @@ class Mainloop(Protocol):
     warps_n: int
     warps_k: int
     threads: int
-    buffers: list[ir.Var]
 
-    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
-        """Write the loop over K."""
+    def has_sums(self, thread: ir.Expr) -> ir.Expr:
+        """Whether a thread has accumulators."""
 
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell a thread's slice of K, and its warp's row and column among the warps."""
@@ -87,7 +87,7 @@ class TileEpilogue:
     mainloop : Mainloop
         Has the accumulators.
     shared : Var
-        Shared memory, float32 words, free once all threads have passed a barrier.
+        Shared memory, words or bytes, free once all threads have passed a barrier.
     """
 
     def __init__(
@@ -98,12 +98,14 @@ class TileEpilogue:
         self._width = mainloop.warps_n * self._columns
         self._rows = mainloop.warps_m * M16 * self._slabs
         self._stride = self._width + STAGE_PAD
+        self._positions = self._width // cut.parts
         self._vectors = result_vectors(cut)
         width = self._vectors.width
         self._made = VectorResults(cut, self._vectors, TURN) if width > 1 else None
-        self._total, self._part = (local(name, [width], "float32") for name in ("total", "part"))
-        has_parts = mainloop.warps_k * cut.split_k > 1
-        self._buffers = [self._total, *([self._part] if has_parts else [])]
+        self._total = local("total", [width * cut.parts], "float32")
+        self._partial = local("partial", [width], "float32")
+        has_slices = mainloop.warps_k * cut.split_k > 1
+        self._buffers = [self._total, *([self._partial] if has_slices else [])]
         self._buffers += self._made.buffers if self._made is not None else []
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
@@ -115,7 +117,8 @@ class TileEpilogue:
             before = cluster_barrier if is_cluster and number else own
             after = cluster_barrier if is_cluster else own
             results = self._results(thread, slab, first)
-            stmts += [before(), self._stage(thread, slab, first)]
+            staged = self._stage(thread, slab, first)
+            stmts += [before(), when(self._mainloop.has_sums(thread), staged)]
             # What results read is on its way while the block waits.
             stmts += [results[0], after(), *results[1:]]
         if is_cluster:  # others may read this block's shared memory until they say so
@@ -144,11 +147,16 @@ class TileEpilogue:
             stmts = []
             for half in range(2):
                 row = i * loop_.warps_m * M16 + half * GROUPS
-                to = load(self._shared, [start + row * self._stride + j * GROUPS])
+                to = self._word(start + row * self._stride + j * GROUPS)
                 stmts.append(store_shared(to, load(loop_.acc, [fragment + 2 * half]), 8))
             return sequence(stmts)
 
         return unrolled("fragment", self._slabs * self._columns // GROUPS, one)
+
+    def _word(self, place: ir.Expr) -> ir.TensorLoad:
+        """Give a staged sum, of shared memory in words or bytes."""
+        item = DataType(str(self._shared.ty.dtype)).itemsize
+        return load(self._shared, [place * (4 // item)])
 
     def _results(self, thread: ir.Expr, slab: int, first: int) -> list[tirx.Stmt]:
         """Load what the results of staged sums read, and store them, in turns of some vectors.
@@ -157,17 +165,17 @@ class TileEpilogue:
         all that the compiler knows. The ranks of split-K share the vectors.
         """
         width, is_along_m = self._vectors.width, self._vectors.is_along_m
-        count = self._rows * self._width // width
+        count = self._rows * self._positions // width
         step_size = self._cut.split_k * self._mainloop.threads
         steps = -(-count // step_size)
 
         def at(step: ir.Expr) -> VectorPlace:
             flat = step * step_size + self._place.rank * self._mainloop.threads + thread
             if is_along_m:
-                row, column = coordinates(flat, [index(1), self._width])
+                row, column = coordinates(flat, [index(1), self._positions])
                 row = row * width
             else:
-                row, column = coordinates(flat, [index(1), self._width // width])
+                row, column = coordinates(flat, [index(1), self._positions // width])
                 column = column * width
             has_one = tirx.const(True) if count % step_size == 0 else flat < count
             return self._vector(row, column, slab, first, has_one)
@@ -191,47 +199,61 @@ class TileEpilogue:
         return stmts
 
     def _vector(
-        self, row: ir.Expr, column: ir.Expr, slab: int, first: int, has_one: ir.Expr
+        self, row: ir.Expr, position: ir.Expr, slab: int, first: int, has_one: ir.Expr
     ) -> VectorPlace:
-        """Find the first element of a vector of staged sums."""
+        """Find the first element of a vector of staged sums, of a column split those of part 0."""
         cut, loop = self._cut, self._mainloop
         own_slab, warp_m, in_slab = coordinates(row, [index(1), loop.warps_m, M16])
         m = self._place.m_tile * cut.block_m + in_slab
         m = m + loop.slab_row(slab + own_slab, warp_m)
-        warp_n, in_warp = coordinates(column, [index(1), self._columns])
-        n = self._place.n_tile * cut.block_n + warp_n * cut.warp_n + first + in_warp
+        parts = cut.parts
+        warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
+        n = self._place.n_tile * cut.tile_positions + warp_n * (cut.warp_n // parts)
+        n = n + first // parts + in_warp
+        column = position
+        if parts > 1:
+            panel, in_panel = coordinates(in_warp, [index(1), GROUPS])
+            column = warp_n * self._columns + panel * (GROUPS * parts) + in_panel
         where = cut.element_at(self._place.batch, m, n)
         return VectorPlace(row, column, where, tirx.all(has_one, *cut.bounds(m, n)))
 
     def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
         """Add up the sums of a vector, compute its results and store them."""
-        total, where = self._total, place.where
-        stmts = self._totals(total, place.row, place.column)
+        where, width = place.where, self._vectors.width
+        parts = range(self._cut.parts)
+        stmts = []
+        for part in parts:
+            stmts += self._totals(part * width, place.row, place.column + part * GROUPS)
+
+        def total(part: int, lane: int) -> ir.Expr:
+            return load(self._total, [index(part * width + lane)])
+
         if self._made is None:
             at = [where[a.var] for a in self._cut.contraction.stage.axes]
-            stmts.append(store_results(self._cut.contraction, at, load(total, [index(0)])))
+            found = [total(part, 0) for part in parts]
+            stmts.append(store_results(self._cut.contraction, at, *found))
             return sequence(stmts)
-        stmts.append(self._made.compute(copy, where, lambda lane: load(total, [index(lane)])))
-        return sequence([*stmts, self._made.store(where)])
+        stmts.append(self._made.finish(copy, where, total))
+        return sequence(stmts)
 
-    def _totals(self, total: ir.Var, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
-        """Load staged sums, those of further slices added in their order."""
+    def _totals(self, first: int, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
+        """Load staged sums of a part, those of further slices added in their order."""
         width, is_along_m = self._vectors.width, self._vectors.is_along_m
         size = 1 if is_along_m else min(width, VECTOR_BYTES // 4)
         stmts: list[tirx.Stmt] = []
-        part = self._part
+        total, partial = self._total, self._partial
         slices, ranks = self._mainloop.warps_k, self._cut.split_k
         for number, (rank, k_slice) in enumerate(itertools.product(range(ranks), range(slices))):
-            to = part if number else total
+            to, start = (partial, 0) if number else (total, first)
             for lane in range(0, width, size):
                 place = (k_slice * self._rows + row) * self._stride + column
                 place = place + (lane * self._stride if is_along_m else lane)
-                source, own = load(self._shared, [place]), load(to, [index(lane)])
+                source, own = self._word(place), load(to, [index(start + lane)])
                 if ranks > 1:
                     stmts.append(load_cluster(own, source, 4 * size, tirx.const(rank, "int32")))
                 else:
                     stmts.append(load_shared(own, source, 4 * size))
             for lane in range(width if number else 0):
-                both = load(total, [index(lane)]) + load(part, [index(lane)])
-                stmts.append(tirx.BufferStore(total, both, [lane]))
+                both = load(total, [index(first + lane)]) + load(partial, [index(lane)])
+                stmts.append(tirx.BufferStore(total, both, [first + lane]))
         return stmts

@@ -3,6 +3,8 @@
 C[m, n] = sum over k of A[m, k] * B[k, n]; M and the batch may be symbolic
 grid     batch * tiles of C, M innermost in groups of group_m, times split_k ranks of a cluster
 block    warps_m * warps_n warps of warp_m * warp_n sums, times warps_k slices of each block_k
+split    a tile has the same columns of each part of a column split, so that sums of one position
+         meet in a warp: panels of 8 columns of each part
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from tvm import ir, tirx
 from ...core.expressions import loads
 from ...core.loops import ceildiv, constant, coordinates, index, product
 from ...program.stage import Axis
-from .gemm_view import GemmView
+from ..gpu.mma import GROUPS
+from .gemm_view import GemmView, interleave_parts
 from .operands import SumOfProducts
 from .tile_shape import TileShape
 
@@ -23,6 +26,8 @@ from .tile_shape import TileShape
 @dataclass(frozen=True)
 class TileGemmConfig(TileShape, GemmView):
     """Configuration of a tiled GEMM: a :class:`.gemm_view.GemmView` in tiles of a shape.
+
+    Of a column split, ``n_axes`` have no axis of the parts.
 
     Attributes
     ----------
@@ -39,7 +44,7 @@ class TileGemmConfig(TileShape, GemmView):
 
     @property
     def n(self) -> int:
-        """Columns of C."""
+        """Columns of C, of each part of a column split."""
         return _static(self.n_axes)
 
     @property
@@ -55,7 +60,20 @@ class TileGemmConfig(TileShape, GemmView):
     @property
     def tiles_n(self) -> int:
         """Block tiles along N."""
-        return -(-self.n // self.block_n)
+        return -(-self.n // self.tile_positions)
+
+    @property
+    def stored_n_axes(self) -> tuple[Axis, ...]:
+        """The axes of N as B has them: with that of the parts of a column split."""
+        split = self.contraction.column_split
+        if split is None:
+            return self.n_axes
+        return (*self.n_axes[:-1], split.part, split.position)
+
+    def interleaved(self) -> GemmView:
+        """View B with its columns in the order of a tile: 8 of each part."""
+        split = self.contraction.column_split
+        return self if split is None else interleave_parts(self, split, GROUPS)
 
     @property
     def tiles_m(self) -> ir.Expr:
@@ -109,7 +127,7 @@ class TileGemmConfig(TileShape, GemmView):
         rows, found = constant(self.m), []
         if rows is None or rows % self.block_m:
             found.append(m < self.m)
-        if self.n % self.block_n:
+        if self.n % self.tile_positions:
             found.append(n < self.n)
         return found
 

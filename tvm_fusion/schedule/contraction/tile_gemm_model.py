@@ -27,8 +27,9 @@ from ...core.expressions import variables
 from ...core.loops import constant, product
 from ...device import Device
 from ...ecg.work import at
+from ...program.stage import Axis
 from ..gpu.launch import STATIC_SHARED_BYTES
-from ..gpu.mma import ATOMS, mma_atom
+from ..gpu.mma import ATOMS, GROUPS, mma_atom
 from .gemm_view import GemmView, gemm_view
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig, half_operand
@@ -137,17 +138,12 @@ def best_tile(
     problem: TileGemmConfig, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
 ) -> TileGemmConfig | None:
     """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
-    sizes = gemm_sizes(problem, rows)
-    shape = _best_shape(sizes, problem.half, problem.staged_a, problem.staged_b, device)
+    shape = _best_shape(gemm_sizes(problem, rows), TileShape.of(problem), device)
     return None if shape is None else replace(problem, **asdict(shape))
 
 
 @lru_cache(maxsize=1024)
-def _best_shape(
-    sizes: Sizes, half: str, staged_a: bool, staged_b: bool, device: Device
-) -> TileShape | None:
-    start = TileShape(half, *TILES[0][:2], BLOCK_K[0], *TILES[0][2:])
-    start = replace(start, staged_a=staged_a, staged_b=staged_b)
+def _best_shape(sizes: Sizes, start: TileShape, device: Device) -> TileShape | None:
     splits = SPLIT_K if device.clusters else SPLIT_K[:1]
     spaces = (TILES, BLOCK_K, STAGES, splits)
     found = tile_shapes(sizes, start, device, *spaces)
@@ -185,7 +181,7 @@ def tile_shapes(
 
 def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
     """Read a product of half types as a tiled GEMM, of any tile."""
-    if contraction.column_split is not None or contraction.dtype != "float32":
+    if contraction.dtype != "float32":
         return None
     if device.kind != "cuda" or not device.async_copy:
         return None
@@ -208,16 +204,35 @@ def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig |
     symbols = [v for x in (view.a, view.b) for v in variables(x) - own]
     if symbols:
         return None
-    given = (view.batch, view.m_axes, view.n_axes, view.k_axes, view.a, view.b)
-    start = TileGemmConfig(*given, half, 64, 64, 64, 2, 2, contraction=contraction)
+    n_axes, parts = _without_parts(view, contraction)
+    if not n_axes:
+        return None
+    given = (view.batch, view.m_axes, n_axes, view.k_axes, view.a, view.b)
+    shape = TileShape(half, 64, 64, 64, 2, 2, parts=parts)
+    start = TileGemmConfig(*given, **asdict(shape), contraction=contraction)
     staged_a, staged_b = (not OperandTile(start, is_a).is_copied for is_a in (True, False))
     return replace(start, staged_a=staged_a, staged_b=staged_b)
 
 
+def _without_parts(view: GemmView, contraction: SumOfProducts) -> tuple[tuple[Axis, ...], int]:
+    """Give the axes of N without that of the parts of a column split, and how many parts it has.
+
+    No axes where the split is not one of the last axis of N, or has panels across its periods.
+    """
+    split = contraction.column_split
+    if split is None:
+        return view.n_axes, 1
+    if split.position is not view.n_axes[-1] or split.part not in view.n_axes:
+        return (), 1
+    left = tuple(a for a in view.n_axes if a is not split.part)
+    return () if len(left) > 1 and split.width % GROUPS else left, split.count
+
+
 def _has_whole_fragments(shape: TileShape) -> bool:
-    """Whether warps have whole fragments, which fit registers."""
+    """Whether warps have whole fragments, of each part of a column split, which fit registers."""
     return (
         min(shape.warp_m, shape.warp_n) >= M16
+        and shape.warp_n % (GROUPS * shape.parts) == 0
         and shape.block_k // K16 % shape.warps_k == 0
         and LEAST_THREADS <= shape.threads <= MOST_THREADS
         and shape.accumulators <= MOST_ACCUMULATORS
@@ -280,4 +295,6 @@ def gemm_sizes(view: GemmView, rows: int = ROWS_OF_SYMBOLIC_M) -> Sizes:
     m = constant(product([a.extent for a in view.m_axes]))
     batch = math.prod(at(a.extent) for a in view.batch)
     n, k = (int(product([a.extent for a in axes])) for axes in (view.n_axes, view.k_axes))
+    if isinstance(view, TileGemmConfig):
+        n *= view.parts
     return Sizes(batch, rows if m is None else m, n, k)

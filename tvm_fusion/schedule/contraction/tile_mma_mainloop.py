@@ -75,6 +75,10 @@ class TileMmaMainloop:
         self._words = local("stage_word", [2], "int32")
         self.buffers = [self.acc, self._words, *self._frags, *self._a.buffers, *self._b.buffers]
 
+    def has_sums(self, _thread: ir.Expr) -> ir.Expr:
+        """Whether a thread has accumulators: all have."""
+        return tirx.const(True)
+
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell the slice of K, the row and the column of a thread's warp among the warps."""
         warp = tirx.floordiv(thread, index(WARP))

@@ -68,8 +68,9 @@ class OperandTile:
 
     def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
         self._cut = cut
-        self._expr = half_operand(cut.a if is_a else cut.b)
-        self._axes = cut.m_axes if is_a else cut.n_axes
+        view = cut if is_a else cut.interleaved()
+        self._expr = half_operand(view.a if is_a else view.b)
+        self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
         layouts = [self._layout(is_k) for is_k in ((True, False) if is_a else (False, True))]

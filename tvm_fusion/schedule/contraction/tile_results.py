@@ -1,14 +1,22 @@
-"""Results of a tiled GEMM in vectors: which ones all outputs allow, and their loads and stores."""
+"""Results of a tiled GEMM in vectors: which ones all outputs allow, and their loads and stores.
+
+load what results read, in vectors                  before the sums are complete
+compute element by element
+store, in vectors of at most 16 bytes
+for results with one condition, such as the columns of Q in a joined product:
+  if it holds:  load, compute, store
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...core.expressions import load, loads
-from ...core.loops import constant, index, local, sequence, substitute, vectorized
+from ...core.expressions import load, loads, variables
+from ...core.loops import constant, index, local, sequence, substitute, vectorized, when
 from ...program.stage import Axis
 from ..address import conditional_loads, is_aligned, offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
@@ -27,7 +35,8 @@ class ResultVectors:
     Attributes
     ----------
     width : int
-        Elements; 1 where loads are under conditions, or results are not contiguous.
+        Elements; 1 where loads are under conditions, results are not contiguous, or a vector has
+        elements of several results.
     is_along_m : bool
         Whether vectors lie along the last axis of M.
     """
@@ -41,7 +50,7 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
     results = cut.contraction.results
     values = [r.value for r in results]
     reads = [x for v in values for x in loads(v)]
-    if any(r.condition is not None for r in results) or any(map(conditional_loads, values)):
+    if any(map(conditional_loads, values)):
         return ResultVectors(1, False)
     if any(loads(i) for x in reads for i in x.indices):
         return ResultVectors(1, False)
@@ -57,11 +66,14 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
 
 
 def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
-    """Whether elements along an axis are aligned vectors of an output."""
+    """Whether elements along an axis are aligned vectors of an output, which has all or none."""
     if str(result.buffer.ty.dtype) not in VECTOR_TYPES:
         return False
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = _analyzer(cut, axis, vector, width)
+    ends = [{axis.var: vector * width + i} for i in (0, width - 1)]
+    if result.condition is not None and not _is_uniform(result.condition, ends, analyzer):
+        return False
     analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
     where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
     first = analyzer.simplify(offset(result.buffer, where) - lane)
@@ -69,6 +81,20 @@ def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) 
         return False
     size = min(width, VECTOR_BYTES // DataType(str(result.buffer.ty.dtype)).itemsize)
     return is_aligned(first, size, analyzer)
+
+
+def _is_uniform(
+    condition: ir.Expr, ends: Sequence[Mapping[ir.Var, ir.Expr]], analyzer: sym.Analyzer
+) -> bool:
+    """Whether a condition holds for a whole vector or for nothing of it."""
+    if isinstance(condition, tirx.And):
+        return all(_is_uniform(c, ends, analyzer) for c in (condition.a, condition.b))
+    first, last = (analyzer.simplify(substitute(condition, end)) for end in ends)
+    # Comparisons are monotone: equal at both ends, equal between.
+    is_monotone = isinstance(condition, (tirx.LE, tirx.LT))
+    return (is_monotone or not variables(condition) & ends[0].keys()) and bool(
+        tvm_ffi.structural_equal(first, last)
+    )
 
 
 def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
@@ -86,6 +112,9 @@ def _analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sy
 class VectorResults:
     """Vectors of results: what they read is loaded into registers, computed with, and stored.
 
+    What results under a condition read, such as the parts of a split, is loaded under it, right
+    before it is used.
+
     Parameters
     ----------
     cut : TileGemmConfig
@@ -100,11 +129,75 @@ class VectorResults:
     buffers : list of Var
         Registers.
     reads : bool
-        Whether the results read anything beside the sums.
+        Whether results without a condition read anything beside the sums.
     """
 
     def __init__(self, cut: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
-        self._cut, self._width = cut, vectors.width
+        alike: list[list[Result]] = []
+        for result in cut.contraction.results:
+            for some in alike:
+                if tvm_ffi.structural_equal(some[0].condition, result.condition):
+                    some.append(result)
+                    break
+            else:
+                alike.append([result])
+        always = [some for some in alike if some[0].condition is None]
+        self._always = [_Vectors(cut, vectors, some, copies) for some in always]
+        self._sometimes = [
+            (some[0].condition, _Vectors(cut, vectors, some, 1))
+            for some in alike
+            if some[0].condition is not None
+        ]
+        self.reads = any(v.reads for v in self._always)
+        every = [*self._always, *(v for _, v in self._sometimes)]
+        self.buffers = [b for v in every for b in v.buffers]
+
+    def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Load what the results at a place read; ``where`` gives all axes of the product."""
+        return sequence([v.load(copy, where) for v in self._always if v.reads])
+
+    def finish(
+        self,
+        copy: ir.Expr,
+        where: Mapping[ir.Var, ir.Expr],
+        total: Callable[[int, int], ir.Expr],
+        inside: ir.Expr | None = None,
+    ) -> tirx.Stmt:
+        """Compute the results of sums from what a copy holds, and store them.
+
+        Parameters
+        ----------
+        copy : Expr
+            What :meth:`load` has filled.
+        where : mapping of Var to Expr
+            The place.
+        total : callable
+            ``total(part, lane)`` gives the sum of a part of a column split, at a place of the
+            vector.
+        inside : Expr, optional
+            Whether the place exists.
+        """
+        stmts = []
+        for vectors in self._always:
+            stored = vectors.store(where)
+            stmts.append(vectors.compute(copy, where, total))
+            stmts.append(stored if inside is None else when(inside, stored))
+        for condition, vectors in self._sometimes:
+            has_it = substitute(condition, where)
+            here = [vectors.load(index(0), where)] if vectors.reads else []
+            here += [vectors.compute(index(0), where, total), vectors.store(where)]
+            both = has_it if inside is None else tirx.And(inside, has_it)
+            stmts.append(when(both, sequence(here)))
+        return sequence(stmts)
+
+
+class _Vectors:
+    """Vectors of results that exist at the same places."""
+
+    def __init__(
+        self, cut: TileGemmConfig, vectors: ResultVectors, results: Sequence[Result], copies: int
+    ) -> None:
+        self._cut, self._width, self._results = cut, vectors.width, results
         self._axis = (cut.m_axes if vectors.is_along_m else cut.n_axes)[-1]
         self._vector = tirx.Var("vector", "int64")
         elements = ElementLoads(_analyzer(cut, self._axis, self._vector, self._width))
@@ -115,29 +208,30 @@ class VectorResults:
                 )
                 for lane in range(self._width)
             ]
-            for r in cut.contraction.results
+            for r in results
         ]
         found = elements.vectors()
         self.reads = bool(found)
         self._registers = RegisterBuffers(found, copies)
         self._made = [
             local(f"result{number}", [self._width], str(result.buffer.ty.dtype))
-            for number, result in enumerate(cut.contraction.results)
+            for number, result in enumerate(results)
         ]
         self.buffers = [*self._registers.arrays, *self._made]
 
     def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
-        """Load what the results at a place read; ``where`` gives all axes of the product."""
+        """Load what the results at a place read."""
         return self._registers.fill(copy, self._at(where))
 
     def compute(
-        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int], ir.Expr]
+        self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr], total: Callable[[int, int], ir.Expr]
     ) -> tirx.Stmt:
-        """Compute the results of the sums ``total(lane)`` from what a copy holds."""
+        """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
+        totals = self._cut.contraction.totals
         for made, lanes in zip(self._made, self._values, strict=True):
             for lane, value in enumerate(lanes):
-                sums = {self._cut.contraction.total: total(lane)}
+                sums = {own: total(part, lane) for part, own in enumerate(totals)}
                 held = substitute(self._registers.values(value, copy), {**there, **sums})
                 stmts.append(tirx.BufferStore(made, held, [lane]))
         return sequence(stmts)
@@ -145,7 +239,7 @@ class VectorResults:
     def store(self, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Store the results that were computed last."""
         there, stmts = self._at(where), []
-        for result, made in zip(self._cut.contraction.results, self._made, strict=True):
+        for result, made in zip(self._results, self._made, strict=True):
             size = min(self._width, VECTOR_BYTES // DataType(str(made.ty.dtype)).itemsize)
             for start in range(0, self._width, size):
                 stmts.append(self._store(result, made, there, start, size))

@@ -37,6 +37,8 @@ class TileShape:
         Tiles along M whose blocks run one after the other, so that L2 holds their B.
     staged_a, staged_b : bool
         Whether threads compute or gather an operand, on its way to shared memory.
+    parts : int
+        Parts of a column split, of each of which the tile has as many columns.
     """
 
     half: str
@@ -51,11 +53,17 @@ class TileShape:
     group_m: int = 8
     staged_a: bool = False
     staged_b: bool = False
+    parts: int = 1
 
     @classmethod
     def of(cls, config: TileShape) -> TileShape:
         """Take the shape out of a configuration."""
         return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
+
+    @property
+    def tile_positions(self) -> int:
+        """Columns of each part of a column split in the tile; without one, all."""
+        return self.block_n // self.parts
 
     @property
     def warp_m(self) -> int:
@@ -93,7 +101,7 @@ class TileShape:
         while self._staged_bytes(slabs, columns) > self.stages * self.stage_bytes:
             if slabs > 1:
                 slabs //= 2
-            elif columns > GROUPS:
+            elif columns > GROUPS * self.parts:
                 columns //= 2
             else:
                 break

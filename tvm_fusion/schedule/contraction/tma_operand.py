@@ -4,7 +4,8 @@
     A[k, m], B[k, n]     contiguous along M or N:  panels of 64 rows, boxes of 64 times block_k
 
 Rows, terms and the batch may each be several axes that lie in memory as one; a batch of several
-strides takes a dimension each. Addresses and strides are multiples of 16 bytes.
+strides takes a dimension each. Addresses and strides are multiples of 16 bytes. Of a column split,
+a tile of B has a box, or panels, of the same columns of each part, one part behind the other.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import tvm_ffi
 from tvm import ir, sym, tirx
 
 from ...core.expressions import int64
@@ -20,9 +22,11 @@ from ...core.loops import constant, index, product, simplified, substitute
 from ...program.stage import Axis
 from ..address import offset, stride
 from ..gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
+from ..gpu.vector_loads import resolved
 from ..gpu.wgmma import Operand
+from .column_split import ColumnSplit
 from .gemm_view import GemmView
-from .tile_gemm_config import half_operand, is_plain
+from .tile_gemm_config import TileGemmConfig, half_operand, is_plain
 
 ITEM_BYTES = 2  # of a half type
 
@@ -33,8 +37,8 @@ class TmaOperand:
 
     Attributes
     ----------
-    map : TensorMap
-        Its view, without the batch broadcast.
+    maps : tuple of TensorMap
+        Its views, without the batch broadcast: one, or one for each part of a column split.
     is_k_contiguous : bool
         Whether rows of shared memory are of K.
     batch : tuple of Var
@@ -43,20 +47,29 @@ class TmaOperand:
         Rows of A, or columns of B, of a block's tile.
     block_k : int
         Terms of a pipeline stage.
+    parts : int
+        Parts of a column split; each has ``rows / parts`` of the rows.
+    period_width : int
+        Columns of a part in a period, if there are several, which no box crosses; 0 otherwise.
     """
 
-    map: TensorMap
+    maps: tuple[TensorMap, ...]
     is_k_contiguous: bool
     batch: tuple[ir.Var, ...]
     rows: int
     block_k: int
+    parts: int = 1
+    period_width: int = 0
 
-    def of_rows(self, rows: int) -> TmaOperand:
-        """Change the rows of A, or columns of B, of a tile."""
-        box = self.map.box
-        if self.is_k_contiguous:
-            box = (box[0], rows, *box[2:])
-        return replace(self, map=replace(self.map, box=box), rows=rows)
+    def of_rows(self, rows: int) -> TmaOperand | None:
+        """Change the rows of A, or columns of B, of a tile; ``None`` if boxes do not make it up."""
+        each = rows // self.parts
+        if rows % self.parts or self.period_width % each:
+            return None
+        if not self.is_k_contiguous:
+            return None if each % PANEL else replace(self, rows=rows)
+        maps = tuple(replace(m, box=(m.box[0], each, *m.box[2:])) for m in self.maps)
+        return replace(self, maps=maps, rows=rows)
 
     @property
     def bytes(self) -> int:
@@ -74,16 +87,30 @@ class TmaOperand:
         return Operand(self.is_k_contiguous, self.panel_bytes)
 
     def boxes(
-        self, batch: dict[ir.Var, ir.Expr], first: ir.Expr, k: ir.Expr
-    ) -> list[tuple[int, list[ir.Expr]]]:
-        """List the boxes of a tile: place in shared memory in bytes, and coordinates."""
+        self, batch: dict[ir.Var, ir.Expr], firsts: Sequence[ir.Expr], k: ir.Expr
+    ) -> list[tuple[int, int, list[ir.Expr]]]:
+        """List the boxes of a tile: place in shared memory in bytes, map, and coordinates.
+
+        Parameters
+        ----------
+        batch : mapping of Var to Expr
+            The values of the batch axes.
+        firsts : sequence of Expr
+            The first row, of each part.
+        k : Expr
+            The first term.
+        """
         behind = [batch[axis] for axis in self.batch]
-        if self.is_k_contiguous:
-            return [(0, [k, first, *behind])]
-        return [
-            (i * self.panel_bytes, [first + i * PANEL, k, *behind])
-            for i in range(self.rows // PANEL)
-        ]
+        rows, found = self.rows // self.parts, []
+        for part, first in enumerate(firsts):
+            own = part if len(self.maps) > 1 else 0
+            if self.is_k_contiguous:
+                found.append((part * rows * ROW_BYTES, own, [k, first, *behind]))
+                continue
+            for i in range(rows // PANEL):
+                place = (part * (rows // PANEL) + i) * self.panel_bytes
+                found.append((place, own, [first + i * PANEL, k, *behind]))
+        return found
 
     def slab(self, row: ir.Expr) -> ir.Expr:
         """Give the place of 64 rows of A that start at a row of the tile, in bytes."""
@@ -92,22 +119,55 @@ class TmaOperand:
         return tirx.floordiv(row, index(PANEL)) * self.panel_bytes
 
 
-def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOperand | None:
-    """View A or B as a tensor map; ``None`` where TMA cannot copy it.
+def tma_operand(view: TileGemmConfig, is_a: bool, block_k: int) -> TmaOperand | None:
+    """View A or B as a tensor map of tiles of no rows yet; ``None`` where TMA cannot copy it.
 
     Parameters
     ----------
-    view : GemmView
+    view : TileGemmConfig
         The product.
     is_a : bool
         Whether it is A.
-    rows, block_k : int
-        The tile: rows of A or columns of B, and terms.
+    block_k : int
+        Terms of a tile.
     """
-    load = half_operand(view.a if is_a else view.b)
-    if not is_plain(load):
+    whole = half_operand(view.a if is_a else view.b)
+    own, parts, split = view.m_axes, 1, None
+    if not is_a:
+        own, parts, split = view.stored_n_axes, view.parts, view.contraction.column_split
+    loads = [whole]
+    if split is not None and not is_plain(whole):  # a weight of its own for each part
+        own, loads = view.n_axes, [_of_part(whole, split, part) for part in range(parts)]
+    found = [_tensor_map(view, load, own, block_k) for load in loads]
+    (first, *others) = found
+    if first is None or any(x is None or x[1:] != first[1:] for x in others):
         return None
-    own = view.m_axes if is_a else view.n_axes
+    maps = tuple(x[0] for x in found if x is not None)
+    width = 0 if split is None or len(view.n_axes) == 1 else split.width
+    return TmaOperand(maps, *first[1:], 0, block_k, parts, width)
+
+
+def _of_part(operand: ir.Expr, split: ColumnSplit, part: int) -> ir.Expr:
+    """Choose the weight of a part."""
+    analyzer = sym.Analyzer()
+    analyzer.bind(split.position.var, ir.Range.from_min_extent(index(0), index(split.width)))
+    chosen = resolved(substitute(operand, {split.part.var: index(part)}), analyzer)
+    return tvm_ffi.structural_map(chosen, (ir.TensorLoad, lambda x: _simplified(x, analyzer)))
+
+
+def _simplified(node: ir.TensorLoad, analyzer: sym.Analyzer) -> ir.Expr:
+    return tirx.BufferLoad(node.source, [analyzer.simplify(index(i)) for i in node.indices])
+
+
+def _tensor_map(
+    view: GemmView, load: ir.Expr, own: Sequence[Axis], block_k: int
+) -> tuple[TensorMap, bool, tuple[ir.Var, ...]] | None:
+    """Make the map of a load over some axes, with one row a box along K.
+
+    Tells whether K is contiguous, and which batch axes are dimensions, too.
+    """
+    if not isinstance(load, ir.TensorLoad) or not is_plain(load):
+        return None
     axes = [a.var for a in (*view.batch, *own, *view.k_axes)]
     used = set(tirx.analysis.undefined_vars(load))
     place = offset(load.source, load.indices)
@@ -120,7 +180,7 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
     is_k_contiguous = constant(terms_by) == 1
     sizes = [product([a.extent for a in x]) for x in (view.k_axes, own)]
     strides = [rows_by if is_k_contiguous else terms_by]
-    box = [PANEL, rows if is_k_contiguous else block_k]
+    box = [PANEL, 1 if is_k_contiguous else block_k]
     if not is_k_contiguous:
         sizes.reverse()
     batch = [a for a in view.batch if a.var in used]
@@ -138,7 +198,7 @@ def tma_operand(view: GemmView, is_a: bool, rows: int, block_k: int) -> TmaOpera
         return None
     box += [1] * len(batch)
     tensor_map = TensorMap(load.source, start, tuple(sizes), tuple(strides), tuple(box))
-    return TmaOperand(tensor_map, is_k_contiguous, tuple(a.var for a in batch), rows, block_k)
+    return tensor_map, is_k_contiguous, tuple(a.var for a in batch)
 
 
 def _merged(axes: Sequence[Axis], step_of: dict[ir.Var, ir.Expr | None]) -> ir.Expr | None:

@@ -3,6 +3,7 @@
 grid     as many blocks as run at once; each takes every grid-th tile of C, M innermost in groups
 block    one producer warpgroup, and consumers that share the rows of the tile
 stage    tiles of A and B, block_k = 64 terms: 128 bytes of a half type
+split    the columns of a tile are those of one part of a column split behind those of another
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from ...core.loops import constant, index
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
 from ..gpu.tma import PANEL
-from ..gpu.wgmma import THREADS, M
-from .tile_gemm_config import TileGemmConfig
+from ..gpu.wgmma import THREADS, WARPS, M
+from .tile_gemm_config import TileGemmConfig, axis_values
 from .tile_shape import REGISTER_FILE
 from .tma_operand import TmaOperand
 
 BLOCK_K = PANEL
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
+# Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
+STAGED_STRIDE = 32 + 4
+STAGED_WARP_BYTES = 16 * STAGED_STRIDE * 4
 OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
 
 
@@ -43,6 +47,8 @@ class WgmmaConfig(TileGemmConfig):
         Blocks that a multiprocessor holds at once.
     multiprocessors : int
         How many there are.
+    is_staged : bool
+        Whether results go through shared memory, because they are not stored in vectors.
     """
 
     operand_a: TmaOperand | None = None
@@ -51,6 +57,7 @@ class WgmmaConfig(TileGemmConfig):
     is_ping_pong: bool = False
     blocks_per_sm: int = 1
     multiprocessors: int = 1
+    is_staged: bool = False
 
     @property
     def resident(self) -> int:
@@ -70,6 +77,11 @@ class WgmmaConfig(TileGemmConfig):
         return THREADS * (1 + self.consumers)
 
     @property
+    def moves_registers(self) -> bool:
+        """Whether the producer gives registers to consumers."""
+        return self.consumers == 2 and self.split_k == 1
+
+    @property
     def slabs(self) -> int:
         """Instructions that a consumer's rows take."""
         return self.block_m // self.sharers // M
@@ -81,12 +93,14 @@ class WgmmaConfig(TileGemmConfig):
 
     @property
     def tiles(self) -> ir.Expr:
-        """Tiles of C."""
+        """Tiles of C, times ranks of split-K."""
         return super().blocks
 
     @property
     def blocks(self) -> ir.Expr:
         """Blocks of the grid."""
+        if self.split_k > 1:
+            return self.tiles
         count = constant(self.tiles)
         if count is not None:
             return index(min(count, self.resident))
@@ -103,9 +117,21 @@ class WgmmaConfig(TileGemmConfig):
         return self.stages * self.stage_bytes
 
     @property
+    def staging_offset(self) -> int:
+        """Where staged results lie in shared memory, in bytes: behind the barriers."""
+        return self.barrier_offset + -(-2 * (self.stages + 1) * mbarrier.BYTES // 16) * 16
+
+    @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, two barriers for each, and two for turns."""
-        return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
+        """Shared memory of a block: stages, two barriers for each, two for turns, results."""
+        if self.split_k > 1:
+            return max(
+                self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES,
+                self._staged_bytes(*self.staged),
+            )
+        if not self.is_staged:
+            return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
+        return self.staging_offset + staged_bytes(self.consumers)
 
     @property
     def registers(self) -> int:
@@ -115,7 +141,28 @@ class WgmmaConfig(TileGemmConfig):
         most = REGISTER_FILE // (self.threads * self.blocks_per_sm) // 8 * 8
         return min(255, most, OTHER_REGISTERS + self.accumulators)
 
+    def first_columns(self, n_tile: ir.Expr) -> list[ir.Expr]:
+        """Give the column of B that a tile begins with, for each part of a column split."""
+        first = n_tile * self.tile_positions
+        split = self.contraction.column_split
+        if split is None or len(self.operands[1].maps) > 1:
+            return [first] * self.parts
+        extents = [a.extent for a in self.stored_n_axes]
+        columns = []
+        for part in range(self.parts):
+            place = axis_values(self.n_axes, first) | {split.part.var: index(part)}
+            column: ir.Expr = index(0)
+            for axis, extent in zip(self.stored_n_axes, extents, strict=True):
+                column = column * index(extent) + place[axis.var]
+            columns.append(column)
+        return columns
+
     @property
     def n8(self) -> int:
         """Tiles of eight columns of a thread's accumulators."""
         return self.block_n // GROUPS
+
+
+def staged_bytes(consumers: int) -> int:
+    """Count the bytes of staged results of all warps."""
+    return consumers * WARPS * STAGED_WARP_BYTES

@@ -32,9 +32,10 @@ from .tile_gemm_model import (
     gemm_problem,
     gemm_sizes,
 )
+from .tile_results import result_vectors
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .wgmma_config import BLOCK_K, WgmmaConfig
+from .wgmma_config import BLOCK_K, WgmmaConfig, staged_bytes
 
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
@@ -75,11 +76,16 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
 
 def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
     """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
-    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
-    if "wgmma" not in names or not device.tma or gemm_sizes(problem).m <= FEW_ROWS:
+    if not has_wgmma(device) or gemm_sizes(problem).m <= FEW_ROWS:
         return None
     found = _space(problem, device, TILES)
     return min(found, key=lambda config: wgmma_clocks(config, device), default=None)
+
+
+def has_wgmma(device: Device) -> bool:
+    """Whether a device has wgmma of half types, and TMA."""
+    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
+    return "wgmma" in names and device.tma
 
 
 def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaConfig]:
@@ -100,24 +106,27 @@ def _space(
     start: TileGemmConfig, device: Device, tiles: Sequence[tuple[int, int, int, bool]]
 ) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
-    a, b = (tma_operand(start, is_a, M, BLOCK_K) for is_a in (True, False))
+    a, b = (tma_operand(start, is_a, BLOCK_K) for is_a in (True, False))
     if a is None or b is None:
         return
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
+    is_staged = result_vectors(start).width == 1 and start.parts == 1
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
-        if rows % M or (is_ping_pong and consumers != 2):
+        if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
             continue
         if rows // M * block_n // 2 > MOST_ACCUMULATORS or (consumers == 2 and per_sm > 1):
             continue
         stage = (block_m + block_n) * BLOCK_K * 2
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
-        stages = min(MOST_STAGES, (room - 256) // stage)
-        if stages < 3:
+        room -= 256 + (staged_bytes(consumers) if is_staged else 0)
+        stages = min(MOST_STAGES, room // stage)
+        tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
+        if stages < 3 or tile_a is None or tile_b is None:
             continue
         changed = {
             "block_m": block_m,
@@ -132,12 +141,13 @@ def _space(
         }
         config = WgmmaConfig(
             **{**given, **changed},
-            operand_a=a.of_rows(block_m),
-            operand_b=b.of_rows(block_n),
+            operand_a=tile_a,
+            operand_b=tile_b,
             consumers=consumers,
             is_ping_pong=is_ping_pong,
             blocks_per_sm=per_sm,
             multiprocessors=device.sm_count or 1,
+            is_staged=is_staged,
         )
         if config.registers * config.threads * per_sm <= REGISTER_FILE:
             yield config

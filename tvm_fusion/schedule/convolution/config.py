@@ -11,20 +11,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tvm import tirx
-
-from ...core.expressions import variables
-from ...core.loops import constant, index, substitute
+from ...core.loops import constant
 from ...device import Device
 from ..contraction.blocking import cycles_of
 from ..contraction.gemm_problem_cpu import Machine
+from .groups import shared_k
 from .problem import ConvProblem
-from .simplify import Ranges
 
 MAX_PIXELS = 28
 MAX_VECTORS = 4
 MAX_PARTS = 64  # of an axis, for tasks
-NEAR = 1.03  # cycles of a tile over the fewest, for which the default compares tasks
+NEAR = 1.15  # cycles of a tile over the fewest, for which the default compares tasks
 COPY = 1.5  # cycles of a vector of the image that a task copies
 FAR = 2.0  # cycles of a vector of the weight that comes from a far cache
 TASK = 2000  # cycles of starting a task
@@ -107,7 +104,7 @@ class ConvSizes:
             stride,
             overlap,
             not problem.image.is_load,
-            _shared_k(problem, k),
+            shared_k(problem),
         )
 
 
@@ -126,9 +123,13 @@ def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
     if not tiles:
         return None
     fewest = min(tiles.values())
-    near = [tile for tile, cycles in tiles.items() if cycles <= NEAR * fewest]
-    found = [config for tile in near for config in _tasks(tile, sizes)]
-    return min(found, key=lambda c: cycles_of_busiest(c, sizes, machine), default=None)
+    found = {
+        config: cycles_of_busiest(config, sizes, machine, cycles)
+        for tile, cycles in tiles.items()
+        if cycles <= NEAR * fewest
+        for config in _tasks(tile, sizes)
+    }
+    return min(found, key=lambda c: found[c], default=None)
 
 
 def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
@@ -143,24 +144,6 @@ def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
     machine, sizes = Machine.of(device), ConvSizes.of(problem)
     for tile in _tiles(sizes, machine):
         yield from (config for config in _tasks(tile, sizes) if config != chosen)
-
-
-def _shared_k(problem: ConvProblem, size: int) -> int:
-    """Count adjacent output channels that read the same input channels."""
-    k, image = problem.k, problem.image
-    own = [a for a, p in zip(image.axes, image.place, strict=True) if p.same_as(k.var)]
-    if not own:
-        return size
-    ranges, number, lane = Ranges(), tirx.Var("number", "int64"), tirx.Var("lane", "int64")
-    for axis in image.axes:
-        ranges.bind(axis.var, axis.extent)
-    for width in (d for d in range(size, 0, -1) if size % d == 0):
-        ranges.bind(lane, width)
-        position = number * index(width) + lane
-        if lane not in variables(ranges.value(substitute(image.value, {own[0].var: position}))):
-            return width
-        lane = tirx.Var("lane", "int64")
-    return 1
 
 
 def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
@@ -210,7 +193,9 @@ def _tile_cycles(tile: ConvConfig, sizes: ConvSizes) -> float:
     return total * sizes.batch
 
 
-def cycles_of_busiest(config: ConvConfig, sizes: ConvSizes, machine: Machine) -> float:
+def cycles_of_busiest(
+    config: ConvConfig, sizes: ConvSizes, machine: Machine, tile_cycles: float
+) -> float:
     """Estimate the cycles of the busiest core.
 
     Parameters
@@ -221,6 +206,8 @@ def cycles_of_busiest(config: ConvConfig, sizes: ConvSizes, machine: Machine) ->
         The convolution.
     machine : Machine
         The CPU.
+    tile_cycles : float
+        Cycles of the multiplications of all tiles, for one term.
     """
     lanes, row = config.lanes, config.height
     tiles, rows = math.ceil(sizes.k / (lanes * config.vectors)), math.ceil(sizes.y / row)
@@ -228,7 +215,7 @@ def cycles_of_busiest(config: ConvConfig, sizes: ConvSizes, machine: Machine) ->
     tasks = sizes.batch * bands * chunks
     each = math.ceil(tasks / machine.cores)
     share = each * (config.chunk / tiles) * (config.band / rows) / sizes.batch
-    cycles = _tile_cycles(config, sizes) * sizes.terms * min(1.0, share)
+    cycles = tile_cycles * sizes.terms * min(1.0, share)
     lines = min(config.band, rows) * row * sizes.stride + sizes.overlap
     image = lines * (sizes.x * sizes.stride + sizes.overlap) * sizes.c / lanes
     panel = sizes.terms * config.vectors  # vectors of the weight of one tile

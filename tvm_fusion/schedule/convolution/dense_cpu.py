@@ -124,7 +124,9 @@ class DenseLoops:
 
     @property
     def _terms(self) -> ir.Expr:
-        return product([a.extent for a in self._problem.contraction.stage.reduce])
+        problem = self._problem
+        around = problem.window if problem.c is None else (problem.c, *problem.window)
+        return product([a.extent for a in around])
 
     def _loop(self, name: str, extent: ir.Expr | int, most: int, body: Body, kind=ForKind.SERIAL):
         def bound(i: ir.Expr) -> tirx.Stmt:

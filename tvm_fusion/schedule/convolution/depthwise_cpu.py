@@ -100,7 +100,10 @@ def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | 
     around *= math.ceil((constant(k.extent) or 1) / lanes)
     window = math.prod(constant(a.extent) or 1 for a in problem.window)
     wanted = min(TASKS * machine.cores, max(1, around * y * x * window // GRAIN))
-    return DepthwiseConfig(lanes, width, math.ceil(y / max(1, min(y, math.ceil(wanted / around)))))
+    fewest = max(1, min(y, math.ceil(wanted / around)))
+    even = (n for n in range(fewest, y + 1) if around * n % machine.cores == 0)
+    bands = next(even, fewest) if wanted > 1 else 1
+    return DepthwiseConfig(lanes, width, math.ceil(y / bands))
 
 
 def depthwise_cpu(

@@ -78,6 +78,8 @@ class ConvProblem:
         Input channels that are contiguous in memory; 1 in plain layouts.
     window : tuple of Axis
         Other reduction axes.
+    waste : int
+        How many times as many products it has as it would without joined groups.
     """
 
     contraction: SumOfProducts
@@ -91,6 +93,7 @@ class ConvProblem:
     c: Axis | None
     block: int
     window: tuple[Axis, ...]
+    waste: int = 1
 
     @property
     def source(self) -> ir.Var:
@@ -194,7 +197,7 @@ def _problem(
         return Refusal(NOT_MINE, "Output channels are not contiguous in the results.")
     batch = tuple(pixels[:-2])
     return ConvProblem(
-        contraction, image, weight, batch, y, x, k, size or 0, c, _block(other, c), window
+        contraction, image, weight, batch, y, x, k, size or 0, c, block_of(other, c), window
     )
 
 
@@ -249,7 +252,7 @@ def _intervals(condition: ir.Expr, extents: dict) -> dict[ir.Var, tuple[int, int
     return None
 
 
-def _block(operand: ir.Expr, c: Axis | None) -> int:
+def block_of(operand: ir.Expr, c: Axis | None) -> int:
     """Find how many input channels to take together: a block of memory, 1 in plain layouts."""
     if c is None:
         return 1

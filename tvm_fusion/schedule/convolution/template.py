@@ -22,6 +22,7 @@ from .config import ConvConfig, default
 from .dense_cpu import dense_cpu
 from .depthwise_cpu import DepthwiseConfig, depthwise_config, depthwise_cpu
 from .epilogue_cpu import conditions_known
+from .groups import join_groups
 from .problem import NOT_MINE, ConvProblem, conv_problem
 
 
@@ -48,6 +49,7 @@ class CpuConvolution(Template):
         problem = conv_problem(program, stages, constants_of(group), lanes)
         if isinstance(problem, Refusal):
             return problem
+        problem = join_groups(problem, lanes)
         if not _is_convolution(problem):
             return Refusal(NOT_MINE, "There is neither a window nor a block of channels.")
         if not conditions_known(problem.contraction.results, problem):
@@ -65,7 +67,7 @@ class CpuConvolution(Template):
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=flops(stages) - _recomputed(problem, config),
+            flops=problem.waste * flops(stages) - _recomputed(problem, config),
             parallelism=_tasks(problem, config),
             details={"problem": problem, "config": config},
         )

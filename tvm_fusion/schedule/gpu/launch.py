@@ -16,6 +16,8 @@ STATIC_SHARED_BYTES = 48 * 1024
 VECTOR_BYTES = 16  # of the widest load or store of a thread
 # Types with vector loads and stores in CUDA; others are accessed one by one.
 VECTOR_TYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
+# Attribute of a PrimFunc: numbers of the parameters that its kernel may ask L2 for beforehand.
+PREFETCHED = "tvm_fusion.prefetched"
 _DECLARE = "tvm_fusion_declare"
 _NOTHING = f"""
 __device__ __forceinline__ void {_DECLARE}(const void* first, const void* last) {{}}

@@ -2,7 +2,7 @@
 
     A and B in shared memory:     fence();  multiply(acc, a, b, ...) for some k16;  commit()
                                   wait(pending)
-    A in registers, B in shared:  multiply_fragments(acc, a, tile, ...): all of that for all k16
+    A in registers, B in shared:  :mod:`.wgmma_chain`
 
 Four warps execute them together. Warp w of a group has rows ``16 * w`` on; fragments of A and
 accumulators are laid out as those of mma.m16n8k16, of n / 8 tiles of 8 columns. Operands in shared
@@ -33,7 +33,7 @@ __device__ __forceinline__ unsigned long long {name}(const void* tile) {{
          | (1ull << 62);
 }}
 """
-_EIGHT_ROWS = 8 * ROW_BYTES >> 4  # from eight rows to the next, in 16 bytes
+EIGHT_ROWS = 8 * ROW_BYTES >> 4  # from eight rows to the next, in 16 bytes
 _PLAIN = {
     "wgmma_fence": "wgmma.fence.sync.aligned;",
     "wgmma_commit": "wgmma.commit_group.sync.aligned;",
@@ -42,29 +42,6 @@ _PLAIN = {
     "wgmma_give": "setmaxnreg.dec.sync.aligned.u32 {number};",
     "fence_proxy_async": "fence.proxy.async.shared::cta;",
 }
-# One statement: registers that an instruction still reads or writes must not be touched, which a
-# compiler of several statements does not know of fragments of A.
-_FRAGMENTS = """
-__device__ __forceinline__ void {name}(float* acc, const void* a, const void* tile) {{
-  const unsigned* x = (const unsigned*)a;
-  unsigned place = (unsigned)__cvta_generic_to_shared(tile);
-  unsigned long long b = (unsigned long long)((place & 0x3FFFF) >> 4) | ({leading}ull << 16)
-                       | ({stride}ull << 32) | (1ull << 62);
-  asm volatile("{{\\n\\t.reg .b64 b;\\n\\t.reg .pred p, q;\\n\\t"
-      "setp.ne.b32 p, {is_added}, 0;\\n\\tsetp.ne.b32 q, 1, 0;\\n\\t"
-      "wgmma.fence.sync.aligned;\\n\\t"
-{instructions}
-      "wgmma.commit_group.sync.aligned;\\n\\t"
-      "wgmma.wait_group.sync.aligned 0;\\n\\t}}"
-      : {outputs}
-      : {inputs}, "l"(b)
-      : "memory");
-}}
-"""
-_FRAGMENTS_INSTRUCTION = """\
-      "add.s64 b, %{b}, {step};\\n\\t"
-      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{short}.{short} "
-      "{{{acc}}}, {{{a}}}, b, {p}, 1, 1, {trans};\\n\\t\""""
 
 
 @dataclass(frozen=True)
@@ -90,7 +67,7 @@ class Operand:
     def descriptor(self, tile: ir.TensorLoad) -> ir.Expr:
         """Describe the tile that starts at a place of shared memory."""
         name = f"tvm_fusion_wgmma_descriptor_{self.leading}"
-        source = _DESCRIPTOR.format(name=name, leading=self.leading, stride=_EIGHT_ROWS)
+        source = _DESCRIPTOR.format(name=name, leading=self.leading, stride=EIGHT_ROWS)
         address = tirx.address_of(tile)
         return cuda_func_call(name, address, source_code=source, return_type="uint64")
 
@@ -141,64 +118,6 @@ __device__ __forceinline__ void {name}(float* acc, unsigned long long a, unsigne
 """
     call = cuda_func_call(name, tirx.address_of(acc), a[1], b[1], is_added, source_code=source)
     return tirx.Evaluate(call)
-
-
-def multiply_fragments(
-    dtype: str,
-    n: int,
-    k: int,
-    acc: ir.TensorLoad,
-    a_frag: ir.TensorLoad,
-    b: tuple[Operand, ir.TensorLoad],
-    is_added: bool,
-) -> tirx.Stmt:
-    """Compute ``acc = a * b``, or ``acc += a * b``, with A in registers, and wait for it.
-
-    Parameters
-    ----------
-    dtype : str
-        Type of A and B.
-    n, k : int
-        Columns of B, a multiple of 8 up to 256, and its rows, a multiple of 16.
-    acc : TensorLoad
-        The first of a thread's n / 2 accumulators.
-    a_frag : TensorLoad
-        The first of a thread's fragments of A: for 16 of k four values of row groupID, then four of
-        row groupID + 8.
-    b : (Operand, TensorLoad)
-        How B lies, and its first element in shared memory, aligned to 1024 bytes.
-    is_added : bool
-        Whether the accumulators hold terms already.
-    """
-    layout, tile = b
-    short, count, steps = PTX_TYPES[dtype], n // 2, k // K
-    order = "nk" if layout.is_k_contiguous else "kn"
-    name = f"tvm_fusion_wgmma_m64n{n}k{k}_{short}_{order}_{layout.panel_bytes}_{int(is_added)}"
-    instructions = [
-        _FRAGMENTS_INSTRUCTION.format(
-            b=count + 4 * steps,
-            step=layout.step(k16),
-            n=n,
-            short=short,
-            acc=_registers(0, count),
-            a=_registers(count + 4 * k16, 4),
-            p="p" if k16 == 0 else "q",
-            trans=int(not layout.is_k_contiguous),
-        )
-        for k16 in range(steps)
-    ]
-    words = [4 * k16 + i for k16 in range(steps) for i in (0, 2, 1, 3)]
-    source = _FRAGMENTS.format(
-        name=name,
-        leading=layout.leading,
-        stride=_EIGHT_ROWS,
-        is_added=int(is_added),
-        instructions="\n".join(instructions),
-        outputs=_sums(count),
-        inputs=", ".join(f'"r"(x[{i}])' for i in words),
-    )
-    addresses = [tirx.address_of(x) for x in (acc, a_frag, tile)]
-    return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
 
 
 def _registers(first: int, count: int) -> str:

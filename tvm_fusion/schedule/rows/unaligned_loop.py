@@ -12,7 +12,8 @@ from ...program.stage import Axis
 from ..address import offset
 from .emit import Pairs, bind, replace
 from .row_program import RowStage
-from .vector_loop import UNROLLED, VectorLoad, VectorLoop
+from .row_vectors import VectorLoad
+from .vector_loop import UNROLLED, VectorLoop
 from .vectorize import is_streamed
 
 

@@ -1,0 +1,160 @@
+"""The analytical model that chooses the configuration of FlashAttention on tensor cores.
+
+A kernel's time is estimated in cycles of a multiprocessor as
+
+    waves * (tiles * tile + first loads and results)
+    tile    of one step over keys: the longer of what the multiprocessor's blocks do with it (mma,
+            fragments and softmax, which overlap in part; rescaling; barriers), and of the latency
+            of one block's copies
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tvm import DataType
+
+from ...core.loops import constant, product
+from ...device import Device
+from ...ecg.work import at
+from ..gpu.launch import STATIC_SHARED_BYTES
+from ..gpu.mma import mma_atom
+from ..gpu.tma import PANEL
+from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
+from .flash_mma_config import MAX_REGISTERS, FlashMmaConfig
+from .flash_ping_pong import GROUPS
+from .flash_problem import FlashProblem
+
+WARPS = (1, 2, 4, 8)
+ROWS_OF_WARP = (16, 32)
+BLOCK_N = tuple(range(16, 144, 16))
+MAX_BLOCK_N = 256
+STAGES = (1, 2, 3)
+MAX_BLOCKS_PER_SM = 8
+# With q in registers, what ptxas 13.0 made was fast but wrong where block_n is as large as a head
+# (measured on an H200). It is loaded again for every tile: 22 cases were right there.
+WGMMA_BY_DEFAULT = True
+RESERVED_SHARED_BYTES = 1024  # of each block, by the system
+
+
+def flash_mma_config(problem: FlashProblem, device: Device) -> FlashMmaConfig | None:
+    """Choose the configuration that is estimated to be the fastest; ``None`` where none fits."""
+    found = (c for c in _all(problem, device) if WGMMA_BY_DEFAULT or not c.uses_wgmma)
+    return min(found, key=lambda c: _cycles(c, problem, device), default=None)
+
+
+def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
+    """Enumerate configurations that fit a device, the default first.
+
+    Parameters
+    ----------
+    problem : FlashProblem
+        What the kernel computes.
+    device : Device
+        An NVIDIA GPU.
+    """
+    chosen = flash_mma_config(problem, device)
+    if chosen is None:
+        return
+    yield chosen
+    yield from (c for c in _all(problem, device) if c != chosen)
+
+
+def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
+    if not device.async_copy or mma_atom(device, problem.half) is None:
+        return
+    queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
+    sizes = set(BLOCK_N)
+    if keys is not None:
+        whole = -(-keys // 16) * 16
+        sizes = {n for n in sizes if n <= whole} | ({whole} if whole <= MAX_BLOCK_N else set())
+    for warps, rows, block_n, stages, in_registers, uses_wgmma in itertools.product(
+        WARPS, ROWS_OF_WARP, sorted(sizes), STAGES, (True, False), (False, True)
+    ):
+        block_m = warps * rows
+        if queries is not None and block_m > 16 and block_m >= 2 * queries:
+            continue
+        if keys is not None and stages > -(-keys // block_n):
+            continue
+        config = FlashMmaConfig(
+            *(warps, rows, block_n, stages, in_registers, 1),
+            *(problem.q.extent16, problem.v.extent16),
+            *(DataType(problem.staged).itemsize, uses_wgmma),
+        )
+        if uses_wgmma and not _fits_wgmma(config, problem, device):
+            continue
+        kinds = [config]
+        if uses_wgmma and (warps, stages) == (GROUPS * WARPS_OF_GROUP, 2):
+            kinds.append(replace(config, is_ping_pong=True))
+        for kind in kinds:
+            blocks = _resident(kind, device)
+            if blocks:
+                yield replace(kind, min_blocks=blocks)
+
+
+def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:
+    """Whether whole warpgroups multiply whole panels."""
+    return (
+        config.warps % WARPS_OF_GROUP == 0
+        and config.rows_of_warp == 16
+        and not config.q_in_registers
+        and config.depth16 % PANEL == 0
+        and config.column16 % PANEL == 0
+        and config.column16 <= MAX_BLOCK_N
+        and device.has_matrix("wgmma", problem.half, (64, 256, 16))
+    )
+
+
+def _resident(config: FlashMmaConfig, device: Device) -> int:
+    """Count the blocks that fit a multiprocessor at once; 0 if a block does not fit."""
+    if config.shared_bytes > (device.shared_memory_per_block or STATIC_SHARED_BYTES):
+        return 0
+    if config.registers_needed > MAX_REGISTERS:
+        return 0
+    file = device.registers_per_block or 1 << 16
+    shared = device.shared_memory_per_sm or 2 * STATIC_SHARED_BYTES
+    by_registers = file // (-(-config.registers // 8) * 8 * config.threads)
+    by_shared = shared // (config.shared_bytes + RESERVED_SHARED_BYTES)
+    return min(MAX_BLOCKS_PER_SM, by_registers, by_shared)
+
+
+def _cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> float:
+    """Estimate the time of the whole kernel, in cycles of a multiprocessor.
+
+    The figures were fitted to 87 configurations of five shapes on an H200 (about 10 % rms).
+    """
+    pattern = problem.pattern
+    heads = at(product([a.extent for a in pattern.batch]))
+    queries, keys = at(problem.query.extent), at(pattern.key.extent)
+    blocks = heads * -(-queries // config.block_m)
+    tiles = float(-(-keys // config.block_n))
+    if problem.skips:
+        tiles = (tiles + config.block_m / config.block_n) / 2
+    width = config.depth16 + config.column16
+    # Of a score: products, fragments of k and v from shared memory (128 bytes a cycle), exponential
+    # (16 a cycle) and arithmetic. What is not the longest of them overlaps in part: better where
+    # warps have 16 rows, as they are more.
+    mma, fragments = 2 * width / 2560, 2 * width / 128 / config.rows_of_warp
+    if not config.q_in_registers:
+        fragments += 2 * config.depth16 / 128 / config.block_n
+    left = 0.36 if config.rows_of_warp == 16 else 0.68
+    if config.uses_wgmma:
+        mma, fragments, left = 2 * width / 4096, 0.0, 0.8
+    softmax = 1 / 16 + 4.5 / 128
+    score = max(mma, fragments) + left * (min(mma, fragments) + softmax)
+    loads = config.block_n * width * 2 / 64
+    # Statistics of the rows, and accumulators that are rescaled.
+    rescale = config.block_m * (2 + config.column16 / 128)
+    busy = config.block_m * config.block_n * score + 0.2 * loads + rescale
+    sms = device.sm_count or 1
+    at_once = min(config.min_blocks, -(-blocks // sms))
+    barriers = 400 + (200 if config.stages == 1 and tiles > 1 else 0)
+    tile = max(
+        busy * (at_once + 0.1) + barriers / min(at_once, 3), 360 + 3 * (config.block_n + width)
+    )
+    waves = blocks / (sms * at_once)
+    around = 1500 + config.block_m * width / 16 * at_once  # the first loads, and the results
+    return (waves if waves > 4 else math.ceil(waves)) * (tiles * tile + around)

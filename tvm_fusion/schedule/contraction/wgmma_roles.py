@@ -1,0 +1,283 @@
+"""Roles of a GEMM's warpgroups on Hopper: a producer of tiles, consumers that multiply them.
+
+    producer, one thread:
+      for tile = block, block + grid, ..:  for k_tile:
+        wait(empty[stage]); expect_bytes(full[stage]); copy A and B     TMA, 128-byte swizzle
+    consumers, of block_m / consumers rows each, or of every other tile:
+      for tile:
+        load what the first results read, or behind the last k_tile
+        wait(turn[consumer]), if they take turns
+        for k_tile:
+          wait(full[stage]);  acc += A * B                              wgmma, one group in flight
+          arrive(empty[stage before])
+        arrive(turn[the other])
+        epilogue: results in vectors, from registers                    (direct_epilogue)
+                  or of unaligned rows, through shared memory           (staged_epilogue)
+
+The producer runs ahead into the next tile while consumers store results. The place in the ring of
+stages is kept in registers. With split-K a block has one tile, and the roles end with the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import ir, tirx
+
+from ...core.expressions import load
+from ...core.loops import block, coordinates, index, local, loop, sequence, when
+from ..gpu import mbarrier, tma, wgmma
+from ..gpu.mma import WARP
+from ..gpu.shared_tiles import touch
+from .direct_epilogue import DirectEpilogue
+from .staged_epilogue import StagedEpilogue
+from .tile_gemm_config import TilePlace
+from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
+
+STAGE, PARITY, BEFORE = range(3)  # of a role's place in the ring of stages
+
+
+class Roles:
+    """What the threads of a block do.
+
+    Parameters
+    ----------
+    cut : WgmmaConfig
+        The product.
+    maps : list of list of Var
+        Tensor maps of A, and of B.
+    number, thread : Expr
+        Of the block and the thread.
+    shared : Var
+        Shared memory, bytes.
+
+    Attributes
+    ----------
+    acc : Var
+        Accumulators of a consumer's thread, ``[slab, column tile, 4]``.
+    buffers : list of Var
+        Registers.
+    """
+
+    def __init__(
+        self,
+        cut: WgmmaConfig,
+        maps: list[list[ir.Var]],
+        number: ir.Expr,
+        thread: ir.Expr,
+        shared: ir.Var,
+    ) -> None:
+        self._cut, self._maps, self._number, self._thread = cut, maps, number, thread
+        self._shared = shared
+        self.acc = local("acc", [cut.accumulators], "float32")
+        self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
+        self._ring = local("ring", [3], "int32")  # STAGE, PARITY, BEFORE
+        self.buffers = [self.acc, self._tile, self._ring]
+
+    def initialize(self) -> tirx.Stmt:
+        """Initialize the barriers; one thread does."""
+        arrivals = self._cut.sharers * wgmma.WARPS
+        stmts = [tma.prefetch(m) for maps in self._maps for m in maps]
+        for stage in range(self._cut.stages):
+            stmts.append(mbarrier.init(self._full(index(stage)), 1))
+            stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))
+        if self._cut.is_ping_pong:
+            stmts += [mbarrier.init(self._turn(index(i)), wgmma.WARPS) for i in range(2)]
+        return sequence([*stmts, mbarrier.fence_init()])
+
+    def produce(self) -> tirx.Stmt:
+        """Copy the tiles of A and B: one thread of a warpgroup."""
+        cut = self._cut
+
+        def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
+            batch = cut.axes_at(place.batch)
+            firsts = [place.m_tile * cut.block_m], cut.first_columns(place.n_tile)
+
+            def copy(k_tile: ir.Expr) -> tirx.Stmt:
+                k = (place.rank * cut.k_tiles + k_tile if cut.split_k > 1 else k_tile) * cut.block_k
+                stage, full = self._held(STAGE), self._full(self._held(STAGE))
+                stmts = [
+                    mbarrier.wait(self._empty(stage), 1 - self._held(PARITY)),
+                    mbarrier.expect_bytes(full, cut.stage_bytes),
+                ]
+                for i, operand in enumerate(cut.operands):
+                    for at, own, where in operand.boxes(batch, firsts[i], k):
+                        to = self._at(self._operand(i, stage) + at)
+                        stmts.append(tma.load(to, self._maps[i][own], full, where))
+                return sequence([*stmts, *self._advance(1)])
+
+            return loop("k_tile", cut.k_tiles, copy)
+
+        give = [wgmma.give_registers(PRODUCER_REGISTERS)] if cut.moves_registers else []
+        tiles = sequence([*self._start(), self._tiles(of_tile, index(0), 1)])
+        return sequence([*give, when(self._thread.equal(0), tiles)])
+
+    def consume(self, group: ir.Expr) -> tirx.Stmt:
+        """Multiply, and store the results: the warpgroups behind the first."""
+        cut = self._cut
+        own = tirx.Cast("int64", group)
+        first_row = index(0) if cut.is_ping_pong else own * (cut.slabs * wgmma.M)
+
+        def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
+            before, after = self._take_turns(own, step)
+
+            def one(k_tile: ir.Expr) -> tirx.Stmt:
+                stage = self._held(STAGE)
+                return sequence(
+                    [
+                        mbarrier.wait(self._full(stage), self._held(PARITY)),
+                        self._multiply(stage, first_row, k_tile),
+                        wgmma.wait(1),
+                        when(k_tile > 0, self._release(self._held(BEFORE))),
+                        *self._advance(1),
+                    ]
+                )
+
+            products = loop("k_tile", cut.k_tiles, one)
+            if cut.split_k > 1:  # all blocks of the cluster store results together
+                whole = touch(self.acc, cut.accumulators - 1)
+                return sequence([whole, products, wgmma.wait(0)])
+            last = self._release(self._held(BEFORE))
+            skip = self._advance(cut.k_tiles) if cut.is_ping_pong else []
+            epilogue = self._epilogue(place, first_row, own)
+            lane = tirx.floormod(self._thread, index(wgmma.THREADS))
+            loads = [epilogue.prologue(lane)]
+            early, late = (loads, []) if epilogue.loads_early else ([], loads)
+            stmts = [
+                *early,
+                *before,
+                products,
+                *after,
+                *late,
+                wgmma.wait(0),
+                last,
+                *skip,
+                epilogue.stmt(lane),
+            ]
+            return block("tile", sequence(stmts), epilogue.buffers)
+
+        take = [wgmma.take_registers(CONSUMER_REGISTERS)] if cut.moves_registers else []
+        mine = (own, 2) if cut.is_ping_pong else (index(0), 1)
+        start = self._start()
+        if cut.is_ping_pong:  # the first tile is the other's
+            start.append(when(own.equal(1), sequence(self._advance(cut.k_tiles))))
+        return sequence([*take, *start, self._tiles(of_tile, *mine)])
+
+    def _epilogue(
+        self, place: TilePlace, first_row: ir.Expr, consumer: ir.Expr
+    ) -> DirectEpilogue | StagedEpilogue:
+        common = self._cut, place, self.acc, first_row
+        if self._cut.is_staged:
+            return StagedEpilogue(*common, consumer, self._shared)
+        return DirectEpilogue(*common)
+
+    def _take_turns(self, own: ir.Expr, step: ir.Expr) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+        """Wait before a tile until the other consumer has multiplied the one before."""
+        if not self._cut.is_ping_pong:
+            return [], []
+        parity = tirx.floormod(tirx.floordiv(step, index(2)) + 1 - own, index(2))
+        wait = mbarrier.wait(self._turn(own), parity)
+        lane = tirx.floormod(self._thread, index(WARP))
+        return [wait], [when(lane.equal(0), mbarrier.arrive(self._turn(1 - own)))]
+
+    def _multiply(self, stage: ir.Expr, first_row: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
+        """Issue the products of a stage, as one group."""
+        cut = self._cut
+        a, b = (operand.layout for operand in cut.operands)
+        of_b = tirx.Var("descriptor_b", "uint64")
+        stmts = [tirx.Bind(of_b, b.descriptor(self._at(self._operand(1, stage))))]
+        of_a = []
+        for slab in range(cut.slabs):
+            row = cut.operands[0].slab(first_row + slab * wgmma.M)
+            of_a.append(tirx.Var("descriptor_a", "uint64"))
+            stmts.append(tirx.Bind(of_a[-1], a.descriptor(self._at(self._operand(0, stage) + row))))
+        stmts.append(wgmma.fence())
+        for k16 in range(cut.block_k // 16):
+            for slab in range(cut.slabs):
+                sums = load(self.acc, [index(slab * cut.block_n // 2)])
+                left = a, of_a[slab] + tirx.const(a.step(k16), "uint64")
+                right = b, of_b + tirx.const(b.step(k16), "uint64")
+                is_added = k_tile > 0 if k16 == 0 else tirx.const(True)
+                stmts.append(wgmma.multiply(cut.half, cut.block_n, sums, left, right, is_added))
+        return sequence([*stmts, wgmma.commit()])
+
+    def _release(self, stage: ir.Expr) -> tirx.Stmt:
+        """Let the producer overwrite a stage: each warp has read it."""
+        lane = tirx.floormod(self._thread, index(WARP))
+        return when(lane.equal(0), mbarrier.arrive(self._empty(stage)))
+
+    def _tiles(
+        self,
+        body: Callable[[ir.Expr, TilePlace], tirx.Stmt],
+        first: ir.Expr,
+        every: int,
+    ) -> tirx.Stmt:
+        """Loop over a block's tiles, or every second of them from the first or second on."""
+        cut, grid = self._cut, self._cut.blocks
+        if cut.split_k > 1:
+            return body(index(0), cut.tile_of(self._number))
+        trips = tirx.floordiv(cut.tiles - self._number + (grid - 1), grid)
+        trips = tirx.floordiv(trips - first + (every - 1), index(every))
+        held = [tirx.Cast("int64", load(self._tile, [index(i)])) for i in range(3)]
+
+        def one(turn: ir.Expr) -> tirx.Stmt:
+            step = turn * every + first
+            place = cut.tile_of(self._number + step * grid)
+            extents = [a.extent for a in cut.batch]
+            matrix: ir.Expr = index(0)
+            for position, extent in zip(place.batch, extents, strict=True):
+                matrix = matrix * index(extent) + position
+            values = matrix, place.m_tile, place.n_tile
+            stores = [
+                tirx.BufferStore(self._tile, tirx.Cast("int32", v), [i])
+                for i, v in enumerate(values)
+            ]
+            batch = tuple(coordinates(held[0], extents))
+            return sequence([*stores, body(step, TilePlace(batch, held[1], held[2], index(0)))])
+
+        return loop("turn", trips, one)
+
+    def _start(self) -> list[tirx.Stmt]:
+        """Begin at the first stage."""
+        return [self._hold(name, tirx.const(0, "int32")) for name in (STAGE, PARITY, BEFORE)]
+
+    def _advance(self, count: int) -> list[tirx.Stmt]:
+        """Go on by some stages; parity is that of the phase in which the stage is used.
+
+        Registers, because quotients by the number of stages would take longer than a product.
+        """
+        stages = self._cut.stages
+        rounds, steps = divmod(count, stages)
+        stage, parity = self._held(STAGE), self._held(PARITY)
+        stmts = [self._hold(BEFORE, stage)] if count == 1 else []
+        stmts.append(self._hold(STAGE, stage + steps)) if steps else None
+        if rounds % 2:
+            stmts.append(self._hold(PARITY, 1 - parity))
+        again = [self._hold(STAGE, stage - stages), self._hold(PARITY, 1 - parity)]
+        return [*stmts, when(stage >= stages, sequence(again))] if steps else stmts
+
+    def _held(self, name: int) -> ir.Expr:
+        return load(self._ring, [index(name)])
+
+    def _hold(self, name: int, value: ir.Expr) -> tirx.Stmt:
+        return tirx.BufferStore(self._ring, value, [name])
+
+    def _operand(self, i: int, stage: ir.Expr) -> ir.Expr:
+        """Give the place of an operand's stage: those of A come first."""
+        a, b = self._cut.operands
+        stage = index(stage)
+        return stage * a.bytes if i == 0 else stage * b.bytes + self._cut.stages * a.bytes
+
+    def _full(self, stage: ir.Expr) -> ir.TensorLoad:
+        return self._at(index(stage) * mbarrier.BYTES + self._cut.barrier_offset)
+
+    def _empty(self, stage: ir.Expr) -> ir.TensorLoad:
+        behind = self._cut.barrier_offset + self._cut.stages * mbarrier.BYTES
+        return self._at(index(stage) * mbarrier.BYTES + behind)
+
+    def _turn(self, consumer: ir.Expr) -> ir.TensorLoad:
+        behind = self._cut.barrier_offset + 2 * self._cut.stages * mbarrier.BYTES
+        return self._at(consumer * mbarrier.BYTES + behind)
+
+    def _at(self, place: ir.Expr) -> ir.TensorLoad:
+        return load(self._shared, [place])
