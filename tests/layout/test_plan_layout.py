@@ -1,5 +1,7 @@
 """The layout stage with a template of convolutions over blocked images."""
 
+import json
+
 import numpy as np
 import pytest
 import tvm
@@ -16,7 +18,10 @@ from tests.layout.blocked_convolutions import (
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.template import TEMPLATE
+from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
+from tvm_fusion.report.explain.result import Explanation
+from tvm_fusion.report.explain.run import explain
 
 op = relax.op
 LANES = (parse("cpu").device.vector_bits or 256) // 32
@@ -161,3 +166,14 @@ def test_idempotent():
     once = planned(mod)
     again = planned(once)
     assert tvm_ffi.structural_equal(once, again, map_free_vars=True)
+
+
+def test_explanation_shows_layouts():
+    mod = Network(1).module((1, 3, 9, 11), residual)
+    with registered(BlockedConvolution()):
+        explanation = explain(mod, stock=False)
+    assert f"In memory in NCHW{LANES}c. 4 edges" in str(explanation)
+    again = Explanation.from_json(json.loads(json.dumps(explanation.to_json())))
+    assert again.layouts == explanation.layouts
+    about = explanation.of(explanation.layouts[0].producer)
+    assert 0 < len(about.layouts) <= len(explanation.layouts)

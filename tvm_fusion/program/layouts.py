@@ -13,7 +13,7 @@ inlined like any other: templates see a program whose loads and stores have thes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tvm import ir, tirx
@@ -150,7 +150,7 @@ def _map(sizes: tuple[int | None, ...], dtype: str, layout: Layout, writes: bool
         value = tirx.if_then_else(inside, value, tirx.const(0, dtype))
     name = ("to_" if writes else "from_") + layout.name(len(sizes))
     stage = Stage(name, axes, (), (target,), (tuple(at),), (value,), None)
-    func = prim_func_of([replace(stage)], [source, target], [], name)
+    func = prim_func_of([stage], [source, target], [], name)
     return func.without_attr("global_symbol").with_attr(LAYOUT, layout.name(len(sizes)))
 
 
