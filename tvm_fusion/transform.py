@@ -7,7 +7,7 @@ from .ecg.legalize import Legalize
 from .frontend.normalize import NormalizeImport
 from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
-from .layout.views import PlanLayout
+from .layout.plan_layout import PlanLayout
 from .rewrite.batch_matmuls import BatchMatmuls
 from .rewrite.byte_products import ByteProducts
 from .rewrite.greedy import GreedyEquivalents

@@ -65,6 +65,9 @@ class Claim:
         What :meth:`Template.emit` wants to remember, such as tile sizes; ``arithmetic``, a word on
         it for a reader; ``matrix_dtype``, what matrix units multiply where it is narrower than the
         operands of the graph, as :attr:`tvm_fusion.device.Device.peak_flops` has it.
+    laid_out : Claim, optional
+        For the group with its images in the layout that the device prefers, while groups are
+        planned: the layout stage comes later, and plans are for the layouts that it will choose.
     """
 
     template: Template
@@ -76,6 +79,7 @@ class Claim:
     shared_bytes: int = 0
     registers: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
+    laid_out: Claim | None = None
 
 
 @dataclass(frozen=True)

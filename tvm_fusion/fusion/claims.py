@@ -12,8 +12,11 @@ from tvm.target import Target
 from ..core.template import Ban, Claim, Refusal, Template
 from ..core.templates import templates
 from ..device import Device, device_of
+from ..ecg.graph import Operator, Value
 from ..ecg.legalize import remembering_legalizations
 from ..program.group import Group
+from ..program.layouts import Layout, layout_for
+from ..program.variant import variant
 from .cost import CostModel
 from .records import default_records
 
@@ -54,6 +57,8 @@ class ClaimBook:
         self.cost = cost
         self._banned = banned
         self._known: dict[Hashable, Claim | RefusedByAll] = {}
+        self._laid_out: dict[Hashable, Claim | None] = {}
+        self._images: frozenset[Value] = frozenset()
         self.asked = 0
         self.questions = 0
 
@@ -63,7 +68,40 @@ class ClaimBook:
         known = self._known.get(group.key)
         if known is None:
             known = self._known[group.key] = self._ask(group)
-        return replace(known, group=group) if isinstance(known, Claim) else known
+        if isinstance(known, Claim):
+            return replace(known, group=group, laid_out=self._in_layouts(group))
+        return known
+
+    @contextmanager
+    def laying_out(self, images: frozenset[Value]) -> Iterator[None]:
+        """Compare groups, inside of ``with``, in the layouts that their images may get."""
+        before, self._images = self._images, images
+        try:
+            yield
+        finally:
+            self._images = before
+
+    def may_lay_out(self, op: Operator) -> bool:
+        """Whether an operand or result may get a layout, in which a reshape of it is no view."""
+        return any(map(self._layout_of, (*op.tensors, *op.results)))
+
+    def _layout_of(self, value: Value) -> Layout | None:
+        return layout_for(value.shape, self.device) if value in self._images else None
+
+    def _in_layouts(self, group: Group) -> Claim | None:
+        layouts = {
+            value: layout
+            for value in (*group.inputs, *group.outputs)
+            if (layout := self._layout_of(value)) is not None
+        }
+        if not layouts:
+            return None
+        position = {v: k for k, v in enumerate((*group.inputs, *group.outputs))}
+        key = group.key, tuple((position[v], layout) for v, layout in layouts.items())
+        if key not in self._laid_out:
+            answer = self._ask(variant(group, layouts).group)
+            self._laid_out[key] = answer if isinstance(answer, Claim) else None
+        return self._laid_out[key]
 
     def us(self, claim: Claim) -> float:
         """Microseconds that a claim is expected to take."""

@@ -165,6 +165,11 @@ class CostModel:
         return self._looked_up[known]
 
     def _roofline(self, claim: Claim) -> float:
+        if claim.laid_out is not None:
+            return min(self._bound(claim), self._bound(claim.laid_out))
+        return self._bound(claim)
+
+    def _bound(self, claim: Claim) -> float:
         rates = self._rates
         memory = claim.bytes * self._seconds_per_byte(claim)
         compute = claim.flops * self._seconds_per_operation(claim)

@@ -12,6 +12,7 @@ from ..core.templates import templates
 from ..core.untouched import on_rewritable
 from ..ecg.graph import Graph
 from ..program.group import Group
+from ..program.images import images_of
 from .apply import apply_groups
 from .claims import claim_book
 from .plan import Plan, plan
@@ -77,7 +78,9 @@ def plan_module(
         if isinstance(func, relax.Function):
             for block in func.body.blocks:
                 if isinstance(block, relax.DataflowBlock):
-                    plans[block] = plan(Graph(mod, func, block), asked, book)
+                    graph = Graph(mod, func, block)
+                    with book.laying_out(images_of(graph)):
+                        plans[block] = plan(graph, asked, book)
     return plans
 
 

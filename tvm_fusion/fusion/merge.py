@@ -87,7 +87,9 @@ class Merger:
         if isinstance(claim, RefusedByAll):
             return claim.nearest({part.template.name for part in parts})
         recomputes = claim.flops > 1.05 * sum(p.flops for p in parts)
-        if must_pay or recomputes:
+        # A template may take the parts, but not all of it, in the layout that images will have.
+        has_layouts = any(part.laid_out is not None for part in parts)
+        if must_pay or recomputes or has_layouts:
             refusal = self._too_dear(claim, parts)
             if refusal is not None:
                 return refusal

@@ -73,7 +73,11 @@ def trimmed(claim: Claim, book: ClaimBook) -> tuple[Claim | None, list[Operator]
         members = claim.group.members
         if all(is_view(op) for op in members):
             return None, [*views, *members]
-        outside = [op for op in members if is_view(op) and _at_border(op, claim.group)]
+        outside = [
+            op
+            for op in members
+            if is_view(op) and _at_border(op, claim.group) and not book.may_lay_out(op)
+        ]
         for op in outside:
             left = book.claim(Group(m for m in members if m is not op))
             if isinstance(left, Claim) and book.us(left) <= book.us(claim) * (1 + 1e-9):

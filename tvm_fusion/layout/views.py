@@ -1,4 +1,4 @@
-"""The layout stage: edges that only rename the elements of one buffer become views of it."""
+"""Views: edges that only rename the elements of one buffer need no kernel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .._tvm.reshape import is_reshape
 from ..core.untouched import has_blocks, on_rewritable
 
 
-@tvm.transform.module_pass(opt_level=0, name="PlanLayout")
-class PlanLayout:
+@tvm.transform.module_pass(opt_level=0, name="ReshapesToViews")
+class ReshapesToViews:
     """Turn reshapes between kernels into views, those that make a function's output included.
 
     TVM recognises a reshape by its PrimFunc, so this runs before kernels are scheduled. Left to

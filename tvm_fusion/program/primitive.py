@@ -96,11 +96,34 @@ def _renaming(group: Group) -> Callable[[Any], Any]:
     return renamed if own else lambda node: node
 
 
-def call_group(gvar: ir.GlobalVar, group: Group, args: Sequence[relax.Expr]) -> relax.Call:
-    """Call a group's function over its inputs."""
-    symbols = _symbols(group)
+def call_group(
+    gvar: ir.GlobalVar,
+    group: Group,
+    args: Sequence[relax.Expr],
+    known: Mapping[ir.Var, ir.Expr] | None = None,
+) -> relax.Call:
+    """Call a group's function over its inputs.
+
+    Parameters
+    ----------
+    gvar : ir.GlobalVar
+        The function.
+    group : Group
+        What it is made of.
+    args : sequence of relax.Expr
+        In the order of the group's inputs.
+    known : mapping of Var to PrimExpr, optional
+        The caller's extents for the group's symbolic variables, where these are not the caller's.
+    """
+
+    def of_caller(node: Any) -> Any:
+        if not known:
+            return node
+        return tvm_ffi.structural_map(node, (ir.Var, lambda var: known.get(var, var)))
+
+    symbols = [of_caller(symbol) for symbol in _symbols(group)]
     call = relax.Call(gvar, [*([relax.ShapeExpr(symbols)] if symbols else []), *args])
-    types = [v.type for v in group.outputs]
+    types = [of_caller(v.type) for v in group.outputs]
     # Relax cannot infer shapes over symbols that a function takes as a shape.
     relax.expr._update_type(call, types[0] if len(types) == 1 else relax.TupleType(types))
     return call

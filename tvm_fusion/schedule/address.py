@@ -41,7 +41,9 @@ def known_step(
     return None if step is None else constant(step)
 
 
-def lies_along(buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis) -> bool:
+def lies_along(
+    buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis, width: int = _VECTOR
+) -> bool:
     """Whether accesses are contiguous along an axis, in every aligned vector of it.
 
     So are the columns of attention heads: ``column // 64`` and ``column % 64`` are two dimensions,
@@ -49,8 +51,8 @@ def lies_along(buffer: ir.Var, indices: Sequence[ir.Expr], axis: Axis) -> bool:
     """
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
     analyzer = sym.Analyzer()
-    analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(_VECTOR)))
-    place = {axis.var: vector * _VECTOR + lane}
+    analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
+    place = {axis.var: vector * width + lane}
     position = analyzer.simplify(substitute(offset(buffer, indices), place) - lane)
     return lane not in tirx.analysis.undefined_vars(position)
 

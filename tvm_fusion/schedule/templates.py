@@ -8,6 +8,7 @@ from .attention.template import Attention
 from .contraction.norm_gemm_template import NormGemm
 from .contraction.template_cpu import CpuContraction
 from .contraction.template_gpu import GpuContraction
+from .convolution.template import CpuConvolution
 from .elementwise.template import Elementwise
 from .rows.template import Rows
 from .scan.template import PrefixSum
@@ -19,7 +20,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         Elementwise(is_gpu),
         Rows(),
         Attention(is_gpu),
-        GpuContraction() if is_gpu else CpuContraction(),
+        *((GpuContraction(),) if is_gpu else (CpuConvolution(), CpuContraction())),
         NormGemm(),
         PrefixSum(is_gpu),
         Single(is_gpu),

@@ -18,6 +18,8 @@ FUNCTIONS = (
     {"erf": erf, "sin": sin, "cos": cos, "atan": atan, "asin": asin, "acos": acos, "log": log},
     {"exp": exp, "sigmoid": sigmoid, "tanh": tanh},
 )
+# Where rows are lanes; what all lanes share is no vector.
+ROOTS = {"rsqrt": lambda x: tirx.const(1, "float32") / tirx.sqrt(x)}
 # Those of TVM's vector functions that it writes as several uses of their argument.
 REPEATING = ("tan", "tanh")
 MOST_COPIES = 3  # of one call; an argmax has its operand four times, to compare bits of NaN
@@ -47,7 +49,7 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
         expr, [(ir.Call, _without_isnan), (tirx.Cast, _without_truth)], order="post"
     )
     lowered = expr
-    for functions in FUNCTIONS:
+    for functions in FUNCTIONS if lane is None else (ROOTS, *FUNCTIONS):
         lowered = _lowered(lowered, functions, lane)
     return lowered if makes_vectors(lowered, lane) else expr
 

@@ -56,6 +56,9 @@ class Explanation:
     recomposed : mapping of str to tuple of str
         Operators that were recomposed from what the model has decomposed, such as ``attention``,
         with the Relax operators that each is known by.
+    layouts : tuple of Decision
+        The layout of every edge that is not in the layout of the graph, and every kernel that does
+        nothing but change a layout, with the reason. Groups are named by their last variables.
     """
 
     source: str
@@ -72,6 +75,7 @@ class Explanation:
     about: str = ""
     rewriting: Rewriting | None = None
     recomposed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    layouts: tuple[Decision, ...] = ()
 
     def of(self, name: str) -> Explanation:
         """Keep the groups and edges of some operators.
@@ -97,12 +101,15 @@ class Explanation:
             groups = tuple(g for g in self.groups if not members.isdisjoint(g.members))
         if not members:
             raise self._unknown(name)
+        variables = {member.variable for member in members}
+        variables |= {g.members[-1].variable for g in groups}
         return replace(
             self,
             groups=groups,
             refused=tuple(edge for edge in self.refused if members.intersection(edge.members)),
             views=tuple(view for view in self.views if view in members),
             opaque=tuple(node for node in self.opaque if node in members),
+            layouts=tuple(d for d in self.layouts if {d.producer, d.consumer} & variables),
             about=name,
         )
 
@@ -129,7 +136,7 @@ class Explanation:
             ``model``, ``target``, ``about``, ``kernels``, ``calls``, ``intermediate_bytes``,
             ``caveats``; ``stock_kernels``, ``stock_calls``, ``stock_intermediate_bytes`` (None
             without stock), ``stock_from``; ``assumed_dim``; ``groups``, ``refused``, ``views``,
-            ``opaque``, ``fallbacks``: lists of objects; ``rewriting``: None, or as
+            ``opaque``, ``fallbacks``, ``layouts``: lists of objects; ``rewriting``: None, or as
             :meth:`tvm_fusion.report.explain.Rewriting.to_json` says; ``recomposed``: an object of
             lists. An edge has ``producer`` and
             ``consumer`` (variables), their ``operators``, ``titles`` and ``types``, ``classes``
@@ -155,6 +162,7 @@ class Explanation:
             "views": [asdict(v) for v in self.views],
             "opaque": [asdict(o) for o in self.opaque],
             "fallbacks": [asdict(d) for d in self.fallbacks],
+            "layouts": [asdict(d) for d in self.layouts],
             "rewriting": None if self.rewriting is None else self.rewriting.to_json(),
             "recomposed": {name: list(known_by) for name, known_by in self.recomposed.items()},
         }
@@ -175,6 +183,7 @@ class Explanation:
             views=tuple(Member(**view) for view in data["views"]),
             opaque=tuple(Member(**node) for node in data["opaque"]),
             fallbacks=tuple(Decision(**decision) for decision in data["fallbacks"]),
+            layouts=tuple(_decision(decision) for decision in data.get("layouts", ())),
             counts=counts,
             stock=None if stock[0] is None else Counts(*stock),
             stock_from=data["stock_from"],
@@ -197,6 +206,12 @@ class Explanation:
             yield from group.members
         yield from self.views
         yield from self.opaque
+
+
+def _decision(data: Mapping[str, Any]) -> Decision:
+    return Decision(
+        **{**data, "classes": tuple(data["classes"]), "through": tuple(data["through"])}
+    )
 
 
 def _is_named(member: Member, name: str) -> bool:

@@ -19,6 +19,7 @@ from ...fusion.cost import CostModel
 from ...fusion.plan import Plan
 from ...fusion.records import default_records
 from ...fusion.views import ViewPath, view_paths
+from ...layout.record import EDGE, KERNEL
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
 from ...rewrite.recompose.patterns import PATTERNS
@@ -94,6 +95,7 @@ def explain(
             if op.is_opaque
         ),
         fallbacks=tuple(d for d in decisions if d.verdict == "fallback"),
+        layouts=tuple(d for d in decisions if d.code in (EDGE, KERNEL)),
         counts=counted,
         stock=of_stock,
         stock_from=stock_from,

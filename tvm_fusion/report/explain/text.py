@@ -15,6 +15,7 @@ from .parts import Edge, Group, Member
 from .rewriting_text import show_rewriting
 
 if TYPE_CHECKING:
+    from ...core.decisions import Decision
     from .result import Explanation
 
 _SHOWN = 3  # variables of equal groups, views and the like that are named one by one
@@ -39,6 +40,8 @@ def show(explanation: Explanation, console: Console) -> None:
         console.print(_refused(explanation.refused), soft_wrap=False)
     _list("Views, which need no kernel", explanation.views, console)
     _list("Opaque, which nothing fuses with", explanation.opaque, console)
+    if explanation.layouts:
+        _layouts(explanation.layouts, console)
     for decision in explanation.fallbacks:
         text = f"{decision.producer}: {decision.sentence}"
         console.print(text, style="yellow", markup=False, soft_wrap=True)
@@ -142,6 +145,18 @@ def _list(title: str, members: tuple[Member, ...], console: Console) -> None:
         for equal in _rows(members, lambda member: member.title)
     ]
     console.print(f"{title}: {'; '.join(parts)}", markup=False, soft_wrap=False)
+
+
+def _layouts(decisions: tuple[Decision, ...], console: Console) -> None:
+    """Print the layouts of edges, those alike in one line, and every layout kernel."""
+    edges = [d for d in decisions if d.consumer]
+    for equal in _rows(edges, lambda d: d.sentence):
+        named = _named(f"{d.producer} -> {d.consumer}" for d in equal)
+        text = f"{equal[0].sentence} {counted(len(equal), 'edge')}: {named}"
+        console.print(text, markup=False, soft_wrap=True)
+    for decision in decisions:
+        if not decision.consumer:
+            console.print(decision.sentence, style="yellow", markup=False, soft_wrap=True)
 
 
 def _table(title: str, subject: str) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -10,12 +11,34 @@ from tvm import ir, sym, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import variables
 from ...core.loops import ceildiv, constant, index, substitute
-from ...program.stage import Axis
+from ...program.stage import Axis, Stage
 from ..address import conditional_loads
 from .operands import SumOfProducts
 from .prim_func import MaterializedOperand
 
 _Atoms = dict[ir.Var, int]
+
+
+@dataclass(frozen=True, eq=False)
+class MergedOperand:
+    """An operand over axes of which each sum of axes that it depends on is one.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+        New axes; an axis that was in no sum stands for itself.
+    place : tuple of PrimExpr
+        Each of them over the contraction's axes.
+    value : PrimExpr
+        The operand, over ``axes``.
+    sums : dict of Var to dict of Var to int
+        By new axis, the coefficients of the axes in its sum.
+    """
+
+    axes: tuple[Axis, ...]
+    place: tuple[ir.Expr, ...]
+    value: ir.Expr
+    sums: dict[ir.Var, dict[ir.Var, int]]
 
 
 def materialize_padded(
@@ -28,12 +51,34 @@ def materialize_padded(
 
     Returns
     -------
-    Apart or None
+    MaterializedOperand or None
         None without conditions, or where axes appear outside of sums, too.
     """
     if not conditional_loads(operand):
         return None
     stage = contraction.stage
+    merged = merge_sums(stage, operand)
+    if merged is None or not merged.sums:
+        return None
+    axes, place, value = _interleaved(
+        contraction, list(merged.axes), list(merged.place), merged.value
+    )
+    analyzer = sym.Analyzer()
+    for axis in (*stage.axes, *stage.reduce, *axes):
+        analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(axis.extent)))
+    buffer = declare([index(a.extent) for a in axes], str(operand.ty.dtype), name)
+    return MaterializedOperand(
+        operand,
+        buffer,
+        tuple(axes),
+        analyzer.simplify(value),
+        tuple(analyzer.simplify(p) for p in place),
+        is_padded=True,
+    )
+
+
+def merge_sums(stage: Stage, operand: ir.Expr) -> MergedOperand | None:
+    """Express an operand over its sums of axes; ``None`` where axes appear outside of them, too."""
     extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce)}
     sums: dict[frozenset, tuple[ir.Var, ir.Expr, ir.Expr]] = {}  # new axis, its sum, its minimum
 
@@ -62,27 +107,17 @@ def materialize_padded(
     value = tvm_ffi.structural_map(operand, (kinds, merge), order="post")
     summed = {v for _, total, _ in sums.values() for v in variables(total)}
     used = [v for v in extents if v in variables(value)]
-    if not sums or summed & set(used):
+    if summed & set(used):
         return None
     places: dict[ir.Var, ir.Expr] = {}
     for axis, total, least in sums.values():
         places[axis] = substitute(total, places) - least
     fresh = {v: tirx.Var(v.name, "int64") for v in used}
-    axes = [Axis(fresh[v], extents[v]) for v in used]
-    place = [places.get(v, v) for v in used]
-    value = substitute(value, fresh)
-    axes, place, value = _interleaved(contraction, axes, place, value)
-    analyzer = sym.Analyzer()
-    for axis in (*stage.axes, *stage.reduce, *axes):
-        analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(axis.extent)))
-    buffer = declare([index(a.extent) for a in axes], str(operand.ty.dtype), name)
-    return MaterializedOperand(
-        operand,
-        buffer,
-        tuple(axes),
-        analyzer.simplify(value),
-        tuple(analyzer.simplify(p) for p in place),
-        is_padded=True,
+    return MergedOperand(
+        tuple(Axis(fresh[v], extents[v]) for v in used),
+        tuple(places.get(v, v) for v in used),
+        substitute(value, fresh),
+        {fresh[axis]: dict(key) for key, (axis, *_) in sums.items() if axis in fresh},
     )
 
 

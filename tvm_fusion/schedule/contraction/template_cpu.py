@@ -16,6 +16,7 @@ from ...device import Device
 from ...ecg.graph import Operator
 from ...ecg.work import at
 from ...program.group import Group
+from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.stage import Stage
 from ..address import lies_along
@@ -43,6 +44,10 @@ class CpuContraction(Contraction):
     def _claim(
         self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
     ) -> Claim | Refusal:
+        if any(v.producer is not None and is_layout_map(v.producer.func) for v in group.outputs):
+            # Lanes of channels would be scattered: ShuffleNet took 123 ms so.
+            sentence = "Results are blocks of channels, which direct convolutions write."
+            return Refusal("not_mine", sentence)
         contraction = analyse(program, stages)
         if isinstance(contraction, Refusal):
             return contraction

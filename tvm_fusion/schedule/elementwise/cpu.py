@@ -33,7 +33,7 @@ from ...program.program import Program
 from ...program.stage import Stage
 from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
 from ..vector_math import vector_math
-from .iteration_space import IterationSpace, Store, iteration_spaces
+from .iteration_space import IterationSpace, Store, iteration_spaces, with_offsets
 
 CHUNK = 4096  # elements of a long row that one task computes
 TILE = 16  # rows and columns of a transposed tile: a cache line of four-byte elements each way
@@ -52,18 +52,25 @@ class ElementwiseCpuConfig:
         Internal maps that live in registers.
     lanes : int
         Elements of the widest vectors.
+    has_blocks : bool
+        Whether channels are blocks in memory: vectors run through several blocks.
     """
 
     stages: tuple[Stage, ...]
     kept: frozenset[ir.Var]
     lanes: int
+    has_blocks: bool = False
 
     @classmethod
     def of(
-        cls, stages: Sequence[Stage], registers: Registers, kept: frozenset[ir.Var] = frozenset()
+        cls,
+        stages: Sequence[Stage],
+        registers: Registers,
+        kept: frozenset[ir.Var] = frozenset(),
+        has_blocks: bool = False,
     ) -> ElementwiseCpuConfig:
         """Configure maps for the registers of a CPU."""
-        return cls(tuple(stages), kept, VECTORS * registers.lanes)
+        return cls(tuple(stages), kept, VECTORS * registers.lanes, has_blocks)
 
 
 def elementwise_cpu(program: Program, config: ElementwiseCpuConfig) -> tirx.PrimFunc:
@@ -74,6 +81,8 @@ def elementwise_cpu(program: Program, config: ElementwiseCpuConfig) -> tirx.Prim
 def maps_cpu(config: ElementwiseCpuConfig) -> tirx.Stmt:
     """Write maps: the tasks of every iteration space under one parallel loop."""
     spaces = [_with_vector_math(s) for s in iteration_spaces(config.stages, config.kept)]
+    if config.has_blocks:
+        spaces = [with_offsets(space) for space in spaces]
     work = sum(constant(d.points) or PARALLEL_WORK for d in spaces)
     pieces = [piece for space in spaces for piece in _tasks(space, config.lanes)]
     kind = tirx.ForKind.PARALLEL if work >= PARALLEL_WORK else tirx.ForKind.SERIAL

@@ -8,6 +8,8 @@ from ...core.loops import constant
 from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...program.group import Group
+from ...program.lane_conditions import decide_for_blocks
+from ...program.layouts import is_layout_map
 from ...program.stage import Stage, Unstructured
 from ..cpu import Registers
 from ..estimate import flops, points, too_many_parameters, traffic
@@ -47,6 +49,9 @@ class Elementwise(Template):
         if refusal is not None:
             return refusal
         stages = inlined(program, kept)
+        has_blocks = any(is_layout_map(op.func) for op in group.members)
+        if has_blocks:
+            stages = tuple(map(decide_for_blocks, stages))
         written = set(program.outputs)
         total = sum(points(stage) for stage in stages if stage.targets[0] in written)
         if self._is_gpu:
@@ -69,7 +74,9 @@ class Elementwise(Template):
             bytes=traffic(group, stages),
             flops=flops(stages) + sum(map(_strided_cost, stages)),
             parallelism=max(1, total // TASK),
-            details={"config": ElementwiseCpuConfig.of(stages, Registers.of(device), kept)},
+            details={
+                "config": ElementwiseCpuConfig.of(stages, Registers.of(device), kept, has_blocks)
+            },
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
-from ...core.loops import block, index, kernel, loop, sequence
+from ...core.loops import block, index, kernel, loop, sequence, tasks
 from ...program.program import Program
 from ...program.stage import Axis
 from ..cpu import PARALLEL_WORK, Registers
@@ -88,7 +88,10 @@ def _width(target: Target) -> int:
 
 def _within_rows(program: RowProgram, passes: list[Pass], width: int) -> tirx.Stmt:
     """Vectorize along the elements of a row; tasks are rows."""
-    return loop("row", volume(program.rows), _row(program, passes, width), _kind(program))
+    count, row = volume(program.rows), _row(program, passes, width)
+    if isinstance(count, tirx.IntImm) and int(count) == 1:
+        return tasks(count, row, False)
+    return loop("row", count, row, _kind(program))
 
 
 def _row(program: RowProgram, passes: list[Pass], width: int) -> Callable[[ir.Expr], tirx.Stmt]:

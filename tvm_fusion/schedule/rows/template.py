@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tvm.target import Target
 
@@ -12,8 +13,12 @@ from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
+from ...program.channel_lanes import with_channel_lanes
 from ...program.contractions import is_contraction
 from ...program.group import Group
+from ...program.group_lanes import with_group_lanes
+from ...program.lane_conditions import decide_for_blocks
+from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..address import known_step
@@ -52,7 +57,10 @@ class Rows(Template):
         if not reductions:
             return Refusal("not_mine", "There is no reduction.")
         on_cpu = device.kind == "llvm"
-        refusal = too_many_parameters(program) or _large_contraction(program, on_cpu)
+        refusal = too_many_parameters(program) or _large_contraction(program)
+        if refusal is None:
+            program = rows_of(group)
+            refusal = _strided_contraction(program) if on_cpu else None
         if refusal is not None:
             return refusal
         estimate = None if on_cpu else estimate_rows_gpu(program, device)
@@ -72,7 +80,7 @@ class Rows(Template):
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel of the claimed configuration."""
-        program, config = claim.group.program, claim.details["config"]
+        program, config = rows_of(claim.group), claim.details["config"]
         if config is None:
             func = schedule_rows_cpu(program, target)
         else:
@@ -84,7 +92,15 @@ class Rows(Template):
         return row_proposals(graph, _is_row_reduction, shared=device.kind != "llvm")
 
 
-def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
+def rows_of(group: Group) -> Program:
+    """Return the program of a group, its axes in the order of memory where images have blocks."""
+    if any(is_layout_map(op.func) for op in group.members):
+        program = with_group_lanes(group.program) or with_channel_lanes(group.program)
+        return replace(program, stages=tuple(map(decide_for_blocks, program.stages)))
+    return group.program
+
+
+def _large_contraction(program: Program) -> Refusal | None:
     contractions = [stage for stage in program.stages if is_contraction(stage)]
     if not contractions:
         return None
@@ -97,13 +113,19 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
             f"Contractions join a row kernel of at most {FEW_ROWS} rows and {SMALL_CONTRACTION} "
             f"operations each; {name} is larger or has more rows.",
         )
-    if on_cpu and not all(map(_reads_along, contractions)):
-        return Refusal(
-            "strided_contraction",
-            f"An operand of {name} is not contiguous along its reduction, and a row kernel reads "
-            "it whole for every row.",
-        )
     return None
+
+
+def _strided_contraction(program: Program) -> Refusal | None:
+    contractions = [stage for stage in program.stages if is_contraction(stage)]
+    if all(map(_reads_along, contractions)):
+        return None
+    name = max(contractions, key=_operations).title
+    return Refusal(
+        "strided_contraction",
+        f"An operand of {name} is not contiguous along its reduction, and a row kernel reads "
+        "it whole for every row.",
+    )
 
 
 def _reads_along(contraction: Stage) -> bool:

@@ -1,0 +1,1 @@
+"""Single convolution layers in blocked layouts beside oneDNN, on a CPU."""

@@ -1,0 +1,202 @@
+"""Measure layers in this process: ours and oneDNN (through PyTorch) take turns.
+
+Both read and write the blocked layout, with weights packed before. Of each the quickest call
+counts. With one thread its CPU time is taken, which leaves out when other processes had the core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import tvm
+from torch.utils import mkldnn as mkldnn_utils
+from tvm import relax, te, tirx
+
+from tvm_fusion.core.expressions import load
+from tvm_fusion.core.loops import block, index, local, loop
+from tvm_fusion.core.untouched import SCHEDULED
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.register_tile import VectorUnit, each
+
+from .layers import NETWORKS, Layer
+
+SECONDS, CALLS = 0.8, (10, 2000)
+TOLERANCE = 1e-4
+PEAK_STEPS = 1 << 15
+
+
+def main() -> int:
+    """Print a line of JSON for each layer; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--network", choices=NETWORKS, default="ResNet-50")
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    clock = time.thread_time if args.threads == 1 else time.perf_counter
+    print(json.dumps({"peak_gflops": peak(clock), "call_us": empty_call(clock)}), flush=True)
+    for layer in NETWORKS[args.network]:
+        if args.only in layer.name:
+            print(json.dumps({"layer": layer.name, **compare(layer, clock)}), flush=True)
+    return 0
+
+
+def compare(layer: Layer, clock: Callable[[], float]) -> dict[str, Any]:
+    """Time a layer, after comparing the results with float64."""
+    rng = np.random.default_rng(0)
+    shape = (layer.k, layer.c // layer.groups, layer.window, layer.window)
+    weight = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype("float32")
+    bias = rng.standard_normal(layer.k).astype("float32")
+    image = rng.standard_normal((1, layer.c, layer.size, layer.size)).astype("float32")
+    ours, result = build(layer, image, weight, bias)
+    theirs, other = onednn(layer, image, weight, bias)
+    expected = torch.nn.functional.conv2d(
+        *(torch.from_numpy(a.astype("float64")) for a in (image, weight, bias)),
+        layer.stride,
+        layer.padding,
+        1,
+        layer.groups,
+    ).numpy()
+    errors = [float(np.abs(found - expected).max()) for found in (result(), other())]
+    if max(errors) > TOLERANCE:
+        return {"error": f"results differ from float64 by {errors}"}
+    best = [float("inf"), float("inf")]
+    calls, end = 0, time.monotonic() + SECONDS
+    while calls < CALLS[0] or (time.monotonic() < end and calls < CALLS[1]):
+        for number, call in enumerate((ours, theirs)):
+            start = clock()
+            call()
+            best[number] = min(best[number], clock() - start)
+        calls += 1
+    return {"flops": layer.flops, "ours_us": best[0] * 1e6, "theirs_us": best[1] * 1e6}
+
+
+def build(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray):
+    """Compile a layer between blocked layouts; a plain image where its channels are few."""
+    lanes = VectorUnit.of(parse("cpu").device).lanes
+    is_plain = layer.c < lanes
+    builder = relax.BlockBuilder()
+    shape = image.shape if is_plain else blocked_shape(image.shape, lanes)
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x if is_plain else builder.emit_te(unblock, x, layer.c, lanes)
+            conv = (layer.stride, layer.padding, 1, layer.groups)
+            y = builder.emit(relax.op.nn.conv2d(y, relax.const(weight), *conv))
+            y = builder.emit(relax.op.add(y, relax.const(bias.reshape(1, -1, 1, 1))))
+            y = builder.emit_output(builder.call_te(to_blocks, y, lanes))
+        builder.emit_func_output(y)
+    target = parse("cpu").tvm_target()
+    built = tvm.compile(
+        builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+    )
+    run = relax.VirtualMachine(built, tvm.cpu())["main"]
+    given = image if is_plain else numpy_blocks(image, lanes)
+    tensor = tvm.runtime.tensor(given)
+
+    def result() -> np.ndarray:
+        y = run(tensor).numpy()
+        n, blocks, rows, columns, _ = y.shape
+        plain = y.transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, rows, columns)
+        return plain[:, : layer.k]
+
+    return (lambda: run(tensor)), result
+
+
+def onednn(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray):
+    """Make the same layer of PyTorch on oneDNN's own layouts."""
+    options = (layer.window, layer.stride, layer.padding, 1, layer.groups)
+    module = torch.nn.Conv2d(layer.c, layer.k, *options).eval()
+    module.weight.data[:] = torch.from_numpy(weight)
+    module.bias.data[:] = torch.from_numpy(bias)
+    module = mkldnn_utils.to_mkldnn(module)
+    x = torch.from_numpy(image).to_mkldnn()
+
+    def call() -> torch.Tensor:
+        with torch.inference_mode():
+            return module(x)
+
+    return call, lambda: call().to_dense().numpy()
+
+
+def empty_call(clock: Callable[[], float]) -> list[float]:
+    """Time the smallest layer, ours and oneDNN's: what a call costs beside the convolution."""
+    layer = Layer(16, 16, 1)
+    found = compare(layer, clock)
+    return [found["ours_us"], found["theirs_us"]]
+
+
+def peak(clock: Callable[[], float]) -> float:
+    """Measure fused multiply-adds of independent registers, in GFLOP/s of one thread."""
+    unit = VectorUnit.of(parse("cpu").device)
+    rows = unit.registers - 4
+    x = tirx.decl_buffer([unit.lanes], "float32", "x")
+    y = tirx.decl_buffer([rows, unit.lanes], "float32", "y")
+    acc = local("acc", [rows, unit.lanes], "float32")
+
+    def step(_: Any) -> tirx.Stmt:
+        def add(i: Any, lane: Any) -> tirx.Stmt:
+            value = load(acc, [i, lane]) * load(x, [lane]) + load(x, [lane])
+            return tirx.BufferStore(acc, value, [i, lane])
+
+        return each(acc, add)
+
+    begin = each(acc, lambda i, lane: tirx.BufferStore(acc, load(x, [lane]), [i, lane]))
+    end = each(acc, lambda i, lane: tirx.BufferStore(y, load(acc, [i, lane]), [i, lane]))
+    body = tirx.SeqStmt([begin, loop("k", index(PEAK_STEPS), step), end])
+    func = tirx.PrimFunc([x, y], block("root", block("tile", body, [acc])))
+    func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    built = tvm.compile(module, parse("cpu").tvm_target(), tir_pipeline="tvm_fusion")
+    tensors = [np.full(unit.lanes, 0.5, "float32"), np.zeros((rows, unit.lanes), "float32")]
+    arguments = [tvm.runtime.tensor(a) for a in tensors]
+    best = float("inf")
+    for _ in range(200):
+        start = clock()
+        built["main"](*arguments)
+        best = min(best, clock() - start)
+    return 2 * PEAK_STEPS * rows * unit.lanes / best / 1e9
+
+
+def blocked_shape(shape, lanes: int) -> tuple[int, ...]:
+    """Give the shape of ``[n, c / lanes, h, w, lanes]``."""
+    n, c, h, w = shape
+    return n, -(-c // lanes), h, w, lanes
+
+
+def unblock(a: te.Tensor, c: int, lanes: int) -> te.Tensor:
+    """Read a blocked image as a plain one."""
+    n, _, h, w, _ = (int(d) for d in a.shape)
+    return te.compute((n, c, h, w), lambda i, k, y, x: a[i, k // lanes, y, x, k % lanes])
+
+
+def to_blocks(a: te.Tensor, lanes: int) -> te.Tensor:
+    """Write a plain image in blocks; channels beyond the last are zero."""
+    n, c, h, w = (int(d) for d in a.shape)
+
+    def element(i, k, y, x, lane):
+        inside = a[i, k * lanes + lane, y, x]
+        if c % lanes == 0:
+            return inside
+        return tirx.if_then_else(k * lanes + lane < c, inside, tirx.const(0, "float32"))
+
+    return te.compute(blocked_shape((n, c, h, w), lanes), element)
+
+
+def numpy_blocks(a: np.ndarray, lanes: int) -> np.ndarray:
+    """Do the same in numpy."""
+    n, c, h, w = a.shape
+    padded = np.zeros((n, -(-c // lanes) * lanes, h, w), a.dtype)
+    padded[:, :c] = a
+    return np.ascontiguousarray(padded.reshape(n, -1, lanes, h, w).transpose(0, 1, 3, 4, 2))
+
+
+if __name__ == "__main__":
+    os._exit(main())  # without waiting for threads that spin

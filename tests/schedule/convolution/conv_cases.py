@@ -1,0 +1,218 @@
+"""Convolutions over blocked layouts: their groups, kernels, and float64 results."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from group_kernels import CPU, extents, group, tensor
+from tvm import relax, te, tirx
+
+from tvm_fusion.core.template import Claim
+from tvm_fusion.schedule.convolution.template import CpuConvolution
+from tvm_fusion.schedule.cpu import schedule_cpu
+
+op = relax.op
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution with bias and ReLU; blocks of 0 are plain layouts."""
+
+    c: int
+    k: int
+    size: tuple[int, int]
+    window: tuple[int, int] = (3, 3)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (1, 1, 1, 1)  # top, left, bottom, right
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    batch: int = 1
+    block_in: int = 16
+    block_out: int = 16
+    residual: bool = False
+
+    def weights(self, seed=0):
+        rng = np.random.default_rng(seed)
+        shape = (self.k, self.c // self.groups, *self.window)
+        scale = np.sqrt(np.prod(shape[1:]))
+        return (rng.standard_normal(shape) / scale).astype("float32"), rng.standard_normal(
+            (1, self.k, 1, 1)
+        ).astype("float32")
+
+    def image(self, seed=1):
+        rng = np.random.default_rng(seed)
+        return rng.standard_normal((self.batch, self.c, *self.size)).astype("float32")
+
+    @property
+    def out_size(self):
+        top, left, bottom, right = self.padding
+        added = top + bottom, left + right
+        return tuple(
+            (self.size[n] + added[n] - self.dilation[n] * (self.window[n] - 1) - 1)
+            // self.stride[n]
+            + 1
+            for n in range(2)
+        )
+
+    def params(self):
+        shape = (self.batch, self.c, *self.size)
+        found = [tensor("x", *(blocked_shape(shape, self.block_in) if self.block_in else shape))]
+        if self.residual:
+            shape = (self.batch, self.k, *self.out_size)
+            found.append(
+                tensor("r", *(blocked_shape(shape, self.block_out) if self.block_out else shape))
+            )
+        return found
+
+    def body(self, emit, x, residual=None, prologue=lambda emit, x: x):
+        w, b = self.weights()
+        if self.block_in:
+            x = unblock(emit, x, self.c)
+        x = prologue(emit, x)
+        y = emit(
+            op.nn.conv2d(x, relax.const(w), self.stride, self.padding, self.dilation, self.groups)
+        )
+        y = emit(op.add(y, relax.const(b)))
+        if residual is not None:
+            y = emit(op.add(y, unblock(emit, residual, self.k) if self.block_out else residual))
+        y = emit(op.nn.relu(y))
+        return block(emit, y, self.block_out) if self.block_out else y
+
+    def reference(self, x, residual=None):
+        w, b = (a.astype("float64") for a in self.weights())
+        y = convolve(x.astype("float64"), w, self) + b
+        return np.maximum(y if residual is None else y + residual, 0)
+
+
+def may_be_refused(conv):
+    """Whether bounds of the padding may simplify to bounds of pixels or of the window alone.
+
+    So they do in tiny images, and where the window is no larger than the stride.
+    """
+    tiny = min(*conv.size, *conv.out_size) <= 4
+    return tiny or any(r <= s for r, s in zip(conv.window, conv.stride, strict=True) if s > 1)
+
+
+def convolve(x, w, conv):
+    top, left, bottom, right = conv.padding
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    rows, columns = conv.out_size
+    n, c, g = x.shape[0], conv.c // conv.groups, conv.groups
+    y = np.zeros((n, g, conv.k // g, rows, columns))
+    w = w.reshape(g, conv.k // g, c, *conv.window)
+    for r in range(conv.window[0]):
+        for s in range(conv.window[1]):
+            at = r * conv.dilation[0], s * conv.dilation[1]
+            part = x[
+                :,
+                :,
+                at[0] : at[0] + (rows - 1) * conv.stride[0] + 1 : conv.stride[0],
+                at[1] : at[1] + (columns - 1) * conv.stride[1] + 1 : conv.stride[1],
+            ].reshape(n, g, c, rows, columns)
+            y += np.einsum("ngchw,gkc->ngkhw", part, w[..., r, s])
+    return y.reshape(n, conv.k, rows, columns)
+
+
+def blocked_shape(shape, lanes):
+    n, c, h, w = shape
+    return n, -(-c // lanes), h, w, lanes
+
+
+def unblock(emit, x, c):
+    n, _, h, w, lanes = (int(d) for d in x.ty.shape)
+    return emit(
+        relax.BlockBuilder.current().call_te(
+            lambda a: te.compute(
+                (n, c, h, w), lambda i, k, y, z: a[i, k // lanes, y, z, k % lanes], name="unblock"
+            ),
+            x,
+        )
+    )
+
+
+def block(emit, y, lanes):
+    n, c, h, w = (int(d) for d in y.ty.shape)
+    zero = tirx.const(0, "float32")
+
+    def element(a, i, k, y, x, lane):
+        inside = a[i, k * lanes + lane, y, x]
+        return inside if c % lanes == 0 else tirx.if_then_else(k * lanes + lane < c, inside, zero)
+
+    shape = blocked_shape((n, c, h, w), lanes)
+    return emit(
+        relax.BlockBuilder.current().call_te(
+            lambda a: te.compute(shape, lambda *at: element(a, *at), name="block"), y
+        )
+    )
+
+
+def to_blocks(a, lanes):
+    """Numpy's form of :func:`block`."""
+    n, c, h, w = a.shape
+    padded = np.zeros((n, -(-c // lanes) * lanes, h, w), a.dtype)
+    padded[:, :c] = a
+    return np.ascontiguousarray(padded.reshape(n, -1, lanes, h, w).transpose(0, 1, 3, 4, 2))
+
+
+def from_blocks(a):
+    n, blocks, h, w, lanes = a.shape
+    return a.transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, h, w)
+
+
+def claimed(params, body, spec=CPU):
+    members = group(params, body, spec)
+    claim = CpuConvolution().claim(members, spec.device)
+    assert isinstance(claim, Claim), claim
+    return claim
+
+
+def run(claim, inputs, spec=CPU):
+    """Call the kernel with packed constants and poisoned results."""
+    members, target = claim.group, spec.tvm_target()
+    emission = CpuConvolution().emit(claim, target)
+    (made,) = emission.kernels
+    functions = {"main": made.func.with_attr("global_symbol", "main")}
+    for position, packing in emission.packing.items():
+        func = schedule_cpu(packing, target).mod["main"]
+        functions[f"pack{position}"] = func.with_attr("global_symbol", f"pack{position}")
+    built = tvm.compile(tvm.IRModule(functions), target, tir_pipeline="tvm_fusion")
+    passed = []
+    for position, value in enumerate(members.inputs):
+        array = inputs[value.name] if value.constant is None else value.constant.value
+        array = tvm.runtime.tensor(array) if isinstance(array, np.ndarray) else array
+        if position in emission.packing:
+            shape = [int(d) for d in emission.packing[position].params[-1].ty.shape]
+            packed = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+            built[f"pack{position}"](array, packed)
+            array = packed
+        passed.append(array)
+    results = [
+        tvm.runtime.tensor(np.full(extents(v.type), np.nan, v.dtype)) for v in members.outputs
+    ]
+    built["main"](*passed, *results)
+    return [r.numpy() for r in results]
+
+
+def check(conv, spec=CPU, prologue=None, claim=None):
+    """Compare a kernel with float64; lanes beyond the channels must be zero."""
+    if claim is None:
+        claim = claimed(
+            conv.params(),
+            lambda emit, *xs: conv.body(
+                emit, *xs, **({"prologue": prologue[0]} if prologue else {})
+            ),
+            spec,
+        )
+    x = conv.image()
+    inputs = {"x": to_blocks(x, conv.block_in) if conv.block_in else x}
+    residual = None
+    if conv.residual:
+        shape = (conv.batch, conv.k, *conv.out_size)
+        residual = np.random.default_rng(2).standard_normal(shape).astype("float32")
+        inputs["r"] = to_blocks(residual, conv.block_out) if conv.block_out else residual
+    (y,) = run(claim, inputs, spec)
+    y = from_blocks(y) if conv.block_out else y
+    expected = conv.reference(x if prologue is None else prologue[1](x), residual)
+    np.testing.assert_allclose(y[:, : conv.k], expected, atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(y[:, conv.k :], 0)
+    return claim

@@ -1,0 +1,277 @@
+"""Dense direct convolutions on CPUs against float64, over blocked layouts."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import tvm
+from conv_cases import (
+    Conv,
+    block,
+    check,
+    claimed,
+    convolve,
+    from_blocks,
+    may_be_refused,
+    run,
+    to_blocks,
+    unblock,
+)
+from group_kernels import CPU, group, tensor
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from relax_modules import main_module
+from tvm import relax, tirx
+
+from tvm_fusion.core.template import Refusal
+from tvm_fusion.device import parse
+from tvm_fusion.pipeline import relax_pipeline
+from tvm_fusion.schedule.convolution.config import ConvConfig
+from tvm_fusion.schedule.convolution.template import CpuConvolution
+
+op = relax.op
+NONE = (0, 0, 0, 0)
+
+CASES = {
+    "1x1": Conv(32, 48, (7, 7), (1, 1), padding=NONE),
+    "1x1, strided": Conv(32, 32, (9, 13), (1, 1), (2, 2), NONE),
+    "3x3, lines of two rows": Conv(32, 32, (7, 7)),
+    "odd channels": Conv(20, 33, (13, 5), residual=True, batch=2),
+    "strided, asymmetric padding": Conv(17, 16, (13, 14), stride=(2, 2), padding=(0, 1, 2, 1)),
+    "dilated": Conv(16, 20, (9, 11), dilation=(2, 2), padding=(2, 2, 2, 2)),
+    "groups of whole vectors": Conv(24, 64, (7, 6), groups=2),
+    "groups of four channels, joined": Conv(32, 32, (7, 9), groups=8, residual=True),
+    "groups of 24 channels, joined": Conv(24, 48, (9, 7), (1, 1), padding=NONE, groups=2),
+    "plain image, few channels": Conv(3, 40, (17, 18), (7, 7), (2, 2), (3, 3, 3, 3), block_in=0),
+    "one row of pixels": Conv(16, 16, (1, 19), (1, 5), padding=(0, 2, 0, 2)),
+    "one pixel": Conv(40, 70, (1, 1), (1, 1), padding=NONE),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_against_float64(case):
+    claim = check(CASES[case])
+    assert claim.launches == 1
+    assert isinstance(claim.details["config"], ConvConfig)
+
+
+def test_blocks_of_a_narrower_vector():
+    """AVX2, whose tiles are lower and whose blocks are half as long."""
+    spec = parse("cpu:haswell")
+    claim = check(Conv(20, 28, (9, 13), block_in=8, block_out=8, residual=True), spec)
+    assert claim.details["config"].lanes == 8
+
+
+sizes = st.integers(1, 15)
+
+
+@st.composite
+def convolutions(draw):
+    groups = draw(st.sampled_from([1, 1, 2]))
+    window = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    dilation = draw(st.sampled_from([(1, 1), (2, 1), (2, 2)]))
+    conv = Conv(
+        draw(st.integers(2, 19)) * groups,
+        32 * groups if groups > 1 else draw(st.integers(2, 50)),
+        (draw(sizes), draw(sizes)),
+        window,
+        draw(st.sampled_from([(1, 1), (2, 2), (1, 3)])),
+        tuple(draw(st.integers(0, 2)) for _ in range(4)),
+        dilation,
+        groups,
+        draw(st.integers(1, 2)),
+        residual=draw(st.booleans()),
+    )
+    assume(min(conv.out_size) > 0)
+    return conv
+
+
+def drawn(conv):
+    """What is claimed is right; most are claimed."""
+    members = group(conv.params(), conv.body)
+    claim = CpuConvolution().claim(members, CPU.device)
+    if isinstance(claim, Refusal):
+        assert may_be_refused(conv) or conv.groups > 1, claim
+        return
+    check(conv, claim=claim)
+
+
+QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+@settings(max_examples=8, **QUIET)
+@given(convolutions())
+def test_drawn_problems(conv):
+    drawn(conv)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, **QUIET)
+@given(convolutions())
+def test_many_drawn_problems(conv):
+    drawn(conv)
+
+
+def test_every_tile_is_right():
+    """Tiles and tasks that the model would not choose, with remainders in all directions."""
+    conv = Conv(20, 70, (9, 11), residual=True)
+    claim = claimed(conv.params(), conv.body)
+    lanes = claim.details["config"].lanes
+    for height, width, vectors, band, chunk in ((2, 4, 3, 2, 1), (1, 11, 1, 5, 3)):
+        config = ConvConfig(lanes, height, width, vectors, band, chunk)
+        details = {**claim.details, "config": config}
+        check(conv, claim=dataclasses.replace(claim, details=details))
+
+
+def test_arithmetic_of_the_image_is_done_in_the_copy():
+    """Batch norm and ReLU before a convolution; zeros of the padding stay zeros."""
+    conv = Conv(20, 33, (7, 9))
+    shift = np.random.default_rng(3).standard_normal((1, 20, 1, 1)).astype("float32")
+
+    def prologue(emit, x):
+        return emit(op.nn.relu(emit(op.add(x, relax.const(shift)))))
+
+    check(conv, prologue=(prologue, lambda x: np.maximum(x + shift, 0)))
+
+
+def test_a_scale_of_channels_goes_into_the_copy():
+    """As in a squeeze-excite block, whose scale depends on the image."""
+    conv = Conv(32, 24, (7, 7), (1, 1), padding=(0, 0, 0, 0))
+    params = [*conv.params(), tensor("s", 1, 32, 1, 1)]
+
+    def body(emit, x, s):
+        scale = emit(op.sigmoid(s))
+        return conv.body(emit, x, prologue=lambda emit, x: emit(op.multiply(x, scale)))
+
+    claim = claimed(params, body)
+    x, s = conv.image(), np.random.default_rng(4).standard_normal((1, 32, 1, 1)).astype("float32")
+    (y,) = run(claim, {"x": to_blocks(x, 16), "s": s})
+    expected = conv.reference(x / (1 + np.exp(-s.astype("float64"))))
+    np.testing.assert_allclose(from_blocks(y)[:, :24], expected, atol=2e-5)
+
+
+def test_several_results_and_long_ones():
+    conv = Conv(16, 20, (6, 7))
+
+    def body(emit, x):
+        w, _ = conv.weights()
+        y = emit(op.nn.conv2d(unblock(emit, x, 16), relax.const(w), padding=conv.padding))
+        long = emit(op.tanh(emit(op.exp(emit(op.sin(y))))))
+        return [block(emit, y, 16), block(emit, long, 16)]
+
+    claim = claimed(conv.params(), body)
+    x = conv.image()
+    first, second = (from_blocks(y) for y in run(claim, {"x": to_blocks(x, 16)}))
+    w = conv.weights()[0].astype("float64")
+    expected = convolve(x.astype("float64"), w, conv)
+    np.testing.assert_allclose(first[:, :20], expected, atol=2e-5)
+    np.testing.assert_allclose(second[:, :20], np.tanh(np.exp(np.sin(expected))), atol=2e-5)
+    assert not first[:, 20:].any()
+    assert not second[:, 20:].any()
+
+
+def test_symbolic_batch():
+    n = tirx.Var("n", "int64")
+    w, _ = Conv(16, 32, (7, 7)).weights()
+
+    def body(emit, x):
+        y = emit(op.nn.conv2d(x, relax.const(w), padding=1, data_layout="NHWC"))
+        return op.nn.relu(y)
+
+    claim = claimed([tensor("x", n, 7, 7, 16)], body)
+    x = np.random.default_rng(0).standard_normal((5, 7, 7, 16)).astype("float32")
+    (y,) = run(claim, {"x": x})
+    conv = Conv(16, 32, (7, 7), batch=5)
+    expected = np.maximum(convolve(x.transpose(0, 3, 1, 2).astype("float64"), w, conv), 0)
+    np.testing.assert_allclose(y.transpose(0, 3, 1, 2), expected, atol=2e-5)
+
+
+REFUSED = {
+    "a matrix product": lambda emit, x: op.matmul(x, relax.const(np.ones((16, 32), "float32"))),
+    "a sum": lambda emit, x: op.sum(x, axis=[1]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_convolution_is_refused(case):
+    members = group([tensor("x", 37, 16)], REFUSED[case])
+    answer = CpuConvolution().claim(members, CPU.device)
+    assert isinstance(answer, Refusal)
+    assert answer.code == "not_mine"
+
+
+def test_plain_results_are_refused():
+    """Their channels are not contiguous: the template of contractions makes them."""
+    conv = Conv(16, 32, (7, 7), block_in=0, block_out=0)
+    answer = CpuConvolution().claim(group(conv.params(), conv.body), CPU.device)
+    assert isinstance(answer, Refusal)
+
+
+def test_one_kernel_of_a_compiled_model():
+    conv = Conv(16, 32, (7, 7), residual=True)
+    mod = main_module(conv.params(), conv.body)
+    planned = relax_pipeline(target=CPU.tvm_target(), lower=False)(mod)
+    assert sum(isinstance(f, tirx.PrimFunc) for f in planned.functions.values()) == 1
+
+
+INSTRUCTIONS = {  # what multiplies whole registers
+    "cpu:x86-64": r"mulps\s+%xmm",
+    "cpu:haswell": r"vfmadd231ps\s+.*%ymm",
+    "cpu:skylake-avx512": r"vfmadd231ps\s+.*%zmm",
+    "cpu:neoverse-n1": r"fmla\s+v\d+\.4s",
+}
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+@pytest.mark.parametrize("window", [1, 3])
+def test_conv_tiles_stay_in_registers(name, window):
+    """The innermost loop loads, multiplies and adds; it stores nothing."""
+    spec = parse(name)
+    conv = Conv(64, 64, (28, 28), (window, window), padding=((window - 1) // 2,) * 4)
+    claim = claimed(conv.params(), conv.body, spec)
+    (made,) = CpuConvolution().emit(claim, spec.tvm_target()).kernels
+    func = made.func.with_attr("global_symbol", "main")
+    built = tvm.tirx.build(tvm.IRModule({"main": func}), spec.tvm_target(), pipeline="tvm_fusion")
+    pattern = re.compile(INSTRUCTIONS[name])
+    blocks = re.split(r"\n\.L\w+:", built.inspect_source("asm"))
+    inner = max(blocks, key=lambda text: len(pattern.findall(text)))
+    inner = re.split(r"\n\tj|\n\tb\.", inner)[0]
+    assert len(pattern.findall(inner)) >= 12
+    assert not re.search(r"\tv?mov[au]ps\s+%\w+, .*\)|\tst[pr]\s|gather", inner)
+
+
+def test_three_dimensions():
+    """Planes of the window are among the lines that a task copies."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 5, 6, 7, 20)).astype("float32")
+    w = (rng.standard_normal((2, 3, 3, 20, 32)) / 20).astype("float32")
+
+    def body(emit, x):
+        layouts = {"data_layout": "NDHWC", "kernel_layout": "DHWIO"}
+        return op.nn.conv3d(x, relax.const(w), padding=(0, 1, 1, 1, 1, 1), **layouts)
+
+    (y,) = run(claimed([tensor("x", *x.shape)], body), {"x": x})
+    padded = np.pad(x.astype("float64"), ((0, 0), (0, 1), (1, 1), (1, 1), (0, 0)))
+    expected = sum(
+        padded[:, d : d + 5, r : r + 6, s : s + 7] @ w[d, r, s].astype("float64")
+        for d in range(2)
+        for r in range(3)
+        for s in range(3)
+    )
+    np.testing.assert_allclose(y, expected, atol=2e-5)
+
+
+def test_one_dimension():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 33, 20)).astype("float32")
+    w = (rng.standard_normal((5, 20, 48)) / 10).astype("float32")
+
+    def body(emit, x):
+        layouts = {"data_layout": "NWC", "kernel_layout": "WIO"}
+        return op.nn.conv1d(x, relax.const(w), 2, (1, 2), **layouts)
+
+    (y,) = run(claimed([tensor("x", *x.shape)], body), {"x": x})
+    padded = np.pad(x.astype("float64"), ((0, 0), (1, 2), (0, 0)))
+    expected = sum(padded[:, s : s + 31 + 1 : 2] @ w[s].astype("float64") for s in range(5))
+    np.testing.assert_allclose(y, expected, atol=2e-5)

@@ -1,0 +1,183 @@
+"""Chosen layouts written into the module: groups read and write them, layout kernels are added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tvm
+from tvm import ir, relax
+
+from ..core.template import TEMPLATE, Claim
+from ..ecg.graph import Value
+from ..fusion.claims import ClaimBook
+from ..program.group import Group
+from ..program.layouts import Layout
+from ..program.primitive import call_group, primitive_function
+from ..program.variant import variant
+from .calls import Calls, GroupCall, Tensor
+from .choose import Choice
+from .costs import layout_kernel
+
+
+def apply_choice(
+    builder: relax.BlockBuilder,
+    mod: tvm.IRModule,
+    block: relax.DataflowBlock,
+    calls: Calls,
+    choice: Choice,
+    book: ClaimBook,
+) -> relax.DataflowBlock:
+    """Rewrite a block so that its tensors have the layouts of a choice.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Takes the new groups.
+    mod : tvm.IRModule
+        With the groups as they are.
+    block : relax.DataflowBlock
+        Calls them.
+    calls : Calls
+        What was read from the block.
+    choice : Choice
+        For it.
+    book : ClaimBook
+        Names the templates of the new groups.
+
+    Returns
+    -------
+    relax.DataflowBlock
+        Not normalised yet.
+    """
+    writer = _Writer(builder, mod, calls, choice, book)
+    inside = {binding.var for binding in block.bindings}
+    for tensor, state in choice.states.items():
+        if tensor.var not in inside:
+            writer.copy(tensor, state)
+    for binding in block.bindings:
+        writer.rewrite(binding)
+    return relax.DataflowBlock(writer.done())
+
+
+class _Writer:
+    def __init__(
+        self,
+        builder: relax.BlockBuilder,
+        mod: tvm.IRModule,
+        calls: Calls,
+        choice: Choice,
+        book: ClaimBook,
+    ) -> None:
+        self._builder, self._mod, self._book, self._choice = builder, mod, book, choice
+        self._calls = {call.binding.var: call for call in calls.calls}
+        self._tensors = {tensor.var: tensor for tensor in choice.states}
+        self._items: dict[relax.Var, dict[int, int]] = {}  # of tuples whose order has changed
+        self._whole: dict[relax.Var, relax.Var] = {}
+        self._vars: dict[tuple[relax.Var, Layout | None], relax.Var] = {}
+        self._bindings: list[relax.Binding] = []
+
+    def done(self) -> list[relax.Binding]:
+        """Return all bindings."""
+        return self._bindings
+
+    def rewrite(self, binding: relax.Binding) -> None:
+        """Write a binding again, with what has become of its operands."""
+        call = self._calls.get(binding.var)
+        if call is not None and self._has_layouts(call):
+            self._call(call)
+            return
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._items:
+            index = self._items[value.tuple_value][value.index]
+            item = relax.TupleGetItem(self._whole[value.tuple_value], index)
+            self._bind(binding.var, item)
+            return
+        self._bindings.append(binding)
+        if binding.var in self._tensors:
+            tensor = self._tensors[binding.var]
+            self.copy(tensor, self._choice.states[tensor])
+
+    def _has_layouts(self, call: GroupCall) -> bool:
+        return any(self._layouts(call).values())
+
+    def _layouts(self, call: GroupCall) -> dict[Value, Layout | None]:
+        found = {v: self._choice.reads.get((call, v)) for v in call.reads}
+        for value, tensor in call.writes.items():
+            found[value] = self._choice.states.get(tensor, (None,))[0]
+        return found
+
+    def _call(self, call: GroupCall) -> None:
+        layouts = {v: layout for v, layout in self._layouts(call).items() if layout is not None}
+        new = variant(call.group, layouts, self._builder.add_func)
+        claim = self._book.claim(new.group)
+        if not isinstance(claim, Claim):
+            raise RuntimeError(f"{call.gvar.name_hint} has lost its claim: {claim.sentence}")
+        gvar = self._add(new.group, claim, call.gvar.name_hint)
+        value = call.binding.value
+        given = [a for a in value.args if not isinstance(a.ty, relax.ShapeType)]
+        by_input = dict(zip(call.group.inputs, given, strict=True))
+        args = []
+        for own in new.group.inputs:
+            old = new.original[own]
+            arg, layout = by_input[old], layouts.get(old)
+            args.append(arg if layout is None else self._vars[arg, layout])
+        known = _symbols(self._mod[call.gvar], list(value.args))
+        result = call_group(gvar, new.group, args, known)
+        old_outputs = list(call.group.outputs)
+        order = [old_outputs.index(new.original[own]) for own in new.group.outputs]
+        if len(order) == 1:
+            self._bind(call.binding.var, result)
+            return
+        whole = relax.DataflowVar(call.binding.var.name, result.ty)
+        self._bindings.append(relax.VarBinding(whole, result))
+        self._whole[call.binding.var] = whole
+        self._items[call.binding.var] = {old: k for k, old in enumerate(order)}
+
+    def _bind(self, var: relax.Var, value: relax.Expr) -> None:
+        """Bind what a group has written, by a new variable if it has a layout."""
+        tensor = self._tensors.get(var)
+        state = self._choice.states[tensor] if tensor is not None else (None,)
+        if state[0] is not None:
+            assert tensor is not None
+            type_ = relax.TensorType(state[0].shape(tensor.shape), str(var.ty.dtype))
+            stored = relax.DataflowVar(f"{var.name}_{state[0].name(tensor.rank)}", type_)
+            self._vars[var, state[0]] = stored
+            var = stored
+        self._bindings.append(relax.VarBinding(var, value))
+        if tensor is not None:
+            self.copy(tensor, state)
+
+    def copy(self, tensor: Tensor, state: tuple[Layout | None, ...]) -> None:
+        """Add the layout kernel of a tensor that is there in two layouts."""
+        if len(state) == 1:
+            return
+        from_, to = state
+        layout = from_ or to
+        assert layout is not None
+        value = Value(tensor.var.name, tensor.var.ty)
+        group = layout_kernel(value, layout, to is None, self._builder.add_func)
+        claim = self._book.claim(group)
+        assert isinstance(claim, Claim)
+        (result,) = group.outputs
+        gvar = self._add(group, claim, f"layout_{layout.name(tensor.rank)}")
+        arg = tensor.var if from_ is None else self._vars[tensor.var, from_]
+        var = tensor.var if to is None else relax.DataflowVar(result.name, result.type)
+        self._bindings.append(relax.VarBinding(var, call_group(gvar, group, [arg])))
+        if to is not None:
+            self._vars[tensor.var, to] = var
+
+    def _add(self, group: Group, claim: Claim, name: str) -> ir.GlobalVar:
+        func = primitive_function(group, {TEMPLATE: claim.template.name})
+        return self._builder.add_func(func, name)
+
+
+def _symbols(func: relax.Function, args: list[relax.Expr]) -> Mapping[ir.Var, ir.Expr]:
+    """Map a group's symbolic variables to the extents that a call passes."""
+    known: dict[ir.Var, ir.Expr] = {}
+    for param, arg in zip(func.params, args, strict=True):
+        if isinstance(param.ty, relax.ShapeType):
+            known.update(zip(param.ty.values, arg.values, strict=True))
+        elif isinstance(param.ty, relax.TensorType):
+            extents = zip(param.ty.shape.values, arg.ty.shape.values, strict=True)
+            known.update({mine: its for mine, its in extents if isinstance(mine, ir.Var)})
+    return known

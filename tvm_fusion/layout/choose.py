@@ -1,0 +1,214 @@
+"""The choice of a layout for every tensor between groups, by the smallest cost of all kernels.
+
+A tensor's state says in which layouts it is in memory: one, as its producer writes it, or a second
+one besides, which a layout kernel makes. A group costs what its claim says for the layouts that it
+reads and writes; of a tensor that is there in two it reads the better one. The sum over all groups
+and layout kernels is minimized (:mod:`.minimize`), all edges at once, so that both ends of a
+residual connection and all operands of a concatenation count.
+
+Groups of many tensors have too many assignments to ask for each: there the cost is taken to be the
+sum of what each operand costs that has not the layout of the result, by its share in the bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ecg.graph import Value
+from ..fusion.claims import ClaimBook
+from ..program.layouts import Layout, layout_for
+from .calls import Calls, GroupCall, Tensor, images_around_convolutions
+from .costs import Assignment, GroupCosts, copy_cost
+from .minimize import Table, minimize, total
+
+State = tuple[Layout | None, ...]  # layouts in memory; the producer writes the first
+
+GAIN = 0.02  # of the time, below which layouts stay as they are
+MOST_IMAGES = 5  # of a group whose assignments are asked for one by one
+ROUNDS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Layouts of one dataflow block.
+
+    Attributes
+    ----------
+    states : mapping of Tensor to State
+        Of tensors that are not in the layout of the graph alone.
+    reads : mapping of (GroupCall, Value) to Layout or None
+        In which layout a call reads an input, for inputs among those tensors.
+    before_us, after_us : float
+        Cost of all groups around, without and with the layouts.
+    is_optimal : bool
+        Whether nothing is cheaper by the costs of the claims.
+    """
+
+    states: Mapping[Tensor, State]
+    reads: Mapping[tuple[GroupCall, Value], Layout | None]
+    before_us: float
+    after_us: float
+    is_optimal: bool
+
+
+def choose(calls: Calls, book: ClaimBook) -> Choice | None:
+    """Choose layouts; ``None`` where the layout of the graph does as well."""
+    images = {
+        t: layout
+        for t in images_around_convolutions(calls)
+        if (layout := layout_for(t.shape, book.device)) is not None
+    }
+    if not images:
+        return None
+    network = _Network(calls, images, book)
+    if not network.profits():
+        return None
+    return network.choose()
+
+
+class _Network:
+    def __init__(self, calls: Calls, images: Mapping[Tensor, Layout], book: ClaimBook) -> None:
+        self._book = book
+        self._images = images
+        self._number = {t: k for k, t in enumerate(images)}
+        self._states = [_states_of(t, layout) for t, layout in images.items()]
+        self._calls: list[tuple[GroupCall, GroupCosts, list[Tensor]]] = []
+        known: dict[tuple, GroupCosts] = {}
+        for call in calls.calls:
+            mine = {v: t for v, t in call.tensors.items() if t in images}
+            if mine:
+                layouts = {v: images[t] for v, t in mine.items()}
+                key = call.gvar, tuple(layouts.items())
+                if key not in known:
+                    known[key] = GroupCosts(call.group, layouts, book)
+                self._calls.append((call, known[key], list(mine.values())))
+
+    def profits(self) -> bool:
+        """Whether a group is faster where all its images have layouts."""
+        return any(c.ask(c.all) < c.ask(c.plain) for _, c, _ in self._calls)
+
+    def choose(self) -> Choice | None:
+        copies = [self._copy_table(t, layout) for t, layout in self._images.items()]
+        plain, first = [0] * len(self._states), [self._uniform(s) for s in self._states]
+        for _ in range(ROUNDS):
+            tables = [t for k in range(len(self._calls)) for t in self._tables(k)]
+            tables += copies
+            values, is_optimal = minimize([len(s) for s in self._states], tables, [plain, first])
+            before, after = total(tables, plain), total(tables, values)
+            if after > before * (1 - GAIN):
+                return None
+            if not self._settle(values):
+                return self._choice(values, before, after, is_optimal)
+        return None
+
+    def _uniform(self, states: Sequence[State]) -> int:
+        return next((k for k, s in enumerate(states) if s[-1] is not None and len(s) == 1), 0)
+
+    def _settle(self, values: Sequence[int]) -> bool:
+        """Ask for the claims that a choice rests on; whether one was a guess or a mistake."""
+        changed = False
+        for call, costs, tensors in self._calls:
+            states = [self._states[self._number[t]][values[self._number[t]]] for t in tensors]
+            used, _ = _best(call, costs, tensors, states)
+            if not costs.is_known(used):
+                costs.ask(used)
+                changed = True
+            if math.isinf(costs.ask(used)) and len(used) > MOST_IMAGES:  # asked for by few
+                result = used[-1]
+                costs.forbid((*(costs.plain if result is None else costs.all)[:-1], result))
+                costs.forbid((*(costs.all if result is None else costs.plain)[:-1], result))
+                changed = True
+        return changed
+
+    def _choice(
+        self, values: Sequence[int], before: float, after: float, is_optimal: bool
+    ) -> Choice:
+        states = {
+            t: state
+            for t, k in self._number.items()
+            if (state := self._states[k][values[k]]) != (None,)
+        }
+        reads: dict[tuple[GroupCall, Value], Layout | None] = {}
+        for call, costs, tensors in self._calls:
+            now = [states.get(t, (None,)) for t in tensors]
+            used, _ = _best(call, costs, tensors, now)
+            for value, tensor, layout in zip(costs.images, tensors, used, strict=True):
+                if value in call.reads and tensor in states:
+                    reads[call, value] = layout
+        return Choice(states, reads, before, after, is_optimal)
+
+    def _copy_table(self, tensor: Tensor, layout: Layout) -> Table:
+        value = Value(tensor.var.name, tensor.var.ty)
+        states = _states_of(tensor, layout)
+        costs = [
+            0.0 if len(s) == 1 else copy_cost(value, layout, s[1] is None, self._book)
+            for s in states
+        ]
+        return Table((self._number[tensor],), np.array(costs))
+
+    def _tables(self, k: int) -> list[Table]:
+        call, costs, tensors = self._calls[k]
+        if len(costs.images) > MOST_IMAGES:
+            return self._shares(costs, tensors)
+        distinct = list(dict.fromkeys(tensors))
+        domains = [self._states[self._number[t]] for t in distinct]
+        table = np.empty([len(d) for d in domains])
+        for at in itertools.product(*(range(len(d)) for d in domains)):
+            chosen = {t: d[i] for t, d, i in zip(distinct, domains, at, strict=True)}
+            table[at] = _best(call, costs, tensors, [chosen[t] for t in tensors])[1]
+        return [Table(tuple(self._number[t] for t in distinct), table)]
+
+    def _shares(self, costs: GroupCosts, tensors: Sequence[Tensor]) -> list[Table]:
+        """Split the cost of a group of many images into one table for each operand."""
+        result = costs.images[-1]
+        after = self._number[tensors[-1]]
+        layout = costs.all[-1]
+        mixed = (*costs.plain[:-1], layout), (*costs.all[:-1], None)
+        base = {layout: costs.ask(costs.all), None: costs.ask(costs.plain)}
+        other = {layout: costs.ask(mixed[0]), None: costs.ask(mixed[1])}
+        whole = sum(costs.sizes[:-1]) or 1
+        last = [base[s[0]] for s in self._states[after]]
+        tables = [Table((after,), np.array(last))]
+        for value, tensor, size in zip(costs.images[:-1], tensors[:-1], costs.sizes, strict=False):
+            if value is result or tensor is tensors[-1]:
+                continue
+            mine = self._number[tensor]
+            extra = [
+                [
+                    0.0 if b[0] in a else _times(other[b[0]] - base[b[0]], size / whole)
+                    for b in self._states[after]
+                ]
+                for a in self._states[mine]
+            ]
+            tables.append(Table((mine, after), np.array(extra)))
+        return tables
+
+
+def _times(difference: float, share: float) -> float:
+    return math.inf if math.isnan(difference) or math.isinf(difference) else difference * share
+
+
+def _states_of(tensor: Tensor, layout: Layout) -> list[State]:
+    kept: list[State] = [(None,), (None, layout)]
+    return kept if tensor.is_fixed else [*kept, (layout,), (layout, None)]
+
+
+def _best(
+    call: GroupCall, costs: GroupCosts, tensors: Sequence[Tensor], states: Sequence[State]
+) -> tuple[Assignment, float]:
+    """Choose in which of their layouts a call reads tensors; it writes the first."""
+    options = [
+        state if value in call.reads else state[:1]
+        for value, state in zip(costs.images, states, strict=True)
+    ]
+    if len(costs.images) > MOST_IMAGES:
+        # Each operand in the layout of the result if it is there.
+        like = states[-1][0]
+        used = tuple(like if like in some else some[0] for some in options)
+        return used, costs.cost(used)
+    return min(((one, costs.cost(one)) for one in itertools.product(*options)), key=lambda x: x[1])

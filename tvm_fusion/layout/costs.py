@@ -1,0 +1,94 @@
+"""What a group costs under layouts of its operands and results: claims of the group's variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..core.template import Claim
+from ..ecg.graph import Value
+from ..fusion.claims import ClaimBook
+from ..program.group import Group
+from ..program.layouts import Layout
+from ..program.variant import laid_out, placeholder, read, variant, write
+
+Assignment = tuple[Layout | None, ...]  # by the inputs and outputs that may have layouts
+
+
+class GroupCosts:
+    """Costs of one group under assignments of layouts, asked for one by one.
+
+    Parameters
+    ----------
+    group : Group
+        Over the layout of the graph.
+    images : mapping of Value to Layout
+        Inputs and outputs that may have a layout, and which.
+    book : ClaimBook
+        Asked for claims.
+
+    Attributes
+    ----------
+    images : list of Value
+        In the order of assignments.
+    plain, all : Assignment
+        No layouts, and those of all images.
+    """
+
+    def __init__(self, group: Group, images: Mapping[Value, Layout], book: ClaimBook) -> None:
+        self._group, self._book = group, book
+        self.images = list(images)
+        self.plain: Assignment = (None,) * len(images)
+        self.all: Assignment = tuple(images.values())
+        self._known: dict[Assignment, float] = {}
+        self.sizes = [value.bytes for value in self.images]
+
+    def is_known(self, assignment: Assignment) -> bool:
+        """Whether the cost is that of a claim."""
+        return assignment in self._known
+
+    def ask(self, assignment: Assignment) -> float:
+        """Microseconds under an assignment by the cheapest claim; infinite if all refuse."""
+        if assignment not in self._known:
+            claim = self.claim(assignment)
+            self._known[assignment] = math.inf if claim is None else self._book.us(claim)
+        return self._known[assignment]
+
+    def claim(self, assignment: Assignment) -> Claim | None:
+        """Return the cheapest claim under an assignment."""
+        group = self._group
+        if assignment != self.plain:
+            pairs = zip(self.images, assignment, strict=True)
+            group = variant(group, {v: x for v, x in pairs if x is not None}).group
+        found = self._book.claim(group)
+        return found if isinstance(found, Claim) else None
+
+    def forbid(self, assignment: Assignment) -> None:
+        """Take an assignment out of the choice."""
+        self._known[assignment] = math.inf
+
+    def cost(self, assignment: Assignment) -> float:
+        """Tell the cost if it is known, else a guess that is rather too small.
+
+        A group that reads one layout and writes another one is taken to cost what the cheaper of
+        both everywhere costs. So what is chosen by costs that turn out to be guesses is asked for,
+        and chosen again.
+        """
+        known = self._known.get(assignment)
+        return min(self.ask(self.plain), self.ask(self.all)) if known is None else known
+
+
+def copy_cost(value: Value, layout: Layout, to_graph: bool, book: ClaimBook) -> float:
+    """Microseconds of a kernel that does nothing but change a tensor's layout."""
+    claim = book.claim(layout_kernel(value, layout, to_graph))
+    return book.us(claim) if isinstance(claim, Claim) else math.inf
+
+
+def layout_kernel(value: Value, layout: Layout, to_graph: bool, naming=placeholder) -> Group:
+    """Make the group of one index map."""
+    source = Value(value.name, value.type)
+    if to_graph:
+        op = read(laid_out(source, layout), source, layout, naming)
+        op.results[0].leaves = True
+        return Group([op])
+    return Group([write(source, layout, naming)])

@@ -1,0 +1,86 @@
+"""Conditions on channels, decided for whole blocks of them.
+
+A concatenation chooses by ``k * 16 + lane < 64``. Where all lanes of a block lie on one side, that
+is ``k * 16 < 64``, and a vector of lanes needs no choice of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tvm import ir, sym, tirx
+
+from .._tvm.structural import structural_map
+from ..core.expressions import substitute, variables
+from .stage import Axis, Stage
+
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def decide_for_blocks(stage: Stage) -> Stage:
+    """Take lanes out of comparisons that are alike for all lanes of a block.
+
+    Parameters
+    ----------
+    stage : Stage
+        Its axes of known extents, at the end of which lanes are, are tried.
+    """
+    analyzer = sym.Analyzer()
+    axes = [a for a in (*stage.axes, *stage.reduce) if a.size is not None and a.size > 1]
+    for axis in axes:
+        analyzer.bind(axis.var, ir.Range.from_min_extent(_int64(0), axis.extent))
+    changed = False
+
+    def decide(comparison: ir.Expr) -> ir.Expr:
+        nonlocal changed
+        if str(comparison.a.ty.dtype) != "int64":
+            return comparison
+        for axis in axes:
+            if axis.var in variables(comparison):
+                found = _without(comparison, axis, analyzer)
+                if found is not None:
+                    changed = True
+                    return found
+        return comparison
+
+    callbacks: list[tuple[type, Callable]] = [(kind, decide) for kind in _COMPARISONS]
+    values = tuple(structural_map(v, callbacks, order="post") for v in stage.values)
+    return replace(stage, values=values) if changed else stage
+
+
+def _without(comparison: ir.Expr, axis: Axis, analyzer: sym.Analyzer) -> ir.Expr | None:
+    """Write a comparison without an axis whose values make no difference."""
+    size = axis.size
+    assert size is not None
+    distance = _distance(comparison)  # the comparison holds where this is at least 0
+    first, second, last = (
+        analyzer.simplify(substitute(distance, {axis.var: _int64(k)})) for k in (0, 1, size - 1)
+    )
+    step = analyzer.simplify(second - first)
+    if not isinstance(step, tirx.IntImm) or abs(int(step)) != 1:
+        return None
+    # Numbers from a multiple of the size to the one before the next: none of them crosses 0.
+    least = first if int(step) == 1 else last
+    most = analyzer.simplify(least + (size - 1) * abs(int(step)))
+    if not analyzer.can_prove_equal(first + last, least + most):
+        return None
+    if not analyzer.can_prove_equal(tirx.floormod(least, _int64(size)), 0):
+        return None
+    decided = analyzer.simplify(least >= 0)
+    return decided
+
+
+def _distance(comparison: ir.Expr) -> ir.Expr:
+    a, b = comparison.a, comparison.b
+    if isinstance(comparison, tirx.LT):
+        return b - a - 1
+    if isinstance(comparison, tirx.LE):
+        return b - a
+    if isinstance(comparison, tirx.GT):
+        return a - b - 1
+    return a - b
+
+
+def _int64(value: int) -> tirx.IntImm:
+    return tirx.IntImm("int64", value)

@@ -1,0 +1,173 @@
+"""The epilogue of a tile of pixels by output channels: vectors of results.
+
+for pixel:  for vector of channels:  results(acc)            unrolled where results are short
+the last channels, of fewer than a vector: from a copy of the tile, by powers of two
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import declare
+from ...core.expressions import is_expensive, load
+from ...core.loops import index, loop, sequence, substitute
+from ..contraction.fuse_epilogue import is_vector_code
+from ..contraction.operands import Result
+from ..estimate import operations
+from ..register_tile import in_vectors
+from ..vector_math import vector_math
+from .problem import ConvProblem
+from .simplify import Ranges
+
+MOST_INLINE = 8  # operations of a result that are unrolled for every pixel of a tile
+
+Place = dict[ir.Var, ir.Expr]
+
+
+class ConvEpilogue:
+    """Stores the results of tiles.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The convolution.
+    lanes : int
+        Elements of a vector.
+    """
+
+    def __init__(self, problem: ConvProblem, lanes: int) -> None:
+        self._problem, self._lanes = problem, lanes
+        contraction = problem.contraction
+        self._total = contraction.total
+        self._results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
+        self._is_short = all(
+            operations(r.value) <= MOST_INLINE and not is_expensive(r.value)
+            for r in contraction.results
+        )
+
+    def tile(
+        self,
+        acc: ir.Var,
+        pixels: int,
+        first_k: ir.Expr,
+        is_last: bool,
+        place: Callable[[ir.Expr], Place],
+        ranges: Ranges,
+    ) -> tuple[tirx.Stmt, list[ir.Var]]:
+        """Store the results of a tile.
+
+        Parameters
+        ----------
+        acc : Var
+            Accumulators, pixels by channels.
+        pixels : int
+            Pixels of the tile.
+        first_k : PrimExpr
+            Its first channel; a constant in the last tile.
+        is_last : bool
+            Whether it may have fewer channels than the tile is wide.
+        place : callable
+            Gives all axes but the channels, at a pixel.
+        ranges : Ranges
+            Of their variables.
+
+        Returns
+        -------
+        stmt : Stmt
+            The stores.
+        buffers : list of Var
+            What the tile owns for them.
+        """
+        width = int(acc.ty.shape[1])
+        inside = width
+        if is_last:
+            inside = max(0, min(width, self._problem.channels - int(first_k)))
+        parts = [(n, self._lanes) for n in range(0, inside - self._lanes + 1, self._lanes)]
+        rest = inside // self._lanes * self._lanes
+        is_inline = rest == inside and self._is_short
+        if rest < inside:
+            parts.append((rest, inside - rest))
+        if inside < width:  # zeros, of blocked results
+            parts += [(n, size) for n, size in self._zeros(inside, width)]
+
+        tile, buffers, stmts = acc, [], []
+        if not is_inline:
+            tile = declare([index(pixels), index(width)], str(acc.ty.dtype), "tile", "local")
+            buffers.append(tile)
+            copy = lambda i: in_vectors(  # noqa: E731
+                width, lambda lane: tirx.BufferStore(tile, load(acc, [i, lane]), [i, lane])
+            )
+            stmts.append(loop("i", pixels, copy, tirx.ForKind.UNROLLED))
+
+        def pixel(i: ir.Expr) -> tirx.Stmt:
+            ranges.bind(i, pixels)
+            where = place(i)
+            return sequence(
+                [
+                    self._store(result, tile, i, n, size, first_k, where, ranges)
+                    for n, size in parts
+                    for result in self._results
+                ]
+            )
+
+        kind = tirx.ForKind.UNROLLED if is_inline else tirx.ForKind.SERIAL
+        stmts.append(loop("i", pixels, pixel, kind))
+        return sequence(stmts), buffers
+
+    def _zeros(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Cut the channels that no sum has at the bounds of vectors."""
+        cuts = [begin, *range(begin // self._lanes * self._lanes + self._lanes, end, self._lanes)]
+        return [(a, b - a) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
+
+    def _store(
+        self,
+        result: Result,
+        tile: ir.Var,
+        i: ir.Expr,
+        start: int,
+        size: int,
+        first_k: ir.Expr,
+        where: Place,
+        ranges: Ranges,
+    ) -> tirx.Stmt:
+        """Store some adjacent channels of one pixel."""
+        problem = self._problem
+
+        def at(expr: ir.Expr, lane: ir.Expr) -> ir.Expr:
+            place = {**where, problem.k.var: first_k + (start + lane)}
+            total = load(tile, [i, start + lane])
+            return ranges.value(substitute(expr, {**place, self._total: total}))
+
+        probe = tirx.Var("lane", "int64")
+        ranges.bind(probe, size)
+        if result.condition is not None:
+            known = ranges.holds(at(result.condition, probe))
+            if known is False:
+                return sequence([])
+        value = at(result.value, probe)
+        is_vector = is_vector_code(replace(result, value=value, condition=None), self._total)
+
+        def element(lane: ir.Expr) -> tirx.Stmt:
+            ranges.bind(lane, size)
+            indices = ranges.indices([at(x, lane) for x in result.indices])
+            return tirx.BufferStore(result.buffer, at(result.value, lane), indices)
+
+        return in_vectors(size, element) if is_vector else loop("lane", size, element)
+
+
+def conditions_known(results: Sequence[Result], problem: ConvProblem) -> bool:
+    """Whether conditions of results are about channels beyond the last one only."""
+    k = problem.k.var
+    return all(
+        r.condition is None
+        or (
+            isinstance(r.condition, tirx.LT)
+            and r.condition.a.same_as(k)
+            and isinstance(r.condition.b, tirx.IntImm)
+            and int(r.condition.b) == problem.channels
+        )
+        for r in results
+    )

@@ -1,0 +1,63 @@
+"""Indices and choices of a tile, resolved by the ranges of its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+from ...core.expressions import call_name, load
+from ...core.loops import index
+
+
+class Ranges:
+    """Ranges of loop variables, by which indices are simplified."""
+
+    def __init__(self) -> None:
+        self._analyzer = sym.Analyzer()
+
+    def bind(self, var: ir.Expr, extent: ir.Expr | int) -> None:
+        """Bind a loop variable; a constant, which a loop of one trip has in its place, needs none.
+
+        Parameters
+        ----------
+        var : PrimExpr
+            The variable.
+        extent : PrimExpr or int
+            Its extent, from 0.
+        """
+        if isinstance(var, ir.Var):
+            self._analyzer.bind(var, ir.Range.from_min_extent(index(0), index(extent)))
+
+    def index(self, position: ir.Expr) -> ir.Expr:
+        """Simplify an index."""
+        return self._analyzer.simplify(position)
+
+    def indices(self, positions: Sequence[ir.Expr]) -> list[ir.Expr]:
+        """Simplify indices."""
+        return [self.index(i) for i in positions]
+
+    def holds(self, condition: ir.Expr) -> bool | None:
+        """Whether a condition always or never holds; ``None`` where it may do either."""
+        if self._analyzer.can_prove(condition):
+            return True
+        return False if self._analyzer.can_prove(tirx.Not(condition)) else None
+
+    def value(self, expr: ir.Expr) -> ir.Expr:
+        """Simplify the indices of loads, and take choices whose condition is known.
+
+        Arithmetic stays: TVM's simplifier does not honour NaN.
+        """
+
+        def choose(call: ir.Call) -> ir.Expr:
+            if call_name(call) != "if_then_else":
+                return call
+            known = self.holds(call.args[0])
+            return call if known is None else call.args[1] if known else call.args[2]
+
+        def move(found: ir.TensorLoad) -> ir.Expr:
+            return load(found.source, self.indices(found.indices))
+
+        callbacks = [(ir.Call, choose), (ir.TensorLoad, move)]
+        return tvm_ffi.structural_map(expr, callbacks, order="post")

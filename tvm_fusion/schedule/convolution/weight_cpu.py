@@ -1,0 +1,76 @@
+"""The weight of a direct convolution, packed at compile time in the order in which it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import declare
+from ...core.expressions import load
+from ...core.loops import block, ceildiv, constant, index, substitute
+from ...program.stage import Axis
+from ..contraction.prim_func import nest
+from .problem import ConvProblem
+
+
+class PackedWeight:
+    """``[k tile][block of c][window][c in the block][k in the tile]``, padded with zeros.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The convolution.
+    width : int
+        Output channels of a tile.
+    """
+
+    def __init__(self, problem: ConvProblem, width: int) -> None:
+        self._problem, self._width = problem, width
+        c = index(1 if problem.c is None else problem.c.extent)
+        shape = [
+            ceildiv(problem.k.extent, width),
+            ceildiv(c, problem.block),
+            *(index(a.extent) for a in problem.window),
+            index(problem.block),
+            index(width),
+        ]
+        dtype = str(problem.weight.ty.dtype)
+        self.buffer = declare(shape, dtype, f"{problem.source.name}_packed")
+
+    def at(
+        self,
+        tile: ir.Expr,
+        block_c: ir.Expr,
+        window: Sequence[ir.Expr],
+        c: ir.Expr,
+        lane: ir.Expr,
+    ) -> ir.Expr:
+        """Read an element."""
+        return load(self.buffer, [tile, block_c, *window, c, lane])
+
+    def packing(self) -> tirx.PrimFunc:
+        """Make the function that packs."""
+        problem = self._problem
+        names = ["tile", "block", *(a.var.name for a in problem.window), "c", "lane"]
+        axes = [
+            Axis(tirx.Var(name, "int64"), extent)
+            for name, extent in zip(names, self.buffer.ty.shape, strict=True)
+        ]
+        tile, block_c, *window, inner, lane = (a.var for a in axes)
+        k, c = tile * self._width + lane, block_c * problem.block + inner
+        place = dict(zip((a.var for a in problem.window), window, strict=True))
+        place[problem.k.var] = k
+        inside = []
+        if problem.channels % self._width:
+            inside.append(k < index(problem.channels))
+        if problem.c is not None:
+            place[problem.c.var] = c
+            if (constant(problem.c.extent) or 0) % problem.block:
+                inside.append(c < index(problem.c.extent))
+        value = substitute(problem.weight, place)
+        for condition in inside:
+            value = tirx.if_then_else(condition, value, tirx.const(0, str(value.ty.dtype)))
+        body = nest("packed", axes, [], self.buffer, value)
+        func = tirx.PrimFunc([problem.source, self.buffer], block("root", body))
+        return func.with_attrs({"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"})
