@@ -19,10 +19,16 @@ import tvm
 from torch.utils import mkldnn as mkldnn_utils
 from tvm import relax, te, tirx
 
+from tvm_fusion import transform
 from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import block, index, local, loop
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.core.untouched import SCHEDULED
 from tvm_fusion.device import parse
+from tvm_fusion.ecg.graph import Graph
+from tvm_fusion.program.group import Group
+from tvm_fusion.schedule.convolution.template import CpuConvolution
+from tvm_fusion.schedule.cpu import schedule_cpu
 from tvm_fusion.schedule.register_tile import VectorUnit, each
 
 from .layers import NETWORKS, Layer
@@ -93,21 +99,42 @@ def build(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray)
             y = builder.emit(relax.op.add(y, relax.const(bias.reshape(1, -1, 1, 1))))
             y = builder.emit_output(builder.call_te(to_blocks, y, lanes))
         builder.emit_func_output(y)
-    target = parse("cpu").tvm_target()
-    built = tvm.compile(
-        builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
-    )
-    run = relax.VirtualMachine(built, tvm.cpu())["main"]
+    spec = parse("cpu")
+    with spec.tvm_target():
+        mod = transform.Legalize()(builder.get())
+    members = Group(Graph(mod, mod["main"], mod["main"].body.blocks[0]).operators)
+    claim = CpuConvolution().claim(members, spec.device)
+    if isinstance(claim, Refusal):
+        raise SystemExit(claim.sentence)
+    emission = CpuConvolution().emit(claim, spec.tvm_target())
+    functions = {"main": emission.kernels[0].func}
+    for position, packing in emission.packing.items():
+        functions[f"pack{position}"] = schedule_cpu(packing, spec.tvm_target()).mod["main"]
+    functions = {n: f.with_attr("global_symbol", n) for n, f in functions.items()}
+    built = tvm.compile(tvm.IRModule(functions), spec.tvm_target(), tir_pipeline="tvm_fusion")
     given = image if is_plain else numpy_blocks(image, lanes)
-    tensor = tvm.runtime.tensor(given)
+    arguments = []
+    for position, value in enumerate(members.inputs):
+        array = tvm.runtime.tensor(given) if value.constant is None else value.constant.value
+        if position in emission.packing:
+            packed = [int(d) for d in emission.packing[position].params[-1].ty.shape]
+            array, plain = tvm.runtime.empty(packed, "float32"), array
+            built[f"pack{position}"](plain, array)
+        arguments.append(array)
+    out = blocked_shape((1, layer.k, layer.out_size, layer.out_size), lanes)
+    y = tvm.runtime.tensor(np.full(out, np.nan, "float32"))
+    kernel = built["main"]
+
+    def run() -> None:
+        kernel(*arguments, y)
 
     def result() -> np.ndarray:
-        y = run(tensor).numpy()
-        n, blocks, rows, columns, _ = y.shape
-        plain = y.transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, rows, columns)
+        run()
+        n, blocks, rows, columns, _ = out
+        plain = y.numpy().transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, rows, columns)
         return plain[:, : layer.k]
 
-    return (lambda: run(tensor)), result
+    return run, result
 
 
 def onednn(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray):
@@ -128,7 +155,7 @@ def onednn(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray
 
 def empty_call(clock: Callable[[], float]) -> list[float]:
     """Time the smallest layer, ours and oneDNN's: what a call costs beside the convolution."""
-    layer = Layer(16, 16, 1)
+    layer = Layer(32, 16, 2)
     found = compare(layer, clock)
     return [found["ours_us"], found["theirs_us"]]
 

@@ -28,8 +28,9 @@ def render(record: Mapping[str, Any]) -> str:
         "in its own layouts. Both take turns in one process, results are compared with float64 "
         "first, and the quickest call counts; with one thread in CPU time, since other processes "
         "share the machine. A ratio of 2 means twice oneDNN's speed. PyTorch's calls cost more "
-        "than ours, which small layers show: the second ratio leaves out what a layer of one pixel "
-        "takes in each. Fused multiply-adds of registers alone reach "
+        "than ours, which are of the kernel alone, into memory that is there; small layers show "
+        "it: the second ratio leaves out what a layer of four pixels takes in each. "
+        "Fused multiply-adds of registers alone reach "
         f"{peak:.0f} GFLOP/s on one thread.",
         "",
         *table(

@@ -241,6 +241,25 @@ def test_conv_tiles_stay_in_registers(name, window):
     assert not re.search(r"\tv?mov[au]ps\s+%\w+, .*\)|\tst[pr]\s|gather", inner)
 
 
+@pytest.mark.parametrize("groups", [1, 20])
+def test_channels_last_of_no_whole_vectors(groups):
+    """Results have no lanes beyond the channels: what is behind them stays as it was."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 7, 6, 20)).astype("float32")
+    w = (rng.standard_normal((20, 20 // groups, 3, 3)) / 10).astype("float32")
+
+    def body(emit, x):
+        return op.nn.conv2d(x, relax.const(w), padding=1, groups=groups, data_layout="NHWC")
+
+    memory = tvm.runtime.tensor(np.full(7 * 6 * 20 + 64, np.nan, "float32"))
+    y = memory._create_view((1, 7, 6, 20))
+    run(claimed([tensor("x", *x.shape)], body), {"x": x}, results=[y])
+    conv = Conv(20, 20, (7, 6), groups=groups)
+    expected = convolve(x.transpose(0, 3, 1, 2).astype("float64"), w, conv)
+    np.testing.assert_allclose(y.numpy().transpose(0, 3, 1, 2), expected, atol=2e-5)
+    assert np.isnan(memory.numpy()[7 * 6 * 20 :]).all()
+
+
 def test_three_dimensions():
     """Planes of the window are among the lines that a task copies."""
     rng = np.random.default_rng(0)

@@ -22,6 +22,9 @@ CASES = {
     "5x5": depthwise(33, (9, 16), (5, 5), padding=(2, 2, 2, 2)),
     "dilated": depthwise(16, (12, 17), dilation=(2, 3), padding=(2, 3, 2, 3)),
     "a window larger than the image": depthwise(16, (5, 4), (7, 7), padding=(3, 3, 3, 3)),
+    "one row of the window is inside": Conv(
+        3, 3, (3, 6), (2, 2), (2, 2), (2, 2, 2, 1), (3, 1), groups=3
+    ),
     "no padding": depthwise(48, (8, 35), padding=(0, 0, 0, 0)),
 }
 

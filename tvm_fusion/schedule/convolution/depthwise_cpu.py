@@ -336,7 +336,7 @@ class DepthwiseLoops:
                 return level(depth + 1, [*done, begin + i])
 
             if constant(count) == 1:
-                return level(depth + 1, [*done, index(0)])
+                return level(depth + 1, [*done, begin])
             return loop(f"w{depth}", count, one)
 
         return level(0, [])

@@ -13,7 +13,7 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import is_expensive, load
-from ...core.loops import index, loop, sequence, substitute
+from ...core.loops import constant, index, loop, sequence, substitute
 from ..contraction.fuse_epilogue import is_vector_code
 from ..contraction.operands import Result
 from ..estimate import operations
@@ -40,6 +40,7 @@ class ConvEpilogue:
 
     def __init__(self, problem: ConvProblem, lanes: int) -> None:
         self._problem, self._lanes = problem, lanes
+        self._size = constant(problem.k.extent) or 1
         contraction = problem.contraction
         self._total = contraction.total
         self._results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
@@ -90,8 +91,10 @@ class ConvEpilogue:
         is_inline = rest == inside and self._is_short
         if rest < inside:
             parts.append((rest, inside - rest))
-        if inside < width:  # zeros, of blocked results
-            parts += [(n, size) for n, size in self._zeros(inside, width)]
+        # Lanes that blocked results have beyond the channels are zero; other results have none.
+        end = min(width, self._size - int(first_k)) if is_last else width
+        if inside < end:
+            parts += [(n, size) for n, size in self._zeros(inside, end)]
 
         tile, buffers, stmts = acc, [], []
         if not is_inline:

@@ -12,7 +12,7 @@ from ...core.loops import constant, find, index, substitute
 from ...core.template import Refusal
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..address import conditional_loads, lies_along
+from ..address import conditional_loads
 from ..contraction.operands import SumOfProducts, analyse
 from ..contraction.padding import merge_sums
 
@@ -102,7 +102,7 @@ class ConvProblem:
 
 
 def conv_problem(
-    program: Program, stages: Sequence[Stage], constants: Collection[ir.Var], lanes: int
+    program: Program, stages: Sequence[Stage], constants: Collection[ir.Var]
 ) -> ConvProblem | Refusal:
     """Read a program as a convolution with a constant weight.
 
@@ -114,8 +114,6 @@ def conv_problem(
         The program's, without internal maps.
     constants : collection of Var
         Inputs that are known at compile time.
-    lanes : int
-        Elements of a vector, along which results are stored.
     """
     found = [s for s in program.stages if not s.is_map]
     if len(found) != 1:
@@ -126,7 +124,7 @@ def conv_problem(
     contraction = analyse(replace(program, stages=whole), stages)
     if isinstance(contraction, Refusal):
         return contraction
-    return _problem(contraction, found[0], constants, lanes)
+    return _problem(contraction, found[0], constants)
 
 
 def _padded_axes(stages: Sequence[Stage], stage: Stage) -> tuple[Axis, ...]:
@@ -152,7 +150,7 @@ def _padded_axes(stages: Sequence[Stage], stage: Stage) -> tuple[Axis, ...]:
 
 
 def _problem(
-    contraction: SumOfProducts, original: Stage, constants: Collection[ir.Var], lanes: int
+    contraction: SumOfProducts, original: Stage, constants: Collection[ir.Var]
 ) -> ConvProblem | Refusal:
     stage = contraction.stage
     if contraction.dtype != "float32" or contraction.column_split is not None:
@@ -193,8 +191,6 @@ def _problem(
     c = channels[0] if channels else None
     y, x = (*(Axis(tirx.Var(n, "int64"), index(1)) for n in ("y", "x")), *pixels)[-2:]
     (size,) = [constant(a.extent) for a in original.axes if a.var.same_as(k.var)]
-    if any(not lies_along(r.buffer, r.indices, k, lanes) for r in contraction.results):
-        return Refusal(NOT_MINE, "Output channels are not contiguous in the results.")
     batch = tuple(pixels[:-2])
     return ConvProblem(
         contraction, image, weight, batch, y, x, k, size or 0, c, block_of(other, c), window

@@ -14,6 +14,7 @@ from ...device import Device
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
+from ..address import lies_along
 from ..contraction.gemm_problem_cpu import Machine
 from ..contraction.template import constants_of
 from ..estimate import flops, operations, points, terms, too_many_parameters, traffic
@@ -51,13 +52,16 @@ class CpuConvolution(Template):
             return refusal
         stages = inlined(program)
         lanes = Machine.of(device).unit.lanes
-        problem = conv_problem(program, stages, constants_of(group), lanes)
+        problem = conv_problem(program, stages, constants_of(group))
         if isinstance(problem, Refusal):
             return problem
         problem = join_groups(problem, lanes)
+        results = problem.contraction.results
         if not _is_convolution(problem):
             return Refusal(NOT_MINE, "There is neither a window nor a block of channels.")
-        if not conditions_known(problem.contraction.results, problem):
+        if not all(lies_along(r.buffer, r.indices, problem.k, lanes) for r in results):
+            return Refusal(NOT_MINE, "Output channels are not contiguous in the results.")
+        if not conditions_known(results, problem):
             return Refusal(NOT_MINE, "A result has a part of the channels or of the pixels.")
         config: ConvConfig | DepthwiseConfig | None
         if problem.c is None:
