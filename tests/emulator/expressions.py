@@ -12,7 +12,7 @@ from tvm_fusion.lower.narrow_lanes import SHUFFLES
 
 from . import instructions
 from .memory import EmulationError
-from .numbers import scalar_type
+from .scalar_types import scalar_type
 
 
 def lanes_of(dtype):

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import tma
 from .memory import EmulationError
-from .numbers import PTX_TYPES, TYPES, scalar_type
+from .scalar_types import PTX_TYPES, TYPES, scalar_type
 from .wgmma import K_BYTES
 
 USED = re.compile(r"mbarrier\.|wgmma\.")  # of the text of what needs the state of this file

@@ -13,7 +13,7 @@ from tvm_fusion.schedule.half_functions import PREFIX
 from . import hopper, moves
 from .machine import WARP
 from .memory import EmulationError, poison
-from .numbers import PTX_TYPES, TYPES, multiplied, scalar_type
+from .scalar_types import PTX_TYPES, TYPES, multiplied, scalar_type
 from .wgmma import K_BYTES
 
 _ERF = np.frompyfunc(math.erf, 1, 1)

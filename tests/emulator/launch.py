@@ -19,7 +19,7 @@ from .hopper import USED
 from .machine import Machine
 from .memory import EmulationError, Memory
 from .moves import PRODUCT
-from .numbers import scalar_type
+from .scalar_types import scalar_type
 from .statements import Statements, device_functions, owner
 from .tma import TensorMap
 

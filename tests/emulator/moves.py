@@ -54,7 +54,7 @@ def _warpgroup(translate, match, arguments, source):
 
 def _pair(translate, match, arguments, _source):
     """Store two float32, or both rounded to a half type, as neighbours."""
-    from .numbers import scalar_type
+    from .scalar_types import scalar_type
 
     to, values = translate.pointer(arguments[0]), [translate.of(x) for x in arguments[1:]]
     name = {"f16": "float16", "bf16": "bfloat16", None: "float32"}[match.groupdict().get("short")]

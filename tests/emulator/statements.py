@@ -11,8 +11,8 @@ from tvm_fusion.core.loops import find
 from .expressions import Expressions, lanes_of
 from .hopper import WAITS
 from .memory import EmulationError, Memory, Registers, poison
-from .numbers import scalar_type
 from .roles import run_roles
+from .scalar_types import scalar_type
 from .wgmma import THREADS, Accumulators
 
 IGNORED = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from emulator.launch import launch
 from emulator.memory import EmulationError
-from emulator.numbers import scalar_type
+from emulator.scalar_types import scalar_type
 from emulator.tma import TensorMap
 from emulator.wgmma_gemm import Gemm
 from group_kernels import CUDA

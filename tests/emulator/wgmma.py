@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .memory import CHUNK, EmulationError, Registers
-from .numbers import multiplied
+from .scalar_types import multiplied
 
 THREADS = 128  # of a warpgroup
 M, K = 64, 16  # of a product; K of half types

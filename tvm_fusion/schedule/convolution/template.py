@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from tvm import tirx
 from tvm.target import Target
 
-from ...core.expressions import has_division, loads, variables
-from ...core.loops import constant
+from ...core.expressions import loads
+from ...core.loops import constant, find
 from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.work import at
@@ -24,7 +25,7 @@ from .dense_cpu import dense_cpu
 from .depthwise_cpu import DepthwiseConfig, depthwise_config, depthwise_cpu
 from .epilogue_cpu import conditions_known
 from .groups import join_groups
-from .problem import NOT_MINE, ConvProblem, conv_problem
+from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
 
 # The cost model assumes that arithmetic reaches 30 % of the peak; tiles of whole vectors reach two
 # thirds. Of one thread, SqueezeNet takes 15.5 ms in the layout of the graph, blocked 3.9; ResNet-50
@@ -57,7 +58,7 @@ class CpuConvolution(Template):
             return problem
         problem = join_groups(problem, lanes)
         results = problem.contraction.results
-        if not _is_convolution(problem):
+        if not _is_convolution(problem, lanes):
             return Refusal(NOT_MINE, "There is neither a window nor a block of channels.")
         if not all(lies_along(r.buffer, r.indices, problem.k, lanes) for r in results):
             return Refusal(NOT_MINE, "Output channels are not contiguous in the results.")
@@ -89,13 +90,17 @@ class CpuConvolution(Template):
         return replace(Emission.one(func, claim.group), packing=packing)
 
 
-def _is_convolution(problem: ConvProblem) -> bool:
-    """Whether it has a window, or blocks of channels: anything else is a matrix product."""
-    k = problem.k.var
-    indices = [i for r in problem.contraction.results for i in r.indices if k in variables(i)]
+def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
+    """Whether it has a window, or blocks of channels: anything else is a matrix product.
+
+    Columns of a product are divided, too, where its results are stored by head; heads are wider.
+    """
+    indices = [i for r in problem.contraction.results for i in r.indices]
     indices += [i for x in loads(problem.image.value) for i in x.indices]
-    is_padded = constant(problem.k.extent) != problem.channels
-    return bool(problem.window) or is_padded or any(map(has_division, indices))
+    divisors = {constant(d.b) for i in indices for d in find(i, tirx.FloorDiv)}
+    extent = constant(problem.k.extent)
+    is_padded = extent != problem.channels and extent in (lanes, BLOCK)
+    return bool(problem.window) or is_padded or bool(divisors & {lanes, BLOCK})
 
 
 def _recomputed(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> int:
