@@ -263,15 +263,15 @@ assert counts["GPU", "stock"].kernels > 1
 
 # %% [markdown]
 # On the CPU nothing is won, for `FuseTIR` writes the loops of a group one after the other, and
-# DLight does not join them there. The same can happen on a GPU, as our layer shows. A group is
-# planned because one of our templates makes one kernel of it. DLight makes three of the sum and the
-# normalisation behind it, one more than of the two apart. So if your schedules do not know what to
-# do with such groups, take `ScheduleKernels` as well. The results are right in any case.
+# DLight does not join them there: our layer has one kernel more than with stock TVM. On the GPU it
+# has as few as with all stages. A group is planned because one of our templates makes one kernel of
+# it; other schedules may need several. So if yours do not know what to do with such groups, take
+# `ScheduleKernels` as well. The results are right in any case.
 
 # %%
 counts = show(Layer, pipelines, {"n": 16})
 assert counts["GPU", "ours"].kernels < counts["GPU", "stock"].kernels
-assert counts["GPU", "ours"].kernels < counts["GPU", "only planner"].kernels
+assert counts["GPU", "ours"].kernels <= counts["GPU", "only planner"].kernels
 
 error = check(only_planner)
 print(f"error {error:.1e}")
