@@ -31,7 +31,7 @@ STAGES = (
     ("other rewriting", "rewrite/simplify.py", "transform_module"),
     ("legalization", "ecg/legalize.py", "transform_module"),
     ("fusion planning", "fusion/fuse.py", "transform_module"),
-    ("views", "layout/views.py", "transform_module"),
+    ("layouts", "layout/plan_layout.py", "transform_module"),
     ("kernels", "schedule/kernels.py", "transform_module"),
     ("virtual machine's code", "deploy/lower.py", "transform_module"),
     ("counting kernels", "deploy/build.py", "_count"),

@@ -156,12 +156,12 @@ class _Network:
         if len(costs.images) > MOST_IMAGES:
             return self._shares(costs, tensors)
         distinct = list(dict.fromkeys(tensors))
-        domains = [self._states[self._number[t]] for t in distinct]
-        table = np.empty([len(d) for d in domains])
-        for at in itertools.product(*(range(len(d)) for d in domains)):
-            chosen = {t: d[i] for t, d, i in zip(distinct, domains, at, strict=True)}
-            table[at] = _best(call, costs, tensors, [chosen[t] for t in tensors])[1]
-        return [Table(tuple(self._number[t] for t in distinct), table)]
+        numbers = tuple(self._number[t] for t in distinct)
+        domains = [self._states[n] for n in numbers]
+        table = _best_costs(call, costs, [self._states[self._number[t]] for t in tensors])
+        # A tensor that is passed twice is in one state.
+        at = dict(zip(distinct, np.ix_(*(range(len(d)) for d in domains)), strict=True))
+        return [Table(numbers, table[tuple(at[t] for t in tensors)])]
 
     def _shares(self, costs: GroupCosts, tensors: Sequence[Tensor]) -> list[Table]:
         """Split the cost of a group of many images into one table for each operand."""
@@ -196,6 +196,19 @@ def _times(difference: float, share: float) -> float:
 def _states_of(tensor: Tensor, layout: Layout) -> list[State]:
     kept: list[State] = [(None,), (None, layout)]
     return kept if tensor.is_fixed else [*kept, (layout,), (layout, None)]
+
+
+def _best_costs(
+    call: GroupCall, costs: GroupCosts, domains: Sequence[Sequence[State]]
+) -> np.ndarray:
+    """Tabulate the cost of :func:`_best` over the states of all images, an axis for each."""
+    assignments = itertools.product(*((None, layout) for layout in costs.all))
+    table = np.array([costs.cost(one) for one in assignments]).reshape([2] * len(costs.images))
+    for axis, (value, states) in enumerate(zip(costs.images, domains, strict=True)):
+        options = [state if value in call.reads else state[:1] for state in states]
+        taken = [[table.take(layout is not None, axis) for layout in some] for some in options]
+        table = np.stack([np.min(some, axis=0) for some in taken], axis)
+    return table
 
 
 def _best(

@@ -75,7 +75,10 @@ class GroupCosts:
         and chosen again.
         """
         known = self._known.get(assignment)
-        return min(self.ask(self.plain), self.ask(self.all)) if known is None else known
+        if known is not None:
+            return known
+        guess = min(self.ask(self.plain), self.ask(self.all))
+        return self._known.get(assignment, guess)  # it may be one of those
 
 
 def copy_cost(value: Value, layout: Layout, to_graph: bool, book: ClaimBook) -> float:

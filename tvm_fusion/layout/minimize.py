@@ -119,21 +119,27 @@ def _eliminate(
     sizes: Sequence[int], tables: Sequence[Table], order: Sequence[int], fixed: dict[int, int]
 ) -> tuple[float, list[int]]:
     """Minimize exactly over the variables that are not fixed."""
-    left = [_restricted(table, fixed) for table in tables]
+    position = {v: k for k, v in enumerate(order)}
+    left: list[list[Table]] = [[] for _ in (*order, "no variable")]  # by the first in the order
+
+    def add(table: Table) -> None:
+        left[min((position[v] for v in table.variables), default=-1)].append(table)
+
+    for table in tables:
+        add(_restricted(table, fixed))
     steps: list[tuple[int, Table]] = []
     for v in order:
-        mine = [t for t in left if v in t.variables]
-        left = [t for t in left if v not in t.variables]
+        mine = left[position[v]]
         scope = tuple(dict.fromkeys(u for t in mine for u in t.variables if u != v))
         joined = np.zeros([*(sizes[u] for u in scope), sizes[v]])
         for table in mine:
             joined = joined + _spread(table, (*scope, v))
         steps.append((v, Table(scope, joined.argmin(axis=-1))))
-        left.append(Table(scope, joined.min(axis=-1)))
+        add(Table(scope, joined.min(axis=-1)))
     values = dict(fixed)
     for v, choice in reversed(steps):
         values[v] = int(choice.costs[tuple(values[u] for u in choice.variables)])
-    return float(sum(t.costs for t in left)), [values[v] for v in range(len(sizes))]
+    return float(sum(t.costs for t in left[-1])), [values[v] for v in range(len(sizes))]
 
 
 def _restricted(table: Table, fixed: dict[int, int]) -> Table:

@@ -22,11 +22,30 @@ from .block_info import BlockInfo, block_info, inline_maps
 
 PARALLEL_WORK = 16384  # iterations below which waking a second thread costs more than it saves
 WIDE_TILE = 2048  # columns of a tile that LLVM vectorises; 8 rows of it fit into a level-2 cache
+VECTORS = 4  # registers of the innermost loop of a nest that is no contraction
 PARALLEL_TASKS = 32  # tasks that keep the cores of a usual machine evenly busy
 
 
-def schedule_cpu(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
-    """Schedule any PrimFunc over SBlocks; ``None`` when it has no block structure to work on."""
+def schedule_cpu(
+    func: tirx.PrimFunc, target: Target, vectors: int = VECTORS
+) -> s_tir.Schedule | None:
+    """Schedule any PrimFunc over SBlocks.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        With or without contractions.
+    target : Target
+        A CPU.
+    vectors : int
+        Vector registers of the innermost loop of nests that are no contractions. LLVM takes up to
+        0.3 s for 4 of them that gather elements, a tenth of that for one.
+
+    Returns
+    -------
+    s_tir.Schedule or None
+        None when it has no block structure to work on.
+    """
     sch = s_tir.Schedule(func)
     root = sch.get_sblock("root")
     if not sch.get_child_blocks(root):
@@ -40,7 +59,7 @@ def schedule_cpu(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
             (b, i) for b, i in plain if not _same(sch, b, block) and not _same(sch, b, epilogue)
         ]
     for block, info in plain:
-        plain_nest(sch, block, info, registers)
+        plain_nest(sch, block, info, registers, vectors)
     return sch
 
 
@@ -110,7 +129,13 @@ def tile_contraction(
     return epilogue
 
 
-def plain_nest(sch: s_tir.Schedule, block: SBlockRV, info: BlockInfo, registers: Registers) -> None:
+def plain_nest(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    info: BlockInfo,
+    registers: Registers,
+    vectors: int = VECTORS,
+) -> None:
     """Run outer loops in parallel, the last spatial axis as vectors if that reads in order."""
     loops = sch.get_loops(block)
     spatial = [loops[i] for i in info.spatial]
@@ -119,7 +144,7 @@ def plain_nest(sch: s_tir.Schedule, block: SBlockRV, info: BlockInfo, registers:
         return
     last = info.spatial[-1]
     if info.is_map or any(info.is_contiguous(load, last) for load in info.reads):
-        width = _tile_size(info.extents[last], 4 * registers.lanes, registers.lanes)
+        width = _tile_size(info.extents[last], vectors * registers.lanes, registers.lanes)
         outer, inner = sch.split(spatial[-1], [None, width])
         sch.reorder(*spatial[:-1], outer, *reduce, inner)
         if width > 1:

@@ -1,13 +1,15 @@
-"""Packed constants: packing functions, run at compile time.
+"""Packed constants: packing functions, evaluated at compile time.
 
 Weights that the model names may be replaced when an artifact is loaded; so their packing functions
-go into the library as well.
+go into the library as well. Here numpy evaluates them (:mod:`.gather`); those that compute anything
+are compiled for this machine.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 import tvm
 import tvm_ffi
@@ -17,10 +19,11 @@ from ..core.untouched import SCHEDULED
 from ..core.weight_names import Packing, tracked
 from ..device import parse
 from .cpu import schedule_cpu
+from .gather import gather
 
 
 class Packer:
-    """Runs packing functions on this machine; each is compiled once, each result made once.
+    """Evaluates packing functions on this machine, each result once.
 
     Parameters
     ----------
@@ -35,7 +38,7 @@ class Packer:
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self._taken = {gvar.name_hint for gvar in mod.functions}
-        self._compiled: dict[int, list[_Compiled]] = {}
+        self._known: dict[int, list[_Function]] = {}
         self._packed: dict[tuple[ir.GenericConst, str], ir.GenericConst] = {}
         self.functions: dict[str, tirx.PrimFunc] = {}
 
@@ -54,40 +57,50 @@ class Packer:
         ir.GenericConst
             The same object for the same constant and equal functions.
         """
-        compiled = self._compile(packing)
-        key = constant, compiled.name
+        function = self._function(packing)
+        key = constant, function.name
         if key not in self._packed:
-            buffer = packing.params[-1].ty
-            shape = tuple(int(d) for d in buffer.shape)
-            packed = tvm.runtime.empty(shape, str(buffer.dtype))
-            compiled.module[compiled.name](constant.value, packed)
-            self._packed[key] = relax.const(packed)
+            self._packed[key] = relax.const(function(constant.value))
             names = tracked()
-            if names is not None:
+            if names is not None and names.knows(constant):
                 shape = tuple(int(d) for d in packing.params[0].ty.shape)
-                names.pack(self._packed[key], Packing(compiled.name, shape), constant)
-                self.functions[compiled.name] = compiled.func
+                names.pack(self._packed[key], Packing(function.name, shape), constant)
+                self.functions[function.name] = function.scheduled
         return self._packed[key]
 
-    def _compile(self, packing: tirx.PrimFunc) -> _Compiled:
-        known = self._compiled.setdefault(tvm_ffi.structural_hash(packing), [])
-        for compiled in known:
-            if tvm_ffi.structural_equal(compiled.packing, packing):
-                return compiled
+    def _function(self, packing: tirx.PrimFunc) -> _Function:
+        known = self._known.setdefault(tvm_ffi.structural_hash(packing), [])
+        for function in known:
+            if tvm_ffi.structural_equal(function.packing, packing):
+                return function
         name = next(n for n in map("pack{}".format, itertools.count()) if n not in self._taken)
         self._taken.add(name)
-        target = parse("cpu").tvm_target()
-        schedule = schedule_cpu(packing, target)
-        func = schedule.mod["main"] if schedule else packing
-        func = func.with_attrs({"global_symbol": name, SCHEDULED: True})
-        module = tvm.tirx.build(tvm.IRModule({name: func}), target, pipeline="tvm_fusion")
-        known.append(_Compiled(packing, name, func, module))
+        known.append(_Function(packing, name))
         return known[-1]
 
 
-@dataclass(frozen=True)
-class _Compiled:
+@dataclass(frozen=True, eq=False)
+class _Function:
+    """A packing function; scheduled and compiled once, where that is needed."""
+
     packing: tirx.PrimFunc
     name: str
-    func: tirx.PrimFunc
-    module: tvm.runtime.Module
+
+    def __call__(self, constant: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+        packed = gather(self.packing, constant)
+        if packed is None:
+            buffer = self.packing.params[-1].ty
+            packed = tvm.runtime.empty(tuple(int(d) for d in buffer.shape), str(buffer.dtype))
+            self._module[self.name](constant, packed)
+        return packed
+
+    @cached_property
+    def scheduled(self) -> tirx.PrimFunc:
+        schedule = schedule_cpu(self.packing, parse("cpu").tvm_target(), vectors=1)
+        func = schedule.mod["main"] if schedule else self.packing
+        return func.with_attrs({"global_symbol": self.name, SCHEDULED: True})
+
+    @cached_property
+    def _module(self) -> tvm.runtime.Module:
+        mod = tvm.IRModule({self.name: self.scheduled})
+        return tvm.tirx.build(mod, parse("cpu").tvm_target(), pipeline="tvm_fusion")

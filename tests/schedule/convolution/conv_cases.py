@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.cpu import schedule_cpu
+from tvm_fusion.schedule.gather import gather
 
 op = relax.op
 
@@ -184,6 +185,8 @@ def run(claim, inputs, spec=CPU, results=None):
             shape = [int(d) for d in emission.packing[position].params[-1].ty.shape]
             packed = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
             built[f"pack{position}"](array, packed)
+            gathered = gather(emission.packing[position], array)
+            np.testing.assert_array_equal(gathered.numpy(), packed.numpy())
             array = packed
         passed.append(array)
     results = results or [
