@@ -219,6 +219,21 @@ def test_float32_that_is_not_aligned(case):
     check(case, mma_tile, tile_gemm_gpu)
 
 
+def test_float32_that_is_computed():
+    """Squeeze-excite scales, the layer before a product: by threads, in vectors."""
+    given = [tensor("x", 40, 72), tensor("g", 72), tensor("w", 72, 48)]
+
+    def body(emit, x, g, w):
+        return op.matmul(emit(op.multiply(emit(op.nn.relu(x)), g)), w)
+
+    def reference(x, g, w):
+        return [(np.maximum(x, 0) * g) @ w]
+
+    config = check((given, body, reference), mma_tile, tile_gemm_gpu)
+    assert config.staged_a
+    assert config.products > 1
+
+
 @pytest.mark.parametrize(
     ("spec", "types", "expected"),
     [

@@ -243,10 +243,12 @@ def _typed(
     block_k = BLOCK_K_BYTES[0] // atom.item_bytes
     shape = TileShape(*types, 64, 64, block_k, 2, 2, parts=parts)
     start = TileGemmConfig(*given, **asdict(shape), contraction=contraction)
-    staged_a, staged_b = (not OperandTile(start, is_a).is_copied for is_a in (True, False))
+    tiles = [OperandTile(start, is_a) for is_a in (True, False)]
+    staged_a, staged_b = (not tile.is_copied for tile in tiles)
     if atom.dtype == "tfloat32":
-        if staged_a or staged_b:
-            return None  # convolutions, computed operands: CUDA cores
+        if any(tile.is_gathered for tile in tiles):
+            return None  # most convolutions: CUDA cores
+        start = replace(start, staged_a=staged_a, staged_b=staged_b)
         return start if device.rounds_to_tf32 else replace(start, products=3)
     if atom.dtype == "float8" and (staged_a or staged_b):
         return None  # float16 has vector loads, and transposes tiles

@@ -61,6 +61,8 @@ class OperandTile:
         Chunks of a row.
     is_copied : bool
         Whether it is loaded as it is, by cp.async.
+    is_gathered : bool
+        Whether it is loaded by elements.
     lanes : int
         Elements that a copy has: a chunk's unless rows are unaligned.
     words : int
@@ -97,6 +99,7 @@ class OperandTile:
         self._each = -(-self._copies // cut.threads)
         self._has_all = self._copies % cut.threads == 0
         self.is_copied = self._values is not None and len(vectors) == 1 and is_plain(self._expr)
+        self.is_gathered = self._values is None and not self._is_shifted
         self._first = vectors[0].first if self.is_copied else None
         self._registers = None
         self.buffers: list[ir.Var] = []
