@@ -65,9 +65,7 @@ class ClaimBook:
     def claim(self, group: Group) -> Claim | RefusedByAll:
         """Take the cheapest claim of a group, or tell why each template refuses it."""
         self.questions += 1
-        known = self._known.get(group.key)
-        if known is None:
-            known = self._known[group.key] = self._ask(group)
+        known = self._answer(group)
         if isinstance(known, Claim):
             return replace(known, group=group, laid_out=self._in_layouts(group))
         return known
@@ -99,13 +97,19 @@ class ClaimBook:
         position = {v: k for k, v in enumerate((*group.inputs, *group.outputs))}
         key = group.key, tuple((position[v], layout) for v, layout in layouts.items())
         if key not in self._laid_out:
-            answer = self._ask(variant(group, layouts).group)
+            answer = self._answer(variant(group, layouts).group)
             self._laid_out[key] = answer if isinstance(answer, Claim) else None
         return self._laid_out[key]
 
     def us(self, claim: Claim) -> float:
         """Microseconds that a claim is expected to take."""
         return self.cost.cost(claim).us
+
+    def _answer(self, group: Group) -> Claim | RefusedByAll:
+        known = self._known.get(group.key)
+        if known is None:
+            known = self._known[group.key] = self._ask(group)
+        return known
 
     def _ask(self, group: Group) -> Claim | RefusedByAll:
         self.asked += 1
