@@ -86,6 +86,8 @@ def _wanted(program: Program) -> _Lanes:
 
 def _divided(buffer: ir.Var, indices: Sequence[ir.Expr]) -> dict[ir.Var, int]:
     """List the variables that an access divides by the extent of the last dimension."""
+    if not len(indices):
+        return {}
     last = buffer.ty.shape[-1]
     if not isinstance(last, tirx.IntImm) or not has_division(indices[-1]):
         return {}

@@ -79,7 +79,7 @@ def _groups(program: Program) -> _Groups | None:
     """Find the row that is divided to find a block."""
     outside = {*program.inputs, *program.outputs}
     for stage in program.stages:
-        for found in (x for x in stage.loads if x.source in outside):
+        for found in (x for x in stage.loads if x.source in outside and len(x.indices)):
             lanes = found.source.ty.shape[-1]
             for position, axis in enumerate(stage.axes[: program.rows]):
                 for other in (*stage.axes[program.rows :], *stage.reduce):
@@ -107,7 +107,7 @@ def _is_lane(stage: Stage, index: ir.Expr, row: Axis, other: Axis, groups: _Grou
 def _partner(stage: Stage, groups: _Groups, program: Program) -> Axis | None:
     """Find the axis of a stage that counts the channels of a group."""
     row = stage.axes[groups.position]
-    accesses = [x.indices for x in stage.loads if x.source in program.inputs]
+    accesses = [x.indices for x in stage.loads if x.source in program.inputs and len(x.indices)]
     accesses += [i for t, i in zip(stage.targets, stage.indices, strict=True) if len(i)]
     for indices in accesses:
         for other in (*stage.axes[program.rows :], *stage.reduce):

@@ -255,6 +255,7 @@ def block_of(operand: ir.Expr, c: Axis | None) -> int:
     for division in find(operand, tirx.FloorMod):
         if division.a.same_as(c.var) and constant(division.b) is not None:
             return constant(division.b) or 1
-    if any(c.var.same_as(x.indices[-1]) for x in loads(operand)):  # as NHWC, or one block
+    last = [x.indices[-1] for x in loads(operand) if len(x.indices)]
+    if any(c.var.same_as(i) for i in last):  # as NHWC, or one block
         return min(constant(c.extent) or 1, BLOCK)
     return 1
