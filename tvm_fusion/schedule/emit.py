@@ -10,6 +10,7 @@ from tvm import ir, relax, tirx
 from tvm.target import Target
 
 from ..core.decisions import Decision, record
+from ..core.loops import find
 from ..core.template import TEMPLATE, Ban, Emission, Kernel, Refusal, Slot
 from ..core.templates import template
 from ..device import device_of
@@ -81,7 +82,8 @@ def _without_unread_constants(emission: Emission, group: Group) -> Emission:
 
 
 def _without_unread(kernel: Kernel, known: Container[Slot]) -> Kernel:
-    used = set(tirx.analysis.undefined_vars(kernel.func.body, []))
+    # TVM's undefined_vars refuses expressions that bind a variable twice, as copies of one do.
+    used = set(find(kernel.func.body, ir.Var))
     reads, params = [], []
     for slot, param in zip(kernel.reads, kernel.func.params, strict=False):
         if slot not in known or param in used:
