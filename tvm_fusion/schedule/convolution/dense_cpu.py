@@ -32,7 +32,6 @@ from ...core.loops import (
     sequence,
     tasks,
 )
-from ...core.untouched import SCHEDULED
 from ...program.program import Program
 from ..cpu import PARALLEL_WORK
 from ..register_tile import clear, each
@@ -63,13 +62,7 @@ def dense_cpu(
         The configuration.
     """
     loops = DenseLoops(problem, config)
-    body = loops.tasks()
-    packed = loops.weight.buffer
-    inputs = [packed if x.same_as(problem.source) else x for x in program.inputs]
-    func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
-    func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
-    position = next(i for i, x in enumerate(program.inputs) if x.same_as(problem.source))
-    return func, {position: loops.weight.packing()}
+    return loops.weight.kernel(program, loops.tasks())
 
 
 class DenseLoops:

@@ -34,7 +34,6 @@ from ...core.loops import (
     substitute,
     tasks,
 )
-from ...core.untouched import SCHEDULED
 from ...device import Device
 from ...program.program import Program
 from ...program.stage import Axis
@@ -121,13 +120,7 @@ def depthwise_cpu(
         The configuration.
     """
     loops = DepthwiseLoops(problem, config)
-    body = loops.tasks()
-    packed = loops.weight.buffer
-    inputs = [packed if x.same_as(problem.source) else x for x in program.inputs]
-    func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
-    func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
-    position = next(i for i, x in enumerate(program.inputs) if x.same_as(problem.source))
-    return func, {position: loops.weight.packing()}
+    return loops.weight.kernel(program, loops.tasks())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import block, ceildiv, constant, index, substitute
+from ...core.untouched import SCHEDULED
+from ...program.program import Program
 from ...program.stage import Axis
 from ..contraction.prim_func import nest
 from .problem import ConvProblem
@@ -48,6 +50,17 @@ class PackedWeight:
     ) -> ir.Expr:
         """Read an element."""
         return load(self.buffer, [tile, block_c, *window, c, lane])
+
+    def kernel(
+        self, program: Program, body: tirx.Stmt
+    ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
+        """Make the kernel that reads it, and its packing by its position among the inputs."""
+        position = next(i for i, x in enumerate(program.inputs) if x.same_as(self._problem.source))
+        inputs = list(program.inputs)
+        inputs[position] = self.buffer
+        func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
+        func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+        return func, {position: self.packing()}
 
     def packing(self) -> tirx.PrimFunc:
         """Make the function that packs."""
