@@ -82,7 +82,7 @@ def launched_early(func: tirx.PrimFunc, prefetched: Sequence[ir.Var] = ()) -> ti
     func : PrimFunc
         Over SBlocks and thread bindings; any other is returned as it is.
     prefetched : sequence of Var
-        Parameters that nobody writes: kernels ask L2 for them before they wait.
+        Parameters that no kernel writes: kernels ask L2 for them before they wait.
 
     Returns
     -------

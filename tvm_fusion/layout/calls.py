@@ -64,7 +64,7 @@ class GroupCall:
     reads : mapping of Value to Tensor
         By the group's inputs that are tensors of the caller, constants left out.
     writes : mapping of Value to Tensor
-        By the group's outputs; those that nobody reads are left out.
+        By the group's outputs; unused ones are left out.
     """
 
     binding: relax.VarBinding

@@ -36,7 +36,7 @@ MAX_BLOCKS_PER_SM = 8
 # With q in registers, what ptxas 13.0 made was fast but wrong where block_n is as large as a head
 # (measured on an H200). It is loaded again for every tile: 22 cases were right there.
 WGMMA_BY_DEFAULT = True
-MANY_WAVES = 4  # of which the last one is no longer told apart
+MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
 

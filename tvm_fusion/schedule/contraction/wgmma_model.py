@@ -25,7 +25,6 @@ from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
 from ..gpu.mma import FLOAT8_TYPES, find_atom
-from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS, K, M
 from .direct_epilogue import COLUMNS
 from .operands import SumOfProducts
@@ -150,8 +149,6 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
         sums = rows // M * block_n // 2 * (2 if is_promoted else 1)
         most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
         if sums > most or (consumers == 2 and per_sm > 1):
-            continue
-        if not b.is_k_contiguous and block_n % PANEL:
             continue
         stage = (block_m + block_n) * STAGE_K_BYTES
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
