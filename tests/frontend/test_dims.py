@@ -60,8 +60,8 @@ def test_range_of_one_extent_is_that_extent():
     ("value", "told"),
     [
         (-2, "--dim n=-2; expected an extent of at least 0."),
-        (DimRange(5, 4), "--dim n=5..4; expected 1 <= LOW <= HIGH."),
-        (DimRange(0, 4), "--dim n=0..4; expected 1 <= LOW <= HIGH."),
+        (DimRange(5, 4), "--dim n=5..4; expected 0 <= LOW <= HIGH."),
+        (DimRange(-1, 4), "--dim n=-1..4; expected 0 <= LOW <= HIGH."),
     ],
 )
 def test_extents_that_cannot_be(value, told):
@@ -90,3 +90,20 @@ def test_ranges_that_the_model_states():
     assert table.resolve({"n": DimRange(4, 8), "m": 3}, known)[0] == {"n": DimRange(4, 8), "m": 3}
     with pytest.raises(UserError, match=r"--dim n=1\.\.8; expected extents within 2\.\.16"):
         table.resolve({"n": DimRange(1, 8)}, known)
+
+
+def test_ranges_from_zero_are_for_those_who_ask():
+    table = DimTable([("x", ["n"])])
+    known = {"n": DimRange(0, 16)}
+    assert table.resolve({}, known)[0] == {"n": DimRange(1, 16)}
+    assert table.resolve({"n": DimRange(0, 4)}, known)[0] == {"n": DimRange(0, 4)}
+    assert table.resolve({"n": 0}, known)[0] == {"n": 0}
+    assert table.resolve({}, {"n": DimRange(0, 0)})[0] == {"n": 0}
+
+
+def test_names_of_what_an_extent_is_a_multiple_of():
+    inputs = [("x", [1, "32*s7"])]
+    roots = {"s7": "x[1]"}
+    assert [d.name for d in DimTable(inputs, {"s7"}, {}, roots).dims] == ["x_1_multiple"]
+    assert [d.name for d in DimTable(inputs, {"s7"}, {"s7": "_h"}, roots).dims] == ["_h"]
+    assert DimTable(inputs, {"s7"}, {}, roots).shapes == {"x": (1, "32*s7")}

@@ -297,6 +297,26 @@ def test_operators_it_does_not_know_keep_their_types(run, rng):
         np.testing.assert_allclose(result, expected, rtol=2e-3)
 
 
+def test_what_has_the_shape_of_an_activation_has_none_of_its_values(run):
+    """The running maximum of RWKV starts as -1e38, which would be infinite in float16."""
+
+    @I.ir_module
+    class Running:
+        @R.function
+        def main(x: R.Tensor((2, 3), F32)) -> R.Tensor((2, 3), F32):
+            with R.dataflow():
+                zeros = R.full_like(x, R.const(0, F32), dtype=F32)
+                low = R.subtract(zeros, R.const(1e38, F32))
+                top = R.maximum(low, x)
+                y = R.subtract(low, top)
+                R.output(y)
+            return y
+
+    after = ToHalfPrecision("fp16", half_io=True)(Running)
+    found = run(after, np.array([[0.5, -1, 3], [-9, 0, 4]], F16)).astype(F32)
+    np.testing.assert_allclose(found, np.full((2, 3), -65504), atol=64)
+
+
 def test_branches_get_the_types_of_the_model(run):
     @I.ir_module
     class Branches:

@@ -13,22 +13,13 @@ from tvm_fusion.frontend import import_model
 
 torch = pytest.importorskip("torch")
 
+from torch_functions import Functions  # noqa: E402
+
 from tvm_fusion.frontend.registry import Converter, Unsupported  # noqa: E402
 from tvm_fusion.frontend.torch_ops import CONVERTERS, register  # noqa: E402  # imports torch
 
 F = torch.nn.functional
 pytestmark = pytest.mark.torch
-
-
-class Functions(torch.nn.Module):
-    """Several functions of the same arguments, so that one build does for all."""
-
-    def __init__(self, *functions):
-        super().__init__()
-        self.functions = functions
-
-    def forward(self, *arguments):
-        return tuple(function(*arguments) for function in self.functions)
 
 
 def check(run, functions, *arguments, rtol=1e-4, atol=1e-5):
@@ -194,9 +185,10 @@ def test_layer_norm_statistics(run):
 def test_what_is_not_honoured_is_refused():
     x = torch.randn(3, 4)
     refused(torch.nn.functional.dropout, x, match=r"random numbers.*model\.eval\(\)")
-    refused(lambda x: x[x > 0], x, match=r"aten\.index.*depends on values.*torch\.where")
-    refused(lambda x: torch.fft.rfft(x).abs(), x, match=r"_fft_r2c.*cosines and sines")
-    refused(lambda x: x.sum().item() + x, x, match=r"keep it a tensor")
+    refused(
+        lambda x: torch.linalg.svd(x)[0], x, match=r"_linalg_svd with singular vectors.*svdvals"
+    )
+    refused(torch.fft.rfft, torch.randn(4099), match=r"_fft_r2c of length 4099.*pad to a length")
 
 
 def test_assertions_about_values_are_told():
@@ -209,6 +201,24 @@ def test_assertions_about_values_are_told():
     assert [d.sentence for d in decisions if d.code == "assertion"] == [
         "An assertion about a value (all positive) is not checked when the program runs."
     ]
+
+
+def test_what_is_computed_for_an_assertion_alone_is_left_out(run):
+    def checked(x):
+        torch._check_tensor_all(x > 0)  # reads a truth value: operators that have no converter
+        count = (x > 0.5).sum().item()
+        torch._check(count <= x.shape[0])
+        return torch.arange(count) * 2.0, x + 1
+
+    program = torch.export.export(Functions(checked), (torch.tensor([0.25, 0.75, 1.0]),))
+    with recording() as decisions:
+        mod = import_model(program).mod
+    told = [d.sentence for d in decisions if d.code == "assertion"]
+    assert told
+    assert all(s.startswith("An assertion about a value (Runtime assertion") for s in told)
+    evens, plus = run(mod, np.array([0.625, 0.125, 0.875], "float32"))
+    np.testing.assert_array_equal(evens, [0, 2])
+    np.testing.assert_array_equal(plus, np.float32([1.625, 1.125, 1.875]))
 
 
 def test_an_argument_that_is_not_read_is_refused(monkeypatch):

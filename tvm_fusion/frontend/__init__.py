@@ -52,7 +52,7 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
         The model, or the path of an ONNX file.
     config : FusionConfig, optional
-        ``dims`` and ``precision`` are used here.
+        ``dims``, ``constants`` and ``precision`` are used here.
 
     Returns
     -------
@@ -76,10 +76,21 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
         from .onnx import from_model_proto
 
         return from_model_proto(model, config)
+    if config.constants:
+        raise UserError(
+            f"constants of a model of type {type(model).__name__}",
+            "constants of an ONNX model's inputs",
+            "make the value a constant of the model",
+        )
     if ("torch", "ExportedProgram") in origin:
         from .torch import from_exported_program
 
         return from_exported_program(model, config)
+    # What TVMScript makes of a class that may hold Python functions.
+    if ("tvm", "ModuleFactory") in origin:
+        return import_model(model.ir_module, config)
+    if ("tvm", "BasePyModule") in origin:
+        return import_model(model.ir_mod, config)
     if ("tvm", "IRModule") in origin:
         from .relax import from_module
 

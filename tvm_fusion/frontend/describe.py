@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import relax
@@ -42,12 +43,32 @@ def signature_of(
     outputs = _flatten(func.ret_ty)
     if not all(isinstance(ty, relax.TensorType) for ty in [*(p.ty for p in func.params), *outputs]):
         return None
+    if output_names and len(output_names) != len(outputs):
+        return None  # an output is a tuple
     input_names = input_names or [param.name for param in func.params]
     output_names = output_names or [f"output_{i}" for i in range(len(outputs))]
     return Signature(
         tuple(tensor_spec(n, p.ty) for n, p in zip(input_names, func.params, strict=True)),
         tuple(tensor_spec(n, ty) for n, ty in zip(output_names, outputs, strict=True)),
     )
+
+
+def with_storage(signature: Signature, dtypes: Mapping[str, str]) -> Signature:
+    """Give inputs and outputs that are stored in another dtype the one of the model.
+
+    Parameters
+    ----------
+    signature : Signature
+        Of the Relax function.
+    dtypes : mapping of str to str
+        By name, of some inputs and outputs.
+    """
+
+    def stored(spec: TensorSpec) -> TensorSpec:
+        dtype = dtypes.get(spec.name, spec.dtype)
+        return spec if dtype == spec.dtype else replace(spec, dtype=dtype, storage=spec.dtype)
+
+    return Signature(tuple(map(stored, signature.inputs)), tuple(map(stored, signature.outputs)))
 
 
 def _flatten(ty: Any) -> list[Any]:

@@ -64,7 +64,7 @@ class DimTable:
     -----
     A name such as ``2*seq`` is an expression where all its variables are dimensions that some input
     carries plainly, and otherwise a name like any other. A dynamic extent without a name is called
-    ``<input>_<axis>``.
+    ``<input>_<axis>``; what it is a multiple of, ``<input>_<axis>_multiple``.
     """
 
     def __init__(
@@ -81,7 +81,9 @@ class DimTable:
         self.shapes: dict[str, tuple[int | str, ...]] = {}
         taken = set(plain)
         for label, where in roots.items():
-            name = _fresh(identifier(names.get(label, label)), taken - {label})
+            place = f"{identifier(where).strip('_')}_multiple"
+            wish = names.get(label, place if label in made_up else label)
+            name = _fresh(identifier(wish), taken - {label})
             taken.add(name)
             self._by_label[label] = SymbolicDim(name, label, where)
         for input_name, shape in inputs:
@@ -160,7 +162,11 @@ class DimTable:
             if dim.name in chosen:
                 continue
             if dim.label in known and known[dim.label].high < UNLIMITED:
-                chosen[dim.name] = _checked(dim.name, known[dim.label], None)
+                # Ranges that were not asked for start at 1: kernels that may run on empty tensors
+                # are for those who want them, and tools write 0 where nobody chose a lower end.
+                low, high = known[dim.label].low, known[dim.label].high
+                whole = DimRange(min(max(1, low), high), high)
+                chosen[dim.name] = _checked(dim.name, whole, None)
             else:
                 unbound.append(dim)
         return chosen, unbound
@@ -184,9 +190,9 @@ def _quoted(dim: SymbolicDim) -> str:
 def _checked(key: str, value: int | DimRange, known: DimRange | None) -> int | DimRange:
     low, high = (value, value) if isinstance(value, int) else (value.low, value.high)
     option = f"--dim {key}={low}" if isinstance(value, int) else f"--dim {key}={low}..{high}"
-    is_fixed = isinstance(value, int)  # an empty tensor is a matter of its own: no range has it
-    if low < (0 if is_fixed else 1) or high < low:
-        raise UserError(option, "an extent of at least 0" if is_fixed else "1 <= LOW <= HIGH")
+    if low < 0 or high < low:
+        is_fixed = isinstance(value, int)
+        raise UserError(option, "an extent of at least 0" if is_fixed else "0 <= LOW <= HIGH")
     if known is not None and (low < known.low or high > known.high):
         limits = f"{known.low}..{'' if known.high >= UNLIMITED else known.high}"
         raise UserError(option, f"extents within {limits}, which is what the model was made for")

@@ -50,6 +50,9 @@ class Findings:
         for dtype, names in sorted(self.dtypes.items()):
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             found.append(f"values of type {dtype} ({names[0]}{more})")
+            if dtype == "string":
+                advice.append("work with strings before the model, on the host")
+                continue
             advice.append(f"replace {dtype} by a type of 8 bits or more that is no 8-bit float")
         if self.values:
             found.append(", ".join(self.values))

@@ -14,10 +14,10 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from ..core.evaluate import numpy_dtype
+from ..core.numpy_types import numpy_dtype
 from ..core.weight_names import derived
 from .normalize.engine import op_name
-from .operator_precision import PREDICATES, REDUCTIONS, Precision, precision_of
+from .operator_precision import PREDICATES, REDUCTIONS, SHAPED_LIKE, Precision, precision_of
 from .tensor_types import dtype_of
 
 FULL = "float32"
@@ -86,9 +86,8 @@ class _Rewriter(PyExprMutator):
 
     def visit_var_def_(self, var: Any) -> Any:
         if self.half_io and hash(var) in self.params and dtype_of(var) == FULL:
-            var = relax.Var(var.name, relax.TensorType(var.ty.shape, self.half))
-            return var
-        return super().visit_var_def_(var)
+            return relax.Var(var.name, relax.TensorType(var.ty.shape, self.half))
+        return var  # TVM's own would visit types, which stay, and calls this again for a match_cast
 
     def visit_binding_block_(self, block: Any) -> Any:
         return self._in_block(super().visit_binding_block_, block)
@@ -166,6 +165,8 @@ class _Rewriter(PyExprMutator):
 
     def _call(self, call: Any) -> _Value:
         floats = [leaf for leaf in _leaves(call) if self._floating(leaf)]
+        if op_name(call) in SHAPED_LIKE:
+            floats = [arg for arg in call.args[1:] if self._floating(arg)]
         sources = [self._value(leaf) for leaf in floats if isinstance(leaf, relax.Var)]
         if op_name(call) == "relax.astype" and self._floating(call):
             # A cast of the model between its own float types: types are decided here.

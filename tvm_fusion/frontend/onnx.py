@@ -14,34 +14,57 @@ from ..core.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
 from . import Imported, onnx_file, preflight
-from .describe import signature_of
+from .describe import signature_of, with_storage
 from .dims import DimTable
 from .extents import to_tir
 from .finish import finish
+from .narrow_types import NARROW
+from .onnx_constants import bind_inputs
+from .onnx_names import check_names, has_undecodable_text
 from .onnx_ops import CONVERTERS, Importer
 from .onnx_rewrite import inline_functions, without_optionals
-from .onnx_types import infer_types
+from .onnx_sequences import element_type, known_lengths, length_option, with_elements
+from .onnx_types import dtype_name, infer_types
 
 
 def from_file(path: str | os.PathLike, config: FusionConfig) -> Imported:
     """Import an ONNX file; see :func:`tvm_fusion.frontend.import_model`."""
-    return _import(onnx_file.load(path), config, Path(path).name)
+    return _decoded(onnx_file.load(path), config, Path(path).name)
 
 
 def from_model_proto(model: onnx.ModelProto, config: FusionConfig) -> Imported:
     """Import a model in memory, which stays as it is."""
     onnx_file.require_tensors(model)
-    return _import(model, config, "ModelProto")
+    return _decoded(model, config, "ModelProto")
+
+
+def _decoded(model: onnx.ModelProto, config: FusionConfig, source: str) -> Imported:
+    """Import a model; protobuf gives texts that are no UTF-8 as bytes."""
+    try:
+        check_names(model, source)
+        return _import(model, config, source)
+    except Exception as error:  # guard: raised again, unless the model explains it
+        if has_undecodable_text(model):
+            raise UserError(
+                f"{source} has names that are no UTF-8",
+                "an undamaged ONNX model",
+                "export it again",
+            ) from error
+        raise
 
 
 def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Imported:
     if not model.graph.node:
         raise UserError(f"{source} has an empty graph", "a graph with at least one operator")
+    model = bind_inputs(model, config.constants)
+    lengths = known_lengths(model, config.dims)
+    model = with_elements(model, lengths)
     model = without_optionals(inline_functions(model, CONVERTERS))
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [info for info in model.graph.input if info.name not in stored]
-    table = dim_table(model, config.dims)
-    chosen, unbound = table.resolve(config.dims)
+    dims = {n: d for n, d in config.dims.items() if n not in map(length_option, lengths)}
+    table = dim_table(model, dims)
+    chosen, unbound = table.resolve(dims)
     bound = {name: value for name, value in chosen.items() if isinstance(value, int)}
     extents = {
         name: [_known(extent, bound) for extent in shape] for name, shape in table.shapes.items()
@@ -57,14 +80,26 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
     shapes = {name: [to_tir(d, values) for d in shape] for name, shape in table.shapes.items()}
     importer = Importer(shapes, {values[name]: r for name, r in ranges.items()}, types)
     mod = importer.convert(model, source)
-    output_names = [info.name for info in model.graph.output]
     names = WeightNames(importer.constants())
     with tracking(names):
         mod = finish(mod, config, ranges)
-    signature = signature_of(mod["main"], [info.name for info in inputs], output_names)
+    signature = signature_of(mod["main"], [info.name for info in inputs], importer.output_names)
     if signature is None:
         raise UserError(f"{source} returns something else than tensors", "tensors")
+    signature = with_storage(signature, _narrow_dtypes(model, importer.output_names))
     return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
+
+
+def _narrow_dtypes(model: onnx.ModelProto, outputs: Collection[str]) -> dict[str, str]:
+    """Return the element types of inputs and outputs that are stored as bytes."""
+    infos = (*model.graph.input, *model.graph.output)
+    dtypes = {info.name: dtype_name(info.type.tensor_type.elem_type) for info in infos}
+    for info in model.graph.output:
+        elements = element_type(info.type)
+        if elements is not None:
+            dtype = dtype_name(elements.tensor_type.elem_type)
+            dtypes |= {n: dtype for n in outputs if n.startswith(f"{info.name}_")}
+    return {name: dtype for name, dtype in dtypes.items() if dtype in NARROW}
 
 
 def dim_table(model: onnx.ModelProto, wanted: Collection[str] = ()) -> DimTable:

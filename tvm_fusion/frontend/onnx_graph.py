@@ -39,3 +39,18 @@ def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
+
+
+def outer_names(graph: onnx.GraphProto) -> list[str]:
+    """List the names that a graph reads and does not define, graphs inside its nodes included."""
+    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    found: dict[str, None] = {}
+    for node in graph.node:
+        read = [name for name in node.input if name]
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                read += outer_names(inner)
+        found.update(dict.fromkeys(name for name in read if name not in own))
+        own.update(node.output)
+    found.update(dict.fromkeys(i.name for i in graph.output if i.name not in own))
+    return list(found)

@@ -8,6 +8,7 @@ import onnx
 from onnx import version_converter
 from onnx.inliner import inline_selected_functions
 
+from .onnx_functions import inline_standard_functions
 from .onnx_types import infer_types, set_shape, without_weights
 
 Extents = Mapping[str, Sequence[int | None]]
@@ -88,7 +89,7 @@ def inlined(
     return _rewritten(
         model,
         extents,
-        lambda light: inline_selected_functions(light, list(names), inline_schema_functions=True),
+        lambda light: inline_standard_functions(light, list(names)),
         # Bodies that depend on types see those of inputs, not those of initializers.
         largest=0,
     )

@@ -19,7 +19,7 @@ class ValueType(NamedTuple):
     Attributes
     ----------
     dtype : str
-        As numpy or ml_dtypes name it; ``object`` for strings.
+        As numpy or ml_dtypes name it; ``string`` for strings.
     shape : tuple of (int or None), or None
         None for a rank or an extent that is not known.
     """
@@ -75,7 +75,12 @@ def infer_types(
         if info.name in extents:
             set_shape(info, extents[info.name])
     for info in light.graph.output:
-        info.type.tensor_type.ClearField("shape")
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    for node in light.graph.node:
+        # Inference of ONNX takes STFT without the attribute for two-sided, against its default.
+        if node.op_type == "STFT" and all(each.name != "onesided" for each in node.attribute):
+            node.attribute.append(helper.make_attribute("onesided", 1))
     try:
         inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
     except Exception:  # guard: inference only adds a check; what it cannot read, it cannot check
@@ -122,8 +127,13 @@ def value_type(info: onnx.ValueInfoProto) -> ValueType | None:
 
 
 def dtype_name(elem_type: int) -> str:
-    """Name an element type of ONNX as numpy or ml_dtypes does."""
+    """Name an element type of ONNX as numpy or ml_dtypes does; numpy's strings are objects."""
+    if elem_type == onnx.TensorProto.STRING:
+        return "string"
     try:
         return str(helper.tensor_dtype_to_np_dtype(elem_type).name)
     except (KeyError, TypeError, ValueError):
-        return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
+        known = onnx.TensorProto.DataType.values()
+    if elem_type not in known:
+        return f"element type {elem_type}"
+    return str(onnx.TensorProto.DataType.Name(elem_type)).lower()

@@ -27,6 +27,8 @@ ACCUMULATE = _relax("matmul") | _nn(
     "conv1d conv2d conv3d conv1d_transpose conv2d_transpose conv3d_transpose"
 )
 REDUCTIONS = _relax("sum mean variance std prod")
+# Of the first argument they read the shape alone.
+SHAPED_LIKE = _relax("full_like zeros_like ones_like")
 # TVM has no bfloat16 code for them. Their answer takes no part in what is stored.
 PREDICATES = _relax("isnan isfinite isinf")
 FLOAT32 = (

@@ -9,10 +9,12 @@ from onnx import defs
 
 from .dims import SymbolicDim
 from .findings import Findings
+from .narrow_types import NARROW
+from .onnx_functions import schema_of
 from .onnx_graph import nodes, opsets_of
 from .onnx_ops.advice import advice_for
 from .onnx_ops.registry import CONVERTERS, STANDARD, covers, defined, qualified_name
-from .onnx_ops.reviewed import is_reviewed
+from .onnx_ops.reviewed import CARRY_NARROW, is_reviewed
 from .onnx_rewrite import inlined, upgraded
 from .onnx_types import ValueType
 from .registry import Unsupported
@@ -61,9 +63,13 @@ def inspect(
             name = f"{qualified_name(node)} {error.reason}".rstrip()
             findings.operators[name] += 1
             ways[name] = error.advice or ""
+        for dtype in () if error is not None else _narrow_dtypes(node, types or {}):
+            name = f"{qualified_name(node)} of {dtype}"
+            findings.operators[name] += 1
+            ways[name] = f"for {name}, cast to float16 or int8 before it"
     findings.instead = ", ".join(way for _, way in sorted(ways.items()))
     for name, known in (types or {}).items():
-        if known.dtype not in _DTYPES:
+        if known.dtype not in _DTYPES and known.dtype not in NARROW:
             findings.dtypes.setdefault(known.dtype, []).append(name)
     stored = {tensor.name for tensor in model.graph.initializer}
     for kind, infos in (("input", model.graph.input), ("output", model.graph.output)):
@@ -71,11 +77,23 @@ def inspect(
             if kind == "input" and info.name in stored:
                 continue
             which = info.type.WhichOneof("value")
+            if kind == "output" and which in ("sequence_type", "optional_type"):
+                continue  # of how many tensors, the import finds out
             if which not in ("tensor_type", None):
                 findings.values.append(f"{kind} {info.name} of {which.replace('_', ' ')}")
             elif kind == "input" and not info.type.tensor_type.HasField("shape"):
                 findings.values.append(f"{kind} {info.name} of unknown rank")
+            elif kind == "input" and not info.type.tensor_type.elem_type:
+                findings.values.append(f"{kind} {info.name} without an element type")
     return findings
+
+
+def _narrow_dtypes(node: onnx.NodeProto, types: Mapping[str, ValueType]) -> list[str]:
+    """List the narrow element types that an operator would have to compute with."""
+    if node.op_type in CARRY_NARROW and node.domain in STANDARD:
+        return []
+    names = (*node.input, *node.output)
+    return sorted({types[n].dtype for n in names if n in types and types[n].dtype in NARROW})
 
 
 def expanded(
@@ -106,7 +124,7 @@ def expanded(
         names = {
             (node.domain, node.op_type)
             for node in nodes(model.graph)
-            if unsupported(node, versions) is not None and _has_body(node, versions[""])
+            if unsupported(node, versions) is not None and _has_body(node, versions)
         }
         before = model
         model = inlined(model, sorted(names), extents) if names else model
@@ -115,11 +133,11 @@ def expanded(
     return model
 
 
-def _has_body(node: onnx.NodeProto, opset: int) -> bool:
-    if node.domain not in STANDARD or not defined(node.op_type, opset):
+def _has_body(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
+    if node.domain in STANDARD and not defined(node.op_type, versions[""]):
         return False
-    schema = defs.get_schema(node.op_type, min(opset, defs.onnx_opset_version()), "")
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    schema = schema_of(node, versions)
+    return bool(schema and (schema.has_function or schema.has_context_dependent_function))
 
 
 def unsupported(node: onnx.NodeProto, versions: Mapping[str, int]) -> Unsupported | None:
@@ -133,6 +151,13 @@ def unsupported(node: onnx.NodeProto, versions: Mapping[str, int]) -> Unsupporte
         See :func:`.onnx_graph.opsets_of`.
     """
     name = qualified_name(node)
+    for attribute in node.attribute:
+        if attribute.name in ("axis", "axes"):  # TVM takes the lowest 32 bits
+            for axis in (attribute.i, *attribute.ints):
+                if abs(axis) >= 2**31:
+                    return Unsupported(
+                        f"with axis {axis}", f"for {name}, name an axis of the tensor"
+                    )
     if covers(node, versions):
         refusal = CONVERTERS[name].refusal(node)
         if refusal is None:

@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from .._tvm.symbolic import bind_symbolic_vars
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
 from ..core.untouched import is_rewritable
@@ -19,6 +20,7 @@ from .describe import signature_of
 from .dims import DimTable
 from .findings import Findings
 from .finish import finish
+from .python_functions import refuse_python_functions
 from .tuple_inputs import without_tuples
 
 
@@ -27,8 +29,9 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
 
     Untouched functions (PrimFuncs; Composite, Codegen or Primitive functions) pass
     untouched. A symbolic dimension without an option keeps the bounds that the module's own
-    ``tir_var_upper_bound`` gives it.
+    ``tir_var_upper_bound`` gives it. Python functions are refused by name.
     """
+    refuse_python_functions(mod)
     mod = without_tuples(mod)
     public = [
         (gvar.name_hint, func)
@@ -40,7 +43,8 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     ours = [func for func in mod.functions.values() if is_rewritable(func)]
     table = DimTable([(p.name, _extents(p.ty)) for func in ours for p in func.params])
     chosen, unbound = table.resolve(config.dims, own_bounds(mod))
-    Findings(unbound=unbound).raise_if_any("the IRModule")
+    sizes = _extents_of_tensors(ours)
+    Findings(unbound=[dim for dim in unbound if dim.label in sizes]).raise_if_any("the IRModule")
     mod = bind(mod, table, chosen)
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
     mod = finish(mod, config, ranges)
@@ -62,23 +66,21 @@ def bind(
     table : DimTable
         The dimensions.
     chosen : mapping of str to (int or DimRange)
-        By identifier, for all of them.
+        By identifier; the others stay symbolic under the labels that they have.
     fixed : mapping of str to int, optional
         Extents of further variables.
     """
     values: dict[str, int | tirx.Var] = dict(fixed)
     for dim in table.dims:
-        value = chosen[dim.name]
+        value = chosen.get(dim.name)
         if isinstance(value, int):
             values[dim.label] = value
-        elif dim.name != dim.label:
+        elif value is not None and dim.name != dim.label:
             values[dim.label] = tirx.Var(dim.name, "int64")
     mod = mod.clone()
     for gvar, func in mod.functions.items():
         if is_rewritable(func):
-            mine = {v.name for v in relax.analysis.defined_symbolic_vars(func)} & values.keys()
-            if mine:
-                mod[gvar] = func.bind_symbolic_vars({name: values[name] for name in mine})
+            mod[gvar] = bind_symbolic_vars(func, values)
     return mod
 
 
@@ -112,6 +114,17 @@ def signatures(mod: tvm.IRModule, names: list[str]) -> dict[str, Signature]:
             )
         )
     return described
+
+
+def _extents_of_tensors(funcs: list[relax.Function]) -> set[int | str]:
+    """Collect the extents of tensors; shapes alone, such as a cache's limits, are plain numbers."""
+
+    def within(ty: Any) -> list[int | str]:
+        if isinstance(ty, relax.TupleType):
+            return [extent for field in ty.fields for extent in within(field)]
+        return [] if isinstance(ty, relax.ShapeType) else _extents(ty)
+
+    return {extent for func in funcs for p in func.params for extent in within(p.ty)}
 
 
 def _extents(ty: Any) -> list[int | str]:

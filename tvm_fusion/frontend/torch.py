@@ -16,6 +16,7 @@ from ..core.weight_names import WeightNames, constants, tracking, weight_key
 from ..errors import UserError
 from ..signature import DimRange
 from . import Imported
+from .control_flow.lifted import finished
 from .describe import signature_of
 from .dims import UNLIMITED
 from .findings import Findings
@@ -30,9 +31,11 @@ from .torch_dims import (
     in_names,
     input_extents,
     user_names,
+    without_ranges_of_expressions,
 )
 from .torch_ops import Importer, operator_name, reason_of, unsupported
 from .torch_ops.advice import advice
+from .torch_ops.complex_pairs import is_complex
 from .torch_state import with_state
 
 SOURCE = "ExportedProgram"
@@ -47,15 +50,17 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     :func:`.torch_state.with_state`.
     """
     names_of_dims = user_names(program)
+    without_ranges_of_expressions(program)
     program, state = with_state(decompose(program, SOURCE))
     for name in state:
         sentence = f"{name} is changed by {SOURCE}; its next value is the output of the same name."
         record(Decision(SOURCE, name, "accepted", "state_returned", sentence))
+    _tell_of_pairs(program)
     extents = input_extents(program)
     derived = derived_extents(extents)
     table = as_table(extents, derived, names_of_dims)
     proved = {
-        str(symbol): DimRange(max(1, _finite(r.lower, 1)), _finite(r.upper))
+        str(symbol): DimRange(max(0, _finite(r.lower, 0)), _finite(r.upper))
         for symbol, r in program.range_constraints.items()
     }
     chosen, unbound = table.resolve(config.dims, proved)
@@ -73,7 +78,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     whole = chosen_extents(derived, table, chosen)
     ranges |= {name: value for name, value in whole.items() if isinstance(value, DimRange)}
     fixed = {name: value for name, value in whole.items() if isinstance(value, int)}
-    mod = bind(without_bounds(mod), table, chosen, fixed)
+    mod = bind(without_bounds(finished(mod)), table, chosen, fixed)
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
         mod = finish(mod, config, ranges)
@@ -88,6 +93,25 @@ def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]
     """Count the operators that there is no converter for, branches included."""
     found = ((operator_name(node), unsupported(node)) for node in calls(program))
     return Counter(f"{name} {error.reason}".rstrip() for name, error in found if error is not None)
+
+
+def _tell_of_pairs(program: torch.export.ExportedProgram) -> None:
+    """Record how the complex inputs and outputs of a program are passed."""
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and is_complex(node):
+            _tell_of_pair(node.name, "input")
+        if node.op == "output":
+            for given in node.all_input_nodes:
+                if is_complex(given):
+                    _tell_of_pair(given.name, "output")
+
+
+def _tell_of_pair(name: str, kind: str) -> None:
+    sentence = (
+        f"The {kind} {name} is complex: it is passed as a real tensor with a last axis of two, "
+        "the real and the imaginary part (torch.view_as_real)."
+    )
+    record(Decision(SOURCE, name, "accepted", "complex_as_pairs", sentence))
 
 
 def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:
@@ -123,6 +147,8 @@ def _named_constants(mod: Any, program: torch.export.ExportedProgram) -> Iterato
 
 def _as_numpy(tensor: torch.Tensor) -> Any:
     tensor = tensor.detach().cpu().contiguous()
+    if tensor.is_complex():  # stored as its parts
+        tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.dtype == torch.bfloat16:  # numpy has no such dtype of its own
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()

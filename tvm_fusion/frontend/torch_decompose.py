@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops import effects
 
 from ..core.decisions import Decision, record
 from ..errors import UserError
 from .quiet import quiet_importer
+from .torch_assertions import without_assertions
 from .torch_ops import reason_of, unsupported
 
+# Torch would unroll these over time.
+_KEPT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # A decomposition may bring operators that themselves have one.
 _ROUNDS = 6
+_CHECK = "aten::_linalg_check_errors"
 
 
 def decompose(program: torch.export.ExportedProgram, source: str) -> torch.export.ExportedProgram:
@@ -49,8 +55,8 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
             break
         tried |= table.keys()
         try:
-            with quiet_importer():
-                program = program.run_decompositions(table)
+            with quiet_importer(), _without_checks():
+                program = without_assertions(program.run_decompositions(table))
         except Exception as error:  # guard: recorded; what is left is refused by its name
             names = ", ".join(sorted(str(target) for target in table))
             sentence = f"torch could not decompose {names} ({reason_of(error)})."
@@ -66,23 +72,45 @@ def calls(program: torch.export.ExportedProgram) -> Iterator[fx.Node]:
             yield from (node for node in module.graph.nodes if node.op == "call_function")
 
 
+@contextmanager
+def _without_checks() -> Iterator[None]:
+    """Decompose linalg's checks of singular matrices into plain calls.
+
+    As operators with effects torch would thread tokens through the program for them, as further
+    inputs and outputs.
+    """
+    effects._register_effectful_op(_CHECK, None)
+    try:
+        yield
+    finally:
+        effects._register_effectful_op(_CHECK, effects._EffectType.ORDERED)
+
+
 def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.ExportedProgram:
     """Decompose into core operators; where torch fails to, with attention decomposed here."""
     try:
-        with quiet_importer():
-            return program.run_decompositions()
+        with quiet_importer(), _without_checks():
+            return without_assertions(program.run_decompositions(_table()))
     except Exception as error:  # guard: recorded below, or told as the refusal's reason
         reason = reason_of(error)
-    table = torch.export.default_decompositions()
+    table = _table()
     table[torch.ops.aten.scaled_dot_product_attention.default] = _attention
     try:
-        with quiet_importer():
-            program = program.run_decompositions(table)
+        with quiet_importer(), _without_checks():
+            program = without_assertions(program.run_decompositions(table))
     except Exception as error:
         raise UserError(f"{source} cannot be decomposed by torch ({reason})") from error
     sentence = f"torch could not decompose attention ({reason}); it is decomposed here instead."
     record(Decision(source, "", "fallback", "attention_spelled_out", sentence))
     return program
+
+
+def _table() -> Any:
+    """Give torch's decompositions into core operators, without those of recurrent layers."""
+    table = torch.export.default_decompositions()
+    for name in _KEPT:
+        table.pop(getattr(torch.ops.aten, name).input)
+    return table
 
 
 def _attention(

@@ -8,7 +8,7 @@ variable for the whole extent, and the signature says ``4*h``: calls are checked
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from ..errors import UserError
 from ..signature import DimRange, Signature, TensorSpec
 from .dims import UNLIMITED, DimTable
+from .extents import to_tir
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,24 @@ class Derived:
         return sympy.solve(sympy.Eq(self.expr, variable), self.symbol)[0]
 
 
+def without_ranges_of_expressions(program: torch.export.ExportedProgram) -> None:
+    """Forget ranges of expressions, such as ``4*h``, which a program read from a file has.
+
+    torch 2.13's ``load`` lists them among those of symbols, and then fails to decompose the program
+    ("expected sympy.Symbol"). The symbols in them have ranges of their own.
+    """
+    for env in {id(env): env for env in _shape_envs(program)}.values():
+        for key in [k for k in env.var_to_range if not isinstance(k, sympy.Symbol)]:
+            del env.var_to_range[key]
+
+
+def _shape_envs(program: torch.export.ExportedProgram) -> Iterator[Any]:
+    for node in program.graph.nodes:
+        env = getattr(getattr(node.meta.get("val"), "fake_mode", None), "shape_env", None)
+        if env is not None:
+            yield env
+
+
 def input_extents(program: torch.export.ExportedProgram) -> dict[str, Sequence[Any]]:
     """Return the extents of a program's inputs: numbers, and sympy's expressions."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
@@ -64,11 +83,8 @@ def input_extents(program: torch.export.ExportedProgram) -> dict[str, Sequence[A
 
 def user_names(program: torch.export.ExportedProgram) -> dict[str, str]:
     """Return the names given to ``torch.export.Dim``, by torch's symbols; a saved file has none."""
-    for node in program.graph.nodes:
-        env = getattr(getattr(node.meta.get("val"), "fake_mode", None), "shape_env", None)
-        if env is not None:
-            break
-    else:
+    env = next(_shape_envs(program), None)
+    if env is None:
         return {}
     sources = getattr(env, "source_to_var", {})
     given = getattr(env, "source_name_to_debug_name", {})
@@ -146,9 +162,10 @@ def in_names(signature: Signature, derived: Sequence[Derived], table: DimTable) 
     def extent(value: int | str) -> int | str:
         if isinstance(value, int) or value in texts:
             return value if isinstance(value, int) else texts[value]
-        return re.sub(
+        whole = re.sub(
             r"\b[A-Za-z_]\w*", lambda m: f"({texts[m[0]]})" if m[0] in texts else m[0], value
         )
+        return whole if whole == value else _simplified(whole)
 
     def spec(given: TensorSpec) -> TensorSpec:
         return replace(given, shape=tuple(map(extent, given.shape)))
@@ -156,3 +173,14 @@ def in_names(signature: Signature, derived: Sequence[Derived], table: DimTable) 
     if not texts:
         return signature
     return Signature(tuple(map(spec, signature.inputs)), tuple(map(spec, signature.outputs)))
+
+
+def _simplified(text: str) -> str:
+    """Shorten an extent: ``((4*h)+2)//2`` is ``2*h+1``; as it is where it stays a division."""
+    names = set(re.findall(r"\b[A-Za-z_]\w*", text))
+    try:
+        value = to_tir(text, {n: sympy.Symbol(n, integer=True, positive=True) for n in names})
+    except ValueError:  # of other functions than arithmetic
+        return text
+    short = str(sympy.expand(value)).replace(" ", "")
+    return text if "floor" in short or "/" in short else short

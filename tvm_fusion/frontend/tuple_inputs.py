@@ -14,7 +14,9 @@ def without_tuples(mod: tvm.IRModule) -> tvm.IRModule:
     """Give public functions a parameter for each field of a parameter that is a tuple.
 
     They are called ``t_0``, ``t_1``, and the fields of a tuple inside ``t_1_0``, ``t_1_1``. An
-    artifact's inputs are tensors; private functions, which others call, keep their parameters.
+    artifact's inputs are tensors; private functions, which others call, keep their parameters, and
+    so do functions that take something else than tensors besides, such as a cache: callers give
+    them what they always gave.
 
     Parameters
     ----------
@@ -31,7 +33,7 @@ def without_tuples(mod: tvm.IRModule) -> tvm.IRModule:
         is_public = is_rewritable(func) and func.attrs and "global_symbol" in func.attrs
         if not is_public or not any(isinstance(p.ty, relax.TupleType) for p in func.params):
             continue
-        if _is_called(mod, gvar):
+        if _is_called(mod, gvar) or not all(_is_of_tensors(p.ty) for p in func.params):
             continue
         result = mod.clone() if result is mod else result
         del result[gvar]
@@ -63,6 +65,12 @@ def _flattened(func: relax.Function) -> relax.Function:
         extra = len(params) - len(func.params)
         flattened = flattened.with_attr("num_input", int(attrs["num_input"]) + extra)
     return flattened
+
+
+def _is_of_tensors(ty: Any) -> bool:
+    if isinstance(ty, relax.TupleType):
+        return all(map(_is_of_tensors, ty.fields))
+    return isinstance(ty, relax.TensorType)
 
 
 def _is_called(mod: tvm.IRModule, gvar: tvm.ir.GlobalVar) -> bool:

@@ -54,6 +54,17 @@ def test_nonzero_of_symbolic_shape(tmp_path):
     np.testing.assert_array_equal(result, np.stack(np.nonzero(x)))
 
 
+def test_unique_of_symbolic_shape(tmp_path):
+    rows, columns = tirx.Var("m", "int64"), tirx.Var("n", "int64")
+    mod = module((rows, columns), "int64", lambda x: relax.op.unique(x, True, True, True, True))
+    x = RNG.integers(0, 6, (5, 3))
+    dims = {"m": tvm_fusion.DimRange(1, 9), "n": tvm_fusion.DimRange(1, 9)}
+    results = run(mod, tmp_path, x, dims=dims)
+    wanted = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    for result, want in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(result, want.reshape(-1))
+
+
 def test_unique(tmp_path):
     mod = module(
         (4, 5),

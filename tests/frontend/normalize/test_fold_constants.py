@@ -58,6 +58,7 @@ CASES = {
     "bitwise_and": lambda: relax.op.bitwise_and(const(IDS), const(IDS[::-1].copy())),
     "bitwise_or_of_truth": lambda: relax.op.bitwise_or(const(A > 0), const(P > 1)),
     "bitwise_xor": lambda: relax.op.bitwise_xor(const(IDS), const(IDS[0])),
+    "left_shift": lambda: relax.op.left_shift(const(IDS), const(IDS[0])),
     "bitwise_not": lambda: relax.op.bitwise_not(const(IDS)),
     "index_tensor": lambda: relax.op.index_tensor(const(A), [const(IDS[:, :1] % 2), const(IDS)]),
     "gather_elements": lambda: relax.op.gather_elements(const(A), const(IDS), 1),
@@ -119,6 +120,8 @@ def test_rounds_once_from_float64():
         lambda: relax.op.astype(const(np.array([3e9], "float32")), "int32"),
         lambda: relax.op.divide(const(IDS), const(IDS + 1)),
         lambda: relax.op.strided_slice(const(A), [1], [2], [-4], [-1]),
+        lambda: relax.op.left_shift(const(IDS), const(IDS + 63)),
+        lambda: relax.op.right_shift(const(IDS), const(IDS - 1)),
         lambda: relax.op.round(const(A)),
     ],
 )

@@ -94,4 +94,4 @@ def test_computed_scales_are_refused(refuses):
     text = refuses(
         "Resize", {"x": (F32, [1, 1, 4, 4]), "r": (F32, [0]), "s": (F32, [4])}, {"y": (F32, None)}
     )
-    assert "operator Resize whose scales are computed; make the scales an initializer." in text
+    assert "operator Resize whose scales are computed; bind r, s with --constant r=VALUE" in text

@@ -13,6 +13,7 @@ from .clip_integers import ClipIntegers
 from .clip_pool_window import ClipPoolWindow
 from .compare_booleans import CompareBooleans
 from .concat_empty import ConcatEmpty
+from .expand_batch_norm import ExpandBatchNorm
 from .expand_median import ExpandMedian
 from .expand_nonzero import ExpandNonzero
 from .expand_power import ExpandPower
@@ -20,6 +21,7 @@ from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
 from .fold_zero_extents import FoldZeroExtents
 from .integer_power import IntegerPower
+from .keep_calls import KeepCalls
 from .lift_functions import LiftFunctions
 from .recover_clip import RecoverClip
 from .remove_identities import RemoveIdentities
@@ -34,6 +36,7 @@ __all__ = [
     "ClipPoolWindow",
     "CompareBooleans",
     "ConcatEmpty",
+    "ExpandBatchNorm",
     "ExpandMedian",
     "ExpandNonzero",
     "ExpandPower",
@@ -41,6 +44,7 @@ __all__ = [
     "FoldConstants",
     "FoldZeroExtents",
     "IntegerPower",
+    "KeepCalls",
     "LiftFunctions",
     "NormalizeImport",
     "RecoverClip",
@@ -55,6 +59,8 @@ def NormalizeImport() -> tvm.transform.Pass:
     return tvm.transform.Sequential(
         [
             LiftFunctions(),
+            # Before all that drops what is not read.
+            KeepCalls(),
             ResolveShapes(),
             ApplyRanges(),
             UnstackSum(),
@@ -67,6 +73,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             FoldConstants(),
             RecoverClip(),
             ClipIntegers(),
+            ExpandBatchNorm(),
             FoldBatchNorm(),
             ClipPoolWindow(),
             ClampTake(),

@@ -67,9 +67,7 @@ def _unique(call: Any, scope: Scope) -> Any:
     flat = scope.emit(relax.op.reshape(x, [size]))
     order = scope.emit(relax.op.argsort(flat, 0, dtype=_INDEX))  # a stable sort
     ordered = scope.emit(relax.op.take(flat, order, 0))
-    last = size - 1
-    later = scope.emit(_slice(ordered, 1, size))
-    earlier = scope.emit(_slice(ordered, 0, last))
+    later, earlier = _neighbours(ordered, size, scope)
     differs = scope.emit(relax.op.not_equal(later, earlier))
     first = scope.emit(relax.op.concat([relax.const(np.ones(1, "bool")), differs], 0))
     starts = _selected(first, size, scope)
@@ -93,6 +91,16 @@ def _selected(mask: Any, size: Any, scope: Scope) -> Any:
     scope.match_cast(scope.emit(relax.op.tensor_to_shape(total)), relax.ShapeType([number]))
     wanted = scope.emit(relax.op.arange(1, number + 1, 1, _INDEX))
     return scope.emit(relax.op.bucketize(wanted, counts))
+
+
+def _neighbours(x: Any, size: Any, scope: Scope) -> tuple[Any, Any]:
+    """Return all elements of a vector but the first, and all but the last."""
+    if static(size) is not None:
+        return scope.emit(_slice(x, 1, size)), scope.emit(_slice(x, 0, size - 1))
+    # TVM does not know of slices of symbolic extents that they are of one length.
+    before = scope.emit(relax.op.arange(0, size - 1, 1, _INDEX))
+    after = scope.emit(relax.op.add(before, relax.const(1, _INDEX)))
+    return tuple(scope.emit(relax.op.take(x, index, 0)) for index in (after, before))
 
 
 def _slice(x: Any, begin: Any, end: Any) -> Any:

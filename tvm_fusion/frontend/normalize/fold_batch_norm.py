@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...core.evaluate import numpy_dtype
+from ...core.numpy_types import numpy_dtype
 from ...core.weight_names import derived
 from ..tensor_types import dtype_of
 from .engine import Scope, rewrite_pass

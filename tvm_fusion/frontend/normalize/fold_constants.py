@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...core.evaluate import evaluate, knows, numpy_dtype, result_dtype, result_shape
+from ...core.evaluate import evaluate, knows
+from ...core.numpy_types import numpy_dtype, result_dtype, result_shape
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
 from ..tensor_types import dtype_of
@@ -49,14 +51,18 @@ class FoldConstants:
             shape = result_shape(value)
             if shape is None or 0 in shape:  # see ConcatEmpty
                 return None
-            result_bytes = int(np.prod(shape, dtype=np.int64)) * result_dtype(value).itemsize
+            result_bytes = math.prod(shape) * result_dtype(value).itemsize
             if result_bytes > freed + GROWTH_LIMIT:
                 return None
             array = evaluate(value)
             if array is None:
                 return None
             how = op_name(value).removeprefix("relax.")
-            folded[key] = derived(relax.const(array, dtype_of(value)), how, sources)
+            dtype = dtype_of(value)
+            # relax.const copies what it casts, even to the same type.
+            data = tvm.runtime.tensor(array) if str(array.dtype) == dtype else array
+            del array
+            folded[key] = derived(relax.const(data, dtype), how, sources)
             return folded[key]
 
         return rewrite(mod, fold)

@@ -6,30 +6,13 @@ from onnx import defs
 
 _ON_HOST = "do it before the model, on the host"
 _BY_ADVICE = {
-    "export it unrolled (a fixed number of steps), or run the loop outside of the model": (
-        *("Loop", "Scan", "SequenceMap"),
-    ),
-    "export the recurrent cell as MatMul, Add, Sigmoid and Tanh, unrolled over time": (
-        *("LSTM", "GRU", "RNN"),
-    ),
-    "quantize in QDQ format: the float operator between DequantizeLinear and QuantizeLinear": (
-        *("ConvInteger", "QLinearConv", "QLinearMatMul"),
-    ),
-    "write the transform as MatMul with constant matrices of cosines and sines": ("DFT", "STFT"),
     "make the random numbers an input of the model": (
         *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
         "RandomUniformLike",
     ),
     _ON_HOST: (
         *("ImageDecoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit"),
-        "TfIdfVectorizer",
     ),
-    "store the matrix as an initializer": ("MelWeightMatrix",),
-    "write it as ScatterElements with reduction=add, or as ConvTranspose": ("Col2Im",),
-    "write it as GridSample and Conv": ("DeformConv",),
-    "write the determinant out for the size at hand": ("Det",),
-    "write it as ScatterND": ("TensorScatter",),
-    "store the tensor in the type that is wanted": ("BitCast",),
 }
 _ADVICE = {operator: way for way, operators in _BY_ADVICE.items() for operator in operators}
 _OTHER_DOMAIN = (

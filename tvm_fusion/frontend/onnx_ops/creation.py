@@ -1,4 +1,4 @@
-"""Convert Constant, EyeLike and Range."""
+"""Convert Constant, ConstantOfShape, EyeLike and Range."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from onnx import helper
+from onnx import helper, numpy_helper
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from ..narrow_types import NARROW, STORAGE
+from ..onnx_types import dtype_name
 from ..registry import Unsupported
 from .node import Node
 from .registry import register
@@ -34,7 +36,21 @@ def constant(node: Node) -> Any:
         value = node.attribute(name)
         if value is not None:
             return relax.const(np.array(value, dtype), dtype)
+    tensor = node.attribute("value")
+    if tensor is not None and dtype_name(tensor.data_type) in NARROW:
+        return relax.const(numpy_helper.to_array(tensor).view(STORAGE), STORAGE)
     return None
+
+
+@register("ConstantOfShape", takes_extents=True)
+def constant_of_shape(node: Node) -> Any:
+    """Convert ConstantOfShape of a computed shape as Expand does it; others are left to TVM."""
+    shape = node.inputs[0]
+    if isinstance(shape, GenericConst) or not isinstance(shape.ty, relax.TensorType):
+        return None
+    value = node.attribute("value")
+    array = np.zeros(1, "float32") if value is None else numpy_helper.to_array(value)
+    return node.apply("Expand", relax.const(array, array.dtype.name), shape)
 
 
 @register("EyeLike")

@@ -51,32 +51,41 @@ def fold(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> list[Any] |
     if not given or not all(map(_is_small, given)):
         return None
     arrays = [value.value.numpy() for value in given]
-    names = [name for name in node.input if name]
-    model = helper.make_model(
-        helper.make_graph(
-            [node],
-            "constant",
-            [],
-            [onnx.ValueInfoProto(name=name) for name in node.output if name],
-            [
-                numpy_helper.from_array(array, name)
-                for name, array in dict(zip(names, arrays, strict=True)).items()
-            ],
-        ),
-        opset_imports=[helper.make_opsetid("", opset)],
-    )
-    from onnx.reference import ReferenceEvaluator  # whose import takes a while; few models need it
-
     try:
-        with np.errstate(all="ignore"):
-            results = ReferenceEvaluator(model).run(None, {})
+        results = evaluate(node, arrays, opset)
     except Exception:  # guard: what cannot be folded is converted as any other node
         return None
-    results = [np.asarray(result) for result in results]
     if any(r.size > _LARGEST or r.dtype.name not in _DTYPES for r in results):
         return None
     constants = iter([relax.const(result, result.dtype.name) for result in results])
     return [next(constants) if name else None for name in node.output]
+
+
+def evaluate(node: onnx.NodeProto, arrays: Sequence[np.ndarray], opset: int) -> list[np.ndarray]:
+    """Run a node of ONNX's own domain by onnx's reference implementation.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    arrays : sequence of numpy.ndarray
+        Its inputs that are not left out.
+    opset : int
+        Version of the standard operators.
+    """
+    from onnx.reference import ReferenceEvaluator  # whose import takes a while; few models need it
+
+    names = [name for name in node.input if name]
+    stored = [
+        numpy_helper.from_array(array, name)
+        for name, array in dict(zip(names, arrays, strict=True)).items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = helper.make_graph([node], "constant", [], outputs, stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    with np.errstate(all="ignore"):
+        results: Any = ReferenceEvaluator(model).run(None, {})
+    return [np.asarray(result) for result in results]
 
 
 def _is_small(value: Any) -> bool:

@@ -1,46 +1,37 @@
-"""Extend TVM's ONNX importer: registered converters first, every result checked."""
+"""Import ONNX graphs by TVM's importer, extended: models, branches and bodies of loops."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import onnx
 from tvm import relax
-from tvm.ir import GenericConst, is_prim_expr
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+from tvm.ir import GenericConst
 
 from ...errors import UserError
 from ...signature import DimRange
+from ..control_flow.lifted import finished
+from ..narrow_types import NARROW
+from ..onnx_constants import shape_inputs
 from ..onnx_graph import nodes, opsets_of, subgraphs
-from ..onnx_types import ValueType
+from ..onnx_types import ValueType, dtype_name
 from ..quiet import quiet_importer
-from ..registry import Unsupported
-from ..tensor_types import mismatch, static
-from .fold import fold
-from .node import Node
-from .reads import ReadAttributes, ReadInputs, ignored
-from .registry import CONVERTERS, STANDARD, qualified_name
-from .reviewed import RETURN_SEQUENCES, TAKE_EXTENTS, TAKE_SHAPES, is_reviewed
+from . import control_flow
+from .node_importer import NodeImporter
 
 
-class Importer(ONNXGraphImporter):
+class Importer(NodeImporter):
     """TVM's importer with shapes given, names untouched, and a record of the weights.
 
     ``from_onnx`` around it would serialise the whole model for a check that was done already.
 
     Parameters
     ----------
-    shapes : dict of str to list
-        Extents of the inputs: numbers and TIR expressions.
-    ranges : mapping of tvm.tirx.Var to DimRange
-        What is known about the symbolic dimensions.
-    types : mapping of str to ValueType
-        Types of values by ONNX's own inference; what the import makes must agree with them.
+    shapes, ranges, types
+        See :class:`.node_importer.NodeImporter`.
     """
 
     def __init__(
@@ -49,11 +40,12 @@ class Importer(ONNXGraphImporter):
         ranges: Mapping[Any, DimRange],
         types: Mapping[str, ValueType],
     ):
-        super().__init__(shapes, {}, sanitize=False)
-        self._nodes: dict[str, Any]
-        self._ranges, self._types = ranges, types
-        self._at = ""
-        self._read_names: set[str] = set()
+        super().__init__(shapes, ranges, types)
+        self._inner: list[tuple[str, Any]] = []
+        #: Names of the results; those of a sequence's elements end in their numbers.
+        self.output_names: list[str] = []
+        #: Trips of the unrolled loops around the node that is being converted.
+        self.copies = 1
 
     def convert(self, model: onnx.ModelProto, source: str) -> Any:
         """Convert the graph; whatever the importer raises becomes one sentence."""
@@ -73,16 +65,20 @@ class Importer(ONNXGraphImporter):
         )
         try:
             with quiet_importer():
+                if any(node.op_type in control_flow.CONVERTERS for node in graph.node):
+                    return self._with_functions(view, opsets_of(model)[""])
                 return self.from_onnx(view, opsets_of(model)[""])
         except UserError as error:
             self._end_blocks()
-            raise UserError(f"{source}: {error.found}", error.expected, error.advice) from error
+            advice = self._bind_inputs(model) or error.advice
+            raise UserError(f"{source}: {error.found}", error.expected, advice) from error
         except Exception as error:  # guard: TVM's converters raise anything; the reason is told
             self._end_blocks()
             where = f" at operator {self._at}" if self._at else ""
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            advice = self._bind_inputs(model) or self._advice(reason)
             raise UserError(
-                f"{source} cannot be imported{where} ({reason})", None, self._advice(reason)
+                f"{source} cannot be imported{where} ({reason})", None, advice
             ) from error
 
     def constants(self) -> Iterator[tuple[str, Any]]:
@@ -90,6 +86,15 @@ class Importer(ONNXGraphImporter):
         for name, value in self._nodes.items():
             if isinstance(value, GenericConst):
                 yield name, value
+        yield from self._inner
+
+    def _bind_inputs(self, model: onnx.ModelProto) -> str | None:
+        """Name the inputs of the model that the node on which it failed takes a shape from."""
+        names = shape_inputs(model, [self._converted] if self._converted is not None else [])
+        if not names:
+            return None
+        listed = ", ".join(names)
+        return f"bind {listed} with --constant {names[0]}=VALUE, or constants={{...}}"
 
     def _advice(self, reason: str) -> str | None:
         if "const" in reason.lower() or "dynamic" in reason.lower():
@@ -102,151 +107,70 @@ class Importer(ONNXGraphImporter):
     def _construct_nodes(self, graph: Any) -> None:
         for node in graph.node:
             self._convert_node(node)
-        for info in graph.output:  # extents are shapes or numbers to the importer
-            self._nodes[info.name] = self._as_tensor(self._nodes[info.name])
+        outputs: list[onnx.ValueInfoProto] = []
+        for info in graph.output:  # a sequence is an output for each element
+            value = self._nodes[info.name]
+            is_sequence = isinstance(value, relax.Tuple)
+            leaves = list(value.fields) if is_sequence else [value]
+            names = [f"{info.name}_{i}" for i in range(len(leaves))] if is_sequence else [info.name]
+            for name, leaf in zip(names, leaves, strict=True):
+                # Extents are shapes or numbers to the importer.
+                self._nodes[name] = self.as_tensor(leaf)
+                if not isinstance(self._nodes[name], relax.Expr):
+                    raise UserError(f"output {info.name} is an empty optional value", "a tensor")
+                outputs.append(onnx.ValueInfoProto(name=name))
+        if not outputs:
+            raise UserError("all outputs are empty sequences", "at least one tensor")
+        graph.output = outputs
+        self.output_names = [info.name for info in outputs]
 
-    def _convert_subgraph(self, bb: Any, graph: onnx.GraphProto) -> Any:
-        """Convert a branch, which sees the names around it; its own are forgotten afterwards."""
-        outer = dict(self._nodes)
+    def stored(self, graph: onnx.GraphProto) -> dict[str, Any]:
+        """Return the stored tensors of a branch or body, as constants by name."""
+        found = {t.name: relax.const(self._parse_array(t)) for t in graph.initializer}
+        self._inner += found.items()
+        return found
+
+    def convert_graph(
+        self, graph: onnx.GraphProto, known: Mapping[str, Any], around: Mapping[str, Any] | None
+    ) -> list[Any]:
+        """Convert the nodes of a branch or body, where the builder is.
+
+        Parameters
+        ----------
+        graph : onnx.GraphProto
+            The graph; its names are forgotten afterwards.
+        known : mapping of str to object
+            Its inputs and stored tensors.
+        around : mapping of str to object, optional
+            The values outside that it reads; by default those of the graph around it.
+
+        Returns
+        -------
+        list
+            Its outputs.
+        """
+        outer = self._nodes
+        self._nodes = {**(outer if around is None else around), **known}
         try:
-            self._parse_graph_initializers(graph)
             for node in graph.node:
                 self._convert_node(node)
-            outputs = [self._as_tensor(self._nodes[info.name]) for info in graph.output]
-            return outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
+            return [self._nodes[info.name] for info in graph.output]
         finally:
             self._nodes = outer
 
-    def _convert_node(self, node: onnx.NodeProto) -> None:
-        self._at = _title(node)
-        used = tuple(bool(name) and name in self._read_names for name in node.output)
-        if node.op_type == "If":
-            results = self._convert_if(node)
-        else:
-            inputs = [self._nodes[name] if name else None for name in node.input]
-            results = self._convert_operation(node, inputs, used)
-        outputs = list(zip_longest(node.output, used, results[: len(node.output)]))
-        missing = [name for name, is_used, value in outputs if is_used and value is None]
-        if missing:
-            raise _refused(
-                node, f"has outputs that its converter does not compute ({', '.join(missing)})"
-            )
-        for name, is_used, value in outputs:
-            if is_used:
-                self._nodes[name] = self._checked(node, name, value)
-        self._at = ""
-
-    def _convert_operation(
-        self, node: onnx.NodeProto, inputs: Sequence[Any], used: tuple[bool, ...]
-    ) -> list[Any]:
-        tensors = [_as_constant(v) if isinstance(v, relax.ShapeExpr) else v for v in inputs]
-        found = fold(node, tensors, self.opset)
-        if found is None:
-            found = self._convert_own(node, inputs, used)
-        return self._convert_by_tvm(node, inputs) if found is None else found
-
-    def _apply(self, op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-        """Convert a standard operator of one output, which is no node of the model."""
-        names = ["" if value is None else f"input_{i}" for i, value in enumerate(inputs)]
-        node = onnx.helper.make_node(op_type, names, ["output"], **attributes)
-        return self.bb.normalize(self._convert_operation(node, inputs, (True,))[0])
-
-    def _convert_if(self, node: onnx.NodeProto) -> list[Any]:
-        attributes = self._parse_attr(node.attribute)
-        branches = [
-            relax.SeqExpr(blocks=[], body=self._convert_subgraph(self.bb, attributes[name]))
-            for name in ("then_branch", "else_branch")
-        ]
-        condition = self._as_tensor(self._nodes[node.input[0]])
-        result = self.bb.emit(relax.If(condition, *branches))
-        if len(node.output) == 1:
-            return [result]
-        return [self.bb.emit(relax.TupleGetItem(result, i)) for i in range(len(node.output))]
-
-    def _convert_own(
-        self, node: onnx.NodeProto, inputs: Sequence[Any], used: tuple[bool, ...]
-    ) -> list[Any] | None:
-        """Convert by a converter of ours; None where there is none, or it leaves it to TVM."""
-        converter = CONVERTERS.get(qualified_name(node))
-        if converter is None:
-            return None
-        if not converter.takes_extents:
-            inputs = [self._as_tensor(value) for value in inputs]
-        values = ReadInputs(inputs)
-        given = Node(node, values, self.opset, self.bb, self._apply, self._ranges, used)
-        try:
-            result = converter.convert(given)
-        except Unsupported as error:
-            raise _refused(node, error.reason, error.advice) from error
-        if result is None:
-            return None
-        self._refuse_ignored(node, given.attributes, values)
-        results = list(result) if isinstance(result, (list, tuple)) else [result]
-        return [None if value is None else self.bb.normalize(value) for value in results]
-
-    def _convert_by_tvm(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> list[Any]:
-        name = node.op_type
-        if node.domain not in STANDARD and not is_reviewed(node, self.opset):
-            raise _refused(node, "is left to TVM, which has no converter of it", None)
-        values = ReadInputs(
-            value
-            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES)
-            or (value is not None and is_prim_expr(value) and name in TAKE_EXTENTS)
-            else self._as_tensor(value)
-            for value in inputs
-        )
-        attributes = ReadAttributes(self._parse_attr(node.attribute))
-        attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
-        result = self._convert_operator(name, values, attributes, self.opset)
-        self._refuse_ignored(node, attributes, values)
-        if isinstance(result, relax.ShapeExpr):
-            result = _as_constant(result)
-        if name in RETURN_SEQUENCES:
-            return [result]
-        if isinstance(result, relax.Tuple):
-            return list(result)
-        if isinstance(getattr(result, "ty", None), relax.TupleType):
-            return [
-                self.bb.emit(relax.TupleGetItem(result, i)) for i in range(len(result.ty.fields))
-            ]
-        return [result]
-
-    def _refuse_ignored(
-        self, node: onnx.NodeProto, attributes: ReadAttributes, inputs: ReadInputs
-    ) -> None:
-        passed_over = ignored(node, self.opset, attributes, inputs)
-        if passed_over:
-            raise _refused(node, f"uses {', '.join(passed_over)}, which its converter ignores")
-
-    def _as_tensor(self, value: Any) -> Any:
-        """Turn a shape or an extent into the int64 tensor that ONNX has in its place."""
-        if isinstance(value, relax.ShapeExpr):
-            constant = _as_constant(value)
-            if isinstance(constant, GenericConst):
-                return constant
-            return self.bb.emit(relax.op.shape_to_tensor(value))
-        if isinstance(getattr(value, "ty", None), relax.ShapeType):
-            return self.bb.emit(relax.op.shape_to_tensor(value))
-        if value is not None and not isinstance(value, GenericConst) and is_prim_expr(value):
-            if static(value) is not None and str(value.ty) == "int64":
-                return relax.const(static(value), "int64")
-            if str(value.ty) != "int64":
-                return value
-            extent = self.bb.emit(relax.op.shape_to_tensor(relax.ShapeExpr([value])))
-            return self.bb.emit(relax.op.reshape(extent, ()))
-        return value
-
-    def _checked(self, node: onnx.NodeProto, name: str, value: Any) -> Any:
-        """Return a result, normalized, if its type is the one that ONNX infers."""
-        expected = self._types.get(name)
-        if not isinstance(value, relax.Expr):
-            return value
-        value = self.bb.normalize(value)
-        if expected is not None and isinstance(value.ty, relax.TensorType):
-            text = mismatch(value, expected.dtype, expected.shape)
-            if text is not None:
-                raise _refused(node, f"is converted to {text} (output {name})")
-        return value
+    def _with_functions(self, graph: Any, opset: int) -> Any:
+        """Convert a graph that branches or loops, which no dataflow block may."""
+        self.opset = opset
+        self._parse_graph_initializers(graph)
+        self._parse_graph_input(graph)
+        inputs = [value for value in self._inputs.values() if isinstance(value, relax.Var)]
+        with self.bb.function("main", params=inputs):
+            self._construct_nodes(graph)
+            outputs = [self._nodes[info.name] for info in graph.output]
+            self.bb.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        mod = finished(self.bb.get())
+        mod["main"] = mod["main"].with_attrs({"num_input": self._num_input})
+        return mod
 
     def _end_blocks(self) -> None:
         """Close what a failed import left open; the builder would complain when it is destroyed."""
@@ -255,30 +179,12 @@ class Importer(ONNXGraphImporter):
                 self.bb._end_block()
 
 
-def _title(node: onnx.NodeProto) -> str:
-    name = qualified_name(node)
-    return f"{name} '{node.name}'" if node.name else name
-
-
-def _refused(
-    node: onnx.NodeProto,
-    what: str,
-    advice: str | None = "express it through other operators, or leave that out",
-) -> UserError:
-    return UserError(f"operator {_title(node)} {what}", None, advice)
-
-
-def _as_constant(shape: relax.ShapeExpr) -> Any:
-    """Return a shape of known extents as a constant tensor, any other as it is."""
-    extents = [static(extent) for extent in shape]
-    if any(extent is None for extent in extents):
-        return shape
-    return relax.const(np.array(extents, "int64"), "int64")
-
-
 def _without_dim_names(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     plain = onnx.ValueInfoProto()
     plain.CopyFrom(info)
-    for dim in plain.type.tensor_type.shape.dim:
+    tensor = plain.type.tensor_type
+    for dim in tensor.shape.dim:
         dim.dim_value = max(dim.dim_value, 1)
+    if dtype_name(tensor.elem_type) in NARROW:
+        tensor.elem_type = onnx.TensorProto.UINT8
     return plain

@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...signature import DimRange
+from ..narrow_types import NARROW
 from ..registry import Unsupported
 from ..tensor_types import accumulation_dtype, dtype_of, static
 from .reads import ReadAttributes, ReadInputs
@@ -39,6 +40,8 @@ class Node:
         What is known about the symbolic dimensions.
     used : tuple of bool
         For each output, whether something reads it.
+    types : mapping of str to ValueType
+        What ONNX infers about the model's values.
     """
 
     proto: onnx.NodeProto
@@ -48,12 +51,14 @@ class Node:
     convert: Callable[..., Any]
     ranges: Mapping[Any, DimRange] = field(default_factory=dict)
     used: tuple[bool, ...] = (True,)
+    types: Mapping[str, Any] = field(default_factory=dict)
     attributes: ReadAttributes = field(init=False)
 
     def __post_init__(self) -> None:
         values = ((a.name, helper.get_attribute_value(a)) for a in self.proto.attribute)
         self.attributes = ReadAttributes(
-            (name, value.decode() if isinstance(value, bytes) else value) for name, value in values
+            (name, value.decode(errors="backslashreplace") if isinstance(value, bytes) else value)
+            for name, value in values
         )
 
     @property
@@ -115,6 +120,12 @@ class Node:
         """Return an input's element type."""
         return dtype_of(self.inputs[index])
 
+    def narrow_dtype(self, index: int = 0) -> str:
+        """Return an input's element type if it is stored as bytes (:mod:`..narrow_types`)."""
+        name = self.proto.input[index] if index < len(self.proto.input) else ""
+        known = self.types.get(name)
+        return known.dtype if known is not None and known.dtype in NARROW else ""
+
     def cast(self, value: Any, dtype: str) -> Any:
         """Cast a tensor where its dtype is another."""
         value = self.builder.normalize(value)
@@ -130,7 +141,11 @@ class Node:
 
     def apply(self, op_type: str, *inputs: Any, **attributes: Any) -> Any:
         """Convert a standard operator of one output, applied to expressions."""
-        return self.convert(op_type, inputs, attributes)
+        return self.convert(op_type, inputs, attributes)[0]
+
+    def apply_all(self, op_type: str, outputs: int, *inputs: Any, **attributes: Any) -> list[Any]:
+        """Convert a standard operator of several outputs, applied to expressions."""
+        return self.convert(op_type, inputs, attributes, outputs)
 
     def emit_te(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Bind the result of a tensor expression function."""

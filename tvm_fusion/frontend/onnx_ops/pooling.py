@@ -178,3 +178,21 @@ def _place(position: Any, axes: Any, at: Windows, extents: list[int]) -> tuple[l
     ]
     inside = [c for p, e in zip(place, extents, strict=True) for c in (p >= 0, p < e)]
     return place, tirx.all(*inside)
+
+
+@register("MaxUnpool")
+def max_unpool(node: Node) -> Any:
+    """Convert MaxUnpool with an output shape by zeros behind the inferred one; the rest is TVM's.
+
+    The indices are of the inferred shape, as in onnx's reference.
+    """
+    if not node.has(2):
+        return None
+    wanted = [int(extent) for extent in node.required_constant(2, "output_shape").reshape(-1)]
+    names = ("kernel_shape", "pads", "strides")
+    attributes = {n: node.attribute(n) for n in names if node.attribute(n) is not None}
+    result = node.apply("MaxUnpool", *node.inputs[:2], **attributes)
+    missing = [want - int(have) for want, have in zip(wanted, result.ty.shape, strict=True)]
+    if min(missing) < 0:
+        raise Unsupported(f"to output_shape {wanted}, below the inferred one", "correct it")
+    return op.nn.pad(result, [width for each in missing for width in (0, each)])

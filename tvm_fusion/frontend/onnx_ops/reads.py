@@ -25,7 +25,7 @@ _REDUNDANT = {
     ("MaxPool", "count_include_pad"),
     ("Split", "num_outputs"),  # the node's outputs say it
     ("Upsample", "mode"),
-    ("Cast", "saturate"),  # of 8-bit floats, which are refused
+    ("Cast", "saturate"),  # of 8-bit floats, whose converter reads it
     ("Cast", "round_mode"),
     ("CastLike", "saturate"),
     ("CastLike", "round_mode"),
@@ -114,7 +114,7 @@ def ignored(
             default = schema.attributes[name].default_value
             if default.type and helper.get_attribute_value(default) == value:
                 continue
-        shown = value.decode() if isinstance(value, bytes) else value
+        shown = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
         found.append(f"attribute {name}={shown}" if isinstance(shown, (int, float, str)) else name)
     for i, value in enumerate(list.__iter__(inputs)):
         if value is not None and i not in inputs.read:

@@ -103,10 +103,23 @@ def cumulative_product(node: Node) -> Any:
 
 @register("TopK")
 def top_k(node: Node) -> Any:
-    """Leave TopK to TVM, whose sort knows signed numbers and uint8 only."""
-    if node.dtype() in ("uint16", "uint32", "uint64"):
-        raise Unsupported(f"of {node.dtype()}", "cast to int64 before it")
-    return None
+    """Convert TopK of unsigned numbers in int64, in the same order; others are left to TVM.
+
+    TVM's sort knows signed numbers and uint8 only.
+    """
+    dtype = node.dtype()
+    if dtype not in ("uint16", "uint32", "uint64"):
+        return None
+    node.required_constant(1, "K")
+    names = ("axis", "largest", "sorted")
+    attributes = {n: node.attribute(n) for n in names if node.attribute(n) is not None}
+    x = op.astype(node.inputs[0], "int64")
+    # Of 64 bits the order changes with the sign, which is the highest bit.
+    sign = relax.const(np.iinfo("int64").min, "int64") if dtype == "uint64" else None
+    x = x if sign is None else op.bitwise_xor(x, sign)
+    values, indices = node.apply_all("TopK", 2, node.emit(x), node.inputs[1], **attributes)
+    values = values if sign is None else op.bitwise_xor(values, sign)
+    return [op.astype(values, dtype), indices]
 
 
 @register("Unique")

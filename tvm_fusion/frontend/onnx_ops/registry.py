@@ -75,7 +75,7 @@ def other_than(**supported: tuple[Any, ...]) -> Callable[[onnx.NodeProto], Unsup
             if allowed is None:
                 continue
             value = helper.get_attribute_value(attribute)
-            value = value.decode() if isinstance(value, bytes) else value
+            value = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
             if value not in allowed:
                 listed = " or ".join(map(str, allowed))
                 return Unsupported(f"with {attribute.name}={value}", f"use {listed}")
@@ -91,7 +91,7 @@ def qualified_name(node: onnx.NodeProto) -> str:
 
 def defined(op_type: str, opset: int) -> bool:
     """Tell whether ONNX defines a standard operator in a version, at most the newest installed."""
-    return bool(defs.has(op_type, min(opset, defs.onnx_opset_version()), ""))
+    return bool(defs.has(op_type, max(0, min(opset, defs.onnx_opset_version())), ""))
 
 
 def covers(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:

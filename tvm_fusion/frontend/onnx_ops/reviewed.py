@@ -5,14 +5,15 @@ from __future__ import annotations
 import onnx
 from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
+from . import control_flow
 from .registry import STANDARD, defined
 
-_BY_NAME = {*_get_convert_map(), "If"}
+_BY_NAME = {*_get_convert_map(), *control_flow.CONVERTERS}
 # TVM's importer looks operators up by name alone. These names mean one thing in ONNX's own domain
 # and another in Microsoft's, and the importer knows the latter.
 _MICROSOFT_MEANING = {"Attention"}
 # Microsoft's operators whose converters in TVM compute what ONNX Runtime computes.
-_MICROSOFT = {"Attention", "EmbedLayerNormalization", "MatMulInteger16"}
+_MICROSOFT = {"MatMulInteger16"}
 
 # Operators whose converters know shapes, and extents, that are no tensors.
 TAKE_SHAPES = {
@@ -23,10 +24,20 @@ TAKE_EXTENTS = {
     *("Add", "Cast", "Div", "Identity", "Mul", "Neg", "Range", "Slice", "Sub", "Trilu"),
     "Unsqueeze",
 }
+# Operators that convert narrow types, or move elements without a look at them.
+CARRY_NARROW = {
+    *("Cast", "CastLike", "Concat", "Constant", "DepthToSpace", "DequantizeLinear", "Expand"),
+    *("Flatten", "Gather", "GatherElements", "GatherND", "Identity", "If", "Loop"),
+    *("QuantizeLinear", "Reshape", "Scan", "Shape", "Size", "Slice", "SpaceToDepth", "Split"),
+    *("Squeeze", "Tile", "Transpose", "Unsqueeze", "Where", "ConcatFromSequence", "Optional"),
+    *("OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct"),
+    *("SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap"),
+    "SplitToSequence",
+}
 # Of one output, which is a sequence.
 RETURN_SEQUENCES = {
-    *("Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase"),
-    *("SequenceInsert", "ConcatFromSequence", "SplitToSequence"),
+    *("ConcatFromSequence", "Identity", "Optional", "OptionalGetElement", "SequenceConstruct"),
+    *("SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"),
 }
 
 

@@ -11,10 +11,6 @@ _ADVICE = (
         "compute factorizations outside of the model and pass their results as inputs",
     ),
     (
-        r"_fft|stft|istft",
-        "write Fourier transforms as products with constant matrices of cosines and sines",
-    ),
-    (
         r"complex|view_as_real|view_as_complex|polar|conj|angle|real|imag",
         "keep real and imaginary parts as two tensors",
     ),
@@ -23,6 +19,10 @@ _ADVICE = (
         "approximate special functions by exp, log and erf",
     ),
     (r"sparse|to_dense|_nested|quantiz|dequant", "keep tensors dense and of plain dtypes"),
+    (
+        r"while_loop|^scan$|associative_scan|map_impl|^cond$",
+        "keep real and imaginary parts as two tensors in branches and loops",
+    ),
     (r"backward", "export the model for inference, under torch.no_grad()"),
 )
 _OTHERWISE = (

@@ -36,6 +36,12 @@ DTYPES = {
     torch.uint64: "uint64",
     torch.bool: "bool",
 }
+# Of their parts; a complex tensor is a pair of real ones.
+COMPLEX = {
+    torch.complex32: "float16",
+    torch.complex64: "float32",
+    torch.complex128: "float64",
+}
 Convert = Callable[["Call"], Any]
 
 
@@ -127,8 +133,8 @@ class Call:
 
     @property
     def dtype(self) -> str:
-        """The result's dtype."""
-        return name_of(self.out.dtype)
+        """The result's dtype; that of its parts for a complex one."""
+        return real_name_of(self.out.dtype)
 
     def shape(self, fake: torch.Tensor | None = None) -> list[Any]:
         """Return the extents of a fake tensor, the result's by default, as Relax has them."""
@@ -175,6 +181,11 @@ def name_of(dtype: torch.dtype) -> str:
         what = str(dtype).removeprefix("torch.")
         raise Unsupported(f"on {what} tensors", f"compute without {what} tensors")
     return DTYPES[dtype]
+
+
+def real_name_of(dtype: torch.dtype) -> str:
+    """Return Relax's name of a dtype, for a complex one that of its parts."""
+    return COMPLEX[dtype] if dtype in COMPLEX else name_of(dtype)
 
 
 def refusal(operator: str, error: Unsupported) -> UserError:

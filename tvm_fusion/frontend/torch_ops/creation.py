@@ -56,11 +56,21 @@ def arange(call: Call) -> Any:
     step = call.get("step", 1)
     end = call["end"]
     is_whole = all(not isinstance(x, float) for x in (start, step, end))
+    if is_whole and isinstance(step, int) and step < 0:
+        # Relax counts downwards to one element too many, or too few.
+        return _downwards(call, start, step)
     if is_whole and not is_float(call.dtype):
         return op.arange(start, end, step, call.dtype)
     if is_whole:
         return call.cast(call.emit(op.arange(start, end, step, "int64")), call.dtype)
     return table(call)
+
+
+def _downwards(call: Call, start: Any, step: int) -> Any:
+    (count,) = call.shape()
+    up = call.emit(op.arange(0, count, 1, "int64"))
+    down = op.multiply(up, relax.const(step, "int64"))
+    return call.cast(call.emit(op.add(down, call.as_tensor(start, "int64"))), call.dtype)
 
 
 @register("linspace", "logspace", "eye", "eye.m", "tril_indices", "triu_indices")
@@ -96,9 +106,18 @@ def triangle(call: Call) -> Any:
     return function(x, diagonal)
 
 
+@register("native_dropout")
+def dropout(call: Call) -> Any:
+    """Pass what is not dropped outside of training."""
+    if call["train"] is not False and call["p"] != 0:
+        return random(call)
+    call.raw("p")
+    return call.tensor("input"), call.emit(op.ones(call.shape(call.out[1]), "bool"))
+
+
 @register("rand", "randn", "randint", "randint.low", "randperm", "rand_like", "randn_like")
 @register("randint_like", "randint_like.low_dtype", "bernoulli", "bernoulli.p", "bernoulli.Tensor")
-@register("native_dropout", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+@register("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
 @register("normal_functional", "uniform", "exponential", "geometric", "cauchy", "log_normal")
 @register("multinomial", "poisson", "binomial", "_standard_gamma", "rrelu_with_noise_functional")
 @register("normal.float_float", "random", "random.from", "random.to", "_sample_dirichlet")

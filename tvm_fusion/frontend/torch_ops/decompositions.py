@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..registry import Unsupported
 from ..tensor_types import accumulation_dtype, dtype_of, is_float
 from .call import Call, static
 from .elementwise import operands
@@ -104,7 +103,12 @@ def distances(call: Call) -> Any:
         return op.zeros(call.shape(), call.dtype)
     x = call.emit(op.expand_dims(call.tensor("x1"), -2))
     y = call.emit(op.expand_dims(call.tensor("x2"), -3))
-    apart, dtype = op.abs(op.subtract(x, y)), call.dtype
+    return _norm(call, op.abs(op.subtract(x, y)), order)
+
+
+def _norm(call: Call, apart: Any, order: float) -> Any:
+    """Take norms along the last axis of what is not negative."""
+    dtype = call.dtype
     if order == 0:
         return op.sum(call.cast(call.cast(call.emit(apart), "bool"), dtype), [-1])
     if order == 1:
@@ -144,44 +148,26 @@ def diagonal_scatter(call: Call) -> Any:
     return op.where(relax.const(mask, "bool"), spread, call.tensor("self"))
 
 
-@register("cummax", "cummin")
-def running_extreme(call: Call) -> Any:
-    """Find the largest or smallest value so far: a reduction over each element's predecessors."""
-    is_max = call.node.target.__name__.startswith("cummax")
-    fake, x = call.meta("self"), call.tensor("self")
-    if not fake.shape or fake.numel() == 0:
-        call.raw("dim")
-        return x, op.zeros(call.shape(call.out[1]), "int64")
-    axis = call["dim"] % len(fake.shape)
-    (extent,) = static([fake.shape[axis]])
-    if extent > 1024:
-        raise Unsupported("along over 1024 elements", "reduce in pieces")
-    dtype = dtype_of(x)
-    key = call.cast(x, "int8") if dtype == "bool" else x
-    wide = call.emit(op.expand_dims(key, axis))
-    behind = [1] * (len(fake.shape) - axis - 1)
-    before = np.tri(extent, dtype=bool).reshape([extent, extent, *behind])
-    if is_float(dtype):
-        worst = -math.inf if is_max else math.inf
-    else:
-        limits = np.iinfo(dtype_of(key))
-        worst = limits.min if is_max else limits.max
-    masked = op.where(relax.const(before, "bool"), wide, relax.const(worst, dtype_of(key)))
-    value = call.emit((op.max if is_max else op.min)(masked, [axis + 1]))
-    if not call.is_used(1):
-        return call.cast(value, dtype), None
-    # Of equal values torch names the last.
-    number = np.arange(extent).reshape([1, extent, *behind])
-    is_it = op.logical_and(
-        op.equal(wide, op.expand_dims(value, axis + 1)), relax.const(before, "bool")
-    )
-    place = op.max(
-        op.where(is_it, relax.const(number, "int64"), relax.const(-1, "int64")), [axis + 1]
-    )
-    return call.cast(value, dtype), call.emit(place)
+@register("_pdist_forward")
+def pairwise_distances(call: Call) -> Any:
+    """Take the distances of each row to those behind it."""
+    rows, order = static(call.meta("self").shape)[0], call["p"]
+    if call.out.numel() == 0:
+        return op.zeros(call.shape(), call.dtype)
+    first, second = (relax.const(i, "int64") for i in np.triu_indices(rows, 1))
+    x = call.tensor("self")
+    apart = call.emit(op.subtract(op.take(x, first, 0), op.take(x, second, 0)))
+    return _norm(call, op.abs(apart), order)
 
 
-@register("special_erfcx", "frexp.Tensor", "nextafter", "special_zeta")
-def special(call: Call) -> Any:
-    """Refuse what no operator of Relax comes near."""
-    raise Unsupported("(a special function)", "approximate it by exp, log and erf")
+@register("_trilinear")
+def trilinear(call: Call) -> Any:
+    """Multiply three tensors with axes inserted, and add along others."""
+    call.raw("unroll_dim")
+    product: Any = None
+    for name, inserted in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
+        x = call.wide(call.tensor(name, call.dtype))
+        for axis in call[inserted]:
+            x = call.emit(op.expand_dims(x, axis))
+        product = x if product is None else call.emit(op.multiply(product, x))
+    return call.cast(call.emit(op.sum(product, list(call["sumdim"]))), call.dtype)

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from tvm import relax
 
-from .. import formulas
-from ..registry import Unsupported
-from ..tensor_types import HALF, dtype_of, is_float, is_integer
+from ..tensor_types import dtype_of, is_float
 from .call import Call, name_of
 from .registry import register
 
@@ -191,77 +189,6 @@ def add(call: Call) -> Any:
     return computed(call, op.add if name.startswith("add") else op.subtract, x, times)
 
 
-@register("div.Tensor", "div.Scalar", "true_divide.Tensor")
-def divide(call: Call) -> Any:
-    """Divide in floating point, integers too."""
-    return op.divide(*operands(call, call.dtype))
-
-
-@register("div.Tensor_mode", "div.Scalar_mode")
-def divide_rounding(call: Call) -> Any:
-    """Divide and round down or towards zero."""
-    mode, (x, y) = call["rounding_mode"], operands(call, call.dtype)
-    if mode is None:
-        return op.divide(x, y)
-    if mode == "floor":
-        return _floor_divide(call, x, y)
-    quotient = call.emit(op.divide(x, y))
-    return op.trunc(quotient) if is_float(call.dtype) else quotient
-
-
-@register("floor_divide", "floor_divide.Scalar")
-def floor_divide(call: Call) -> Any:
-    """Divide and round down."""
-    return _floor_divide(call, *operands(call, call.dtype))
-
-
-def _floor_divide(call: Call, x: Any, y: Any) -> Any:
-    """Round down the quotient of what is left without its remainder, as torch and Python do."""
-    if is_integer(call.dtype):
-        return op.floor_divide(x, y)
-    if call.dtype in HALF:
-        x, y = call.cast(x, "float32"), call.cast(y, "float32")
-    quotient = call.emit(op.floor_divide(x, y))
-    return call.cast(quotient, call.dtype)
-
-
-@register("fmod.Tensor", "fmod.Scalar")
-def fmod(call: Call) -> Any:
-    """Take the remainder with the sign of the dividend."""
-    return op.mod(*operands(call, call.dtype))
-
-
-@register("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
-def remainder(call: Call) -> Any:
-    """Take the remainder with the sign of the divisor."""
-    x, y = operands(call, call.dtype)
-    if is_integer(call.dtype):
-        return op.floor_mod(x, y)
-    return formulas.remainder(x, y, call.emit)
-
-
-@register("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
-def power(call: Call) -> Any:
-    """Raise to a power; integers by multiplication."""
-    if is_float(call.dtype):
-        x, y = operands(call, call.dtype, "self", "exponent")
-        return op.power(x, y)
-    exponent = call["exponent"]
-    if not isinstance(exponent, int) or not 0 <= exponent <= 64:
-        raise Unsupported(
-            f"of {call.dtype} numbers to a power that is no number from 0 to 64",
-            "raise floating point numbers and cast the result",
-        )
-    x, result = call.tensor("self", call.dtype), None
-    while exponent:
-        if exponent & 1:
-            result = x if result is None else call.emit(op.multiply(result, x))
-        exponent >>= 1
-        if exponent:
-            x = call.emit(op.multiply(x, x))
-    return op.ones_like(x) if result is None else result
-
-
 @register("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
 def where(call: Call) -> Any:
     """Choose elements."""
@@ -290,12 +217,6 @@ def test(call: Call) -> Any:
     if not is_float(dtype_of(x)):
         return op.full(call.shape(), relax.const(name == "isfinite", "bool"), "bool")
     return getattr(op, name)(x)
-
-
-@register("reciprocal")
-def reciprocal(call: Call) -> Any:
-    """Divide one by each."""
-    return op.divide(relax.const(1, call.dtype), call.tensor("self", call.dtype))
 
 
 @register("round", "round.decimals")

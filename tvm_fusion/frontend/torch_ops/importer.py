@@ -16,7 +16,10 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 from ...errors import UserError
 from ..registry import Unsupported
 from ..tensor_types import mismatch
-from .call import FLOAT8, Call, name_of, refusal
+from . import complex_pairs, control_flow
+from .call import COMPLEX, FLOAT8, Call, name_of, real_name_of, refusal
+from .complex_pairs import Pair
+from .python_numbers import as_tensor, on_numbers
 from .registry import CONVERTERS, PYTHON, key_of
 
 _OP = re.compile(r'ir\.Op\(span=None.*?name="(?:relax\.)?([\w.]+)".*?support_level=\d+\)')
@@ -33,29 +36,79 @@ class Importer(translator.ExportedProgramImporter):
 
     def __init__(self, derived: Sequence[Any] = ()):
         super().__init__()
+        self.env: dict[fx.Node, Any] = {}
         self._whole = {d.expr: d.variable for d in derived}
         self._variables: dict[str, tirx.Var] = {}
         self._inverse = {d.symbol: d.inverse for d in derived}
+        self._stored: dict[str, Any] = {}
+        self.copies = 1
 
     @staticmethod
     def _convert_data_type(input_type: Any, env: Any = None) -> str:
         """Name a dtype; TVM 0.27 does not know float8."""
         given = env[input_type] if env is not None and input_type in env else input_type
-        if given in FLOAT8:
-            return FLOAT8[given]
+        if given in FLOAT8 or given in COMPLEX:
+            return FLOAT8.get(given) or COMPLEX[given]
         return translator.ExportedProgramImporter._convert_data_type(input_type, env)
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Build the map from the names of operators to converters, for branches, too."""
         theirs = super().create_convert_map()
-        converters = {name: theirs[name] for name in PYTHON}
+        converters = {name: on_numbers(self, name, theirs[name]) for name in PYTHON}
         # TVM looks operators up by name alone, whatever their namespace.
-        converters |= {key.rpartition("::")[2]: self._ours for key in CONVERTERS}
+        keys = (*CONVERTERS, *complex_pairs.CONVERTERS)
+        converters |= {key.rpartition("::")[2]: self._ours for key in keys}
+        converters |= dict.fromkeys(control_flow.CONVERTERS, self._control_flow)
         return converters | {"getitem": self._item_of_tuple}
+
+    def translate(self, module: fx.GraphModule, values: Sequence[Any]) -> list[Any]:
+        """Convert a graph inside a node where the builder is; returns its results."""
+        self.symbols()
+        around, self.env = self.env, {}
+        given = iter(values)
+        try:
+            for node in module.graph.nodes:
+                if node.op == "output":
+                    break
+                if node.op == "placeholder":
+                    self.env[node] = next(given)
+                elif node.op == "get_attr":
+                    self.env[node] = getattr(module, node.target)
+                else:
+                    self.env[node] = self.convert_map[node.target.__name__](node)
+            results = self._retrieve_args(node.args[0])
+        finally:
+            self.env = around
+        return list(results) if isinstance(results, list | tuple) else [results]
+
+    @staticmethod
+    def _has_cond_op(nodes: Any) -> bool:
+        """Say whether branches or loops keep TVM's importer from opening a dataflow block."""
+        return any(map(control_flow.is_control_flow, nodes))
+
+    def _translate_fx_graph(
+        self, graph_module: Any, nodes: Any, inputs_vars: dict[str, Any], custom_ops: Any = None
+    ) -> Any:
+        """Convert the program's graph; see :meth:`create_input_vars`."""
+        given = {**inputs_vars, **self._stored}
+        return super()._translate_fx_graph(graph_module, nodes, given, custom_ops)
+
+    def _control_flow(self, node: fx.Node) -> Any:
+        name = operator_name(node)
+        try:
+            results = control_flow.CONVERTERS[node.target.__name__](self, node)
+        except Unsupported as error:
+            raise refusal(name, error) from error
+        results = [self._variable(result) for result in results]
+        return self._checked(node, control_flow.define_symbols(self, node, results))
 
     def extent(self, extent: torch.SymInt) -> Any:
         """Return a symbolic extent of torch's as an expression over this module's variables."""
-        return _expression(extent.node.expr.subs(self._inverse), self._symbols())
+        return _expression(extent.node.expr.subs(self._inverse), self.symbols())
+
+    def define(self, name: str, variable: tirx.Var) -> None:
+        """Define a symbol that the program computes."""
+        self.symbols()[name] = variable
 
     def _process_derived_symbol(self, symbol: Any, variables: dict[str, Any]) -> tuple[str, Any]:
         """Name an extent of an input, or write it over variables of others."""
@@ -72,8 +125,7 @@ class Importer(translator.ExportedProgramImporter):
     def _ours(self, node: fx.Node) -> Any:
         name = operator_name(node)
         try:
-            call = Call(node, self)
-            result = CONVERTERS[key_of(node)].convert(call)
+            call, result = self._converted(node)
         except Unsupported as error:
             raise refusal(name, error) from error
         except UserError:
@@ -84,6 +136,68 @@ class Importer(translator.ExportedProgramImporter):
         if ignored:
             raise _ignoring(name, ignored, call.given)
         return self._checked(node, result)
+
+    def _converted(self, node: fx.Node) -> tuple[Call, Any]:
+        key, call = key_of(node), Call(node, self)
+        if not complex_pairs.touches_complex(node):
+            return call, CONVERTERS[key].convert(call)
+        if key in complex_pairs.CONVERTERS:
+            return call, complex_pairs.CONVERTERS[key](call)
+
+        def convert(part: Call) -> Any:
+            nonlocal call
+            call = part
+            return CONVERTERS[key].convert(part)
+
+        result = complex_pairs.by_part(node, self, convert)
+        return call, result
+
+    def create_input_vars(self, exported_program: Any) -> Any:
+        """Create the parameters; a complex tensor gets a last axis of two.
+
+        Where there are branches or loops, stored tensors are constants from the start: functions
+        then hold them, instead of taking them as arguments.
+        """
+        stored, given, ranges = super().create_input_vars(exported_program)
+        for node in exported_program.graph.nodes:
+            if node.op == "placeholder" and complex_pairs.is_complex(node):
+                variables = given if node.name in given else stored
+                ty = variables[node.name].ty
+                shape = [*ty.shape, tirx.IntImm("int64", 2)]
+                variables[node.name] = relax.Var(node.name, relax.TensorType(shape, ty.dtype))
+        if self._has_cond_op(exported_program.graph.nodes):
+            tensors = {**exported_program.state_dict, **exported_program.constants}
+            for spec in exported_program.graph_signature.input_specs:
+                if spec.arg.name in stored:
+                    tensor = self._convert_pytorch_tensor_to_tvm(tensors[spec.target])
+                    self._stored[spec.arg.name] = relax.const(tensor)
+        return stored, given, ranges
+
+    @staticmethod
+    def _convert_pytorch_tensor_to_tvm(tensor_value: torch.Tensor) -> Any:
+        """Store a complex constant as its parts."""
+        if tensor_value.dtype in COMPLEX:
+            tensor_value = torch.view_as_real(tensor_value.detach().resolve_conj().contiguous())
+        return translator.ExportedProgramImporter._convert_pytorch_tensor_to_tvm(tensor_value)
+
+    def _retrieve_args(self, node: Any) -> Any:
+        """Return what was computed; of a complex input its parts."""
+        if isinstance(node, fx.Node) and complex_pairs.is_complex(node):
+            value = self.env[node]
+            if isinstance(value, relax.Expr):
+                self.env[node] = value = complex_pairs.parted(self, value)
+            return value
+        return super()._retrieve_args(node)
+
+    def _flatten_output_args(self, output_args: Any) -> Any:
+        """Join the parts of complex results; numbers, such as a loop's counter, become tensors."""
+
+        def plain(x: Any) -> Any:
+            if isinstance(x, Pair):
+                return complex_pairs.joined(self, x)
+            return as_tensor(self, x) if isinstance(x, bool | int | float) else x
+
+        return super()._flatten_output_args(fx.node.map_aggregate(output_args, plain))
 
     def _item_of_tuple(self, node: fx.Node) -> Any:
         value, number = self.env[node.args[0]], node.args[1]
@@ -105,7 +219,7 @@ class Importer(translator.ExportedProgramImporter):
         """Compare types and extents of a result with what torch says of them."""
         expected = node.meta.get("val")
         if isinstance(expected, torch.Tensor):
-            result = self._variable(result)
+            result = self._over_wholes(self._variable(result), expected)
             self._compare(operator_name(node), result, expected)
         elif isinstance(expected, list | tuple) and isinstance(result, list | tuple):
             result = tuple(x if x is None else self._variable(x) for x in result)
@@ -115,21 +229,49 @@ class Importer(translator.ExportedProgramImporter):
         return result
 
     def _variable(self, result: Any) -> Any:
+        if isinstance(result, Pair):
+            return Pair(self._variable(result.real), self._variable(result.imag))
         if isinstance(result, relax.Call):
             return self.block_builder.emit(result)
         return result
 
+    def _over_wholes(self, result: Any, expected: torch.Tensor) -> Any:
+        """Write extents as inputs have them, where there are variables for derived ones.
+
+        With a variable for ``4*h``, twice ``h`` is found to be ``variable//4*2`` by Relax, which
+        cannot know that this is ``variable//2``; torch does.
+        """
+        shape = getattr(getattr(result, "ty", None), "shape", None)
+        if not self._inverse or not isinstance(shape, relax.ShapeExpr):
+            return result
+        known = [e if isinstance(e, int) else self.extent(e) for e in expected.shape]
+        analyzer = tvm.sym.Analyzer()
+        if len(known) != len(shape.values) or all(
+            analyzer.can_prove_equal(mine, theirs)
+            for mine, theirs in zip(shape.values, known, strict=True)
+        ):
+            return result
+        return self.block_builder.emit(relax.op.reshape(result, known))
+
     def _compare(self, name: str, result: Any, expected: torch.Tensor) -> None:
+        if isinstance(result, Pair):
+            dtype = real_name_of(expected.dtype)
+            for part in (result.real, result.imag):
+                self._compare_part(name, part, expected, dtype)
+            return
         try:
             dtype = name_of(expected.dtype)
         except Unsupported as error:
             raise refusal(name, error) from error
+        self._compare_part(name, result, expected, dtype)
+
+    def _compare_part(self, name: str, result: Any, expected: torch.Tensor, dtype: str) -> None:
         shape = [extent if isinstance(extent, int) else None for extent in expected.shape]
         text = mismatch(result, dtype, shape)
         if text is not None:
             raise UserError(f"{name} is converted to {text}")
 
-    def _symbols(self) -> dict[str, tirx.Var]:
+    def symbols(self) -> dict[str, tirx.Var]:
         """Find the variables of the parameters' extents, once: every other is refused."""
         if not self._variables:
             for value in self.env.values():

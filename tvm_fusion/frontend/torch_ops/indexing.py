@@ -12,6 +12,7 @@ from tvm import relax, tirx
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call, static
+from .dynamic import by_mask
 from .registry import register
 
 op = relax.op
@@ -87,10 +88,9 @@ def index(call: Call) -> Any:
     data, indices = call.tensor("self"), call["indices"]
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if any(dtype_of(i) in ("bool", "uint8") for _, i in given):
-        raise Unsupported(
-            "with a mask (the extent of the result depends on values)",
-            "use torch.where, or multiply by the mask",
-        )
+        if len(given) > 1:
+            raise Unsupported("with a mask and other indices", "use torch.where")
+        return by_mask(call, data, *given[0])
     emit, shape = call.emit, [*call.importer.shape_of(data)]
     axes = [axis for axis, _ in given]
     if axes != list(range(axes[0], axes[-1] + 1)):
@@ -180,86 +180,6 @@ def _scattered(
     return op.permute_dims(written, back)
 
 
-_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
-
-
-@register("scatter.src", "scatter.value", "scatter_add", "scatter_reduce.two")
-def scatter(call: Call) -> Any:
-    """Write elements along an axis: the last one counts, or their sum, product or extreme."""
-    data, axis, dtype = call.tensor("self"), call["dim"], call.dtype
-    name = call.node.target.__name__
-    shape = call.shape(call.meta("index"))
-    if "value" in call:
-        source = call.emit(op.full(shape, call.as_tensor(call["value"], dtype), dtype))
-    else:
-        source = call.tensor("src", dtype)
-        if [*call.meta("src").shape] != [*call.meta("index").shape]:
-            if not shape:
-                source = call.emit(op.reshape(source, []))
-            else:
-                zeros = [0] * len(shape)
-                axes = list(range(len(shape)))
-                source = call.emit(op.strided_slice(source, axes, zeros, static(shape)))
-    index = call.tensor("index")
-    if call.meta("index").numel() == 0:
-        return data
-    reduction = "add" if name.startswith("scatter_add") else "update"
-    if "reduce" in call:
-        asked = call["reduce"]
-        if asked not in _REDUCTIONS:
-            raise Unsupported(f"by {asked}", "use sum, prod, amax or amin")
-        reduction = _REDUCTIONS[asked]
-        if not call["include_self"]:
-            raise Unsupported(
-                "with include_self=False", "fill the places with the neutral element first"
-            )
-    is_bool = dtype == "bool"
-    if is_bool:
-        data, source = call.cast(data, "int8"), call.cast(source, "int8")
-        reduction = {"add": "max", "mul": "min"}.get(reduction, reduction)
-    if not call.out.shape:
-        data, index, source = (call.emit(op.reshape(x, [1])) for x in (data, index, source))
-        axis = 0
-    written = call.emit(op.scatter_elements(data, index, source, axis, reduction))
-    return op.reshape(call.cast(written, dtype), call.shape())
-
-
-@register("index_add", "index_copy", "index_fill.int_Scalar", "index_fill.int_Tensor")
-def index_add(call: Call) -> Any:
-    """Write, add or fill slices along an axis."""
-    name, fake, dtype = call.node.target.__name__, call.meta("self"), call.dtype
-    rank, axis = len(fake.shape), call["dim"]
-    data, index = call.tensor("self"), call.tensor("index")
-    if rank == 0:
-        raise Unsupported("of a tensor without axes", "reshape it")
-    axis %= rank
-    static(fake.shape)
-    count = call.meta("index").numel()
-    if count == 0:
-        return data
-    position = call.emit(op.reshape(from_start(index, fake.shape[axis]), [count, 1]))
-    front = [axis, *(a for a in range(rank) if a != axis)]
-    rest = [fake.shape[a] for a in front[1:]]
-    if "value" in call:
-        source = call.as_tensor(call["value"], dtype)
-        source = call.emit(op.broadcast_to(source, [count, *rest]))
-    else:
-        source = call.tensor("source", dtype)
-        if not call.meta("source").shape:
-            source = call.emit(op.reshape(source, [1] * rank))
-        source = call.emit(op.permute_dims(source, front))
-    if "alpha" in call and call["alpha"] != 1:
-        source = call.emit(op.multiply(source, call.as_tensor(call["alpha"], dtype)))
-    moved = call.emit(op.permute_dims(data, front))
-    is_bool = dtype == "bool"
-    if is_bool:
-        moved, source = call.cast(moved, "int8"), call.cast(source, "int8")
-    reduction = ("max" if is_bool else "add") if name.startswith("index_add") else "update"
-    written = call.emit(op.scatter_nd(moved, position, source, reduction))
-    back = sorted(range(rank), key=lambda place: front[place])
-    return op.permute_dims(call.cast(written, dtype), back)
-
-
 def _position(numbers: Sequence[Any], extents: Sequence[Any]) -> Any:
     """Return places in several axes taken as one."""
     position = as_operand(0)
@@ -281,22 +201,3 @@ def as_operand(number: Any) -> Any:
     if isinstance(number, tirx.IntImm):
         number = int(number)
     return relax.const(number, "int64") if isinstance(number, int) else relax.prim_value(number)
-
-
-@register("masked_scatter")
-def masked_scatter(call: Call) -> Any:
-    """Write the source's elements, in their order, where a mask holds."""
-    shape = static(call.out.shape)
-    count, sources = math.prod(shape), call.meta("source").numel()
-    if count == 0 or sources == 0:
-        call.raw("mask"), call.raw("source")
-        return call.tensor("self")
-    mask = call.emit(op.broadcast_to(call.tensor("mask", "bool"), shape))
-    flat = call.emit(op.reshape(mask, [count]))
-    place = call.emit(op.cumsum(op.astype(flat, "int64"), 0))
-    place = op.minimum(
-        op.maximum(op.subtract(place, as_operand(1)), as_operand(0)), as_operand(sources - 1)
-    )
-    source = call.emit(op.reshape(call.tensor("source", call.dtype), [sources]))
-    moved = call.emit(op.reshape(call.emit(op.take(source, call.emit(place), 0)), shape))
-    return op.where(mask, moved, call.tensor("self"))

@@ -92,11 +92,11 @@ def batch_norm_of_batch(call: Call) -> Any:
     count = math.prod(static([fake.shape[a] for a in axes]))
     unbiased = op.multiply(variance, relax.const(count / max(1, count - 1), dtype_of(variance)))
     pairs = ((mean, "running_mean"), (call.emit(unbiased), "running_var"))
-    for now, name in pairs:
+    for place, (now, name) in enumerate(pairs, 3):
         before = call.tensor(name)
         kept = op.multiply(before, relax.const(1 - momentum, dtype_of(before)))
         added = op.multiply(call.cast(now, dtype_of(before)), _const(momentum, before))
-        results.append(call.emit(op.add(kept, added)))
+        results.append(call.cast(call.emit(op.add(kept, added)), _dtype(call, place)))
     return tuple(results)
 
 

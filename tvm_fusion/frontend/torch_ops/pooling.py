@@ -1,4 +1,4 @@
-"""Convert pooling and interpolation."""
+"""Convert pooling."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from torch import fx
 from tvm import relax
 
 from ..registry import Unsupported
 from ..spatial import ADAPTIVE_AVG_POOL, AVG_POOL, DATA_LAYOUT, MAX_POOL, average_windows, per_axis
 from ..tensor_types import dtype_of, is_float
-from .call import Call, bound, static
+from .call import Call, static
 from .registry import register
 
 op = relax.op
@@ -54,7 +53,16 @@ def avg_pool(call: Call) -> Any:
         return _unbatched(
             call, call.emit(AVG_POOL[rank](x, kernel, stride, padding, **options)), call.out
         )
-    extents, outer = static(call.meta("self").shape[-rank:]), static(call.out.shape[-rank:])
+    fake = call.meta("self")
+    if divisor is None and not all(isinstance(e, int) for e in fake.shape[-rank:]):
+        if counts and any(padding):
+            text = "with ceil_mode, counted padding and a symbolic extent"
+            raise Unsupported(text, "set count_include_pad=False or give the dimension an extent")
+        x, padding = _ceiled(call, x, call.out, kernel, stride, padding, [1] * rank)
+        options = {"layout": DATA_LAYOUT[rank], "count_include_pad": False}
+        result = call.emit(AVG_POOL[rank](x, kernel, stride, padding, **options))
+        return _unbatched(call, result, call.out)
+    extents, outer = static(fake.shape[-rank:]), static(call.out.shape[-rank:])
     both, steps = (padding, padding), [1] * rank
     result = average_windows(
         x, call.emit, extents, outer, kernel, stride, steps, both, counts, divisor
@@ -72,20 +80,8 @@ def max_pool(call: Call) -> Any:
     ceil_mode, fake = call["ceil_mode"], call.out[0]
     x = _batched(call, rank)
     if not call.is_used(1):
-        if ceil_mode:  # A last window that would begin in the padding is left out by torch only.
-            outer = static(fake.shape[-rank:])
-            extents = static(call.meta("self").shape[-rank:])
-            after = [
-                (o - 1) * s + d * (k - 1) + 1 - e - p
-                for o, s, d, k, e, p in zip(
-                    outer, stride, dilation, kernel, extents, padding, strict=True
-                )
-            ]
-            padding = [*padding, *(max(0, a) for a in after)]
-            if min(after) < 0:
-                end = [e + min(0, a) for e, a in zip(extents, after, strict=True)]
-                axes = list(range(2, 2 + rank))
-                x = call.emit(op.strided_slice(x, axes, [0] * rank, end))
+        if ceil_mode:
+            x, padding = _ceiled(call, x, fake, kernel, stride, padding, dilation)
         result = MAX_POOL[rank](
             x,
             pool_size=kernel,
@@ -96,6 +92,40 @@ def max_pool(call: Call) -> Any:
         )
         return _unbatched(call, call.emit(result), fake), None
     return _with_places(call, rank, kernel, stride, padding, dilation)
+
+
+def _ceiled(
+    call: Call,
+    x: Any,
+    fake: Any,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    by: list[int],
+) -> tuple[Any, list[int]]:
+    """Pad behind, or cut off, what makes rounding down count as many windows as rounding up.
+
+    Torch leaves out a last window that would begin in the padding.
+    """
+    rank = len(kernel)
+    cut: dict[int, int] = {}
+    behind: list[int] = []
+    extents, outer = call.meta("self").shape[-rank:], fake.shape[-rank:]
+    for axis, (k, s, p, d) in enumerate(zip(kernel, stride, padding, by, strict=True)):
+        extent, window = extents[axis], d * (k - 1) + 1
+        if isinstance(extent, int):
+            more = (int(outer[axis]) - 1) * s + window - extent - p
+            if more < 0:
+                cut[axis + 2] = extent + more
+        elif p + s <= window:  # Every window begins before the padding.
+            more = p + s - 1
+        else:
+            text = "with ceil_mode, windows that may begin in the padding, and a symbolic extent"
+            raise Unsupported(text, "leave ceil_mode out or give the dimension a fixed extent")
+        behind.append(max(0, more))
+    if cut:
+        x = call.emit(op.strided_slice(x, [*cut], [0] * len(cut), [*cut.values()]))
+    return x, [*padding, *behind]
 
 
 def _with_places(
@@ -159,66 +189,6 @@ def adaptive_avg_pool(call: Call) -> Any:
     return _unbatched(call, call.emit(result), call.out)
 
 
-def _not_whole(node: fx.Node) -> Unsupported | None:
-    """Refuse upsampling by other ratios than whole numbers, which resize2d floors differently."""
-    before = node.args[0].meta["val"].shape[2:]
-    after = node.meta["val"].shape[2:]
-    scales = bound(node).get("scale_factors")
-    if all(isinstance(e, int) for e in (*before, *after)):
-        is_multiple = all(a % b == 0 for a, b in zip(after, before, strict=True))
-        ratios = [a / b for a, b in zip(after, before, strict=True)]
-        if is_multiple and (scales is None or list(scales) == ratios):
-            return None
-    return Unsupported("by ratios that are no whole numbers")
-
-
-@register("upsample_nearest2d.vec", refuses=_not_whole)
-def upsample_nearest(call: Call) -> Any:
-    """Repeat elements a whole number of times."""
-    call.raw("output_size"), call.raw("scale_factors")
-    return _resize(call, "nearest_neighbor", "half_pixel", call.tensor("input"))
-
-
-def _not_by_size(node: fx.Node) -> Unsupported | None:
-    """Refuse an interpolation by another ratio than that of the extents, which resize2d takes.
-
-    Torch takes a scale factor as it was given, rounded extents notwithstanding.
-    """
-    values = bound(node)
-    before = node.args[0].meta["val"].shape[2:]
-    after = node.meta["val"].shape[2:]
-    if not all(isinstance(e, int) for e in (*before, *after)):
-        return Unsupported("over symbolic extents")
-    if node.args[0].meta["val"].dtype.itemsize < 4:
-        return Unsupported("of a half type")
-    scales = values.get("scale_factors")
-    if values["align_corners"] or scales is None:
-        return None
-    is_exact = all(b * s == a for a, b, s in zip(after, before, scales, strict=True))
-    return None if is_exact else Unsupported("by a scale that is not the ratio of the extents")
-
-
-@register("upsample_bilinear2d.vec", refuses=_not_by_size)
-def upsample_linear(call: Call) -> Any:
-    """Interpolate between elements, corners aligned or not."""
-    call.raw("output_size"), call.raw("scale_factors")
-    mode = "align_corners" if call["align_corners"] else "half_pixel"
-    return _resize(call, "linear", mode, call.tensor("input"))
-
-
-def _resize(call: Call, method: str, mode: str, x: Any) -> Any:
-    size = static(call.out.shape[2:])
-    rounding = "floor" if method == "nearest_neighbor" else ""
-    return op.image.resize2d(
-        x,
-        size,
-        layout="NCHW",
-        method=method,
-        coordinate_transformation_mode="asymmetric" if rounding else mode,
-        rounding_method=rounding or "round",
-    )
-
-
 @register("adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(call: Call) -> Any:
     """Take the largest of windows that cover the axes evenly, and where it lies."""
@@ -235,29 +205,3 @@ def adaptive_max_pool(call: Call) -> Any:
         at = first[:, None] + np.arange(width)[None]
         steps.append((at, at < last[:, None]))
     return _searched(call, rank, steps)
-
-
-@register("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
-def upsample_antialiased(call: Call) -> Any:
-    """Resize with antialiasing: a product with a matrix of weights for each axis.
-
-    The weights are torch's own: what becomes of the rows of an identity matrix.
-    """
-    fake, x = call.meta("self"), call.tensor("self")
-    size, corners = static(call.out.shape[2:]), call["align_corners"]
-    scales = [call["scales_h"], call["scales_w"]]
-    call.raw("output_size")
-    if not is_float(call.dtype) or 0 in fake.shape:
-        raise Unsupported(f"of {call.dtype} numbers", "cast to a floating point type")
-    before = static(fake.shape[2:])
-    rows, columns = (
-        _weights(call, before[a], size[a], corners, scales[a]).astype(call.dtype) for a in (0, 1)
-    )
-    narrow = call.emit(op.matmul(relax.const(rows, call.dtype), x))
-    return op.matmul(narrow, relax.const(columns.T.copy(), call.dtype))
-
-
-def _weights(call: Call, before: int, after: int, corners: bool, scale: float | None) -> np.ndarray:
-    identity = torch.eye(before, dtype=torch.float64).reshape(1, 1, before, before)
-    resized = call.node.target(identity, [after, before], corners, scale, None)
-    return resized.reshape(after, before).numpy()

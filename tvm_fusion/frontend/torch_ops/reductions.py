@@ -1,4 +1,4 @@
-"""Convert reductions, argmax, sorting and cumulative sums, in torch's accumulation dtype."""
+"""Convert reductions, argmax and cumulative sums, in torch's accumulation dtype."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from tvm import relax
 
 from ..registry import Unsupported
-from ..tensor_types import dtype_of, is_float
+from ..tensor_types import dtype_of
 from .call import Call, static
 from .registry import register
 
@@ -27,14 +26,15 @@ def axes_of(call: Call, name: str = "dim", operand: str = "self") -> list[int]:
     return sorted({d % rank if rank else 0 for d in dims}) if rank else []
 
 
-def _keeps(call: Call) -> bool:
+def keeps_dims(call: Call) -> bool:
+    """Whether reduced axes stay, of one element."""
     return bool(call["keepdim"]) if "keepdim" in call else False
 
 
 def _reduce(call: Call, function: Callable[..., Any], x: Any, axes: list[int]) -> Any:
     if not axes:
         return x
-    return call.emit(function(x, axes, keepdims=_keeps(call)))
+    return call.emit(function(x, axes, keepdims=keeps_dims(call)))
 
 
 def _is_empty(call: Call, axes: list[int]) -> bool:
@@ -50,7 +50,7 @@ def sum_or_mean(call: Call) -> Any:
     if _is_empty(call, axes):
         empty = {"sum": 0.0, "prod": 1.0, "mean": math.nan}[name]
         return op.full(call.shape(), relax.const(empty, call.dtype), call.dtype)
-    _keeps(call)
+    keeps_dims(call)
     return call.cast(_reduce(call, getattr(op, name), x, axes), call.dtype)
 
 
@@ -59,7 +59,7 @@ def extreme(call: Call) -> Any:
     """Take the largest or smallest value."""
     function = op.max if "max" in call.node.target.__name__ else op.min
     x, axes = call.tensor("self"), axes_of(call)
-    _keeps(call)
+    keeps_dims(call)
     if dtype_of(x) == "bool":
         x = call.cast(x, "int8")
     return call.cast(_reduce(call, function, x, axes), call.dtype)
@@ -71,10 +71,10 @@ def any_or_all(call: Call) -> Any:
     is_any = call.node.target.__name__.startswith("any")
     axes = axes_of(call)
     if _is_empty(call, axes):
-        _keeps(call)
+        keeps_dims(call)
         return op.full(call.shape(), relax.const(not is_any, call.dtype), call.dtype)
     x = call.cast(call.tensor("self", "bool"), "int8")
-    _keeps(call)
+    keeps_dims(call)
     reduced = _reduce(call, op.max if is_any else op.min, x, axes)
     # Zeros and ones: rewriting knows a plain cast back, as around the rows of attention.
     reduced = call.emit(op.astype(reduced, "bool"))
@@ -124,7 +124,7 @@ def variance(call: Call) -> Any:
     out = call.out[0] if isinstance(call.out, list | tuple) else call.out
     x, axes = call.tensor("self"), axes_of(call)
     correction = 1 if call["correction"] is None else call["correction"]
-    keeps = _keeps(call)
+    keeps = keeps_dims(call)
     count = math.prod(static([call.meta("self").shape[a] for a in axes]))
     dtype = dtype_of(x)
     wide = call.wide(x)
@@ -156,7 +156,7 @@ def variance(call: Call) -> Any:
 def vector_norm(call: Call) -> Any:
     """Take a norm of vectors of any order."""
     call.raw("dtype")
-    order, axes, keeps = call["ord"], axes_of(call), _keeps(call)
+    order, axes, keeps = call["ord"], axes_of(call), keeps_dims(call)
     x = call.tensor("self", call.dtype)
     wide = call.wide(x)
     dtype = dtype_of(wide)
@@ -195,99 +195,3 @@ def running(call: Call) -> Any:
     if name != "cumsum" or axis < len(call.out.shape) - 1:
         x = call.wide(x)  # along rows legalization does, in one kernel
     return call.cast(call.emit(getattr(op, name)(x, axis)), dtype)
-
-
-@register("sort", "sort.stable", "argsort", "argsort.stable")
-def sort(call: Call) -> Any:
-    """Sort along an axis; equal values stay in their order."""
-    if "stable" in call:
-        call.raw("stable")
-    x, axis, falls = call.tensor("self"), call["dim"], call["descending"]
-    is_tuple = isinstance(call.out, list | tuple)
-    if not call.meta("self").shape:
-        places = relax.const(0, "int64")
-        return (x, places) if is_tuple else places
-    key = call.cast(x, "int8") if dtype_of(x) == "bool" else x
-    places = call.emit(op.argsort(key, axis, falls, dtype="int64"))
-    if not is_tuple:
-        return places
-    return call.emit(op.gather_elements(x, places, axis=axis)), places
-
-
-@register("topk")
-def topk(call: Call) -> Any:
-    """Find the k largest or smallest; they come sorted, asked for or not."""
-    call.raw("sorted")
-    x, k, axis, largest = call.tensor("self"), call["k"], call["dim"], call["largest"]
-    if not call.meta("self").shape:
-        return x, relax.const(0, "int64")
-    if not isinstance(k, int) or k == 0:
-        raise Unsupported(f"of k={k}", "give k as a number of at least 1")
-    both = call.emit(op.topk(x, k=k, axis=axis, largest=largest, ret_type="both", dtype="int64"))
-    return call.emit(both[0]), call.emit(both[1])
-
-
-@register("median.dim", "median", "kthvalue")
-def kth_value(call: Call) -> Any:
-    """Find the k-th smallest value along an axis, the lower median among them."""
-    x, name = call.tensor("self"), call.node.target.__name__
-    fake = call.meta("self")
-    if not fake.shape:
-        if "dim" in call:
-            call.raw("dim")
-            _keeps(call)
-            return x, relax.const(0, "int64")
-        return x
-    if name.startswith("median") and "dim" not in call:
-        x, axis, extent = call.emit(op.reshape(x, [-1])), 0, fake.numel()
-    else:
-        axis = call["dim"]
-        extent = fake.shape[axis]
-    (extent,) = static([extent])
-    if is_float(dtype_of(x)) and name.startswith("median"):
-        pass
-    k = call["k"] - 1 if "k" in call else (extent - 1) // 2
-    if "k" in call:
-        call.raw("k")
-    places = call.emit(op.argsort(x, axis, False, dtype="int64"))
-    place = call.emit(op.take(places, relax.const(k, "int64"), axis))
-    kept = call.emit(op.expand_dims(place, axis % len(fake.shape) if "dim" in call else 0))
-    value = call.emit(op.gather_elements(x, kept, axis=axis))
-    if "dim" not in call:
-        return op.reshape(value, [])
-    if _keeps(call):
-        return value, kept
-    return call.emit(op.squeeze(value, [axis])), place
-
-
-@register("bucketize.Tensor", "searchsorted.Tensor")
-def bucketize(call: Call) -> Any:
-    """Count the boundaries below each value."""
-    is_bucketize = call.node.target.__name__.startswith("bucketize")
-    first, second = ("self", "boundaries") if is_bucketize else ("self", "sorted_sequence")
-    bounds = call.meta(second)
-    if len(bounds.shape) != 1 or call.given.get("sorter") is not None:
-        raise Unsupported("in several sequences", "search one sequence of one axis")
-    right = call["right"]
-    if "side" in call and call["side"] is not None:
-        right = call["side"] == "right"
-    call.raw("out_int32")
-    dtype = str(torch.result_type(call.meta(first), bounds)).removeprefix("torch.")
-    x = call.emit(op.expand_dims(call.tensor(first, dtype), -1))
-    passes = (op.less_equal if right else op.less)(call.tensor(second, dtype), x)
-    count = op.sum(op.astype(passes, "int32"), [-1])
-    return call.cast(call.emit(count), call.dtype)
-
-
-@register("isin.Tensor_Tensor")
-def isin(call: Call) -> Any:
-    """Test whether each value is among others."""
-    call.raw("assume_unique")
-    inverts = call["invert"]
-    x, y = call.meta("elements"), call.meta("test_elements")
-    dtype = str(torch.result_type(x, y)).removeprefix("torch.")
-    each = call.emit(op.expand_dims(call.tensor("elements", dtype), -1))
-    others = call.emit(op.reshape(call.tensor("test_elements", dtype), [-1]))
-    hits = op.max(op.astype(op.equal(each, others), "int8"), [-1])
-    found = call.cast(call.emit(hits), "bool")
-    return op.logical_not(found) if inverts else found

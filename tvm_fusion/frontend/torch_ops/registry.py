@@ -7,12 +7,13 @@ from collections.abc import Callable
 from torch import fx
 
 from ..registry import Registry, Unsupported
+from . import complex_pairs, control_flow
 from .call import Convert
 
 # torch's own namespaces; names of operators are the same in all of them, or mean the same.
 _TORCH = ("", "aten", "prims", "higher_order")
 #: Python's operators on extents and on torch's symbolic numbers, which have no schema; TVM's.
-PYTHON = ("add", "sub", "mul", "floordiv", "mod", "ge", "le", "gt", "lt", "eq", "ne", "neg", "cond")
+PYTHON = ("add", "sub", "mul", "floordiv", "mod", "ge", "le", "gt", "lt", "eq", "ne", "neg")
 
 
 def _key(name: str) -> str:
@@ -65,7 +66,11 @@ def key_of(node: fx.Node) -> str:
 
 def unsupported(node: fx.Node) -> Unsupported | None:
     """Say why a node cannot be converted; None where it can, by a converter of ours or TVM's."""
+    if control_flow.is_control_flow(node):
+        return control_flow.unsupported(node)
     key = key_of(node)
+    if complex_pairs.touches_complex(node) and key != "getitem":
+        return complex_pairs.refusal(key, node)
     if key in CONVERTERS:
         return CONVERTERS[key].refusal(node)
     return None if key in (*PYTHON, "getitem") else Unsupported("")

@@ -1,0 +1,124 @@
+"""Quantized operators against ONNX Runtime: bytes may differ by one where sums are ties."""
+
+import numpy as np
+import pytest
+
+F32 = "float32"
+types = pytest.mark.parametrize("dtype", ["int8", "uint8"])
+
+
+def some(rng, dtype, *shape):
+    limits = np.iinfo(dtype)
+    return np.asarray(rng.integers(limits.min, limits.max + 1, shape), dtype)
+
+
+def scale(rng, *shape):
+    return np.asarray(rng.uniform(0.01, 0.02, shape), F32)
+
+
+def zero(rng, dtype, *shape):
+    return np.asarray(some(rng, dtype, *shape) // 2, dtype)
+
+
+@types
+@pytest.mark.parametrize("by_column", [False, True])
+def test_matmul(agrees, rng, dtype, by_column):
+    columns = (5,) if by_column else ()
+    inputs = {
+        **{"a": some(rng, "uint8", 3, 37), "as": scale(rng), "az": zero(rng, "uint8")},
+        **{"b": some(rng, dtype, 37, 5), "bs": scale(rng, *columns),
+           "bz": zero(rng, dtype, *columns)},
+        **{"ys": np.array(0.9, F32), "yz": np.array(11, "uint8")},
+    }  # fmt: skip
+    agrees("QLinearMatMul", inputs, {"y": "uint8"}, constants=["b", "bs", "bz"], atol=1)
+
+
+@types
+@pytest.mark.parametrize(
+    ("bias", "attrs"), [(False, {"pads": [1, 0, 1, 2]}), (True, {"strides": [2, 1], "group": 2})]
+)
+def test_convolution(agrees, rng, dtype, bias, attrs):
+    group = attrs.get("group", 1)
+    inputs = {
+        **{"x": some(rng, dtype, 2, 4, 7, 6), "xs": scale(rng), "xz": zero(rng, dtype)},
+        **{"w": some(rng, "int8", 6, 4 // group, 3, 3), "ws": scale(rng, 6),
+           "wz": np.zeros(6, "int8")},
+        **{"ys": np.array(0.7, F32), "yz": np.array(3, dtype)},
+    }  # fmt: skip
+    if bias:
+        inputs["b"] = rng.integers(-5000, 5000, 6).astype("int32")
+    constants = [n for n in inputs if n[0] != "x"]
+    agrees("QLinearConv", inputs, {"y": dtype}, constants=constants, atol=1, **attrs)
+
+
+@pytest.mark.parametrize("channels", [3, 40])
+def test_integer_convolution_is_exact(agrees, rng, channels):
+    inputs = {
+        "x": some(rng, "uint8", 1, channels, 6, 7),
+        "w": some(rng, "uint8", 5, channels, 3, 3),
+    }
+    inputs |= {"xz": np.array(117, "uint8"), "wz": np.array(90, "uint8")}
+    agrees("ConvInteger", inputs, {"y": "int32"}, constants=["w", "xz", "wz"], rtol=0, atol=0,
+           pads=[1, 1, 1, 1])  # fmt: skip
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_gemm(agrees, rng, is_quantized):
+    inputs = {
+        **{"a": some(rng, "uint8", 3, 17), "as": scale(rng), "az": zero(rng, "uint8")},
+        **{"b": some(rng, "int8", 5, 17), "bs": scale(rng, 5), "bz": np.zeros(5, "int8")},
+        "c": rng.integers(-5000, 5000, 5).astype("int32"),
+    }
+    if is_quantized:
+        inputs |= {"ys": np.array(0.5, F32), "yz": np.array(7, "uint8")}
+    agrees("com.microsoft::QGemm", inputs, {"y": "uint8" if is_quantized else F32}, transB=1,
+           constants=["b"], atol=1 if is_quantized else 1e-4)  # fmt: skip
+
+
+@types
+def test_matmul_to_float(agrees, rng, dtype):
+    inputs = {
+        **{"a": some(rng, "uint8", 3, 17), "b": some(rng, dtype, 17, 5)},
+        **{"as": scale(rng, 1), "bs": scale(rng, 5), "az": np.array([9], "uint8")},
+        **{"bz": zero(rng, dtype, 5), "c": rng.standard_normal(5, F32)},
+    }
+    agrees("com.microsoft::MatMulIntegerToFloat", inputs, {"y": F32}, constants=["b"], atol=1e-4)
+
+
+def test_dynamic_matmul(agrees, rng):
+    inputs = {"a": rng.standard_normal((3, 17), F32), "b": some(rng, "int8", 17, 5)}
+    inputs |= {"bs": scale(rng, 5), "_bz": None, "c": rng.standard_normal(5, F32)}
+    agrees("com.microsoft::DynamicQuantizeMatMul", inputs, {"y": F32}, constants=["b"], atol=1e-3)
+
+
+@types
+@pytest.mark.parametrize("name", ["Add", "Mul"])
+def test_arithmetic(agrees, rng, dtype, name):
+    inputs = {
+        **{"a": some(rng, dtype, 3, 17), "as": scale(rng), "az": zero(rng, dtype)},
+        **{"b": some(rng, dtype, 3, 17), "bs": scale(rng), "bz": zero(rng, dtype)},
+        **{"ys": np.array(0.03, F32), "yz": np.array(7, dtype)},
+    }
+    agrees(f"com.microsoft::QLinear{name}", inputs, {"y": dtype}, atol=1)
+
+
+@types
+@pytest.mark.parametrize("name", ["Sigmoid", "LeakyRelu", "GlobalAveragePool"])
+def test_activations(agrees, rng, dtype, name):
+    inputs = {"a": some(rng, dtype, 2, 3, 4, 5), "as": scale(rng), "az": zero(rng, dtype)}
+    inputs |= {"ys": np.array(0.01, F32), "yz": np.array(7, dtype)}
+    constants = ["as", "az", "ys", "yz"]
+    agrees(f"com.microsoft::QLinear{name}", inputs, {"y": dtype}, constants=constants, atol=1)
+
+
+@types
+@pytest.mark.parametrize("axis", [0, 1])
+def test_blocks(agrees, rng, dtype, axis):
+    shape = [6, 8]
+    shape[axis] //= 2
+    inputs = {"x": rng.standard_normal((6, 8), F32), "s": scale(rng, *shape)}
+    inputs["z"] = zero(rng, dtype, *shape)
+    attrs = {"axis": axis, "block_size": 2, "opset": 21}
+    agrees("QuantizeLinear", inputs, {"y": dtype}, atol=1, **attrs)
+    inputs["x"] = some(rng, dtype, 6, 8)
+    agrees("DequantizeLinear", inputs, {"y": F32}, **attrs)

@@ -1,0 +1,154 @@
+"""Symbolic extents of exported programs: multiples, names, files, ranges from zero."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+import tvm_fusion
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.errors import UserError
+from tvm_fusion.frontend import import_model
+from tvm_fusion.signature import DimRange
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+functional = torch.nn.functional
+
+
+class Pyramid(torch.nn.Module):
+    """Down to a quarter and up again: extents are multiples of 4."""
+
+    def forward(self, x):
+        low = functional.avg_pool2d(functional.avg_pool2d(x, 2), 2)
+        up = functional.interpolate(functional.interpolate(low, scale_factor=2), scale_factor=2)
+        return up + x, functional.interpolate(low, size=x.shape[2:])
+
+
+def export():
+    h, w = torch.export.Dim("_h", min=1, max=16), torch.export.Dim("width", min=1, max=16)
+    shapes = ({2: 4 * h, 3: 4 * w},)
+    return torch.export.export(Pyramid(), (torch.randn(1, 2, 8, 12),), dynamic_shapes=shapes)
+
+
+def saved(program):
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file)
+
+
+def test_multiples_go_down_and_up(run):
+    imported = import_model(export())
+    signature = imported.signatures["main"]
+    assert signature.inputs[0].shape == (1, 2, "4*_h", "4*width")
+    assert [s.shape for s in signature.outputs] == [(1, 2, "4*_h", "4*width")] * 2
+    for extents in ((8, 20), (36, 12)):
+        x = torch.randn(1, 2, *extents)
+        for mine, right in zip(run(imported.mod, x.numpy()), Pyramid()(x), strict=True):
+            np.testing.assert_allclose(mine, right.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_one_option_for_what_is_free():
+    imported = import_model(export(), FusionConfig(dims={"_h": 3, "width": DimRange(2, 5)}))
+    assert imported.signatures["main"].inputs[0].shape == (1, 2, 12, "4*width")
+    assert imported.dims["width"] == DimRange(2, 5)
+
+
+def test_multiples_of_a_program_from_a_file():
+    imported = import_model(saved(export()))
+    assert imported.signatures["main"].inputs[0].shape == (
+        1, 2, "4*x_2_multiple", "4*x_3_multiple"
+    )  # fmt: skip
+
+
+def test_torch_still_fails_on_ranges_of_expressions():
+    """When this fails, ``without_ranges_of_expressions`` is no longer needed."""
+    with pytest.raises(AssertionError, match=r"expected sympy\.Symbol"):
+        saved(export()).run_decompositions()
+
+
+def test_two_inputs_of_one_dimension():
+    class Sums(torch.nn.Module):
+        def forward(self, x, y):
+            return x.sum(0) + y.sum(0), x[1:]
+
+    n = torch.export.Dim("n", min=2, max=16)
+    args = (torch.randn(8, 3), torch.randn(5, 3))
+    program = torch.export.export(Sums(), args, dynamic_shapes=({0: 4 * n}, {0: 2 * n + 1}))
+    signature = import_model(program).signatures["main"]
+    assert [s.shape for s in signature.inputs] == [("4*n", 3), ("2*n+1", 3)]
+    assert signature.outputs[1].shape == ("4*n-1", 3)
+
+
+def test_a_range_from_zero(tmp_path):
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = torch.nn.LayerNorm(8), torch.nn.Linear(8, 6)
+
+        def forward(self, x):
+            y = self.linear(self.norm(x))
+            return functional.gelu(y).softmax(-1), torch.cat([y, y], 0), y.sum(0), x.T @ y
+
+    batch = torch.export.Dim("batch", min=0, max=8)
+    module = Block().eval()
+    program = torch.export.export(module, (torch.randn(3, 8),), dynamic_shapes=({0: batch},))
+    assert import_model(program).dims == {"batch": DimRange(1, 8)}
+    dims = {"batch": DimRange(0, 5)}
+    with pytest.raises(
+        UserError, match=r"batch=0\.\.5 for cuda; expected batch=1\.\.5, since empty"
+    ):
+        tvm_fusion.compile(program, "cuda:sm_90a", dims=dims)
+    artifact = tvm_fusion.compile(program, "cpu", dims=dims)
+    executable = tvm_fusion.load(artifact.export(tmp_path / "artifact"))
+    for rows in (5, 0):
+        x = torch.randn(rows, 8)
+        with torch.no_grad():
+            expected = module(x)
+        results = executable.run({"x": x.numpy()}).values()
+        for mine, right in zip(results, expected, strict=True):
+            assert mine.shape == tuple(right.shape)
+            np.testing.assert_allclose(mine, right.numpy(), rtol=1e-4, atol=1e-5)
+
+
+class Ceiled(torch.nn.Module):
+    """Windows of which the last reaches beyond the image, as many as the extents ask for."""
+
+    def forward(self, x):
+        low = functional.max_pool2d(x, 3, 2, ceil_mode=True)
+        counted = functional.avg_pool2d(x, (3, 2), (2, 2), ceil_mode=True)
+        without = functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)
+        return functional.max_pool2d(low, 2, ceil_mode=True), counted, without
+
+
+def test_pooling_rounds_symbolic_extents_up(run):
+    h, w = torch.export.Dim("h", min=2, max=16), torch.export.Dim("w", min=2, max=16)
+    shapes = ({2: 4 * h - 1, 3: 4 * w - 2},)  # of which torch can tell how many windows there are
+    imported = import_model(
+        torch.export.export(Ceiled(), (torch.randn(2, 3, 11, 18),), dynamic_shapes=shapes)
+    )
+    for extents in ((7, 10), (19, 6)):
+        x = torch.randn(2, 3, *extents) - 3  # beyond the image there is less than nothing
+        for mine, right in zip(run(imported.mod, x.numpy()), Ceiled()(x), strict=True):
+            np.testing.assert_allclose(mine, right.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda x: functional.max_pool2d(x, 2, 2, 1, ceil_mode=True), "may begin in the padding"),
+        (lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True), "counted padding"),
+    ],
+)
+def test_pooling_that_symbolic_extents_decide_is_refused(function, match):
+    class Pool(torch.nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    shapes = ({2: 2 * torch.export.Dim("h", min=3, max=32) - 1},)
+    program = torch.export.export(Pool(), (torch.randn(1, 2, 11, 8),), dynamic_shapes=shapes)
+    with pytest.raises(UserError, match=match):
+        import_model(program)

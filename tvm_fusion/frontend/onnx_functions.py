@@ -1,0 +1,100 @@
+"""Inline operators that ONNX defines by a function, what onnx's inliner leaves out included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
+import numpy as np
+import onnx
+from onnx import defs, helper
+from onnx.inliner import inline_selected_functions
+
+from .onnx_graph import nodes, opsets_of
+from .onnx_types import infer_types
+
+# Where bodies live that are made for one node.
+_DOMAIN = "tvm_fusion.expanded"
+
+
+def schema_of(node: onnx.NodeProto, versions: Mapping[str, int]) -> defs.OpSchema | None:
+    """Return the definition of a node's operator; None where the onnx package has none.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        Any node.
+    versions : mapping of str to int
+        See :func:`.onnx_graph.opsets_of`.
+    """
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    newest = defs.onnx_opset_version()
+    version = min(versions.get(domain, 1), newest)
+    if not version or not defs.has(node.op_type, version, domain):
+        return None
+    return defs.get_schema(node.op_type, version, domain)
+
+
+def inline_standard_functions(
+    model: onnx.ModelProto, names: Sequence[tuple[str, str]]
+) -> onnx.ModelProto:
+    """Replace operators by the functions that define them.
+
+    onnx's inliner does it. It takes an attribute that a node leaves out for absent where the body
+    refers to it, so defaults are written out before; and it fails on bodies that depend on types
+    where an input in the middle is left out, so such bodies become functions of the model.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is changed.
+    names : sequence of (str, str)
+        Domain and name of the operators.
+    """
+    versions = opsets_of(model)
+    chosen = [node for node in nodes(model.graph) if (node.domain, node.op_type) in names]
+    for node in chosen:
+        _write_defaults(node, schema_of(node, versions))
+    of_model = _bodies_of_model(model, chosen, versions)
+    if of_model:
+        model = inline_selected_functions(model, of_model)
+    return inline_selected_functions(model, list(names), inline_schema_functions=True)
+
+
+def _write_defaults(node: onnx.NodeProto, schema: defs.OpSchema | None) -> None:
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in (schema.attributes if schema is not None else {}).items():
+        if name not in given and attribute.default_value.type:
+            node.attribute.append(attribute.default_value)
+
+
+def _bodies_of_model(
+    model: onnx.ModelProto, chosen: Sequence[onnx.NodeProto], versions: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """Turn nodes with an input left out into calls of functions of the model; name these."""
+    found: list[tuple[str, str]] = []
+    types = None
+    for node in chosen:
+        schema = schema_of(node, versions)
+        if "" not in node.input or schema is None or not schema.has_context_dependent_function:
+            continue
+        types = infer_types(model, {}) if types is None else types
+        inputs = []
+        for name in node.input:
+            known = types.get(name)
+            one = onnx.TypeProto()
+            if known is not None:
+                dtype = helper.np_dtype_to_tensor_dtype(np.dtype(known.dtype))
+                one = helper.make_tensor_type_proto(dtype, known.shape)
+            inputs.append(one.SerializeToString())
+        body = onnx.FunctionProto.FromString(
+            schema.get_context_dependent_function(node.SerializeToString(), inputs)
+        )
+        body.domain, body.name = _DOMAIN, f"{node.op_type}_{len(found)}"
+        model.functions.append(body)
+        node.domain, node.op_type = body.domain, body.name
+        del node.attribute[:]
+        found.append((body.domain, body.name))
+    if found:
+        model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+    return found

@@ -1,0 +1,224 @@
+"""Convert ONNX nodes in TVM's importer: registered converters first, every result checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import numpy_helper
+from tvm import relax
+from tvm.ir import GenericConst, is_prim_expr
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from ...errors import UserError
+from ...signature import DimRange
+from ..narrow_types import NARROW, STORAGE, storage_of
+from ..onnx_types import ValueType
+from ..registry import Unsupported
+from ..tensor_types import mismatch, static
+from . import control_flow
+from .fold import fold
+from .node import Node
+from .reads import ReadAttributes, ReadInputs, ignored
+from .registry import CONVERTERS, STANDARD, qualified_name
+from .reviewed import RETURN_SEQUENCES, TAKE_EXTENTS, TAKE_SHAPES, is_reviewed
+
+
+class NodeImporter(ONNXGraphImporter):
+    """TVM's importer, its conversion of nodes replaced; :class:`.importer.Importer` adds graphs.
+
+    Parameters
+    ----------
+    shapes : dict of str to list
+        Extents of the inputs: numbers and TIR expressions.
+    ranges : mapping of tvm.tirx.Var to DimRange
+        What is known about the symbolic dimensions.
+    types : mapping of str to ValueType
+        Types of values by ONNX's own inference; what the import makes must agree with them.
+    """
+
+    def __init__(
+        self,
+        shapes: dict[str, list[Any]],
+        ranges: Mapping[Any, DimRange],
+        types: Mapping[str, ValueType],
+    ):
+        super().__init__(shapes, {}, sanitize=False)
+        self._nodes: dict[str, Any]
+        self._ranges, self._types = ranges, types
+        self._at = ""
+        self._converted: onnx.NodeProto | None = None
+        self._read_names: set[str] = set()
+        self._is_applied = False
+
+    def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
+        array = numpy_helper.to_array(tensor_proto)
+        if array.dtype.name in NARROW:
+            return tvm.runtime.tensor(array.view(STORAGE))
+        return super()._parse_array(tensor_proto)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What stands for the values of the graph that is being converted, by name."""
+        return self._nodes
+
+    def _convert_node(self, node: onnx.NodeProto) -> None:
+        self._at, self._converted = _title(node), node
+        used = tuple(bool(name) and name in self._read_names for name in node.output)
+        own = control_flow.CONVERTERS.get(qualified_name(node))
+        if own is not None:
+            try:
+                results = own(self, node)
+            except Unsupported as error:
+                raise _refused(node, error.reason, error.advice) from error
+            self._at = _title(node)
+        else:
+            inputs = [self._nodes[name] if name else None for name in node.input]
+            results = self._convert_operation(node, inputs, used)
+        outputs = list(zip_longest(node.output, used, results[: len(node.output)]))
+        missing = [name for name, is_used, value in outputs if is_used and value is None]
+        if missing:
+            raise _refused(
+                node, f"has outputs that its converter does not compute ({', '.join(missing)})"
+            )
+        for name, is_used, value in outputs:
+            if is_used:
+                self._nodes[name] = self._checked(node, name, value)
+        self._at = ""
+
+    def _convert_operation(
+        self, node: onnx.NodeProto, inputs: Sequence[Any], used: tuple[bool, ...]
+    ) -> list[Any]:
+        tensors = [_as_constant(v) if isinstance(v, relax.ShapeExpr) else v for v in inputs]
+        has_narrow = not self._is_applied and any(
+            name in self._types and self._types[name].dtype in NARROW for name in node.input
+        )
+        found = None if has_narrow else fold(node, tensors, self.opset)
+        if found is None:
+            found = self._convert_own(node, inputs, used)
+        return self._convert_by_tvm(node, inputs) if found is None else found
+
+    def _apply(
+        self, op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: int = 1
+    ) -> list[Any]:
+        """Convert a standard operator that is no node of the model."""
+        names = ["" if value is None else f"input_{i}" for i, value in enumerate(inputs)]
+        results = [f"output_{i}" for i in range(outputs)]
+        node = onnx.helper.make_node(op_type, names, results, **attributes)
+        before, self._is_applied = self._is_applied, True  # its names are none of the model's
+        try:
+            found = self._convert_operation(node, inputs, (True,) * outputs)
+        finally:
+            self._is_applied = before
+        return [self.bb.normalize(value) for value in found[:outputs]]
+
+    def _convert_own(
+        self, node: onnx.NodeProto, inputs: Sequence[Any], used: tuple[bool, ...]
+    ) -> list[Any] | None:
+        """Convert by a converter of ours; None where there is none, or it leaves it to TVM."""
+        converter = CONVERTERS.get(qualified_name(node))
+        if converter is None:
+            return None
+        if not converter.takes_extents:
+            inputs = [self.as_tensor(value) for value in inputs]
+        values = ReadInputs(inputs)
+        types = {} if self._is_applied else self._types
+        given = Node(node, values, self.opset, self.bb, self._apply, self._ranges, used, types)
+        try:
+            result = converter.convert(given)
+        except Unsupported as error:
+            raise _refused(node, error.reason, error.advice) from error
+        if result is None:
+            return None
+        self._refuse_ignored(node, given.attributes, values)
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        return [None if value is None else self.bb.normalize(value) for value in results]
+
+    def _convert_by_tvm(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> list[Any]:
+        name = node.op_type
+        if node.domain not in STANDARD and not is_reviewed(node, self.opset):
+            raise _refused(node, "is left to TVM, which has no converter of it", None)
+        values = ReadInputs(
+            value
+            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES)
+            or (value is not None and is_prim_expr(value) and name in TAKE_EXTENTS)
+            else self.as_tensor(value)
+            for value in inputs
+        )
+        attributes = ReadAttributes(self._parse_attr(node.attribute))
+        attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
+        result = self._convert_operator(name, values, attributes, self.opset)
+        self._refuse_ignored(node, attributes, values)
+        if isinstance(result, relax.ShapeExpr):
+            result = _as_constant(result)
+        if name in RETURN_SEQUENCES:
+            return [result]
+        if isinstance(result, relax.Tuple):
+            return list(result)
+        if isinstance(getattr(result, "ty", None), relax.TupleType):
+            return [
+                self.bb.emit(relax.TupleGetItem(result, i)) for i in range(len(result.ty.fields))
+            ]
+        return [result]
+
+    def _refuse_ignored(
+        self, node: onnx.NodeProto, attributes: ReadAttributes, inputs: ReadInputs
+    ) -> None:
+        passed_over = ignored(node, self.opset, attributes, inputs)
+        if passed_over:
+            raise _refused(node, f"uses {', '.join(passed_over)}, which its converter ignores")
+
+    def as_tensor(self, value: Any) -> Any:
+        """Turn a shape or an extent into the int64 tensor that ONNX has in its place."""
+        if isinstance(value, relax.ShapeExpr):
+            constant = _as_constant(value)
+            if isinstance(constant, GenericConst):
+                return constant
+            return self.bb.emit(relax.op.shape_to_tensor(value))
+        if isinstance(getattr(value, "ty", None), relax.ShapeType):
+            return self.bb.emit(relax.op.shape_to_tensor(value))
+        if value is not None and not isinstance(value, GenericConst) and is_prim_expr(value):
+            if static(value) is not None and str(value.ty) == "int64":
+                return relax.const(static(value), "int64")
+            if str(value.ty) != "int64":
+                return value
+            extent = self.bb.emit(relax.op.shape_to_tensor(relax.ShapeExpr([value])))
+            return self.bb.emit(relax.op.reshape(extent, ()))
+        return value
+
+    def _checked(self, node: onnx.NodeProto, name: str, value: Any) -> Any:
+        """Return a result, normalized, if its type is the one that ONNX infers."""
+        expected = self._types.get(name)
+        if not isinstance(value, relax.Expr):
+            return value
+        value = self.bb.normalize(value)
+        if expected is not None and isinstance(value.ty, relax.TensorType):
+            text = mismatch(value, storage_of(expected.dtype), expected.shape)
+            if text is not None:
+                raise _refused(node, f"is converted to {text} (output {name})")
+        return value
+
+
+def _title(node: onnx.NodeProto) -> str:
+    name = qualified_name(node)
+    return f"{name} '{node.name}'" if node.name else name
+
+
+def _refused(
+    node: onnx.NodeProto,
+    what: str,
+    advice: str | None = "express it through other operators, or leave that out",
+) -> UserError:
+    return UserError(f"operator {_title(node)} {what}", None, advice)
+
+
+def _as_constant(shape: relax.ShapeExpr) -> Any:
+    """Return a shape of known extents as a constant tensor, any other as it is."""
+    extents = [static(extent) for extent in shape]
+    if any(extent is None for extent in extents):
+        return shape
+    return relax.const(np.array(extents, "int64"), "int64")

@@ -1,0 +1,173 @@
+"""Write kernels with loops and local variables, for what is no map, reduction or scan.
+
+    for each task, in parallel:
+        body(task)          # any loops, over buffers in global memory and local variables
+
+Such a kernel is not fused with others; the fallback schedules its tasks over threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
+from ..tensor_types import dtype_of
+from .call import Call
+
+
+class Local:
+    """A variable of a kernel's task."""
+
+    def __init__(self, dtype: str, value: Any):
+        # Of one element TVMScript would print assignments that it does not read back.
+        self._buffer = script.sblock_alloc_buffer((2,), dtype, scope="local", layout=None)
+        self.dtype = dtype
+        self.set(value)
+
+    def set(self, value: Any) -> None:
+        """Assign."""
+        script.buffer_store(self._buffer, as_expr(value, self.dtype), [0])
+
+    @property
+    def value(self) -> Any:
+        """The current value, read where the expression stands."""
+        return self._buffer[0]
+
+
+def as_expr(value: Any, dtype: str) -> Any:
+    """Make an expression of a number."""
+    return tirx.const(value, dtype) if isinstance(value, bool | int | float) else value
+
+
+def store(buffer: Any, index: Sequence[Any], value: Any) -> None:
+    """Write an element."""
+    script.buffer_store(buffer, as_expr(value, str(buffer.dtype)), list(index))
+
+
+def loop(start: Any, end: Any) -> AbstractContextManager[Any]:
+    """Open a serial loop from ``start`` up to ``end``, which gives its variable."""
+    return script.serial(as_expr(start, "int64"), as_expr(end, "int64"))
+
+
+def repeat_while(condition: Any) -> AbstractContextManager[Any]:
+    """Open a loop that ends when a condition no longer holds."""
+    return script.While(condition)
+
+
+class when:
+    """Open what is done where a condition holds."""
+
+    def __init__(self, condition: Any):
+        self._frames = (script.If(condition), script.Then())
+
+    def __enter__(self) -> None:
+        for frame in self._frames:
+            frame.__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        for frame in reversed(self._frames):
+            frame.__exit__(*exception)
+
+
+def emit_kernel(
+    call: Call,
+    name: str,
+    tasks: Sequence[int],
+    inputs: Sequence[Any],
+    outputs: Sequence[tuple[Sequence[int], str]],
+    body: Callable[..., None],
+) -> list[Any]:
+    """Emit a kernel over static shapes.
+
+    Parameters
+    ----------
+    call : Call
+        The operator that it computes.
+    name : str
+        Of the function in TensorIR.
+    tasks : sequence of int
+        Extents of the tasks that run in parallel.
+    inputs : sequence of relax.Expr
+        Tensors to read.
+    outputs : sequence of (shape, dtype)
+        Tensors that the tasks write, each element of them by one task.
+    body : callable
+        Called with the task's indices, then the buffers of inputs and outputs; writes a task by
+        :func:`store`, :func:`loop`, :func:`when` and :class:`Local`.
+
+    Returns
+    -------
+    list of relax.Expr
+        The outputs.
+    """
+    types = [([int(e) for e in x.ty.shape], dtype_of(x)) for x in inputs]
+    # A buffer without axes, or without elements, is none to most of TVM's passes.
+    with IRBuilder() as builder, script.prim_func(is_private=True, s_tir=True):
+        script.func_name(name)
+        script.func_attr({"tir.noalias": True})
+        buffers = [
+            script.arg(f"b{i}", script.buffer(tuple(shape), dtype, layout=None))
+            for i, (shape, dtype) in enumerate([*types, *outputs])
+        ]
+        extents = [tirx.IntImm("int64", e) for e in tasks] or [tirx.IntImm("int64", 1)]
+        with script.grid(*extents) as loops:
+            loops = [loops] if isinstance(loops, tirx.Var) else list(loops)
+            with script.sblock(name):
+                axes = [script.axis.spatial(e, v) for e, v in zip(extents, loops, strict=True)]
+                script.reads(
+                    *(b[tuple(slice(0, e) for e in b.shape)] for b in buffers[: len(types)])
+                )
+                script.writes(
+                    *(b[tuple(slice(0, e) for e in b.shape)] for b in buffers[len(types) :])
+                )
+                body(*axes[: len(tasks)], *buffers)
+    gvar = call.importer.block_builder.add_func(builder.get(), name)
+    made = [relax.TensorType(list(shape), dtype) for shape, dtype in outputs]
+    result = call.emit(
+        relax.call_tir(gvar, list(inputs), out_ty=made if len(made) > 1 else made[0])
+    )
+    return [call.emit(result[i]) for i in range(len(made))] if len(made) > 1 else [result]
+
+
+def emit_map(
+    call: Call,
+    name: str,
+    tensors: Sequence[Any],
+    dtype: str,
+    body: Callable[..., Any],
+) -> Any:
+    """Emit a map whose elements are found by loops.
+
+    Parameters
+    ----------
+    tensors : sequence of relax.Expr
+        Operands, which are broadcast to the result's shape.
+    dtype : str
+        Of the result.
+    body : callable
+        From the operands' elements to the result's; it may open loops.
+    """
+    from .call import static
+
+    shape = static(call.out.shape)
+    size = math.prod(shape)
+    if size == 0:
+        return relax.op.zeros(shape, dtype)
+    flat = [
+        call.emit(relax.op.reshape(call.emit(relax.op.broadcast_to(x, shape)), [size]))
+        for x in tensors
+    ]
+
+    def task(i: Any, *buffers: Any) -> None:
+        *read, written = buffers
+        elements = [script.bind(buffer[i]) for buffer in read]
+        store(written, [i], body(*elements))
+
+    (result,) = emit_kernel(call, name, [size], flat, [([size], dtype)], task)
+    return call.emit(relax.op.reshape(result, shape))

@@ -1,0 +1,207 @@
+"""Convert operators that compare each value with all others: medians, modes, searches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from tvm import relax, tirx
+
+from ..tensor_types import dtype_of, is_float
+from .call import Call, static
+from .kernel import Local, emit_kernel, loop, repeat_while, store, when
+from .registry import register
+from .running import lines
+
+op = relax.op
+
+
+def _index(value: int) -> Any:
+    return tirx.IntImm("int64", value)
+
+
+def _reduced_shape(shape: list[int], axis: int, keeps: bool) -> list[int]:
+    return [1 if a == axis else e for a, e in enumerate(shape) if keeps or a != axis]
+
+
+@register("nanmedian", "nanmedian.dim")
+def nanmedian(call: Call) -> Any:
+    """Find the lower median of the numbers along an axis, or of all."""
+    fake, x = call.meta("self"), call.tensor("self")
+    has_axis = "dim" in call
+    axis, keeps = (call["dim"], call["keepdim"]) if has_axis else (0, False)
+    if fake.numel() == 0 or not fake.shape:
+        return (x, relax.const(0, "int64")) if has_axis else x
+    shape = static(fake.shape) if has_axis else [fake.numel()]
+    axis, kind = axis % len(shape), dtype_of(x)
+    flat, sizes = lines(call, x, shape, axis)
+
+    def body(i: Any, j: Any, x: Any, values: Any, places: Any) -> None:
+        def before(a: Any, b: Any, p: Any, q: Any) -> Any:
+            return tirx.any(a < b, tirx.all(a == b, p < q))
+
+        count, found = Local("int64", 0), Local("int64", 0)
+        with loop(0, sizes[1]) as k, when(_is_number(x[i, k, j], kind)):
+            count.set(count.value + _index(1))
+        with loop(0, sizes[1]) as k:
+            rank = Local("int64", 0)
+            with loop(0, sizes[1]) as other, when(before(x[i, other, j], x[i, k, j], other, k)):
+                rank.set(rank.value + _index(1))
+            is_it = rank.value == tirx.floordiv(count.value - _index(1), _index(2))
+            with when(tirx.all(is_it, _is_number(x[i, k, j], kind))):
+                found.set(k)
+        store(values, [i, j], x[i, found.value, j])
+        store(places, [i, j], found.value)
+
+    outputs = [([sizes[0], sizes[2]], kind), ([sizes[0], sizes[2]], "int64")]
+    tasks = [sizes[0], sizes[2]]
+    value, place = emit_kernel(call, "nanmedian", tasks, [flat], outputs, body)
+    if not has_axis:
+        return op.reshape(value, [])
+    out = _reduced_shape(shape, axis, keeps)
+    return call.emit(op.reshape(value, out)), call.emit(op.reshape(place, out))
+
+
+def _is_number(x: Any, dtype: str) -> Any:
+    return tirx.Not(tirx.isnan(x)) if is_float(dtype) else tirx.const(True, "bool")
+
+
+@register("mode")
+def mode(call: Call) -> Any:
+    """Find the most frequent value along an axis, the smallest of several."""
+    fake, x = call.meta("self"), call.tensor("self")
+    axis, keeps = call["dim"], call["keepdim"]
+    if not fake.shape:
+        return x, relax.const(0, "int64")
+    shape, dtype = static(fake.shape), dtype_of(x)
+    key = call.cast(x, "int8") if dtype == "bool" else x
+    kind = dtype_of(key)
+    flat, sizes = lines(call, key, shape, axis % len(shape))
+
+    def body(i: Any, j: Any, x: Any, values: Any, places: Any) -> None:
+        most, best = Local("int64", 0), Local("int64", 0)
+        with loop(0, sizes[1]) as k:
+            count = Local("int64", 0)
+            with loop(0, sizes[1]) as other, when(x[i, other, j] == x[i, k, j]):
+                count.set(count.value + _index(1))
+            is_equal = tirx.all(count.value == most.value, x[i, k, j] <= x[i, best.value, j])
+            with when(tirx.any(count.value > most.value, is_equal)):
+                most.set(count.value)
+                best.set(k)
+        store(values, [i, j], x[i, best.value, j])
+        store(places, [i, j], best.value)
+
+    tasks = [sizes[0], sizes[2]]
+    outputs = [(tasks, kind), (tasks, "int64")]
+    value, place = emit_kernel(call, "mode", tasks, [flat], outputs, body)
+    out = _reduced_shape(shape, axis % len(shape), keeps)
+    value = call.cast(call.emit(op.reshape(value, out)), dtype)
+    return value, call.emit(op.reshape(place, out))
+
+
+@register("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(call: Call) -> Any:
+    """Search values in sorted sequences, one for each line, or one for all, by bisection."""
+    call.raw("out_int32")
+    fake = call.meta("sorted_sequence")
+    value = call.meta("self")
+    right = call["right"] if call["side"] is None else call["side"] == "right"
+    dtype = str(torch.result_type(fake, value)).removeprefix("torch.")
+    shape = static(call.out.shape)
+    size, extent = math.prod(shape), static(fake.shape)[-1]
+    if size == 0 or extent == 0:
+        for name in ("self", "sorted_sequence", "sorter"):
+            call.raw(name)
+        return op.zeros(shape, call.dtype)
+    inner = shape[-1] if shape and fake.ndim > 1 else size
+    rows = fake.numel() // extent
+    sequence = call.emit(op.reshape(call.tensor("sorted_sequence", dtype), [rows, extent]))
+    x = call.emit(op.reshape(call.tensor("self", dtype), [size]))
+    inputs = [sequence, x]
+    if call["sorter"] is not None:
+        inputs.append(call.emit(op.reshape(call.tensor("sorter"), [rows, extent])))
+
+    def body(i: Any, sequence: Any, x: Any, *rest: Any) -> None:
+        *sorter, places = rest
+        row = tirx.floordiv(i, _index(inner)) if rows > 1 else _index(0)
+        low, high = Local("int64", 0), Local("int64", extent)
+        with repeat_while(low.value < high.value):
+            middle = Local("int64", tirx.floordiv(low.value + high.value, _index(2)))
+            at = sorter[0][row, middle.value] if sorter else middle.value
+            element = sequence[row, at]
+            # One choice of both ends: of two conditions TVM makes ``<`` and ``>=``, and beside NaN
+            # neither holds.
+            is_before = x[i] < element if right else element >= x[i]
+            low.set(tirx.Select(is_before, low.value, middle.value + _index(1)))
+            high.set(tirx.Select(is_before, middle.value, high.value))
+        store(places, [i], tirx.Cast(call.dtype, low.value))
+
+    (result,) = emit_kernel(call, "searchsorted", [size], inputs, [([size], call.dtype)], body)
+    return op.reshape(result, shape)
+
+
+def histogram_by_loops(call: Call) -> Any:
+    """Count values in bins of equal width, by default from the smallest to the largest."""
+    bins, low, high = call["bins"], call["min"], call["max"]
+    fake = call.meta("self")
+    size, dtype = fake.numel(), call.dtype
+    if size == 0:
+        return op.zeros([bins], dtype)
+    wide = "float64" if dtype in ("float64", "int64", "int32") else "float32"
+    x = call.emit(op.reshape(call.tensor("self", wide), [size]))
+    if low == high:
+        if low == 0:
+            low, high = call.emit(op.min(x)), call.emit(op.max(x))
+        else:
+            low, high = (relax.const(v, wide) for v in (low, high))
+        one, is_point = relax.const(1, wide), call.emit(op.equal(low, high))
+        low, high = (
+            call.emit(op.where(is_point, op.subtract(low, one), low)),
+            call.emit(op.where(is_point, op.add(high, one), high)),
+        )
+    else:
+        low, high = relax.const(low, wide), relax.const(high, wide)
+    low, high = (call.emit(op.reshape(v, [1])) for v in (low, high))
+
+    def body(b: Any, x: Any, low: Any, high: Any, counts: Any) -> None:
+        total = Local(dtype, 0)
+        with loop(0, size) as i:
+            value = Local(wide, x[i])
+            with when(tirx.all(value.value >= low[0], value.value <= high[0])):
+                place = (value.value - low[0]) * tirx.const(bins, wide) / (high[0] - low[0])
+                number = Local("int64", tirx.Cast("int64", place))
+                with when(number.value >= _index(bins)):
+                    number.set(_index(bins - 1))
+                with when(number.value == b):
+                    total.set(total.value + tirx.const(1, dtype))
+        store(counts, [b], total.value)
+
+    return emit_kernel(call, "histc", [bins], [x, low, high], [([bins], dtype)], body)[0]
+
+
+@register("nonzero_static")
+def nonzero_static(call: Call) -> Any:
+    """List the places of a fixed number of elements that are not zero, filled up."""
+    shape, count = static(call.meta("self").shape), call["size"]
+    fill, size = call["fill_value"], math.prod(static(call.meta("self").shape))
+    out = [count, len(shape)]
+    if 0 in out or size == 0:
+        return op.full(out, relax.const(fill, "int64"), "int64")
+    mask = call.emit(op.reshape(call.cast(call.tensor("self", "bool"), "int8"), [size]))
+
+    def body(_: Any, mask: Any, places: Any) -> None:
+        with loop(0, count) as i:
+            for axis in range(len(shape)):
+                store(places, [i, _index(axis)], fill)
+        found = Local("int64", 0)
+        with loop(0, size) as i:
+            is_it = tirx.all(mask[i] != tirx.const(0, "int8"), found.value < _index(count))
+            with when(is_it):
+                for axis, extent in enumerate(shape):
+                    behind = math.prod(shape[axis + 1 :])
+                    place = tirx.floormod(tirx.floordiv(i, _index(behind)), _index(extent))
+                    store(places, [found.value, _index(axis)], place)
+                found.set(found.value + _index(1))
+
+    return emit_kernel(call, "nonzero_static", [1], [mask], [(out, "int64")], body)[0]

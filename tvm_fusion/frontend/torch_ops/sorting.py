@@ -1,0 +1,104 @@
+"""Convert sorting and searching: top k, medians, buckets, membership."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tvm import relax
+
+from ..registry import Unsupported
+from ..tensor_types import dtype_of
+from .call import Call, static
+from .reductions import keeps_dims
+from .registry import register
+
+op = relax.op
+
+
+@register("sort", "sort.stable", "argsort", "argsort.stable")
+def sort(call: Call) -> Any:
+    """Sort along an axis; equal values stay in their order."""
+    if "stable" in call:
+        call.raw("stable")
+    x, axis, falls = call.tensor("self"), call["dim"], call["descending"]
+    is_tuple = isinstance(call.out, list | tuple)
+    if not call.meta("self").shape:
+        places = relax.const(0, "int64")
+        return (x, places) if is_tuple else places
+    key = call.cast(x, "int8") if dtype_of(x) == "bool" else x
+    places = call.emit(op.argsort(key, axis, falls, dtype="int64"))
+    if not is_tuple:
+        return places
+    return call.emit(op.gather_elements(x, places, axis=axis)), places
+
+
+@register("topk")
+def topk(call: Call) -> Any:
+    """Find the k largest or smallest; they come sorted, asked for or not."""
+    call.raw("sorted")
+    x, k, axis, largest = call.tensor("self"), call["k"], call["dim"], call["largest"]
+    if not call.meta("self").shape:
+        return x, relax.const(0, "int64")
+    if not isinstance(k, int) or k == 0:
+        raise Unsupported(f"of k={k}", "give k as a number of at least 1")
+    both = call.emit(op.topk(x, k=k, axis=axis, largest=largest, ret_type="both", dtype="int64"))
+    return call.emit(both[0]), call.emit(both[1])
+
+
+@register("median.dim", "median", "kthvalue")
+def kth_value(call: Call) -> Any:
+    """Find the k-th smallest value along an axis, the lower median among them."""
+    x, name = call.tensor("self"), call.node.target.__name__
+    fake = call.meta("self")
+    if not fake.shape:
+        if "dim" in call:
+            call.raw("dim")
+            keeps_dims(call)
+            return x, relax.const(0, "int64")
+        return x
+    if name.startswith("median") and "dim" not in call:
+        x, axis, extent = call.emit(op.reshape(x, [-1])), 0, fake.numel()
+    else:
+        axis = call["dim"]
+        extent = fake.shape[axis]
+    (extent,) = static([extent])
+    k = call["k"] - 1 if "k" in call else (extent - 1) // 2
+    if "k" in call:
+        call.raw("k")
+    places = call.emit(op.argsort(x, axis, False, dtype="int64"))
+    place = call.emit(op.take(places, relax.const(k, "int64"), axis))
+    kept = call.emit(op.expand_dims(place, axis % len(fake.shape) if "dim" in call else 0))
+    value = call.emit(op.gather_elements(x, kept, axis=axis))
+    if "dim" not in call:
+        return op.reshape(value, [])
+    if keeps_dims(call):
+        return value, kept
+    return call.emit(op.squeeze(value, [axis])), place
+
+
+@register("bucketize.Tensor")
+def bucketize(call: Call) -> Any:
+    """Count the boundaries below each value."""
+    first, second = "self", "boundaries"
+    bounds, right = call.meta(second), call["right"]
+    call.raw("out_int32")
+    dtype = str(torch.result_type(call.meta(first), bounds)).removeprefix("torch.")
+    x = call.emit(op.expand_dims(call.tensor(first, dtype), -1))
+    passes = (op.less_equal if right else op.less)(call.tensor(second, dtype), x)
+    count = op.sum(op.astype(passes, "int32"), [-1])
+    return call.cast(call.emit(count), call.dtype)
+
+
+@register("isin.Tensor_Tensor")
+def isin(call: Call) -> Any:
+    """Test whether each value is among others."""
+    call.raw("assume_unique")
+    inverts = call["invert"]
+    x, y = call.meta("elements"), call.meta("test_elements")
+    dtype = str(torch.result_type(x, y)).removeprefix("torch.")
+    each = call.emit(op.expand_dims(call.tensor("elements", dtype), -1))
+    others = call.emit(op.reshape(call.tensor("test_elements", dtype), [-1]))
+    hits = op.max(op.astype(op.equal(each, others), "int8"), [-1])
+    found = call.cast(call.emit(hits), "bool")
+    return op.logical_not(found) if inverts else found

@@ -1,0 +1,265 @@
+"""Run ONNX models through the interface of the onnx package, ``onnx.backend.base.Backend``.
+
+``import tvm_fusion.onnx_backend as backend`` gives what ``onnxruntime.backend`` gives:
+``backend.prepare(model, "CPU").run(inputs)``, and ``onnx.backend.test.BackendTest(backend.Backend,
+__name__)`` for the standard's own tests.
+
+A model is compiled when it is first run, for the extents of its inputs. Where an input carries a
+shape (axes, sizes, counts) that Relax cannot keep symbolic, for its value, too. What was compiled
+is kept with the prepared model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import helper
+from onnx.backend.base import Backend as _Backend
+from onnx.backend.base import BackendRep, namedtupledict
+
+from .compiler import compile
+from .deploy.load import load
+from .deploy.tensors import to_numpy
+from .device import cuda_devices
+from .errors import UserError
+from .frontend.onnx import dim_table
+from .frontend.onnx_constants import shape_inputs
+from .frontend.onnx_file import load as load_file
+from .frontend.onnx_rewrite import without_optionals
+from .frontend.onnx_sequences import elements_of, with_elements
+
+if TYPE_CHECKING:
+    from .deploy.executable import Executable
+
+_TARGETS = {"CPU": "cpu", "CUDA": "cuda"}
+# Programs of one model; the oldest goes.
+_KEPT = 64
+
+
+class PreparedModel(BackendRep):
+    """A model on a device, compiled as its inputs ask for it.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model.
+    target : str
+        See :func:`tvm_fusion.compile`.
+    **options
+        Fields of :class:`tvm_fusion.FusionConfig`.
+    """
+
+    def __init__(self, model: onnx.ModelProto, target: str, **options: Any):
+        self._model, self._target, self._options = model, target, options
+        self._shapes = dim_table(without_optionals(model)).shapes
+        stored = {tensor.name for tensor in model.graph.initializer}
+        bound = {*stored, *options.get("constants", ())}
+        self._inputs = [info.name for info in model.graph.input if info.name not in bound]
+        self._outputs = [info.name for info in model.graph.output]
+        self._carry_shapes = tuple(name for name in shape_inputs(model) if name not in bound)
+        self._bound: tuple[str, ...] = ()
+        self._programs: dict[Any, Executable] = {}
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the model.
+
+        Parameters
+        ----------
+        inputs : sequence, mapping or array
+            Arrays in the order of the model's inputs, by their names, or the only one.
+        **kwargs
+            None: there are no options of a run.
+
+        Returns
+        -------
+        tuple
+            The outputs as numpy arrays, also by name.
+
+        Raises
+        ------
+        UserError
+            For a model that cannot be compiled, and for inputs that do not fit it.
+        """
+        if kwargs:
+            raise UserError(f"option {next(iter(kwargs))!r} of a run", "none")
+        feeds = self._feeds(inputs)
+        program, bound = self._program(feeds)
+        given = {name: v for name, v in feeds.items() if name not in bound}
+        found = {
+            name: v if isinstance(v, np.ndarray) else to_numpy(v)
+            for name, v in program.run(elements_of(given)).items()
+        }
+        values = [_gathered(name, found) for name in self._outputs]
+        return namedtupledict("Outputs", self._outputs)(*values)
+
+    def _feeds(self, inputs: Any) -> dict[str, Any]:
+        if isinstance(inputs, Mapping):
+            return dict(inputs)
+        if not isinstance(inputs, (list, tuple)):
+            inputs = [inputs]
+        if len(inputs) != len(self._inputs):
+            raise UserError(
+                f"{len(inputs)} inputs", f"{len(self._inputs)}: {', '.join(self._inputs)}"
+            )
+        return dict(zip(self._inputs, inputs, strict=True))
+
+    def _program(self, feeds: Mapping[str, Any]) -> tuple[Executable, tuple[str, ...]]:
+        """Find or make the program for the extents, and where needed the values, of inputs."""
+        try:
+            return self._specialized(feeds, self._bound), self._bound
+        except UserError:
+            if self._bound or not self._carry_shapes:
+                raise
+        program = self._specialized(feeds, self._carry_shapes)
+        self._bound = self._carry_shapes
+        return program, self._bound
+
+    def _specialized(self, feeds: Mapping[str, Any], bound: Sequence[str]) -> Executable:
+        dims = self._dims({name: v for name, v in feeds.items() if name not in bound})
+        values = {name: np.asarray(feeds[name]) for name in bound if name in feeds}
+        shapes = {n: [np.shape(e) for e in v] for n, v in feeds.items() if isinstance(v, list)}
+        key = (
+            *sorted(dims.items()),
+            *((name, *elements) for name, elements in shapes.items()),
+            *((name, v.dtype.name, v.shape, v.tobytes()) for name, v in values.items()),
+        )
+        if key not in self._programs:
+            constants = {**self._options.get("constants", {}), **values}
+            dims = {**dims, **self._options.get("dims", {})}
+            options = {**self._options, "dims": dims, "constants": constants}
+            artifact = compile(with_elements(self._model, shapes), self._target, **options)
+            if len(self._programs) >= _KEPT:
+                del self._programs[next(iter(self._programs))]
+            with tempfile.TemporaryDirectory() as folder:
+                self._programs[key] = load(artifact.export(Path(folder) / "model"))
+        return self._programs[key]
+
+    def _dims(self, feeds: Mapping[str, Any]) -> dict[str, int]:
+        """Read symbolic extents, those with a name of their own, off the inputs."""
+        dims: dict[str, int] = {}
+        for name, value in feeds.items():
+            if isinstance(value, (list, dict)) or value is None:
+                continue
+            for label, extent in zip(self._shapes.get(name, ()), np.shape(value), strict=False):
+                if isinstance(label, str) and label.isidentifier():
+                    dims[label] = extent
+        return dims
+
+
+def _gathered(name: str, found: Mapping[str, np.ndarray]) -> Any:
+    """Return an output, a sequence as the list of its elements."""
+    if name in found:
+        return found[name]
+    numbered = (f"{name}_{i}" for i in itertools.count())
+    return [found[each] for each in itertools.takewhile(found.__contains__, numbered)]
+
+
+class Backend(_Backend):
+    """ONNX's interface to this compiler."""
+
+    @classmethod
+    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> PreparedModel:
+        """Take a model; the first run compiles it.
+
+        Parameters
+        ----------
+        model : onnx.ModelProto, str or os.PathLike
+            A model or the path of one.
+        device : str
+            ``CPU``, or ``CUDA`` for the first device.
+        **kwargs
+            Fields of :class:`tvm_fusion.FusionConfig`.
+        """
+        if not cls.supports_device(device):
+            raise UserError(f"device {device!r}", "CPU, or CUDA where there is such a device")
+        if isinstance(model, (str, os.PathLike)):
+            model = load_file(model)
+        return PreparedModel(model, _TARGETS[_kind(device)], **kwargs)
+
+    @classmethod
+    def run_model(
+        cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Compile a model and run it once; parameters as for :meth:`prepare` and its result."""
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Run one operator.
+
+        Parameters
+        ----------
+        node : onnx.NodeProto
+            The operator.
+        inputs : sequence or mapping of array
+            Its inputs that are not left out.
+        device : str
+            See :meth:`prepare`.
+        outputs_info : sequence of (dtype, shape), optional
+            Of the outputs; ONNX infers them where omitted.
+        **kwargs
+            ``opset_version`` of the standard operators, and as for :meth:`prepare`.
+        """
+        opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        names = list(dict.fromkeys(name for name in node.input if name))
+        values = [inputs[name] for name in names] if isinstance(inputs, Mapping) else list(inputs)
+        arrays = [np.asarray(value) for value in values]
+        infos: list[Any] = [*(outputs_info or ()), *([None] * len(node.output))]
+        outputs = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(np.dtype(info[0])), info[1]
+            )
+            if info is not None
+            else onnx.ValueInfoProto(name=name)
+            for name, info in zip(node.output, infos, strict=False)
+            if name
+        ]
+        graph = helper.make_graph(
+            [node],
+            node.op_type,
+            [
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+                )
+                for name, array in zip(names, arrays, strict=True)
+            ],
+            outputs,
+        )
+        opsets = [helper.make_opsetid("", opset)]
+        if node.domain not in ("", "ai.onnx"):
+            opsets.append(helper.make_opsetid(node.domain, 1))
+        model = helper.make_model(graph, opset_imports=opsets)
+        return cls.run_model(model, dict(zip(names, arrays, strict=True)), device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Tell whether models can run on a device here: ``CPU``, ``CUDA``, ``CUDA:0``."""
+        kind, _, number = device.partition(":")
+        if kind == "CUDA":
+            return number in ("", "0") and bool(cuda_devices())
+        return kind == "CPU" and number in ("", "0")
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0]
+
+
+is_compatible = Backend.is_compatible
+prepare = Backend.prepare
+run_model = Backend.run_model
+run_node = Backend.run_node
+supports_device = Backend.supports_device
