@@ -1,0 +1,124 @@
+"""Candidates as a folder: built here, measured by a script without the compiler, imported."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from relax_modules import main_module
+from tuned_models import two_products
+from tvm import relax
+
+import tvm_fusion
+from tvm_fusion.errors import UserError
+from tvm_fusion.fusion.records import Records
+from tvm_fusion.fusion.tuning_records import TuningRecords
+from tvm_fusion.tuning.candidates import export_candidates
+from tvm_fusion.tuning.exchange import import_lines
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("candidates")
+    db = folder / "t.db"
+    told = export_candidates(two_products(), "cpu", folder / "c", db=db, budget="trials=2")
+    return folder / "c", db, told
+
+
+def measure(folder, *options):
+    """Run the script as another machine would: without this package."""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, str(folder / "measure.py"), *options]
+    run = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, timeout=500)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_a_folder_is_measured_and_imported(exported):
+    folder, db, told = exported
+    data = json.loads((folder / "candidates.json").read_text())
+    assert told["tasks"] == len(data["tasks"]) == 2
+    assert told["candidates"] == sum(len(task["candidates"]) for task in data["tasks"]) == 4
+    assert told["failed"] == 0
+    # A candidate that crashes costs only itself.
+    last = data["tasks"][0]["candidates"][-1]["file"]
+    (folder / last).write_bytes(b"no library")
+    output = measure(folder, "--batches", "1")
+    assert output.count("measured") == 2
+    assert measure(folder) == ""  # nothing is left
+    lines = folder / "records.jsonl"
+    assert import_lines(db, lines) == 2
+    with Records.open(db) as records:
+        known = TuningRecords(records)
+        trials = [trial for _, key, _ in known.tasks() for trial in known.trials(key)]
+        assert len(trials) == told["candidates"]
+        assert sum(bool(trial.error) for trial in trials) == 1
+        assert all(trial.us > 0 < trial.default_us for trial in trials if not trial.error)
+        assert len(known.everything()) == 2
+    artifact = tvm_fusion.compile(two_products(), db=db)
+    assert not [d for d in artifact.manifest["decisions"] if d["code"] == "tuned_config_unfit"]
+
+
+def test_the_script_needs_no_compiler(exported):
+    text = (exported[0] / "measure.py").read_text()
+    assert "import tvm\n" not in text
+    assert "tvm_fusion." not in text
+
+
+def test_exporting_again_builds_others(exported, tmp_path):
+    folder, db, _ = exported
+    known = {
+        json.dumps(one["config"], sort_keys=True)
+        for task in json.loads((folder / "candidates.json").read_text())["tasks"]
+        for one in task["candidates"][1:]
+    }
+    if not (folder / "records.jsonl").exists():
+        measure(folder, "--batches", "1")
+        import_lines(db, folder / "records.jsonl")
+    export_candidates(two_products(), "cpu", tmp_path / "c", db=db, budget="trials=2")
+    again = json.loads((tmp_path / "c" / "candidates.json").read_text())["tasks"]
+    others = [json.dumps(o["config"], sort_keys=True) for t in again for o in t["candidates"][1:]]
+    assert others
+    assert known.isdisjoint(others)
+
+
+@pytest.mark.parametrize(
+    ("target", "budget", "words"),
+    [
+        ("cpu", "5m", "budget '5m' of candidates to export; expected trials=N"),
+        ("cuda:sm_80,sm_90a", "trials=2", "names several architectures"),
+    ],
+)
+def test_mistakes(tmp_path, target, budget, words):
+    with pytest.raises(UserError, match=words):
+        export_candidates(
+            two_products(), target, tmp_path / "c", db=tmp_path / "t.db", budget=budget
+        )
+    assert not (tmp_path / "c").exists()
+
+
+def test_folders_with_something_in_them_stay_as_they_are(tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "mine").touch()
+    with pytest.raises(UserError, match="is not empty; expected a folder to make"):
+        export_candidates(two_products(), "cpu", tmp_path / "c", db=tmp_path / "t.db")
+    assert list((tmp_path / "c").iterdir()) == [tmp_path / "c" / "mine"]
+
+
+@pytest.mark.cuda_toolchain
+def test_candidates_for_a_gpu_are_machine_code(tmp_path):
+    weight = np.random.default_rng(0).standard_normal((64, 96)).astype("float16")
+    x = relax.Var("x", relax.TensorType((48, 64), "float16"))
+    mod = main_module([x], lambda emit, x: emit(relax.op.matmul(x, relax.const(weight))))
+    told = export_candidates(
+        mod, "cuda:sm_90a", tmp_path / "c", db=tmp_path / "t.db", budget="trials=2"
+    )
+    assert told["candidates"] + told["failed"] == 3
+    (task,) = json.loads((tmp_path / "c" / "candidates.json").read_text())["tasks"]
+    assert task["repeats"] == 16
+    for candidate in task["candidates"]:
+        code = Path(tmp_path / "c" / candidate["file"]).read_bytes()
+        assert b"\x7fELF" in code[4:]  # a cubin inside of the library

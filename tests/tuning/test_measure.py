@@ -1,0 +1,159 @@
+"""Candidates in processes of their own: a fault costs only the candidate that has it."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tuned_models import QUICK, two_products
+from tvm import tirx
+
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.device import parse
+from tvm_fusion.frontend import import_model
+from tvm_fusion.measure.isolate import Failed, isolated
+from tvm_fusion.measure.timing import Effort, in_turns
+from tvm_fusion.schedule.contraction import template_cpu
+from tvm_fusion.tuning.measure import Bench
+from tvm_fusion.tuning.tasks import survey
+
+
+def tasks():
+    config = FusionConfig()
+    return survey(import_model(two_products(), config), parse("cpu"), config)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return tasks().tasks[0]
+
+
+def test_tasks_are_groups_with_choices():
+    found = tasks()
+    assert [t.title for t in found.tasks] == [
+        "matmul + tanh [29x300]",
+        "matmul [29x70]",
+    ]
+    assert (found.fixed, found.symbolic) == (1, 0)
+    assert all(len(t.configs) > 100 for t in found.tasks)
+    assert [t.key for t in found.tasks] == [t.key for t in tasks().tasks]
+
+
+def test_a_trial_is_timed_beside_the_default(task):
+    trial = Bench(task, parse("cpu"), 0).trial(task.configs[5], QUICK)
+    assert trial.error == ""
+    assert trial.us > 0
+    assert trial.default_us > 0
+
+
+def planted(monkeypatch, fault):
+    """Let the kernels of every configuration but the default have a fault."""
+    emit = template_cpu.CpuContraction.emit
+
+    def faulty(self, claim, target):
+        default = next(iter(self.configs(claim, parse("cpu").device)))
+        sizes = claim.details["config"].gemm.sizes
+        is_default = default == {f: getattr(sizes, f) for f in default}
+        return emit(self, claim, target) if is_default else fault(emit, self, claim, target)
+
+    monkeypatch.setattr(template_cpu.CpuContraction, "emit", faulty)
+
+
+def crashing(*_):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hanging(*_):
+    time.sleep(1000)
+
+
+def raising(*_):
+    raise ValueError("no such kernel")
+
+
+def wrong(emit, self, claim, target):
+    emission = emit(self, claim, target)
+    (kernel,) = emission.kernels
+    raised = (tirx.FloatImm, lambda number: tirx.FloatImm(number.ty.dtype, number.value + 1))
+    body = tvm_ffi.structural_map(kernel.func.body, raised, order="post")
+    return replace(emission, kernels=(replace(kernel, func=kernel.func.with_body(body)),))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (crashing, "ended by SIGSEGV"),
+        (hanging, "took longer than 2 seconds"),
+        (raising, "is not used: no such kernel"),
+        (wrong, "its results differ from the default's by"),
+    ],
+)
+def test_a_faulty_candidate_costs_only_itself(task, monkeypatch, fault, words):
+    planted(monkeypatch, fault)
+    effort = replace(QUICK, timeout=2.0) if fault is hanging else QUICK
+    bench = Bench(task, parse("cpu"), 0)
+    trial = bench.trial(task.configs[5], effort)
+    assert words in trial.error
+    assert trial.us is None
+    assert trial.ratio == float("inf")
+    assert bench.trial(task.configs[0], QUICK).error == ""
+
+
+def test_hanging_children_are_killed():
+    began = time.monotonic()
+    with pytest.raises(Failed, match=r"took longer than 0\.2 seconds"):
+        isolated(lambda: time.sleep(60), 0.2)
+    assert time.monotonic() - began < 50
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_large_results_come_back():
+    assert np.array_equal(isolated(lambda: np.arange(10**6), 60), np.arange(10**6))
+
+
+def test_functions_are_timed_in_turns():
+    order = []
+    times = in_turns(
+        [lambda: order.append("a"), lambda: order.append("b")], Effort(fewest=3, most=3)
+    )
+    assert order == ["a", "b"] * 3
+    assert len(times) == 2
+    assert all(t > 0 for t in times)
+
+
+def test_hopeless_candidates_end_early():
+    calls, now = [], [0.0]
+
+    def slow():
+        calls.append(1)
+        now[0] += 0.002
+
+    def quick():
+        now[0] += 0.001
+
+    in_turns([slow, quick], Effort(seconds=10.0, fewest=3, most=40), lambda: now[0])
+    assert len(calls) == 3
+
+
+def test_an_interrupt_while_the_process_is_copied_is_not_lost(monkeypatch):
+    fork = os.fork
+
+    def interrupted():
+        os.kill(os.getpid(), signal.SIGINT)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", interrupted)
+    handler = signal.default_int_handler  # a shell's background jobs are started without one
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            isolated(lambda: time.sleep(60), 60)
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

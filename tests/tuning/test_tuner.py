@@ -1,0 +1,289 @@
+"""The loop: what is measured, recorded, raced and used; killed, continued, interrupted."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tvm
+from tuned_models import QUICK, FakeBench, two_products
+from tvm import relax
+
+import tvm_fusion
+from tvm_fusion import FusionConfig, UserError
+from tvm_fusion.device import parse
+from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion.records import Records
+from tvm_fusion.fusion.tuning_records import Trial, TuningRecords, text
+from tvm_fusion.tuning import tuner
+from tvm_fusion.tuning.contents import prune
+from tvm_fusion.tuning.tasks import survey
+from tvm_fusion.tuning.whole import Race, race_models
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """Times by a function instead of a clock; a class whose attributes tests may change."""
+
+    class Bench(FakeBench):
+        measured, raced = [], []
+
+    monkeypatch.setattr(tuner, "Bench", Bench)
+    monkeypatch.setattr(tuner, "race_models", lambda *_: Race(100.0, 90.0))
+    return Bench
+
+
+def tune(tmp_path, budget="trials=60", **options):
+    return tvm_fusion.tune(two_products(), db=tmp_path / "t.db", budget=budget, **options)
+
+
+def bests(tmp_path):
+    with Records.open(tmp_path / "t.db") as records:
+        return TuningRecords(records).everything()
+
+
+def trials(path):
+    with sqlite3.connect(path) as file:
+        return file.execute("SELECT task, config, us, error FROM trial").fetchall()
+
+
+def test_the_best_is_recorded_and_used(tmp_path, bench):
+    found = tune(tmp_path, "trials=120")
+    assert (found.tasks, found.tuned, found.trials, found.failed, found.fixed) == (2, 2, 120, 0, 1)
+    assert found.us < found.default_us / 2
+    for best in bests(tmp_path):
+        assert (best.config["mr"], best.config["nr"]) in [(6, 32), (6, 48), (5, 32), (7, 32)]
+        assert best.us == pytest.approx(bench.us(best.config))
+    explained = tvm_fusion.explain(
+        two_products(), config=FusionConfig(db=tmp_path / "t.db"), stock=False
+    )
+    assert len(explained.tuned) == 2
+    assert all("times as fast as the default by record" in d.sentence for d in explained.tuned)
+    assert "Tuned: " in str(explained)
+    assert explained == type(explained).from_json(explained.to_json())
+
+
+def test_what_is_tuned_computes_the_same(tmp_path, bench):
+    tune(tmp_path)
+    mod = two_products()
+    artifact = tvm_fusion.compile(mod, db=tmp_path / "t.db")
+    artifact.export(tmp_path / "tuned")
+    x = np.random.default_rng().standard_normal((29, 72)).astype("float32")
+    actual = tvm_fusion.load(tmp_path / "tuned")(x=x)
+    w, v = (c.value.numpy().astype("float64") for c in constants(mod))
+    scores = np.tanh(x @ w) @ v
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = scores / scores.sum(-1, keepdims=True)
+    (actual,) = actual.values()
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def constants(mod):
+    found = []
+    relax.analysis.post_order_visit(mod["main"], found.append)
+    return [x for x in found if isinstance(x, tvm.ir.GenericConst)]
+
+
+def test_nothing_that_is_not_faster_is_used(tmp_path, bench):
+    bench.us = staticmethod(lambda config: 29.8)  # 0.7 % is chance
+    found = tune(tmp_path)
+    assert (found.tuned, found.us, found.model) == (0, found.default_us, None)
+    assert [b.config for b in bests(tmp_path)] == [b.task.configs[0] for b in benches(tmp_path)]
+    config = FusionConfig(db=tmp_path / "t.db")
+    assert tvm_fusion.explain(two_products(), config=config, stock=False).tuned == ()
+
+
+def benches(tmp_path):
+    config = FusionConfig()
+    found = survey(import_model(two_products(), config), parse("cpu"), config).tasks
+    order = {b.title: k for k, b in enumerate(bests(tmp_path))}
+    return [FakeBench(t, None, 0) for t in sorted(found, key=lambda t: order[t.title])]
+
+
+def test_what_wins_a_trial_and_loses_the_race_is_not_used(tmp_path, bench, monkeypatch):
+    monkeypatch.setattr(bench, "race", lambda self, configs, effort: [31.0, 30.0])
+    assert tune(tmp_path).tuned == 0
+
+
+def test_a_model_that_is_slower_tuned_keeps_its_defaults(tmp_path, bench, monkeypatch):
+    monkeypatch.setattr(tuner, "race_models", lambda *_: Race(100.0, 103.0, is_slower=True))
+    found = tune(tmp_path)
+    assert found.tuned == 0
+    assert all(b.us == b.default_us for b in bests(tmp_path))
+
+
+def test_failures_are_recorded_and_not_measured_again(tmp_path, bench):
+    bench.us = staticmethod(lambda config: None if config["mr"] > 4 else FakeBench.us(config))
+    found = tune(tmp_path)
+    assert found.failed > 0
+    assert all(b.config["mr"] <= 4 for b in bests(tmp_path))
+    failed = [row for row in trials(tmp_path / "t.db") if row[3]]
+    assert len(failed) == found.failed
+    assert {row[3] for row in failed} == {"ended by SIGSEGV"}
+
+
+def test_pruned_failures_are_measured_again(tmp_path, bench):
+    bench.us = staticmethod(lambda config: None)
+    assert tune(tmp_path, "trials=20").failed == 18  # all but the defaults
+    assert prune(tmp_path / "t.db") == 18
+    bench.us = staticmethod(FakeBench.us)
+    bench.measured = []
+    found = tune(tmp_path, "trials=20")
+    assert (found.failed, found.trials, len(bench.measured)) == (0, 20, 18)
+
+
+def test_a_lying_record_is_found_out_by_the_whole_model(tmp_path, bench, monkeypatch):
+    """Measured for real: the record says that a slow configuration is a thousand times as fast."""
+    monkeypatch.setattr(tuner, "race_models", race_models)
+    config = FusionConfig()
+    tasks = survey(import_model(two_products(), config), parse("cpu"), config).tasks
+    with Records.open(tmp_path / "t.db") as records:
+        for task in tasks:
+            slowest = min(task.configs, key=lambda c: (c["mr"] * c["nr"], text(c)))
+            assert slowest != task.configs[0]
+            TuningRecords(records).put_best(task.key, task.title, slowest, 0.001, 1.0)
+    found = tune(tmp_path, "trials=1", effort=QUICK)
+    assert found.model.is_slower
+    assert found.model.us > found.model.default_us
+    assert found.tuned == 0
+    defaults = {task.key: task.configs[0] for task in tasks}
+    assert {best.key: best.config for best in bests(tmp_path)} == defaults
+    config = FusionConfig(db=tmp_path / "t.db")
+    assert tvm_fusion.explain(two_products(), config=config, stock=False).tuned == ()
+
+
+def test_equal_seeds_measure_the_same(tmp_path, bench):
+    measured = []
+    for number, seed in enumerate((7, 7, 8)):
+        (tmp_path / str(number)).mkdir()
+        bench.measured = []
+        tune(tmp_path / str(number), seed=seed)
+        measured.append(list(map(text, bench.measured)))
+    assert measured[0] == measured[1] != measured[2]
+
+
+def test_a_second_run_goes_on(tmp_path, bench):
+    tune(tmp_path, "trials=30")
+    first = list(map(text, bench.measured))
+    found = tune(tmp_path, "trials=50")
+    assert found.trials == 50
+    assert len(bench.measured) == 50
+    assert bench.measured[30:32] != bench.measured[:2]  # the defaults are not measured again
+    assert set(map(text, bench.measured[30:])) - set(first)
+    bench.measured = []
+    assert tune(tmp_path, "trials=50").trials == 50
+    assert bench.measured == []
+
+
+def test_small_spaces_end_before_the_budget(tmp_path, bench, monkeypatch):
+    from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
+
+    whole = CpuContraction.configs
+    monkeypatch.setattr(CpuContraction, "configs", lambda *args: iter(list(whole(*args))[:5]))
+    found = tune(tmp_path, "trials=1000")
+    assert found.trials == 10
+
+
+def recorded(path):
+    with Records.open(path) as records:
+        return {key for _, key, _ in TuningRecords(records).tasks()}
+
+
+def surveyed():
+    """The keys of the model's tasks in this process."""
+    config = FusionConfig()
+    tasks = survey(import_model(two_products(), config), parse("cpu"), config).tasks
+    return {task.key for task in tasks}
+
+
+SCRIPT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start without one
+from tuned_models import QUICK, two_products
+import tvm_fusion
+tvm_fusion.tune(two_products(), db=sys.argv[1], budget="trials=10000", effort=QUICK)
+"""
+
+
+def started(path):
+    """Start tuning in a process of its own, and wait for the first trials."""
+    here = os.path.dirname(__file__)
+    tests = os.path.dirname(here)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, tests, *sys.path])}
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(path)], env=env)
+    end = time.monotonic() + 600  # two minutes were too few on a machine with thirty jobs
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            if len(trials(path)) >= 6:
+                return process
+        except sqlite3.Error:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"no trials in time, exit code {process.poll()}")
+
+
+def test_a_killed_run_is_continued(tmp_path, bench):
+    path = tmp_path / "t.db"
+    process = started(path)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    before = trials(path)
+    assert len(before) >= 6
+    assert all(us and us > 0 for *_, us, _ in before)
+    assert recorded(path) <= surveyed()  # or else nothing could be continued
+    found = tune(tmp_path, f"trials={len(before) + 9}")
+    assert found.trials == len(before) + 9
+    assert len(bench.measured) == 9
+    assert set(before) <= set(trials(path))
+    assert len(trials(path)) == len(before) + 9  # none of them a second time
+
+
+def test_an_interrupted_run_keeps_everything(tmp_path):
+    path = tmp_path / "t.db"
+    process = started(path)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=600) != 0
+    assert len(trials(path)) >= 6
+
+
+def test_measured_for_real(tmp_path):
+    found = tvm_fusion.tune(two_products(), db=tmp_path / "t.db", budget="trials=12", effort=QUICK)
+    assert (found.trials, found.failed) == (12, 0)
+    assert 0 < found.us <= found.default_us
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"runner": "somewhere"}, "runner 'somewhere'; expected local"),
+        ({"budget": "trials=0"}, "allows no trial"),
+        ({"target": "cuda:sm_90a"}, "cannot be measured by the runner 'local'; expected cpu"),
+        ({"target": "cpu:neoverse-n1"}, "cannot be measured by the runner 'local'; expected cpu"),
+    ],
+)
+def test_mistakes(tmp_path, options, words):
+    with pytest.raises(UserError) as error:
+        tvm_fusion.tune(two_products(), **{"db": tmp_path / "t.db", **options})
+    assert words in str(error.value)
+    assert not (tmp_path / "t.db").exists()
+
+
+def test_defaults_that_do_not_run(tmp_path, bench, monkeypatch):
+    monkeypatch.setattr(
+        bench, "trial", lambda self, config, effort: Trial(config, None, None, "ended by SIGILL")
+    )
+    with pytest.raises(UserError, match=r"can be measured here \(matmul .*: ended by SIGILL\)"):
+        tune(tmp_path)
+
+
+def test_read_only_records(tmp_path, monkeypatch, bench):
+    path = tmp_path / "t.db"
+    Records.open(path).close()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(UserError, match="are read-only; expected a writable file"):
+        tune(tmp_path)
+    assert bench.measured == []

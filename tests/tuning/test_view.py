@@ -1,0 +1,55 @@
+"""What is shown: a table on a terminal, lines elsewhere."""
+
+import io
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from tvm_fusion.tuning.state import State, TaskState
+from tvm_fusion.tuning.view import duration, headline, view
+
+SEARCH = SimpleNamespace(is_over=False)
+
+
+def state():
+    tasks = [
+        TaskState(SimpleNamespace(title="matmul [8x8]", calls=2), SEARCH, 900.0, 7, 1, 0.5),
+        TaskState(SimpleNamespace(title="conv2d", calls=1), SEARCH, 200.0, 3),
+    ]
+    return State(tasks, "tuning", "1:30 left")
+
+
+def test_headline():
+    assert headline(state()) == (
+        "tuning: 2 tasks, 10 trials, 2.00 ms -> 1.10 ms (1.818x), 1:30 left"
+    )
+    assert headline(State()) == "planning"
+    assert duration(12.34) == "12.3 us"
+
+
+def test_trials_go_where_the_time_is_until_they_find_nothing():
+    matmul, conv = state().tasks
+    assert matmul.weight == 900
+    matmul.idle = 20
+    assert matmul.weight < conv.weight
+    matmul.search = SimpleNamespace(is_over=True)
+    assert matmul.weight == 0
+
+
+def test_lines_are_few():
+    text = io.StringIO()
+    with view(Console(file=text, width=200)) as progress:
+        for _ in range(50):
+            progress(state())
+        done = state()
+        done.stage = "done"
+        progress(done)
+    assert [line.partition(":")[0] for line in text.getvalue().splitlines()] == ["tuning", "done"]
+
+
+def test_a_table_on_a_terminal():
+    text = io.StringIO()
+    with view(Console(file=text, width=120, force_terminal=True)) as progress:
+        progress(state())
+    assert "matmul [8x8]" in text.getvalue()
+    assert "2.000x" in text.getvalue()

@@ -1,0 +1,92 @@
+"""The planner's profile database for one compilation: which file, and whether to measure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .._tvm.fork import has_run_kernels
+from ..config import FusionConfig
+from ..core.decisions import Decision, record
+from ..device import TargetSpec
+from ..errors import UserError
+from ..fusion.comparisons import Comparisons
+from ..fusion.profile import Profile, profiling
+from ..fusion.record_schema import VARIABLE
+from ..fusion.records import Records, default_records
+from ..fusion.tuned_configs import tuned_configs
+from ..fusion.tuning_records import TuningRecords
+from ..threads import choose_threads
+from .alternatives import AlternativeBench
+from .budget import Budget
+
+
+@contextmanager
+def profiled(config: FusionConfig, spec: TargetSpec) -> Iterator[Profile | None]:
+    """Let planning inside of ``with`` use the records that a user names.
+
+    Yields
+    ------
+    Profile or None
+        With counts of what was asked; ``None`` where there are no records.
+
+    Raises
+    ------
+    UserError
+        If the user allows to measure what cannot be measured here, or names no file for it.
+    """
+    if config.profile is None:
+        records = records_of(config)
+        bench = None
+    else:
+        budget = Budget.parse(config.profile)
+        check_measurable(spec, "profile")
+        records = default_records() if config.db is None else Records.open(config.db)
+        if records is None:
+            raise UserError(
+                "what is measured has no file to go to",
+                "records, by --db or the option db",
+                f"name a file, or set {VARIABLE}",
+            )
+        choose_threads()
+        has_run_kernels()  # planning evaluates constants, and children are forked
+        bench = AlternativeBench(spec, budget, tuned_configs(config.db))
+    if records is not None:
+        _tell_of_others(records, spec)
+    profile = None if records is None else Profile(records, bench)
+    with profiling(profile):
+        yield profile
+
+
+def _tell_of_others(records: Records, spec: TargetSpec) -> None:
+    """Record a decision where all that the records have is of other devices."""
+    devices = [key.device for _, key, _ in TuningRecords(records).tasks()]
+    devices += [answer.question.device for answer in Comparisons(records).everything()]
+    kinds = {tuple(json.loads(device)[:2]) for device in devices}
+    if not kinds or any((one.kind, one.arch) in kinds for one in spec.devices):
+        return
+    theirs = ", ".join(f"{kind} {arch}" for kind, arch in sorted(kinds))
+    sentence = f"All {len(devices)} records of it are for {theirs}, not for {spec.text}: unused."
+    record(Decision(records.path.name, "", "fallback", "records_of_another_device", sentence))
+
+
+def records_of(config: FusionConfig) -> Records | None:
+    """Open the records that a user names, which must exist; ``None`` where none are named."""
+    return default_records() if config.db is None else Records.open(config.db, must_exist=True)
+
+
+def check_measurable(spec: TargetSpec, what: str) -> None:
+    """Stop where kernels for a target cannot run in this process.
+
+    Raises
+    ------
+    UserError
+        Unless the target is this machine's CPU.
+    """
+    if spec.kind != "llvm" or spec.triple is not None:
+        raise UserError(
+            f"target {spec.text!r} cannot be measured here ({what})",
+            "cpu, the machine that this is",
+            "measure on a machine that is the target, and import its records",
+        )

@@ -1,0 +1,107 @@
+"""Timing: functions in turns, after their results are compared.
+
+Whatever else runs on a machine only adds time, and to all; so minima in turns are compared. In a
+model, weights and inputs have seldom been in the near caches a moment before: these are evicted
+before each call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import relax
+
+EVICTED = 4 << 20  # bytes written before each call: the level-2 caches of a few cores
+#: Error over the largest value that a candidate may differ from the default by: another order of
+#: the sums, of thousands of terms.
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a measurement takes.
+
+    Attributes
+    ----------
+    seconds : float
+        Of calls, for each of the two.
+    fewest, most : int
+        Rounds.
+    hopeless : float
+        Ratio above which the rounds end after the fewest.
+    timeout : float
+        Seconds for building and measuring, after which the process is killed.
+    """
+
+    seconds: float = 0.1
+    fewest: int = 4
+    most: int = 40
+    hopeless: float = 1.3
+    timeout: float = 60.0
+
+
+def in_turns(
+    calls: Sequence[Callable[[], Any]],
+    effort: Effort,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Time functions in turns; the minimum of each in microseconds by a clock of seconds."""
+    junk = np.zeros(EVICTED // 4, "float32")
+    best = [float("inf")] * len(calls)
+    spent, rounds = 0.0, 0
+    while rounds < effort.most and (rounds < effort.fewest or spent < effort.seconds):
+        for number, call in enumerate(calls):
+            junk += 1.0
+            begin = clock()
+            call()
+            took = clock() - begin
+            best[number] = min(best[number], took)
+        spent += best[-1]
+        rounds += 1
+        if rounds == effort.fewest and min(best[:-1], default=0.0) > effort.hopeless * best[-1]:
+            break
+    return [seconds * 1e6 for seconds in best]
+
+
+def leaves(result: Any) -> list[Any]:
+    """List the tensors of a function's result."""
+    if not isinstance(result, tvm_ffi.Array | tuple | list):
+        return [result]
+    return [leaf for part in result for leaf in leaves(part)]
+
+
+def bound(machine: relax.VirtualMachine, function: str, args: Sequence[Any]) -> Callable[[], Any]:
+    """Give the call of a virtual machine's function over arguments that stay where they are."""
+    machine.set_input(function, *args)
+
+    def call() -> Any:
+        machine.invoke_stateful(function)
+        return machine.get_outputs(function)
+
+    return call
+
+
+def random_input(generator: np.random.Generator, type_: relax.TensorType) -> np.ndarray:
+    """Draw a normally distributed tensor of a type; integers, which may be indices, are zero."""
+    shape, kind = [int(d) for d in type_.shape.values], np.dtype(str(type_.dtype))
+    if kind.kind in "iub":
+        return np.zeros(shape, kind)
+    return generator.standard_normal(shape).astype(kind)
+
+
+def check_same(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """Compare results with what is expected; a ValueError where they differ."""
+    for one, other in zip(actual, expected, strict=True):
+        tolerance = TOLERANCE.get(str(other.dtype))
+        a, b = (x.astype("float64") for x in (one, other))
+        finite = np.isfinite(b)
+        is_same = np.array_equal(a[~finite], b[~finite], equal_nan=True)
+        scale = np.abs(b[finite]).max(initial=0.0)
+        error = np.abs(a[finite] - b[finite]).max(initial=0.0)
+        if not is_same or not error <= (tolerance or 0.0) * scale:
+            raise ValueError(f"its results differ from the default's by {error:.3g} of {scale:.3g}")

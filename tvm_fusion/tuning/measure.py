@@ -1,0 +1,128 @@
+"""One candidate in a process of its own: built, compared with the default, timed in turns with it.
+
+  fork
+    build the candidate
+    compare its results with the default's on random inputs
+    rounds:  evict caches; time the default;  evict caches; time the candidate
+    report both minima
+
+Operands come from where they lie in the model, beyond the near caches (:mod:`..measure.timing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir.transform import Sequential
+
+from .._tvm.versions import PIPELINE
+from ..core.decisions import recording
+from ..core.template import Claim, Config
+from ..core.tuned import Tuned
+from ..deploy.lower import LowerToVM
+from ..deploy.tensors import to_numpy, to_tensor
+from ..deploy.toolchain import toolchain
+from ..device import Device, TargetSpec
+from ..fusion.fuse import FuseOperators
+from ..fusion.tuning_records import Trial
+from ..measure.isolate import Failed, isolated
+from ..measure.timing import Effort, bound, check_same, in_turns, leaves, random_input
+from ..schedule.kernels import ScheduleKernels
+from .tasks import MAIN, Task
+
+
+class Bench:
+    """Measures candidates of one task beside its default, on this machine.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+    spec : TargetSpec
+        This machine.
+    seed : int
+        Of the inputs.
+    """
+
+    def __init__(self, task: Task, spec: TargetSpec, seed: int) -> None:
+        self._task, self._spec = task, spec
+        self._default = build(task, None, spec)
+        self._arrays = inputs_of(task, seed)
+
+    def trial(self, config: Config, effort: Effort) -> Trial:
+        """Measure one configuration; a better one than the default twice, and the worse counts."""
+        try:
+            us, default_us = self.race([config], effort)
+            if us < default_us:
+                again = self.race([config], effort)
+                us, default_us = max((us, default_us), tuple(again), key=lambda t: t[0] / t[1])
+        except Failed as reason:
+            return Trial(config, None, None, str(reason))
+        return Trial(config, us, default_us)
+
+    def trials(self, configs: Sequence[Config], effort: Effort) -> Iterator[Trial]:
+        """Measure configurations, one after the other."""
+        return (self.trial(config, effort) for config in configs)
+
+    def race(self, configs: Sequence[Config], effort: Effort) -> list[float]:
+        """Measure configurations and the default in turns in one process.
+
+        Returns
+        -------
+        list of float
+            Microseconds of each, the default's last.
+
+        Raises
+        ------
+        Failed
+            If one crashes, takes too long or gives other results.
+        """
+
+        def measure() -> list[float]:
+            device = tvm.cpu()
+            args = [to_tensor(array, device) for array in self._arrays]
+            machines = [
+                relax.VirtualMachine(executable, device)
+                for executable in (
+                    *(build(self._task, config, self._spec) for config in configs),
+                    self._default,
+                )
+            ]
+            calls = [bound(machine, MAIN, args) for machine in machines]
+            expected = [to_numpy(leaf).copy() for leaf in leaves(calls[-1]())]
+            for call in calls[:-1]:
+                check_same([to_numpy(leaf) for leaf in leaves(call())], expected)
+            return in_turns(calls, effort)
+
+        return isolated(measure, effort.timeout)
+
+
+def build(task: Task, config: Config | None, spec: TargetSpec) -> Any:
+    """Build a task's group with a configuration, or with the default.
+
+    Raises
+    ------
+    RuntimeError
+        If the configuration cannot be emitted.
+    """
+
+    def lookup(claim: Claim, device: Device) -> Tuned | None:
+        return None if config is None else Tuned(config, 1.0, 1.0, "this trial")
+
+    with toolchain(spec), spec.tvm_target() as target, recording() as decisions:
+        scheduled = Sequential([ScheduleKernels(FuseOperators, lookup)])(task.mod)
+        for decision in decisions:
+            if decision.verdict == "fallback":
+                raise RuntimeError(decision.sentence)
+        lowered = Sequential([LowerToVM()])(scheduled)
+        return tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+
+
+def inputs_of(task: Task, seed: int) -> list[np.ndarray]:
+    """Draw the inputs of a task."""
+    generator = np.random.default_rng(seed)
+    return [random_input(generator, param.ty) for param in task.mod[MAIN].params]

@@ -1,0 +1,83 @@
+"""How far tuning is: what the loop decides by, and what the view shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..fusion.tuning_records import Best
+from .evolutionary import EvolutionarySearch
+from .search import Search
+from .tasks import Task
+
+PATIENCE = 0.8  # of a task's weight, for every batch without a gain
+
+
+@dataclass(eq=False)
+class TaskState:
+    """A task while it is tuned.
+
+    Attributes
+    ----------
+    task : Task
+        The task.
+    search : Search
+        What proposes its configurations.
+    default_us : float
+        Of its kernels with the default; infinite until it is measured.
+    trials, failed : int
+        Configurations measured, those without a time among them.
+    ratio : float
+        Time of the configuration to use over the default's.
+    best : Best or None
+        The record of that configuration.
+    idle : int
+        Batches since the last gain.
+    """
+
+    task: Task
+    search: Search | EvolutionarySearch
+    default_us: float = 0.0
+    trials: int = 0
+    failed: int = 0
+    ratio: float = 1.0
+    best: Best | None = None
+    idle: int = 0
+
+    @property
+    def share_us(self) -> float:
+        """Microseconds of all its calls in a run of the model, as they are now."""
+        return self.task.calls * self.default_us * self.ratio
+
+    @property
+    def weight(self) -> float:
+        """What trials are given by: its time, less as they find nothing."""
+        return 0.0 if self.search.is_over else self.share_us * PATIENCE**self.idle
+
+
+@dataclass(eq=False)
+class State:
+    """All tasks of a model while they are tuned."""
+
+    tasks: list[TaskState] = field(default_factory=list)
+    stage: str = "planning"
+    left: str = ""
+
+    @property
+    def trials(self) -> int:
+        """Configurations measured, of earlier runs included."""
+        return sum(task.trials for task in self.tasks)
+
+    @property
+    def default_us(self) -> float:
+        """Microseconds of all tasks' calls with defaults."""
+        return sum(task.task.calls * task.default_us for task in self.tasks)
+
+    @property
+    def us(self) -> float:
+        """The same with what was found."""
+        return sum(task.share_us for task in self.tasks)
+
+    @property
+    def gain(self) -> float:
+        """How many times faster the tasks are together."""
+        return self.default_us / self.us if self.us else 1.0

@@ -1,0 +1,173 @@
+"""What there is to tune in a model: its distinct groups that can have several configurations.
+
+Groups are taken as the scheduling stage gets them, after layouts are chosen, so that what is
+recorded is what a compilation looks up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import ir, relax, tirx
+from tvm.ir.transform import Sequential
+from tvm.target import Target
+
+from ..config import FusionConfig
+from ..core.template import TEMPLATE, Claim, Config, Refusal
+from ..core.templates import template
+from ..deploy.in_place import update_in_place
+from ..device import TargetSpec, device_of
+from ..frontend import Imported
+from ..fusion.claims import remembering
+from ..fusion.record_key import Key
+from ..fusion.tuning_records import text
+from ..pipeline import stages
+from ..schedule.emit import group_of, is_group
+
+MAIN = "main"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A group whose kernels can have several configurations.
+
+    Attributes
+    ----------
+    key : Key
+        What its records belong to.
+    title : str
+        Its operators and the shapes of its outputs, for a reader.
+    calls : int
+        How often the model calls it.
+    claim : Claim
+        With the default configuration.
+    configs : tuple of Config
+        The design space, the default first.
+    mod : tvm.IRModule
+        The group, and ``main``, which calls it with the constants that the model passes.
+    """
+
+    key: Key
+    title: str
+    calls: int
+    claim: Claim
+    configs: tuple[Config, ...]
+    mod: tvm.IRModule
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The groups of a model.
+
+    Attributes
+    ----------
+    tasks : tuple of Task
+        Those that can be tuned.
+    fixed : int
+        Distinct groups whose templates offer one configuration.
+    symbolic : int
+        Distinct groups of symbolic shapes that have choices: there is no one shape to measure.
+    """
+
+    tasks: tuple[Task, ...]
+    fixed: int
+    symbolic: int
+
+
+def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey:
+    """Plan a model and find its tasks.
+
+    Parameters
+    ----------
+    imported : Imported
+        The model.
+    spec : TargetSpec
+        Of one architecture.
+    config : FusionConfig
+        The options that it will be compiled with.
+    """
+    passes = stages(replace(config, dump=None))[:-1]
+    mod = update_in_place(imported.mod, imported.signatures, config.writes)
+    target = spec.tvm_target()
+    with target, remembering():
+        mod = Sequential(passes)(mod)
+    tasks: dict[Key, Task] = {}
+    others: dict[Key, bool] = {}  # whether its shapes are symbolic
+    for gvar, call, calls in calls_of(mod):
+        task = _task(mod, gvar, call, calls, target)
+        if isinstance(task, Task):
+            known = tasks.get(task.key)
+            tasks[task.key] = task if known is None else replace(known, calls=known.calls + calls)
+        elif task is not None:
+            others[task[0]] = task[1]
+    symbolic = sum(others.values())
+    return Survey(tuple(tasks.values()), len(others) - symbolic, symbolic)
+
+
+def calls_of(mod: tvm.IRModule) -> Iterator[tuple[ir.GlobalVar, relax.Call, int]]:
+    """Yield every group with one of its calls and the number of them."""
+    found: dict[ir.GlobalVar, list[relax.Call]] = {}
+    for func in mod.functions.values():
+        if not isinstance(func, relax.Function) or is_group(func):
+            continue
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                call = binding.value
+                if isinstance(call, relax.Call) and is_group(mod.functions.get(call.op)):
+                    found.setdefault(call.op, []).append(call)
+    for gvar, calls in found.items():
+        yield gvar, calls[0], len(calls)
+
+
+def _task(
+    mod: tvm.IRModule, gvar: ir.GlobalVar, call: relax.Call, calls: int, target: Target
+) -> Task | tuple[Key, bool] | None:
+    func = mod[gvar]
+    device, group = device_of(target), group_of(mod, func)
+    claimant = template(str(func.attrs[TEMPLATE]), target)
+    claim = claimant.claim(group, device)
+    if isinstance(claim, Refusal):
+        return None  # the scheduling stage plans it again, and says so
+    key = Key.of(group, claimant.name, device)
+    configs = {text(config): config for config in claimant.configs(claim, device)}
+    if len(configs) < 2:
+        return key, False
+    if not all(
+        isinstance(d, tirx.IntImm) for v in (*group.inputs, *group.outputs) for d in v.shape
+    ):
+        return key, True
+    return Task(key, title_of(claim), calls, claim, tuple(configs.values()), alone(mod, gvar, call))
+
+
+def title_of(claim: Claim) -> str:
+    """Name a group by its operators and the shapes of its outputs."""
+    shapes = ", ".join("x".join(str(int(d)) for d in value.shape) for value in claim.group.outputs)
+    return f"{claim.group.title} [{shapes}]"
+
+
+def alone(mod: tvm.IRModule, gvar: ir.GlobalVar, call: relax.Call) -> tvm.IRModule:
+    """Make a module of one group, with the constants of one of its calls."""
+    func = mod[gvar]
+    needed: dict[ir.GlobalVar, Any] = {gvar: func}
+    for binding in func.body.blocks[0].bindings:
+        if isinstance(binding.value, relax.Call) and binding.value.args:
+            callee = binding.value.args[0]
+            if isinstance(callee, ir.GlobalVar):
+                needed[callee] = mod[callee]
+    args: list[relax.Expr] = []
+    params: list[relax.Var] = []
+    for number, (param, arg) in enumerate(zip(func.params, call.args, strict=True)):
+        if isinstance(arg, ir.GenericConst):
+            args.append(arg)
+        else:
+            params.append(relax.Var(f"x{number}", param.ty))
+            args.append(params[-1])
+    builder = relax.BlockBuilder(tvm.IRModule(needed))
+    with builder.function(MAIN, params):
+        with builder.dataflow():
+            output = builder.emit_output(relax.Call(gvar, args))
+        builder.emit_func_output(output)
+    return builder.get()
