@@ -82,3 +82,15 @@ def test_stock_loses_the_order_beside_nan():
     x = np.float32([3, np.nan, 1, 2, np.nan, -1, 0])
     (found,) = run(x, relax.op.sort, "default")
     assert not np.array_equal(found, np.sort(x), equal_nan=True)
+
+
+def test_places_alone_need_no_sorted_numbers():
+    """They were a group without results, which no template emits a kernel for."""
+
+    def places(v):
+        return relax.TupleGetItem(relax.op.topk(v, 3), 1)
+
+    with parse("cpu").tvm_target():
+        legal = transform.Legalize()(module(numbers("float32"), places))
+    assert "sort_keys" in legal["main"].script()
+    assert "sorted_numbers" not in legal["main"].script()

@@ -13,7 +13,6 @@ from tvm_fusion.ecg.work import (
     bytes_written,
     flops,
     is_cheap,
-    operations,
 )
 
 OP, NN = relax.op, relax.op.nn
@@ -116,14 +115,3 @@ def test_sorts_for_a_gpu_have_finite_work(operator):
     func = kernel(operator, (5, 7), dtypes=("int32",), target="cuda:sm_90a")
     assert at(flops(func)) >= 0
     assert at(bytes_read(func)) > 0
-
-
-def test_named_subexpressions_count_once_and_what_is_made_of_them_counts():
-    x = tirx.decl_buffer((8,), "float32", "x")
-    i = tirx.Var("i", "int64")
-    load, name = tirx.BufferLoad(x, [i]), tirx.Var("shared", "float32")
-    position = tirx.Var("position", "int64")
-    assert operations(name * name + name) == 0
-    assert operations(name * name + name, bindings=[(name, load)]) == 2
-    assert operations(name * name + name, bindings=[(name, load * load)]) == 3
-    assert operations(position * position, bindings=[(position, i + i)]) == 0

@@ -27,9 +27,25 @@ def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
         return values.get(expr, expr)
     if not values or isinstance(expr, tirx.IntImm | tirx.FloatImm):
         return expr
+    return substitution(values)(expr)
+
+
+def substitution(values: Mapping[ir.Var, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
+    """Return what replaces variables as :func:`substitute` does, for many expressions."""
     # Variables are their addresses; comparing two of them would make an expression first.
     by_hash = {hash(var): value for var, value in values.items()}
-    return structural_map(expr, (ir.Var, lambda v: by_hash.get(hash(v), v)), order="post")
+
+    def replaced(var: ir.Var) -> ir.Expr:
+        return by_hash.get(hash(var), var)
+
+    def change(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Var):
+            return replaced(expr)
+        if isinstance(expr, tirx.IntImm | tirx.FloatImm):
+            return expr
+        return structural_map(expr, (ir.Var, replaced), order="post")
+
+    return change
 
 
 def map_loads(expr: ir.Expr, change: Callable[[ir.TensorLoad], ir.Expr]) -> ir.Expr:
@@ -149,87 +165,6 @@ def int64(expr: ir.Expr | int) -> ir.Expr:
         if isinstance(expr, kind):
             return kind(int64(expr.a), int64(expr.b))
     return tirx.Cast("int64", expr)
-
-
-def shared_subexpressions(
-    exprs: Sequence[ir.Expr],
-) -> tuple[list[tuple[ir.Var, ir.Expr]], list[ir.Expr]]:
-    """Name what occurs more than once.
-
-    Returns
-    -------
-    bindings : list of (Var, PrimExpr)
-        In an order in which each uses only earlier ones.
-    exprs : list of PrimExpr
-        The given ones over those variables.
-
-    Notes
-    -----
-    Values of a conditional expression are evaluated under its condition only, so what occurs
-    inside them is never moved out; the condition itself may be.
-    """
-    seen: dict[tvm_ffi.StructuralKey, int] = {}
-    for expr in exprs:
-        for node in _movable(expr):
-            key = tvm_ffi.StructuralKey(node)
-            seen[key] = seen.get(key, 0) + 1
-    named: dict[tvm_ffi.StructuralKey, ir.Var] = {}
-    bindings: list[tuple[ir.Var, ir.Expr]] = []
-
-    def rebuild(expr: ir.Expr) -> ir.Expr:
-        if _is_leaf(expr):
-            return expr
-        key = tvm_ffi.StructuralKey(expr)
-        if key in named:
-            return named[key]
-        changed = _with_operands(expr, [rebuild(o) for o in _operands(expr)])
-        if seen.get(key, 0) < 2:
-            return changed
-        named[key] = ir.Var(f"shared{len(bindings)}", expr.ty)
-        bindings.append((named[key], changed))
-        return named[key]
-
-    return bindings, [rebuild(expr) for expr in exprs]
-
-
-def _is_leaf(expr: ir.Expr) -> bool:
-    return isinstance(expr, ir.Var | tirx.IntImm | tirx.FloatImm)
-
-
-def _movable(expr: ir.Expr) -> Iterable[ir.Expr]:
-    """Yield subexpressions that are evaluated wherever the whole is."""
-    if _is_leaf(expr):
-        return
-    chosen = choice(expr)
-    for operand in chosen[:1] if chosen else _operands(expr):
-        yield from _movable(operand)
-    yield expr
-
-
-def _operands(expr: ir.Expr) -> list[ir.Expr]:
-    if isinstance(expr, ir.TensorLoad):
-        return list(expr.indices)
-    if isinstance(expr, ir.Call):
-        return list(expr.args)
-    if isinstance(expr, tirx.Select):
-        return [expr.condition, expr.true_value, expr.false_value]
-    if isinstance(expr, tirx.Cast):
-        return [expr.value]
-    if isinstance(expr, tirx.Not | tirx.BitwiseNot):
-        return [expr.a]
-    return [expr.a, expr.b]
-
-
-def _with_operands(expr: ir.Expr, operands: list[ir.Expr]) -> ir.Expr:
-    if all(a.same_as(b) for a, b in zip(_operands(expr), operands, strict=True)):
-        return expr
-    if isinstance(expr, ir.TensorLoad):
-        return load(expr.source, operands)
-    if isinstance(expr, ir.Call):
-        return ir.Call(expr.op, operands, expr.attrs, expr.ty_args, None, expr.ty)
-    if isinstance(expr, tirx.Cast):
-        return tirx.Cast(expr.ty.dtype, operands[0])
-    return type(expr)(*operands)
 
 
 def load(buffer: Buffer, indices: Sequence[ir.Expr]) -> ir.TensorLoad:

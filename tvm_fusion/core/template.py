@@ -7,7 +7,7 @@ disagree. A claim is a promise: the planner never asks twice, and what was claim
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = "tvm_fusion.template"  # attribute of a group's function: which template claimed it
 Ban = tuple[str, Hashable]  # template name and group structure, after a broken claim
+Config = Mapping[str, int | str]  # a configuration as plain data: what a record of a tuner keeps
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,13 @@ class Refusal:
         Stable, machine-readable reason, such as ``too_much_shared_memory``.
     sentence : str
         The reason for a reader.
+    measured_us : float, optional
+        Microseconds of what is refused, where they were measured and are the reason.
     """
 
     code: str
     sentence: str
+    measured_us: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,3 +172,19 @@ class Template(ABC):
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name sets of operators that growth one by one would not find; they are claimed next."""
         return ()
+
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate the design space of a claimed group, the claim's own configuration first.
+
+        Plain data, all with the same keys, each configuration once, in an order that is the same in
+        every process. A template without choices yields nothing.
+        """
+        return iter(())
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give a claim another configuration of its design space; :meth:`emit` consumes it.
+
+        A configuration that is not in the design space, such as one that another version has
+        recorded, is refused.
+        """
+        return Refusal("no_such_config", f"{self.name} has no configurations to choose from.")

@@ -141,7 +141,10 @@ def expand_by_pass(
 ) -> Expansion:
     """Run a pass on a module that holds one call over stand-ins."""
     builder = relax.BlockBuilder()
-    with builder.function("main", list(params)):
+    # A shape defines the variables that the stand-ins' types have inside of expressions only.
+    extents = {v: None for p in params for v in relax.analysis.tir_vars_in_type(p.ty)}
+    sizes = [relax.Var("sizes", relax.ShapeType([*extents]))] if extents else []
+    with builder.function("main", [*params, *sizes]):
         builder.emit_func_output(builder.emit(call))
     return _read(lowering(builder.get()), params)
 
@@ -173,7 +176,7 @@ def _read(mod: tvm.IRModule, params: Mapping[relax.Var, relax.Expr]) -> Expansio
         bindings.pop()
         result = value
     funcs = {g: f for g, f in mod.functions.items() if g.name_hint != "main"}
-    standing = dict(zip(main.params, params.values(), strict=True))
+    standing = dict(zip(main.params, params.values(), strict=False))  # sizes stand for nothing
     return Expansion(standing, tuple(bindings), funcs)
 
 

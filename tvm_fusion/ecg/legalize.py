@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from typing import Any
 
 import tvm
 from tvm import ir, relax, tirx
@@ -14,6 +15,7 @@ from tvm.target import Target
 
 from ..core.untouched import on_rewritable
 from ..errors import UserError, reason_of
+from ..frontend.normalize.engine import Scope, rewrite_pass
 from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
@@ -73,11 +75,22 @@ class Legalize:
         known = by_target.get(target)
         if known is None:
             known = by_target[target] = _legalizations()
-        # What reads no more than a shape, as ones_like, leaves the operand without a reader.
+        # What reads no more than a shape, as ones_like, leaves the operand without a reader; so
+        # does what takes the places of topk alone.
+        lowered = relax.transform.LegalizeOps(known)
         unread = relax.transform.DeadCodeElimination()
-        return on_rewritable(
-            IntegerPower(), SplitLongExtrema(), relax.transform.LegalizeOps(known), unread
-        )(mod)
+        return on_rewritable(IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread)(
+            mod
+        )
+
+
+@rewrite_pass
+def TupleFields(value: Any, scope: Scope) -> Any:
+    """Read the field of a tuple that is made in the same function as the variable that it is."""
+    if not isinstance(value, relax.TupleGetItem):
+        return None
+    whole = scope.value(value.tuple_value)
+    return whole.fields[value.index] if isinstance(whole, relax.Tuple) else None
 
 
 @cache

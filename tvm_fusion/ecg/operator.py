@@ -209,3 +209,10 @@ class Edge:
 @lru_cache(maxsize=4096)
 def _flops(func: tirx.PrimFunc) -> int:
     return at(count_flops(func))
+
+
+def flatten(value: Value | tuple) -> list[Value]:
+    """List the tensors of a nested tuple."""
+    if isinstance(value, tuple):
+        return [v for part in value for v in flatten(part)]
+    return [value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,31 +11,13 @@ import tvm
 from tvm import ir, s_tir, sym, tirx
 
 from .._tvm.structural import structural_map, structural_walk
-from ..core.expressions import call_name
+from .operation_count import arithmetic
 
 #: A number, or an expression over symbolic dimensions.
 Count: TypeAlias = "int | ir.Expr"
 
 ASSUMED_DIM = 128  # stands for a symbolic dimension wherever a number is needed
 CHEAP_OPERATIONS = 8  # per result element: cheaper than writing four bytes and reading them again
-
-# In units of one addition. Division, square roots: a reciprocal estimate and Newton's steps.
-# Transcendentals: range reduction and a polynomial, or a special function unit at a quarter rate
-# with what surrounds it. The figures need to be right within a factor of two only.
-_DIVISION = 4
-_TRANSCENDENTAL = 16
-_WEIGHTS = {
-    **dict.fromkeys(("sqrt", "rsqrt", "fmod", "ldexp"), _DIVISION),
-    **dict.fromkeys(("fabs", "abs", "floor", "ceil", "round", "trunc", "nearbyint", "fma"), 1),
-    **dict.fromkeys(("copysign", "isnan", "isinf", "isfinite", "likely"), 1),
-    **dict.fromkeys(("shift_left", "shift_right"), 1),
-    **dict.fromkeys((f"bitwise_{name}" for name in ("and", "or", "xor", "not")), 1),
-}
-_ARITHMETIC = (
-    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, tirx.And, tirx.Or, tirx.Not),
-    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE),
-)
-_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def flops(func: tirx.PrimFunc) -> Count:
@@ -118,26 +100,6 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
     return int(sym.Analyzer().simplify(numeric))
 
 
-def operations(*exprs: ir.Expr, bindings: Sequence[tuple[ir.Var, ir.Expr]] = ()) -> int:
-    """Count the arithmetic of expressions as :func:`flops` does.
-
-    Parameters
-    ----------
-    *exprs : ir.Expr
-        Expressions.
-    bindings : sequence of (Var, ir.Expr)
-        Names that they use, in an order in which each uses only earlier ones; each counts once.
-    """
-    elements: set[int] = set()
-    total = 0
-    for var, value in bindings:
-        count, _, reads = _cost(value, elements)
-        total += count
-        if reads:
-            elements.add(hash(var))
-    return total + sum(_cost(expr, elements)[0] for expr in exprs)
-
-
 def is_cheap(func: tirx.PrimFunc) -> bool:
     """Tell whether computing an element again costs less than keeping it.
 
@@ -189,7 +151,7 @@ class _Survey:
             self.statement(stmt.body, times)
         elif isinstance(stmt, tirx.Bind):
             self._loads(stmt.value, times)
-            operations, dear, _ = _cost(stmt.value)
+            operations, dear, _ = arithmetic(stmt.value)
             self.stores.append(_Store(times, operations, dear))
         elif isinstance(stmt, tirx.Evaluate):
             self._foreign(stmt.value)
@@ -216,7 +178,7 @@ class _Survey:
         self._loads(store.value, times)
         for index in store.indices:
             self._loads(index, times)
-        operations, dear, _ = _cost(store.value)
+        operations, dear, _ = arithmetic(store.value)
         self.stores.append(_Store(times, operations, dear))
         key = hash(store.buffer)
         # A scan or a scatter: what it adds to was written by an earlier iteration.
@@ -242,46 +204,6 @@ def _survey(func: tirx.PrimFunc) -> _Survey:
     survey = _Survey(frozenset(symbols.union(func.params)))
     survey.statement(func.body, 1)
     return survey
-
-
-def _cost(expr: Any, elements: Collection[int] = ()) -> tuple[int, bool, bool]:
-    """Operations of an expression, whether it has a dear one, and whether it reads a tensor.
-
-    ``elements`` are the hashes of variables that stand for expressions that do.
-    """
-    if isinstance(expr, ir.TensorLoad) or (isinstance(expr, ir.Var) and hash(expr) in elements):
-        return 0, False, True
-    parts = [_cost(part, elements) for part in _operands(expr)]
-    reads = any(part[2] for part in parts)
-    dear = any(part[1] for part in parts)
-    operations = sum(part[0] for part in parts)
-    if isinstance(expr, tirx.Select) or call_name(expr) == "if_then_else":
-        condition, then, otherwise = parts
-        return condition[0] + condition[2] + max(then[0], otherwise[0]), dear, reads
-    if not reads:  # a constant, or arithmetic on positions
-        return 0, False, False
-    if isinstance(expr, _ARITHMETIC):
-        operations += 1
-    elif isinstance(expr, _DIVISIONS):
-        operations += _DIVISION
-    elif isinstance(expr, ir.Call):
-        weight = _WEIGHTS.get(call_name(expr), _TRANSCENDENTAL)
-        operations, dear = operations + weight, dear or weight == _TRANSCENDENTAL
-    return operations, dear, reads
-
-
-def _operands(expr: Any) -> list[Any]:
-    if isinstance(expr, ir.Call):
-        return list(expr.args)
-    if isinstance(expr, tirx.Select):
-        return [expr.condition, expr.true_value, expr.false_value]
-    if isinstance(expr, tirx.Let):
-        return [expr.value, expr.body]
-    if isinstance(expr, (*_ARITHMETIC, *_DIVISIONS)):
-        return [expr.a] if isinstance(expr, tirx.Not) else [expr.a, expr.b]
-    if isinstance(expr, (tirx.Cast, tirx.Broadcast)):
-        return [expr.value]
-    return []
 
 
 def _buffers(func: tirx.PrimFunc) -> Iterator[tirx.Var]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,12 +20,14 @@ from ..core.expressions import (
     loads,
     size,
     substitute,
+    substitution,
     variables,
 )
 from ..ecg.graph import Operator, Value
 from .domain import Domain
-from .parse import parse, without_unit_axes
+from .parse import Parsed, parse
 from .stage import Axis, Stage, Unstructured
+from .trivial import without_unit_axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +76,17 @@ def buffer_of(value: Value, name: str = "") -> Buffer:
     return buffer
 
 
+def share_buffer(value: Value, like: Value) -> None:
+    """Let a value that never meets another one in a program stand for the same buffer."""
+    _buffers[value] = buffer_of(like)
+
+
+def share_parts(copy: Operator, original: Operator) -> None:
+    """Let an operator of the same PrimFunc over the same buffers have the same stages."""
+    with contextlib.suppress(Unstructured):  # the copy is found to be that where it is needed
+        _parts[copy] = copy.operands, parts_of(original)
+
+
 def parts_of(operator: Operator) -> tuple[Part, ...]:
     """Return an operator's stages over the buffers of its operands and results.
 
@@ -87,7 +101,7 @@ def parts_of(operator: Operator) -> tuple[Part, ...]:
             stages = _stages_of(operator)
         except Unstructured as reason:
             raise Unstructured(f"{operator.title} is not maps and reductions: {reason}") from None
-        parts = tuple(Part(replace(s, operator=operator.title)) for s in stages)
+        parts = tuple(map(Part, stages))
         _parts[operator] = operator.operands, parts
     return parts
 
@@ -100,8 +114,8 @@ def _stages_of(operator: Operator) -> list[Stage]:
     if len(bound) != len(parsed.params):
         raise Unstructured("A member is called with another number of arguments than it has.")
     values: dict[ir.Var, ir.Expr] = {}
-    for param, given in zip(parsed.params, bound, strict=True):
-        if isinstance(param.ty, tirx.BufferType):
+    for param, shape, given in zip(parsed.params, parsed.shapes, bound, strict=True):
+        if shape is not None:
             if not isinstance(given, Value):
                 raise Unstructured(f"Parameter {param.name} of a member is no tensor.")
             values[param] = buffer_of(given, param.name)
@@ -109,27 +123,37 @@ def _stages_of(operator: Operator) -> list[Stage]:
             raise Unstructured(f"Parameter {param.name} of a member is no scalar.")
         else:
             values[param] = _as_type(given, param)
-    symbols = _unify(parsed.params, values)
+    symbols = _unify(parsed, bound, values)
     values.update(symbols)
-    return [_bind(stage, values, bool(symbols)) for stage in parsed.stages]
+    return [
+        _bind(stage, mentioned, values, bool(symbols), operator.title)
+        for stage, mentioned in zip(parsed.stages, parsed.mentioned, strict=True)
+    ]
 
 
-def _unify(params: tuple[ir.Var, ...], given: Mapping[ir.Var, ir.Expr]) -> dict[ir.Var, ir.Expr]:
-    """Solve the PrimFunc's symbolic extents for those of the buffers it is given."""
+def _unify(
+    parsed: Parsed, bound: Sequence[Value | ir.Expr], given: Mapping[ir.Var, ir.Expr]
+) -> dict[ir.Var, ir.Expr]:
+    """Solve the PrimFunc's symbolic extents for those of the values it is given."""
     solved: dict[ir.Var, ir.Expr] = {}
-    for param in params:
-        if not isinstance(param.ty, tirx.BufferType):
+    for param, shape, value in zip(parsed.params, parsed.shapes, bound, strict=True):
+        if shape is None or not isinstance(value, Value):
             continue
-        outer = given[param]
-        if len(param.shape) != len(outer.shape):
+        if len(shape) != len(value.shape):
             raise Unstructured(f"Parameter {param.name} of a member has another rank.")
-        for extent, outside in zip(param.shape, outer.shape, strict=True):
+        for extent, outside in zip(shape, value.shape, strict=True):
             if isinstance(extent, ir.Var) and extent not in given and extent not in solved:
-                solved[extent] = _as_type(outside, extent)
+                solved[extent] = _as_type(int64(outside), extent)
     return solved
 
 
-def _bind(stage: Stage, values: dict[ir.Var, ir.Expr], is_symbolic: bool) -> Stage:
+def _bind(
+    stage: Stage,
+    mentioned: frozenset[ir.Var],
+    values: dict[ir.Var, ir.Expr],
+    is_symbolic: bool,
+    title: str,
+) -> Stage:
     """Rename a stage's variables and buffers; its internal buffers get their own."""
 
     def extent_of(axis: Axis) -> ir.Expr:
@@ -141,18 +165,20 @@ def _bind(stage: Stage, values: dict[ir.Var, ir.Expr], is_symbolic: bool) -> Sta
             values[target] = declare(shape, target.dtype, name=target.name)
     axes = (*stage.axes, *stage.reduce)
     renamed = {a.var: Axis(ir.Var(a.var.name, a.var.ty), extent_of(a)) for a in axes}
-    mapping = {**values, **{var: axis.var for var, axis in renamed.items()}}
+    change = substitution({**values, **{var: axis.var for var, axis in renamed.items()}})
     bound = Stage(
         stage.name,
         tuple(renamed[a.var] for a in stage.axes),
         tuple(renamed[a.var] for a in stage.reduce),
         tuple(values[t] for t in stage.targets),
-        tuple(tuple(substitute(i, mapping) for i in write) for write in stage.indices),
-        tuple(substitute(v, mapping) for v in stage.values),
-        stage.init and tuple(substitute(v, mapping) for v in stage.init),
+        tuple(tuple(map(change, write)) for write in stage.indices),
+        tuple(map(change, stage.values)),
+        stage.init and tuple(map(change, stage.init)),
+        operator=title,
     )
-    if unknown := _free(stage, values):
-        raise Unstructured(f"Nothing tells the size {next(iter(unknown)).name} of a member.")
+    unknown = next((v for v in mentioned if v not in values), None)
+    if unknown is not None:
+        raise Unstructured(f"Nothing tells the size {unknown.name} of a member.")
     if not is_symbolic:
         return bound
     # Known extents may be 1, and known sizes make indices simpler.
@@ -161,14 +187,6 @@ def _bind(stage: Stage, values: dict[ir.Var, ir.Expr], is_symbolic: bool) -> Sta
         domain = Domain((*bound.axes, *bound.reduce))
         bound = replace(bound, values=tuple(domain.simplify(v) for v in bound.values))
     return bound
-
-
-def _free(stage: Stage, values: Mapping[ir.Var, ir.Expr]) -> set[ir.Var]:
-    """Variables of the PrimFunc that neither an axis nor an argument defines."""
-    axes = {a.var for a in (*stage.axes, *stage.reduce)}
-    used = {v for value in stage.values for v in variables(value)}
-    used |= {v for a in (*stage.axes, *stage.reduce) for v in variables(a.extent)}
-    return {v for v in used if v not in axes and v not in values}
 
 
 def _as_type(value: ir.Expr, var: ir.Var) -> ir.Expr:

@@ -1,4 +1,4 @@
-"""Axes in the order of memory where channels are the last axis of blocks.
+"""Axes in the order of memory where channels are the last axis, or that of blocks.
 
 A reduction such as pooling is over (n, c, h, w), though ``x[n, c // 16, h, w, c % 16]`` are its
 images. Here c becomes two axes, and that of the lanes the last one, so that kernels read and write
@@ -8,7 +8,8 @@ whole vectors:
     inner      c                 ->  block, lane
     reduced    c, i, j           ->  block, i, j, lane
 
-Where the channels are no multiple of a block, lanes are as many as divide both.
+Where the channels are no multiple of a block, lanes are as many as divide both. Channels that are
+the last axis as a whole, ``x[n, h, w, c]``, are taken in blocks as well.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .relayout import relaid
 from .stage import Axis, Stage
 
 _LEAST = 4  # lanes, below which axes stay as they are
+_BLOCK = 16  # lanes of channels that are the last axis as a whole
 _Lanes = list[dict[ir.Var, int]]  # per stage: axes to split, and by how much
 
 
@@ -72,7 +74,8 @@ def _wanted(program: Program) -> _Lanes:
         writes = zip(stage.targets, stage.indices, strict=True)
         for buffer, indices in (*writes, *((x.source, x.indices) for x in stage.loads)):
             if buffer in outside:
-                for var, lane in _divided(buffer, indices).items():
+                found = _divided(buffer, indices) or _last(stage, program.rows, indices)
+                for var, lane in found.items():
                     own[var] = math.gcd(own.get(var, lane), lane)
         for axis in (*stage.axes, *stage.reduce):
             if axis.var in own:
@@ -95,6 +98,15 @@ def _divided(buffer: ir.Var, indices: Sequence[ir.Expr]) -> dict[ir.Var, int]:
     structural_walk(indices[-1], (tirx.FloorMod, found.append))
     whole = [f for f in found if isinstance(f.b, tirx.IntImm) and int(f.b) == int(last)]
     return {v: int(last) for f in whole for v in variables(f.a)}
+
+
+def _last(stage: Stage, rows: int, indices: Sequence[ir.Expr]) -> dict[ir.Var, int]:
+    """Name the axis along the last dimension where other axes of its kind follow it."""
+    for axes in (stage.axes[:rows], stage.axes[rows:], stage.reduce):
+        wide = [a.var for a in axes if a.size != 1]
+        if len(indices) and any(v.same_as(indices[-1]) for v in wide[:-1]):
+            return {indices[-1]: _BLOCK}
+    return {}
 
 
 def _share_rows(program: Program, lanes: _Lanes) -> None:

@@ -15,10 +15,10 @@ from .align import align, score
 from .bind import Part, buffer_of, parts_of
 from .domain import Domain
 from .inline import Wiring, is_position, too_large, worth_keeping
-from .parse import without_idle_updates
 from .program import Program
 from .reindex import reindex
 from .stage import Axis, Stage, Unstructured
+from .trivial import without_idle_updates
 
 
 def compose(

@@ -27,7 +27,7 @@ from .to_tir import prim_func_of
 LAYOUT = "tvm_fusion.layout"  # PrimFunc attribute of an index map: name of the layout in memory
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 _CHANNEL = 1
-_LANES = 8  # of a CPU whose vectors are not known
+_LANES = 8  # of a CPU whose vectors are not known; elements of 16 bits in a copy of a GPU
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,17 @@ def is_image(shape: Sequence[ir.Expr]) -> bool:
 def layout_for(shape: Sequence[ir.Expr], device: Device) -> Layout | None:
     """Name the layout of an image that may do better than the graph's on a device.
 
-    Blocks of a CPU are one vector register of float32. No template of GPUs profits from NHWC yet:
-    the implicit GEMM orders its K by channels first, so that no 16 bytes of it are contiguous.
+    Blocks of a CPU are one vector register of float32. Where the last one would not be full, the
+    channels are the last axis as a whole: no lane is wasted, and channels may be shuffled.
+    So are those of tensor cores, to which copies of 16 bytes bring channels of one pixel.
     """
+    channels = int(shape[_CHANNEL])
     if device.kind != "llvm":
-        return None
+        return Layout(0) if device.async_copy and channels % _LANES == 0 else None
     lanes = (device.vector_bits or 32 * _LANES) // 32
-    return Layout(lanes) if int(shape[_CHANNEL]) > lanes // 2 else None
+    if channels <= lanes // 2:
+        return None
+    return Layout(0 if channels % lanes else lanes)
 
 
 def read_map(shape: Sequence[ir.Expr], dtype: str, layout: Layout) -> tirx.PrimFunc:

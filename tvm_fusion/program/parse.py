@@ -15,6 +15,7 @@ from .domain import Domain
 from .reindex import reindex
 from .stage import Axis, Stage, Unstructured
 from .stores import stores_of
+from .trivial import is_number, without_idle_updates, without_unit_axes
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,18 @@ class Parsed:
 
     params: tuple[ir.Var, ...]
     stages: tuple[Stage, ...]
+
+    @functools.cached_property
+    def shapes(self) -> tuple[tuple[ir.Expr, ...] | None, ...]:
+        """Extents of each parameter; ``None`` of a scalar."""
+        return tuple(
+            tuple(p.ty.shape) if isinstance(p.ty, tirx.BufferType) else None for p in self.params
+        )
+
+    @functools.cached_property
+    def mentioned(self) -> tuple[frozenset[ir.Var], ...]:
+        """By stage, the variables of its values and extents that are no axes of it."""
+        return tuple(map(_mentioned, self.stages))
 
 
 def parse(func: tirx.PrimFunc) -> Parsed:
@@ -37,6 +50,12 @@ def parse(func: tirx.PrimFunc) -> Parsed:
     if isinstance(parsed, str):
         raise Unstructured(parsed)
     return parsed
+
+
+def _mentioned(stage: Stage) -> frozenset[ir.Var]:
+    axes = (*stage.axes, *stage.reduce)
+    exprs = (*stage.values, *(a.extent for a in axes))
+    return frozenset(v for e in exprs for v in variables(e)) - {a.var for a in axes}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -67,7 +86,7 @@ def _leaves(
         for part in stmt.seq:
             yield from _leaves(part, loops)
     elif isinstance(stmt, tirx.For):
-        if stmt.kind != tirx.ForKind.SERIAL or not _is(stmt.min, 0):
+        if stmt.kind != tirx.ForKind.SERIAL or not is_number(stmt.min, 0):
             raise Unstructured(f"Loop {stmt.loop_var.name} is scheduled or does not start at 0.")
         yield from _leaves(stmt.body, (*loops, stmt))
     elif isinstance(stmt, s_tir.SBlockRealize):
@@ -87,7 +106,7 @@ def _stage(loops: Sequence[tirx.For], realize: s_tir.SBlockRealize) -> Stage:
     for iterator in block.iter_vars:
         var = ir.Var(iterator.var.name.removeprefix("v_"), ir.PrimType("int64"))
         axis = Axis(var, int64(iterator.dom.extent))
-        value = var if _is(iterator.dom.min, 0) else var + int64(iterator.dom.min)
+        value = var if is_number(iterator.dom.min, 0) else var + int64(iterator.dom.min)
         start[iterator.var] = _as_type(value, iterator.var)
         if iterator.iter_type == tirx.IterVar.DataPar:
             spatial.append(axis)
@@ -121,20 +140,20 @@ def _stage(loops: Sequence[tirx.For], realize: s_tir.SBlockRealize) -> Stage:
 def _check_bindings(loops: Sequence[tirx.For], realize: s_tir.SBlockRealize) -> None:
     """Blocks run once for each value of their iterators: loops may only enumerate these."""
     name = realize.block.name_hint
-    if not _is(realize.predicate, 1):
+    if not is_number(realize.predicate, 1):
         raise Unstructured(f"Block {name} runs under a condition.")
     bound = [
         (value, iterator)
         for value, iterator in zip(realize.iter_values, realize.block.iter_vars, strict=True)
-        if not _is(iterator.dom.extent, 1)
+        if not is_number(iterator.dom.extent, 1)
     ]
-    running = {loop.loop_var: loop.extent for loop in loops if not _is(loop.extent, 1)}
+    running = {loop.loop_var: loop.extent for loop in loops if not is_number(loop.extent, 1)}
     values = [value for value, _ in bound]
     if len(set(values)) == len(values) == len(running) and all(
         isinstance(v, ir.Var)
         and v in running
         and _same(running[v], i.dom.extent)
-        and _is(i.dom.min, 0)
+        and is_number(i.dom.min, 0)
         for v, i in bound
     ):
         return
@@ -172,38 +191,6 @@ def _check_updates(stage: Stage) -> None:
         raise Unstructured(f"Block {stage.name} starts from values that are no constants.")
 
 
-def without_unit_axes(stage: Stage) -> Stage:
-    """Put 0 for axes of extent 1; a reduction over such alone becomes a map."""
-    zero = tirx.IntImm("int64", 0)
-    unit = {a.var: zero for a in (*stage.axes, *stage.reduce) if _is(a.extent, 1)}
-    if unit:
-        stage = replace(
-            stage,
-            axes=tuple(a for a in stage.axes if a.var not in unit),
-            reduce=tuple(a for a in stage.reduce if a.var not in unit),
-            indices=tuple(tuple(substitute(i, unit) for i in w) for w in stage.indices),
-            values=tuple(substitute(v, unit) for v in stage.values),
-            init=stage.init and tuple(substitute(v, unit) for v in stage.init),
-        )
-    if stage.init is not None and not stage.reduce:
-        first = dict(zip(stage.targets, stage.init, strict=True))
-        values = tuple(
-            map_loads(v, lambda found: first.get(found.source, found)) for v in stage.values
-        )
-        stage = replace(stage, values=values, init=None)
-    return stage
-
-
-def without_idle_updates(stage: Stage) -> Stage:
-    """Make a reduction whose updates change nothing, as over padding alone, a map of its start."""
-    if stage.init is None or not all(
-        isinstance(value, ir.TensorLoad) and value.source.same_as(target)
-        for value, target in zip(stage.values, stage.targets, strict=True)
-    ):
-        return stage
-    return replace(stage, reduce=(), values=stage.init, init=None)
-
-
 def _by_target(stage: Stage) -> Stage:
     """Iterate in the order of the target's dimensions; every element must be written once."""
     shape = [int64(d) for d in stage.targets[0].shape]
@@ -212,7 +199,7 @@ def _by_target(stage: Stage) -> Stage:
         same_shape = len(target.shape) == len(shape) and all(map(_same, target.shape, shape))
         if not same_shape or not tvm_ffi.structural_equal(list(indices), list(write)):
             raise Unstructured(f"Block {stage.name} writes its buffers at different indices.")
-    kept = [d for d, extent in enumerate(shape) if not _is(extent, 1)]
+    kept = [d for d, extent in enumerate(shape) if not is_number(extent, 1)]
     found = reindex(stage.axes, [write[d] for d in kept], [shape[d] for d in kept], complete=True)
     if found is None:
         raise Unstructured(f"Block {stage.name} does not write each element exactly once.")
@@ -238,10 +225,6 @@ def _by_target(stage: Stage) -> Stage:
 
 def _as_type(value: ir.Expr, var: ir.Var) -> ir.Expr:
     return value if var.ty.dtype == "int64" else tirx.Cast(var.ty.dtype, value)
-
-
-def _is(expr: ir.Expr, value: int) -> bool:
-    return isinstance(expr, tirx.IntImm) and int(expr.value) == value
 
 
 def _same(a: ir.Expr, b: ir.Expr) -> bool:

@@ -13,7 +13,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..ecg.graph import CLOSED_FORMS, CONSTANTS, Operator, Value
+from ..ecg.graph import Operator, Value
+from ..ecg.read_dataflow import CLOSED_FORMS, CONSTANTS
 from .group import Group
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from tvm import ir, relax, tirx
 
 from ..ecg.graph import Operator, Value
+from .bind import share_buffer, share_parts
 from .group import Group
 from .layouts import Layout, read_map, write_map
 
@@ -53,7 +54,7 @@ def variant(group: Group, layouts: Mapping[Value, Layout], naming: Naming = plac
     Returns
     -------
     Variant
-        Its operators are copies.
+        Its operators are copies, over the same buffers: no program has both.
     """
     new: dict[Value, Value] = {}
     original: dict[Value, Value] = {}
@@ -69,6 +70,7 @@ def variant(group: Group, layouts: Mapping[Value, Layout], naming: Naming = plac
         op = read(stored, value, layout, naming)
         op.index = len(members) - len(group.inputs)
         members.append(op)
+        share_buffer(op.results[0], value)
         new[value] = op.results[0]
     for op in group.members:
         operands = tuple(new[o] if isinstance(o, Value) else o for o in op.operands)
@@ -76,12 +78,14 @@ def variant(group: Group, layouts: Mapping[Value, Layout], naming: Naming = plac
         results = []
         for value in op.results:
             own = Value(value.name, value.type, copy, is_parameter=value.is_parameter)
+            share_buffer(own, value)
             new[value] = own
             if value in group.outputs and value not in layouts:
                 own.leaves = True
                 original[own] = value
             results.append(own)
         copy.results = tuple(results)
+        share_parts(copy, op)
         members.append(copy)
     last = group.members[-1].index
     for value in group.outputs:

@@ -77,8 +77,9 @@ def ordered(number: ir.Expr, of_nan: Callable[[str], ir.Expr]) -> ir.Expr:
     signed = tirx.bitwise_xor(bits, tirx.bitwise_and(sign, magnitude)) - sign
     above = tirx.const(infinity, integer) - tirx.bitwise_and(bits, magnitude)
     is_nan = tirx.shift_right(above, last)  # -1 or 0
+    # Not by bitwise_not: TVM 0.27 writes it as ~, which CUDA does not have for vectors.
     return tirx.bitwise_or(
-        tirx.bitwise_and(signed, tirx.bitwise_not(is_nan)),
+        tirx.bitwise_and(signed, tirx.bitwise_xor(is_nan, tirx.const(-1, integer))),
         tirx.bitwise_and(of_nan(integer), is_nan),
     )
 

@@ -1,0 +1,37 @@
+"""Binding symbolic variables of functions that hand PrimFuncs on.
+
+TVM 0.27 takes variables of extents such as ``batch + 1`` in the type of a PrimFunc that is an
+argument, as of what makes a paged cache, for free variables of the caller, and refuses to bind any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tvm_ffi
+from tvm import ir, relax, tirx
+
+
+def bind_symbolic_vars(func: relax.Function, values: Mapping[str, int | ir.Var]) -> relax.Function:
+    """Replace symbolic variables by name.
+
+    Parameters
+    ----------
+    func : relax.Function
+        Whose parameters' types define the variables.
+    values : mapping of str to int or Var
+        What to put for them; other names are left alone.
+    """
+    mine = {
+        v: values[v.name] for v in relax.analysis.defined_symbolic_vars(func) if v.name in values
+    }
+    if not mine:
+        return func
+    if not relax.analysis.free_symbolic_vars(func):
+        return func.bind_symbolic_vars({var.name: value for var, value in mine.items()})
+
+    def bound(var: ir.Var) -> ir.Expr:
+        value = mine.get(var, var)
+        return tirx.IntImm(str(var.ty.dtype), value) if isinstance(value, int) else value
+
+    return tvm_ffi.structural_map(func, [(ir.Var, bound)], order="post")
