@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from random_modules import modules
 from relax_modules import main_module
 from toy_templates import SPEC, Anchored, legalized
@@ -182,7 +182,7 @@ def test_a_group_that_would_wait_for_itself_is_an_error():
 
 
 @given(modules())
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15)
 def test_any_plan_computes_what_the_graph_did(mod):
     after = applied(mod, Anchored(2))
     relax.analysis.well_formed(after)

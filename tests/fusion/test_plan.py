@@ -2,7 +2,7 @@
 
 import pytest
 import tvm
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from random_modules import modules
 from toy_templates import SPEC, Anchored, graph_of, names, planned
 from tvm import relax, tirx
@@ -252,7 +252,7 @@ def test_an_operator_that_nobody_takes_alone_is_a_programming_error():
 
 
 @given(modules())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60)
 def test_any_plan_covers_the_graph_in_convex_groups(mod):
     plan_ = planned(mod, Anchored(1))
     members = [op for group in plan_.groups for op in group.members]
@@ -267,7 +267,7 @@ def test_any_plan_covers_the_graph_in_convex_groups(mod):
 
 
 @given(modules(8))
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20)
 def test_planning_is_deterministic(mod):
     assert names(planned(mod, Anchored(2))) == names(planned(mod, Anchored(2)))
 

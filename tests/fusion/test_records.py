@@ -14,8 +14,10 @@ from tvm_fusion import transform
 from tvm_fusion.device import GPUS, Device, parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.errors import UserError
+from tvm_fusion.fusion.comparisons import Comparison, Comparisons, Question
 from tvm_fusion.fusion.record_key import Key
 from tvm_fusion.fusion.records import Records, default_records
+from tvm_fusion.fusion.tuning_records import TuningRecords
 from tvm_fusion.program.group import Group
 
 CPU = Device("llvm", "some", "Some CPU", cores=2)
@@ -147,6 +149,49 @@ def test_the_environment_names_the_file(tmp_path, monkeypatch):
     assert default_records().path == tmp_path / "r.db"
 
 
+def first_format(path, version=1):
+    """A file as earlier versions wrote it: without the tuner's tables, or comparisons."""
+    with Records.open(path) as records:
+        records.put(KEY, 7.0)
+    with sqlite3.connect(path) as older:
+        for table in ("comparison", *(("tuned", "trial", "task") if version == 1 else ())):
+            older.execute(f"DROP TABLE {table}")
+        older.execute(f"PRAGMA user_version = {version}")
+
+
+def test_files_of_the_first_format_get_the_tables_of_the_tuner(tmp_path):
+    path = tmp_path / "r.db"
+    first_format(path)
+    with Records.open(path) as records:
+        assert records.get(KEY) == 7.0
+        TuningRecords(records).put_best(KEY, "matmul", {"mr": 4}, 1.0, 2.0)
+    with Records.open(path) as records:
+        assert TuningRecords(records).best(KEY).config == {"mr": 4}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_of_earlier_formats_get_the_table_of_comparisons(tmp_path, version):
+    path = tmp_path / "r.db"
+    first_format(path, version)
+    question = Question("0123", "[]", "{}", "matmul")
+    with Records.open(path) as records:
+        Comparisons(records).put(Comparison(question, (1.0, 2.0)))
+    with Records.open(path) as records:
+        assert Comparisons(records).get(question).us == (1.0, 2.0)
+        assert records.get(KEY) == 7.0
+
+
+def test_files_of_the_first_format_that_are_read_only_have_nothing_tuned(tmp_path, monkeypatch):
+    path = tmp_path / "r.db"
+    first_format(path)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with Records.open(path) as records:
+        assert records.get(KEY) == 7.0
+        assert TuningRecords(records).best(KEY) is None
+        assert TuningRecords(records).trials(KEY) == []
+        assert Comparisons(records).everything() == []
+
+
 class TestMistakes:
     """One sentence each: what was found, what was expected, what to do."""
 
@@ -172,8 +217,8 @@ class TestMistakes:
         path = tmp_path / "r.db"
         Records.open(path).close()
         with sqlite3.connect(path) as later:
-            later.execute("PRAGMA user_version = 2")
-        with pytest.raises(UserError, match="have format 2; expected records of format 1"):
+            later.execute("PRAGMA user_version = 4")
+        with pytest.raises(UserError, match="have format 4; expected records of format 3"):
             Records.open(path)
 
     def test_damage_behind_the_header(self, tmp_path):

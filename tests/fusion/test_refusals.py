@@ -457,6 +457,7 @@ ELSEWHERE = {
     "better_proposal",  # test_a_proposal_that_a_better_one_overlaps
     "claim_broken",  # test_a_broken_claim_is_not_made_again
     "no_combiner",  # test_an_update_that_is_no_reduction
+    "no_such_config",  # of tuning: tests/schedule/test_design_spaces.py
     # A map in the way that the composition of a group has already given another form.
     "not_inlinable",
     # Computed: the code of the nearest template's refusal, or no_template if all are far away.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 
 from tests.layout.laid_out import Layout, compiled, laid_out_module, pack
 from tests.relax_modules import main_module
@@ -42,6 +42,11 @@ def layer_norm(x, e, channels):
     return op.permute_dims(last, [0, 3, 1, 2])
 
 
+def pooled_product(x, e, channels):
+    pooled = e(op.nn.max_pool2d(x, (3, 3), strides=(2, 2)))
+    return op.nn.conv2d(pooled, weight(5, 16, channels, 1, 1))
+
+
 ONE = {
     "affine": lambda x, e, c: op.nn.silu(e(op.multiply(x, weight(0, 1, c, 1, 1)))),
     "max_pool": lambda x, e, c: op.nn.max_pool2d(x, (3, 3), strides=(2, 2), padding=(1, 1)),
@@ -57,11 +62,14 @@ ONE = {
     "layer_norm": layer_norm,
     "squeeze_excite": squeeze_excite,
     "shuffle": shuffle,
+    "pooled_product": pooled_product,
 }
 # Channels and lanes: whole blocks; a block that is not full; one of which two lanes are left.
 BLOCKS = {name: [(24, 16)] for name in ONE}
 BLOCKS["pair_norm"] = [(32, 16), (24, 16), (12, 4)]
 BLOCKS |= {name: [(16, 8), (24, 16), (22, 8)] for name in ("max_pool", "group_norm", "affine")}
+for _name in ("max_pool", "global_pool", "group_norm", "affine", "shuffle"):
+    BLOCKS[_name] = [*BLOCKS[_name], (24, 0)]  # channels last
 
 
 def check(params, body, layout, arrays):
@@ -97,6 +105,21 @@ def test_concat_is_right(first, second, lanes):
     check(params, lambda e, a, b: e(op.concat([a, b], 1)), Layout(lanes), arrays)
 
 
+def test_pooled_product_reads_whole_blocks():
+    """Vectors of the rows that it pools end where blocks do, instead of gathering."""
+    func = kernel("pooled_product", 64, Layout(16), "cpu:x86-64-v4")
+    loops, loads = [], []
+    tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))
+    lanes = {f.loop_var: int(f.extent) for f in loops if f.kind == tirx.ForKind.VECTORIZED}
+    tvm_ffi.structural_walk(func.body, (ir.TensorLoad, loads.append))
+    read = [x for x in loads if x.source.same_as(func.params[0])]
+    assert read
+    for found in read:
+        used = [v for i in found.indices for v in tirx.analysis.undefined_vars(i) if v in lanes]
+        assert used
+        assert all(lanes[v] == 16 for v in used)
+
+
 def kernel(name, channels, layout, target):
     x = relax.Var("x", relax.TensorType((1, channels, 6, 10), "float32"))
     mod = main_module([x], lambda e, v: e(ONE[name](v, e, channels)))
@@ -120,9 +143,10 @@ def kernel(name, channels, layout, target):
         "instance_norm",
     ],
 )
-def test_stores_are_vectors_of_channels(name):
+@pytest.mark.parametrize(("channels", "block"), [(32, 16), (24, 0)])
+def test_stores_are_vectors_of_channels(name, channels, block):
     """Every store to an output is in a vector loop whose lanes are contiguous."""
-    func = kernel(name, 32, Layout(16), "cpu:x86-64-v4")
+    func = kernel(name, channels, Layout(block), "cpu:x86-64-v4")
     output = func.params[-1]
     loops, stores = [], []
     tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))

@@ -70,3 +70,15 @@ def test_results_are_right(target):
     )
     y = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_array_equal(y, x.reshape(10, 3))
+
+
+def test_stock_tvm_dies_of_a_kernel_without_blocks():
+    """When this passes no more, the module may be shown to TVM's pass as it is."""
+
+    @T.prim_func
+    def twice(a: T.Buffer((16,), "float32"), b: T.Buffer((16,), "float32")):
+        for i in range(16):
+            b[i] = a[i] * T.float32(2)
+
+    with pytest.raises(tvm.error.InternalError):
+        relax.analysis.has_reshape_pattern(twice)

@@ -7,6 +7,7 @@ import pytest
 import tvm
 import tvm_ffi
 from group_kernels import tensor
+from nvcc import cuda_source
 from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.ir.transform import Sequential
@@ -331,6 +332,19 @@ def test_a_bound_takes_one_instruction():
     assert "blend" not in assembly
 
 
+def test_vectors_of_halves_on_cuda_are_compared_without_vectors_of_truth_values():
+    """TVM's generator refuses eight of these: the results of attention behind a clip."""
+
+    @T.prim_func(s_tir=True)
+    def clip(a: T.Buffer((64, 8), "float16"), out: T.Buffer((64, 8), "float16")):
+        for i in T.thread_binding(64, "threadIdx.x"):
+            for lane in T.vectorized(8):
+                out[i, lane] = T.min(T.max(a[i, lane], T.float16(0)), T.float16(6))
+
+    text = cuda_source(clip)
+    assert "tvm_fusion_min_float16x8(tvm_fusion_max_float16x8(" in text
+
+
 def test_running_maxima_of_what_is_computed_are_no_choice_by_one_comparison():
     @T.prim_func(s_tir=True)
     def largest(a: T.Buffer((8,), "float32"), out: T.Buffer((1,), "float32")):
@@ -353,3 +367,15 @@ def test_integers_are_left_alone():
     mod = tvm.IRModule({"main": integers})
     for step in (PassNaNOn(), KeepNaNTests()):
         tvm.ir.assert_structural_equal(step(mod), mod)
+
+
+def test_hidden_zeros_are_numbers_on_cuda():
+    @T.prim_func(s_tir=True)
+    def products(a: T.Buffer((32,), "float32"), out: T.Buffer((32,), "float32")):
+        for i in T.thread_binding(32, thread="threadIdx.x"):
+            # As `_tvm.simplifier` writes a product with zero, which TVM would take for zero.
+            out[i] = a[i] * T.abs(T.reinterpret("float32", T.int32(-(2**31))))
+
+    text = cuda_source(products)
+    assert "fabsf(-0x0p+0f" in text
+    assert "&(-2147483648)" not in text  # an address of a constant, which nvcc refuses

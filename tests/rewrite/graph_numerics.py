@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from term_numerics import LIMIT, SLACK, apply, deviations, exactly, finite, run, wide
 
-from tvm_fusion.rewrite.egraph import EGraph, Node
+from tvm_fusion.rewrite.eclass_analysis import Node
+from tvm_fusion.rewrite.egraph import EGraph
 from tvm_fusion.rewrite.head import Head
 from tvm_fusion.rewrite.terms import Term, subterms
 

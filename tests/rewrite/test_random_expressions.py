@@ -4,7 +4,7 @@ import os
 
 import pytest
 from graph_numerics import unequal_nodes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from random_expressions import samples
 from term_numerics import worst_error
 
@@ -18,15 +18,10 @@ EXAMPLES = int(os.environ.get("TVM_FUSION_EXAMPLES", "200"))
 LIMITS = Limits(nodes=250, rounds=4, matches=60)
 FORMS = 4
 
-without_deadline = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=EXAMPLES == 200,
-    suppress_health_check=list(HealthCheck),
-)
+examples = settings(max_examples=EXAMPLES, derandomize=EXAMPLES == 200)
 
 
-@without_deadline
+@examples
 @given(samples())
 def test_forms_have_the_values_of_the_original(sample):
     heads = Heads()
@@ -41,7 +36,7 @@ def test_forms_have_the_values_of_the_original(sample):
 
 
 @pytest.mark.parametrize("flags", [(), ("reassociate",)])
-@settings(without_deadline, max_examples=EXAMPLES // 2)
+@settings(examples, max_examples=EXAMPLES // 2)
 @given(sample=samples())
 def test_nodes_of_a_class_are_equal(flags, sample):
     heads = Heads()

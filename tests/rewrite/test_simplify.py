@@ -70,7 +70,7 @@ def test_batch_norm_takes_its_inference_form():
             (2, 3, 5, 5), "float32"
         ):
             with R.dataflow():
-                three = R.nn.batch_norm(x, s, s, s, s, axis=1)
+                three = R.nn.batch_norm(x, s, s, s, s, axis=1, training=False)
                 y = three[0]
                 R.output(y)
             return y

@@ -6,8 +6,8 @@ import tvm
 from toy_kernels import TARGET, buffer
 from tvm import relax, tirx
 
-from tvm_fusion.core.evaluate import numpy_dtype
 from tvm_fusion.core.loops import block
+from tvm_fusion.core.numpy_types import numpy_dtype
 from tvm_fusion.core.weight_names import WeightNames, tracking
 from tvm_fusion.program.stage import Axis
 from tvm_fusion.schedule.contraction.prim_func import nest

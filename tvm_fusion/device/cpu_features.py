@@ -92,6 +92,12 @@ def capabilities(arch: str, features: Iterable[str]) -> dict[str, Any]:
     return {"features": features, "vector_bits": width, **found}
 
 
+def linux_names(features: Iterable[str]) -> list[str]:
+    """Translate LLVM's names of instruction sets to those of ``/proc/cpuinfo``."""
+    names = {llvm: linux for linux, llvm in {**X86_FEATURES, **ARM_FEATURES}.items()}
+    return sorted(names[feature] for feature in features)
+
+
 def vector_extensions(features: Iterable[str]) -> list[str]:
     """Pick the vector and matrix extensions among feature names, for a reader."""
     return [name for name in features if name.startswith(_VECTOR_FEATURES)]

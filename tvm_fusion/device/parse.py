@@ -8,7 +8,7 @@ from ..errors import UserError
 from . import cpu, probe
 from .architecture import guess_kind
 from .model import Device, Kind
-from .table import GPUS, REFUSED
+from .table import GPUS, REFUSED, known_archs
 from .target import TF32_KEY, TargetSpec, archs_of
 
 _GPU_KINDS: tuple[Kind, ...] = ("cuda", "rocm")
@@ -96,29 +96,25 @@ def _probe(kind: str) -> tuple[Device, ...]:
     return probe.cuda_devices() if kind == "cuda" else probe.rocm_devices()
 
 
-def _known(kind: str) -> list[str]:
-    return [arch for arch, device in GPUS.items() if device.kind == kind]
-
-
 def _present(kind: str) -> list[str]:
     """Return the architecture of the first such device in this machine."""
     devices = _probe(kind)
     if not devices:
         raise UserError(
             f"target {kind!r} names no architecture and this machine has no such device",
-            f"one of {', '.join(_known(kind))}",
-            f"name it, as in {kind}:{_known(kind)[1]}",
+            f"one of {', '.join(known_archs(kind))}",
+            f"name it, as in {kind}:{known_archs(kind)[1]}",
         )
     return [devices[0].arch]
 
 
 def _device(kind: str, arch: str) -> Device:
     """Return the device of this architecture in this machine, or else the table's."""
-    if arch not in _known(kind):
+    if arch not in known_archs(kind):
         raise UserError(
             f"unknown {kind} architecture {arch!r}",
-            f"one of {', '.join(_known(kind))}",
-            cpu.nearest(arch, _known(kind)),
+            f"one of {', '.join(known_archs(kind))}",
+            cpu.nearest(arch, known_archs(kind)),
         )
     return next((device for device in _probe(kind) if device.arch == arch), GPUS[arch])
 
@@ -128,7 +124,7 @@ def _gpu(kind: Kind, names: list[str]) -> TargetSpec:
         for prefix, reason in REFUSED.items():
             if kind == guess_kind(prefix) and name.startswith(prefix):
                 found = f"{kind} architecture {name!r} is refused: {reason}"
-                raise UserError(found, f"one of {', '.join(_known(kind))}")
+                raise UserError(found, f"one of {', '.join(known_archs(kind))}")
     devices = {name: _device(kind, name) for name in names}
     archs = tuple(arch for arch in GPUS if arch in devices)  # the table ascends
     return TargetSpec(kind, archs, tuple(devices[arch] for arch in archs))

@@ -220,6 +220,12 @@ _GPUS = (
 #: Known GPUs by architecture.
 GPUS: Mapping[str, Device] = {device.arch: device for device in _GPUS}
 
+
+def known_archs(kind: str) -> list[str]:
+    """List the architectures of a kind of device, ``cuda`` or ``rocm``, in the table's order."""
+    return [arch for arch, device in GPUS.items() if device.kind == kind]
+
+
 #: Architectures that exist, compile, and are refused: why.
 REFUSED: Mapping[str, str] = {
     "gfx10": "this package has no figures for it and has verified no kernel on it",

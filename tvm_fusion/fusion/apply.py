@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tvm import ir, relax
 
-from ..ecg.graph import Graph, Operator, Value, flatten
+from ..ecg.graph import Graph, Operator, Value
+from ..ecg.operator import flatten
 from ..program.group import Group
 from ..program.primitive import call_group, call_tir, primitive_function
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from itertools import count
 
+from tvm import ir, tirx
 from tvm.target import Target
 
 from ..core.template import Ban, Claim, Refusal, Template
@@ -17,10 +19,12 @@ from ..ecg.legalize import remembering_legalizations
 from ..program.group import Group
 from ..program.layouts import Layout, layout_for
 from ..program.variant import variant
-from .cost import CostModel
+from .cost import CostModel, Estimate
+from .profile import Part, Profile, current_profile
 from .records import default_records
+from .refusals import RefusedByAll
+from .reshapes import is_view
 
-_FALLBACK = "one_operator_only"
 _BROKEN = Refusal("claim_broken", "Making the kernels of this group failed after it was claimed.")
 
 
@@ -59,6 +63,8 @@ class ClaimBook:
         self._known: dict[Hashable, Claim | RefusedByAll] = {}
         self._laid_out: dict[Hashable, Claim | None] = {}
         self._images: frozenset[Value] = frozenset()
+        self._compared: dict[Hashable, tuple[Estimate, ...] | None] = {}
+        self._asks_profile = False
         self.asked = 0
         self.questions = 0
 
@@ -87,11 +93,7 @@ class ClaimBook:
         return layout_for(value.shape, self.device) if value in self._images else None
 
     def _in_layouts(self, group: Group) -> Claim | None:
-        layouts = {
-            value: layout
-            for value in (*group.inputs, *group.outputs)
-            if (layout := self._layout_of(value)) is not None
-        }
+        layouts = self._layouts(group)
         if not layouts:
             return None
         position = {v: k for k, v in enumerate((*group.inputs, *group.outputs))}
@@ -102,8 +104,80 @@ class ClaimBook:
         return self._laid_out[key]
 
     def us(self, claim: Claim) -> float:
-        """Microseconds that a claim is expected to take."""
-        return self.cost.cost(claim).us
+        """Microseconds that a claim takes by the model: what is measured has other errors."""
+        return self.cost.estimate(claim)
+
+    def compare(
+        self, *alternatives: Sequence[Claim], may_measure: bool = True
+    ) -> tuple[Estimate, ...]:
+        """Tell what ways of doing the same cost: by the profile database, else by the model.
+
+        Parameters
+        ----------
+        *alternatives : sequence of Claim
+            Each a way to do the same: claims that run one after the other.
+        may_measure : bool
+            Whether the question is one for the database.
+
+        Returns
+        -------
+        tuple of Estimate
+            One per alternative, all from the same source.
+        """
+        profile = current_profile() if self._asks_profile and may_measure else None
+        if profile is not None:
+            position = tuple(tuple(self._names(c) for c in claims) for claims in alternatives)
+            if position not in self._compared:
+                self._compared[position] = self._profiled(profile, alternatives)
+            found = self._compared[position]
+            if found is not None:
+                return found
+        return self.cost.compare(*alternatives)
+
+    @staticmethod
+    def _names(claim: Claim) -> Hashable:
+        laid_out = claim.laid_out and (claim.laid_out.template.name, claim.laid_out.group.key)
+        return claim.template.name, claim.group.key, laid_out
+
+    def _profiled(
+        self, profile: Profile, alternatives: Sequence[Sequence[Claim]]
+    ) -> tuple[Estimate, ...] | None:
+        parts = [[self._part(claim) for claim in claims] for claims in alternatives]
+        whole = [[part for part in row if part is not None] for row in parts]
+        if any(len(row) < len(claims) for row, claims in zip(whole, alternatives, strict=True)):
+            return None
+        answer = profile.ask(whole, self.device)
+        if answer is None:
+            return None
+        source = profile.source(answer)
+        return tuple(Estimate(us, "measured", source) for us in answer.us)
+
+    def _part(self, claim: Claim) -> Part | None:
+        """Take a claim as it will run: in layouts; None if its template does not take these."""
+        layouts = self._layouts(claim.group)
+        if not layouts:
+            is_view_only = all(map(is_view, claim.group.members))
+            return Part.plain("" if is_view_only else claim.template.name, claim.group)
+        if claim.laid_out is None:
+            return None
+        found = variant(claim.group, layouts, _unique)
+        return Part.laid_out(claim.laid_out.template.name, found.group, found.original)
+
+    @contextmanager
+    def asking_profile(self) -> Iterator[None]:
+        """Let comparisons, inside of ``with``, be answered by the profile database."""
+        self._asks_profile = True
+        try:
+            yield
+        finally:
+            self._asks_profile = False
+
+    def _layouts(self, group: Group) -> dict[Value, Layout]:
+        return {
+            value: layout
+            for value in (*group.inputs, *group.outputs)
+            if (layout := self._layout_of(value)) is not None
+        }
 
     def _answer(self, group: Group) -> Claim | RefusedByAll:
         known = self._known.get(group.key)
@@ -129,6 +203,12 @@ class ClaimBook:
         return best or RefusedByAll(refusals)
 
 
+def _unique(func: tirx.PrimFunc, name: str) -> ir.GlobalVar:
+    """Name an index map as nothing else in a module is called."""
+    return ir.GlobalVar(f"layout{next(_numbers)}_{name}")
+
+
+_numbers = count()
 _books: ContextVar[dict[str, ClaimBook] | None] = ContextVar("books", default=None)
 
 
@@ -167,36 +247,3 @@ def claim_book(target: Target, banned: frozenset[Ban] = frozenset()) -> ClaimBoo
     cost = CostModel(device, default_records())
     book = books[str(target)] = ClaimBook(templates(target), device, cost, banned)
     return book
-
-
-class RefusedByAll(Refusal):
-    """Why no template takes a group.
-
-    Parameters
-    ----------
-    by_template : Mapping of str to Refusal
-        By the template's name, in the order of asking.
-    """
-
-    def __init__(self, by_template: Mapping[str, Refusal]) -> None:
-        self._far = {n: r for n, r in by_template.items() if r.code == "not_mine"}
-        near = {n: r for n, r in by_template.items() if r.code not in ("not_mine", _FALLBACK)}
-        code = next(iter(near.values())).code if near else "no_template"
-        super().__init__(code, _sentences(near or self._far))
-
-    def nearest(self, templates: Container[str]) -> Refusal:
-        """Tell the reasons of the templates that came nearest.
-
-        Those are the ones that take groups of this kind but for something; if there is none, the
-        given ones, which make kernels of the parts that the group was to be made of.
-        """
-        ours = {n: r for n, r in self._far.items() if n in templates}
-        return Refusal(self.code, _sentences(ours)) if self.code == "no_template" and ours else self
-
-
-def _sentences(refusals: Mapping[str, Refusal]) -> str:
-    """Join what templates say, each sentence once."""
-    names: dict[str, list[str]] = {}
-    for name, refusal in refusals.items():
-        names.setdefault(refusal.sentence, []).append(name)
-    return " ".join(f"{', '.join(by)}: {sentence}" for sentence, by in names.items())

@@ -1,8 +1,11 @@
-"""What a claim costs: measured where there is a record, else by the roofline model.
+"""What a claim costs: measured where there is a record, else by a model.
 
 The one cost interface of the planner. Williams, Waterman and Patterson ("Roofline", CACM 2009)
 bound a kernel by its traffic over the bandwidth and by its arithmetic over the peak rate; launches
-come on top. Estimates order alternatives on one device; they are no predictions.
+come on top. It orders alternatives, on every device by the same rules, and is no prediction.
+
+Predictions are made by the model that was fitted to a device's kernels (:mod:`.fitted`), where
+there is one. Plans are not: on another machine of the same target they would be others.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..device import Device
+from .features import is_contraction
+from .fitted import fit_of
 
 if TYPE_CHECKING:
     from ..core.template import Claim
@@ -26,7 +31,13 @@ class Estimate:
     """Microseconds of all launches of a claim, and where the figure comes from."""
 
     us: float
-    source: Literal["measured", "roofline"]
+    source: Literal["measured", "fitted", "roofline"]
+    record: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The source with its record, for a reader."""
+        return f"{self.source}, {self.record}" if self.record else self.source
 
 
 @dataclass(frozen=True)
@@ -79,10 +90,6 @@ _RATES: Mapping[str, _Rates] = {
 }
 _LANES = 4  # of a CPU's vector registers when their width is unknown: 128 bits
 
-# Operations per byte of operands and results from which an operator counts as a contraction, which
-# matrix units take where there are some. Single operators full of transcendentals stay below.
-_CONTRACTION = 16
-
 
 class CostModel:
     """Costs of claims on one device.
@@ -98,13 +105,14 @@ class CostModel:
     def __init__(self, device: Device, records: Records | None = None) -> None:
         self._device = device
         self._records = records
+        self._fit = fit_of(device)
         self._looked_up: dict[Hashable, float | None] = {}
         self._seconds: dict[Operator, float] = {}
         self._rates = rates = _RATES[device.kind]
         self._units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
         memory = device.memory_bandwidth or rates.bandwidth * self._units
         self._bandwidth = memory * rates.memory_efficiency
-        self._cache = device.l3_bytes or device.l2_bytes or rates.cache_bytes
+        self.cache_bytes = device.l3_bytes or device.l2_bytes or rates.cache_bytes
         lanes = (device.vector_bits or 32 * _LANES) // 32 if device.kind == "llvm" else 1
         self._vector_peak = device.peak_flops.get("float32") or rates.flops * lanes * self._units
 
@@ -120,16 +128,27 @@ class CostModel:
         -------
         Estimate
             The measured record of the same group, template, device and versions if there is one;
-            else the roofline's figure, which never falls as bytes, flops or launches grow.
+            else the figure of the model that was fitted to the device's kernels, if it was; else
+            the roofline's. Models' figures never fall as bytes, flops or launches grow.
         """
         us = self._measured(claim)
         if us is not None:
             return Estimate(us, "measured")
+        us = self._fitted(claim)
+        if us is not None:
+            return Estimate(us, "fitted")
         return Estimate(self._roofline(claim), "roofline")
 
+    def estimate(self, claim: Claim) -> float:
+        """Tell what the roofline model says, whatever was measured.
+
+        Choices among many claims, of which records have some, are made by it.
+        """
+        return self._roofline(claim)
+
     def total(self, claims: Iterable[Claim]) -> float:
-        """Add up what claims cost one after the other, in microseconds."""
-        return sum(self.cost(claim).us for claim in claims)
+        """Add up what claims cost one after the other by the roofline, in microseconds."""
+        return sum(self._roofline(claim) for claim in claims)
 
     def compare(self, *alternatives: Iterable[Claim]) -> tuple[Estimate, ...]:
         """Tell what alternatives cost, all from the same source.
@@ -164,6 +183,18 @@ class CostModel:
             self._looked_up[known] = self._records.get(key)
         return self._looked_up[known]
 
+    def _fitted(self, claim: Claim) -> float | None:
+        """Tell what the model of this device says: fitted to one thread, shared among several."""
+        if self._fit is None:
+            return None
+        chosen = claim if claim.laid_out is None else claim.laid_out
+        us = self._fit.us(chosen, self.cache_bytes)
+        if us is None or self._device.kind != "llvm":
+            return us
+        wake = self._rates.wake_us * claim.launches
+        units = min(self._units, max(claim.parallelism, 1))
+        return min(us, us / units + wake) if units > 1 else us
+
     def _roofline(self, claim: Claim) -> float:
         if claim.laid_out is not None:
             return min(self._bound(claim), self._bound(claim.laid_out))
@@ -191,7 +222,7 @@ class CostModel:
         Weights never do: between two runs everything else has been through the cache.
         """
         tensors = (*claim.group.inputs, *claim.group.outputs)
-        cached = sum(v.bytes for v in tensors if not v.is_parameter and v.bytes <= self._cache)
+        cached = sum(v.bytes for v in tensors if not v.is_parameter and v.bytes <= self.cache_bytes)
         everything = sum(v.bytes for v in tensors)
         fraction = cached / everything if everything else 1.0
         return (1 - fraction + fraction / self._rates.cache_speedup) / self._bandwidth
@@ -205,7 +236,7 @@ class CostModel:
         narrow = self._device.peak_flops.get(claim.details.get("matrix_dtype", ""))
         for op in claim.group.members:
             flops += op.flops
-            if narrow is not None and _is_contraction(op):
+            if narrow is not None and is_contraction(op):
                 seconds += op.flops / narrow
                 continue
             if op not in self._seconds:  # planning asks about the same operators again and again
@@ -217,13 +248,8 @@ class CostModel:
     def _peak(self, operator: Operator) -> float:
         """Operations per second on the units that the operator runs on."""
         dtypes = [v.dtype for v in operator.tensors]
-        if _is_contraction(operator):
+        if is_contraction(operator):
             rates = self._device.peak_flops
             return max((rates[d] for d in dtypes if d in rates), default=self._vector_peak)
         # Elementwise arithmetic runs on the vector units, whatever matrix units could do.
         return self._vector_peak / 2 if "float64" in dtypes else self._vector_peak
-
-
-def _is_contraction(operator: Operator) -> bool:
-    tensors = (*operator.tensors, *operator.results)
-    return bool(operator.flops > _CONTRACTION * sum(v.bytes for v in tensors))

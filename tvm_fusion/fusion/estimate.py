@@ -13,11 +13,13 @@ from tvm.target import Target
 from ..core.decisions import recording
 from ..core.template import Claim, Refusal
 from ..core.templates import templates
-from ..ecg.graph import CONSTANTS, Graph
+from ..ecg.graph import Graph
 from ..ecg.legalize import Legalize
+from ..ecg.read_dataflow import CONSTANTS
 from ..program.group import Group
-from .claims import RefusedByAll, claim_book
+from .claims import claim_book
 from .plan import plan
+from .refusals import RefusedByAll
 
 
 @dataclass(frozen=True, order=True)

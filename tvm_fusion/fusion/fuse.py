@@ -79,7 +79,7 @@ def plan_module(
             for block in func.body.blocks:
                 if isinstance(block, relax.DataflowBlock):
                     graph = Graph(mod, func, block)
-                    with book.laying_out(images_of(graph)):
+                    with book.laying_out(images_of(graph)), book.asking_profile():
                         plans[block] = plan(graph, asked, book)
     return plans
 

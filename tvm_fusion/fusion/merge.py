@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..core.template import Claim, Refusal
+from ..core.template import Refusal
 from ..device import Device
 from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..program.group import Group
-from .claims import ClaimBook, RefusedByAll
-from .partition import Block, Partition
+from .claims import ClaimBook
+from .cost import Estimate
+from .partition import Block, Estimates, Partition
+from .refusals import RefusedByAll
 
 MAX_MEMBERS = 96  # beyond it a kernel takes longer to compile than it can save
+NOISE = 0.02  # of measured times: what is closer is fused, which saves memory
 _NAMED = 6  # operators that a sentence names
 
 
@@ -39,7 +42,7 @@ class Merger:
 
     def saving(self, block: Block, parts: Iterable[Block]) -> float:
         """Microseconds that a merged block saves."""
-        together, apart = self._book.cost.compare([block.claim], [p.claim for p in parts])
+        together, apart = self._book.compare([block.claim], [p.claim for p in parts])
         return apart.us - together.us
 
     def vertical(self, first: Block, second: Block) -> Block | Refusal:
@@ -89,11 +92,13 @@ class Merger:
         recomputes = claim.flops > 1.05 * sum(p.flops for p in parts)
         # A template may take the parts, but not all of it, in the layout that images will have.
         has_layouts = any(part.laid_out is not None for part in parts)
+        because: Estimates | None = None
         if must_pay or recomputes or has_layouts:
-            refusal = self._too_dear(claim, parts)
+            because = self._book.compare([claim], parts, may_measure=must_pay or recomputes)
+            refusal = _too_dear(*because)
             if refusal is not None:
                 return refusal
-        return Block(members, type_, claim)
+        return Block(members, type_, claim, blocks, because)
 
     def turn_down(self, operators: frozenset[Operator], refusal: Refusal) -> None:
         """Remember why what a template proposed cannot be, for the edges inside of it."""
@@ -116,15 +121,17 @@ class Merger:
         what = "them and other operators" if len(operators) > _NAMED else titles(operators)
         return f"a template's proposal to fuse {what} was refused: {refusal.sentence}"
 
-    def _too_dear(self, claim: Claim, parts: list[Claim]) -> Refusal | None:
-        together, apart = self._book.cost.compare([claim], parts)
-        if together.us <= apart.us * (1 + 1e-9):
-            return None
-        return Refusal(
-            "not_profitable",
-            f"Fused they would take {together.us:.1f} us, unfused {apart.us:.1f} us "
-            f"({together.source}).",
-        )
+
+def _too_dear(together: Estimate, apart: Estimate) -> Refusal | None:
+    is_measured = together.source == "measured"
+    if together.us <= apart.us * (1 + (NOISE if is_measured else 1e-9)):
+        return None
+    return Refusal(
+        "not_profitable",
+        f"Fused they would take {together.us:.1f} us, unfused {apart.us:.1f} us "
+        f"({together.origin}).",
+        together.us if is_measured else None,
+    )
 
 
 def titles(operators: Iterable[Operator]) -> str:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from ..core.template import Claim
 from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
+from .cost import Estimate
+
+Estimates = tuple[Estimate, ...]  # of a block, then of its parts together
 
 
 @dataclass(eq=False)
@@ -23,11 +26,17 @@ class Block:
         Of the whole, from the mapping table.
     claim : Claim
         Not there for an opaque operator.
+    parts : tuple of Block
+        What it was joined from, if it was.
+    because : tuple of Estimate, optional
+        What it and its parts cost, where that was compared.
     """
 
     members: tuple[Operator, ...]
     type: MappingType
     _claim: Claim | None = None
+    parts: tuple[Block, ...] = ()
+    because: Estimates | None = None
 
     @property
     def claim(self) -> Claim:
@@ -35,6 +44,13 @@ class Block:
         if self._claim is None:
             raise ValueError(f"{self.name} is opaque: no template claims it")
         return self._claim
+
+    def joining(self, first: Operator, second: Operator) -> Block:
+        """Find the smallest block, of those it was joined from, that has two of its members."""
+        for part in self.parts:
+            if first in part.members and second in part.members:
+                return part.joining(first, second)
+        return self
 
     @property
     def is_opaque(self) -> bool:

@@ -23,7 +23,8 @@ from .partition import Block, Partition
 from .propose import accepted_proposals
 from .reasons import reasons
 from .recompute import recompute, widens
-from .views import is_view, trimmed
+from .reshapes import is_view
+from .views import trimmed
 
 _SIBLINGS = 8  # consumers of one tensor that are tried with each other: pairs grow quadratically
 

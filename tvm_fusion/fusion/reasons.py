@@ -50,9 +50,16 @@ def _verdict(edge: Edge, partition: Partition, refused: Refused) -> Decision:
     decision = _refused([edge.producer, edge.consumer], partition, refused)
     if decision is not None:
         return decision
-    claim = partition.block_of[edge.producer].claim
+    block = partition.block_of[edge.producer]
+    claim = block.claim
     saved = 0 if edge.value in claim.group.outputs else edge.value.bytes
-    return _accepted(edge, "fused", f"One kernel by {claim.template.name}.", saved)
+    sentence, us = f"One kernel by {claim.template.name}", None
+    because = block.joining(edge.producer, edge.consumer).because
+    if because is not None:
+        together, apart = because
+        sentence += f": {together.us:.1f} us fused, {apart.us:.1f} us unfused ({together.origin})"
+        us = together.us if together.source == "measured" else None
+    return _accepted(edge, "fused", f"{sentence}.", saved, us)
 
 
 def _refused(path: Sequence[Operator], partition: Partition, refused: Refused) -> Decision | None:
@@ -69,11 +76,14 @@ def _refused(path: Sequence[Operator], partition: Partition, refused: Refused) -
         refusal.code,
         refusal.sentence,
         (first.type.value, second.type.value),
+        measured_us=refusal.measured_us,
         through=tuple(op.name for op in path[1:-1]),
     )
 
 
-def _accepted(edge: Edge, code: str, sentence: str, saved: int | None = None) -> Decision:
+def _accepted(
+    edge: Edge, code: str, sentence: str, saved: int | None = None, us: float | None = None
+) -> Decision:
     ends = edge.producer, edge.consumer
     classes = tuple(op.type.value for op in ends)
-    return Decision(ends[0].name, ends[1].name, "accepted", code, sentence, classes, saved)
+    return Decision(ends[0].name, ends[1].name, "accepted", code, sentence, classes, saved, us)

@@ -10,6 +10,7 @@ from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..ecg.work import is_cheap
 from ..program.group import Group
 from .claims import ClaimBook
+from .merge import NOISE
 from .partition import Block, Partition
 
 MAX_READERS = 4
@@ -60,10 +61,11 @@ def recompute(value: Value, partition: Partition, book: ClaimBook) -> bool:
     claims = [a for a in answers if isinstance(a, Claim)]
     if len(claims) < len(answers):
         return False
-    before = book.us(source.claim) + sum(book.us(r.claim) for r in readers)
+    after, before = book.compare(claims, [source.claim, *(r.claim for r in readers)])
     # What is read of a half type is half the bytes, also where another bound hides it.
-    slack = 1e-9 if len(cone) == 1 and widens(cone[0]) else -1e-9
-    if sum(book.us(c) for c in claims) >= before * (1 + slack):
+    noise = NOISE if after.source == "measured" else 1e-9
+    slack = noise if len(cone) == 1 and widens(cone[0]) else -noise
+    if after.us >= before.us * (1 + slack):
         return False
 
     graph = partition.graph

@@ -1,7 +1,9 @@
 """Measured costs of groups, kept in a SQLite file between compilations.
 
 One row a measurement, in the table ``measured``: the five texts of a :class:`~.record_key.Key`, the
-microseconds, how many runs they are the median of, and when (UTC).
+microseconds, how many runs they are the median of, and when (UTC). What a tuner has found lies in
+the same file (:mod:`.tuning_records`), and so do alternatives that were measured beside each other
+(:mod:`.comparisons`).
 """
 
 from __future__ import annotations
@@ -10,29 +12,18 @@ import math
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ..errors import UserError
 from .record_key import Key
+from .record_schema import VARIABLE, prepare
 
-#: Environment variable with the path of the records; unset or empty: there are none.
-VARIABLE = "TVM_FUSION_RECORDS"
-
-_APPLICATION_ID = 0x54564D46  # "TVMF"; SQLite's header field for the kind of file
-_FORMAT = 1  # SQLite's user_version
 _WAIT_SECONDS = 30.0  # for another process that is writing
-_SCHEMA = """
-    CREATE TABLE measured (
-        structure TEXT NOT NULL, dtypes TEXT NOT NULL, shapes TEXT NOT NULL,
-        device TEXT NOT NULL, versions TEXT NOT NULL,
-        us REAL NOT NULL, runs INTEGER NOT NULL, date TEXT NOT NULL,
-        PRIMARY KEY (structure, dtypes, shapes, device, versions)
-    ) WITHOUT ROWID
-"""
 _GET = """
     SELECT us FROM measured
     WHERE structure = ? AND dtypes = ? AND shapes = ? AND device = ? AND versions = ?
@@ -54,8 +45,15 @@ class Records:
         self._close = weakref.finalize(self, connection.close)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Records:
+    def open(cls, path: str | os.PathLike[str], must_exist: bool = False) -> Records:
         """Open a file of records, made if it does not exist.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file.
+        must_exist : bool
+            Whether a file that does not exist is a mistake.
 
         Raises
         ------
@@ -66,6 +64,10 @@ class Records:
         if path.is_dir() or not path.parent.is_dir():
             found = "is a folder" if path.is_dir() else "lies in no existing folder"
             raise UserError(f"the records {str(path)!r} {found}", "a file", "name another")
+        if must_exist and not path.exists():
+            raise UserError(
+                f"there are no records {str(path)!r}", "a file that was written by tune"
+            )
         writable = os.access(path if path.exists() else path.parent, os.W_OK)
         mode = "rwc" if writable else "ro"
         with _explained(path):
@@ -77,17 +79,60 @@ class Records:
                 check_same_thread=False,  # the garbage collector may close it from any thread
             )
             try:
-                _prepare(path, connection, writable)
+                prepare(path, connection, writable)
+                connection.execute("PRAGMA foreign_keys = ON")
             except BaseException:
                 connection.close()
                 raise
         return cls(path, connection, writable)
 
+    def check_writable(self) -> None:
+        """Stop where the file can only be read.
+
+        Raises
+        ------
+        UserError
+            If it can.
+        """
+        if not self.is_writable:
+            raise UserError(
+                f"the records {str(self.path)!r} are read-only",
+                "a writable file",
+                "change its permissions or name another",
+            )
+
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[tuple]:
+        """Run one statement that only reads.
+
+        Raises
+        ------
+        UserError
+            If the file is damaged or cannot be read.
+        """
+        with _explained(self.path):
+            return self._connection.execute(statement, values).fetchall()
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Run one statement that changes the file; it is on the disk when this returns.
+
+        Returns
+        -------
+        int
+            How many rows it changed.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be written.
+        """
+        self.check_writable()
+        with _explained(self.path):
+            return int(self._connection.execute(statement, values).rowcount)
+
     def get(self, key: Key) -> float | None:
         """Look up the microseconds of all launches of a group; None if there is no measurement."""
-        with _explained(self.path):
-            row = self._connection.execute(_GET, astuple(key)).fetchone()
-        return None if row is None else float(row[0])
+        rows = self.query(_GET, astuple(key))
+        return float(rows[0][0]) if rows else None
 
     def put(self, key: Key, us: float, runs: int = 1) -> None:
         """Keep a measurement.
@@ -108,18 +153,10 @@ class Records:
         """
         if not (math.isfinite(us) and us > 0):
             raise ValueError(f"{us} us is no duration")
-        if not self.is_writable:
-            raise UserError(
-                f"the records {str(self.path)!r} are read-only",
-                "a writable file",
-                f"change its permissions or set {VARIABLE} to another",
-            )
-        with _explained(self.path):
-            self._connection.execute(_PUT, (*astuple(key), us, runs))
+        self.execute(_PUT, (*astuple(key), us, runs))
 
     def __len__(self) -> int:
-        with _explained(self.path):
-            return int(self._connection.execute("SELECT count(*) FROM measured").fetchone()[0])
+        return int(self.query("SELECT count(*) FROM measured")[0][0])
 
     def close(self) -> None:
         """Close the file."""
@@ -141,35 +178,6 @@ def default_records() -> Records | None:
     """Open the file that ``TVM_FUSION_RECORDS`` names; None if it names none."""
     path = os.environ.get(VARIABLE)
     return Records.open(path) if path else None
-
-
-def _prepare(path: Path, connection: sqlite3.Connection, writable: bool) -> None:
-    """Check that the file is ours; make the table in a new one."""
-    if writable:
-        connection.execute("BEGIN IMMEDIATE")  # another process may be making the same file
-    tables, application, version = (
-        connection.execute(question).fetchone()[0]
-        for question in (
-            "SELECT count(*) FROM sqlite_master",
-            "PRAGMA application_id",
-            "PRAGMA user_version",
-        )
-    )
-    is_new = (tables, application, version) == (0, 0, 0)
-    if is_new and writable:
-        connection.execute(_SCHEMA)
-        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    elif (application, version) != (_APPLICATION_ID, _FORMAT):
-        ours = application == _APPLICATION_ID
-        found = f"have format {version}" if ours else "are a database of something else"
-        raise UserError(
-            f"the records {str(path)!r} {found}",
-            f"records of format {_FORMAT}",
-            f"set {VARIABLE} to another file",
-        )
-    if writable:
-        connection.execute("COMMIT")
 
 
 @contextmanager

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from .._tvm.reshape import is_reshape
 from ..core.template import Claim
 from ..ecg.graph import Graph, Operator, Value
-from ..ecg.mapping import MappingType
 from ..program.group import Group
 from .claims import ClaimBook
+from .reshapes import is_view
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,6 @@ def view_paths(graph: Graph, views: Collection[Operator]) -> Iterator[ViewPath]:
                 value = value.producer.tensors[0]
             if between and value.producer is not None:
                 yield ViewPath(value.producer, tuple(between), consumer, value)
-
-
-def is_view(op: Operator) -> bool:
-    """Whether an operator is a reshape of one tensor: the virtual machine does it for nothing."""
-    return (
-        op.type is MappingType.REORGANIZE
-        and len(op.tensors) == 1
-        and len(op.results) == 1
-        and op.tensors[0].dtype == op.results[0].dtype
-        and is_reshape(op.func)
-    )
 
 
 def trimmed(claim: Claim, book: ClaimBook) -> tuple[Claim | None, list[Operator]]:

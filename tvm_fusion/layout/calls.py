@@ -9,11 +9,11 @@ from functools import cached_property
 import tvm
 from tvm import ir, relax
 
-from ..core.template import TEMPLATE
-from ..ecg.graph import Graph, Value
+from ..ecg.graph import Value
 from ..program.group import Group
 from ..program.images import convolved_rank
 from ..program.layouts import is_image
+from ..schedule.emit import group_of, is_group
 
 
 @dataclass(eq=False)
@@ -179,10 +179,5 @@ class Groups:
             return None
         if callee not in self._known:
             func = self._mod[callee]
-            is_group = isinstance(func, relax.Function) and func.attrs and TEMPLATE in func.attrs
-            self._known[callee] = _group_of(self._mod, func) if is_group else None
+            self._known[callee] = group_of(self._mod, func) if is_group(func) else None
         return self._known[callee]
-
-
-def _group_of(mod: tvm.IRModule, func: relax.Function) -> Group:
-    return Group(Graph(mod, func, func.body.blocks[0]).operators)

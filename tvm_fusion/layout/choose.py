@@ -78,6 +78,7 @@ class _Network:
         self._number = {t: k for k, t in enumerate(images)}
         self._states = [_states_of(t, layout) for t, layout in images.items()]
         self._calls: list[tuple[GroupCall, GroupCosts, list[Tensor]]] = []
+        self._made: dict[int, tuple[int, list[Table]]] = {}
         known: dict[tuple, GroupCosts] = {}
         for call in calls.calls:
             mine = {v: t for v, t in call.tensors.items() if t in images}
@@ -152,6 +153,15 @@ class _Network:
         return Table((self._number[tensor],), np.array(costs))
 
     def _tables(self, k: int) -> list[Table]:
+        """Tabulate the costs of a call; again only where some have become known meanwhile."""
+        costs = self._calls[k][1]
+        version, tables = self._made.get(k, (-1, []))
+        if version != costs.version:
+            tables = self._tabulated(k)
+            self._made[k] = costs.version, tables
+        return tables
+
+    def _tabulated(self, k: int) -> list[Table]:
         call, costs, tensors = self._calls[k]
         if len(costs.images) > MOST_IMAGES:
             return self._shares(costs, tensors)

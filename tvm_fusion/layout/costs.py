@@ -33,6 +33,8 @@ class GroupCosts:
         In the order of assignments.
     plain, all : Assignment
         No layouts, and those of all images.
+    version : int
+        Another one whenever a cost has become known.
     """
 
     def __init__(self, group: Group, images: Mapping[Value, Layout], book: ClaimBook) -> None:
@@ -41,6 +43,7 @@ class GroupCosts:
         self.plain: Assignment = (None,) * len(images)
         self.all: Assignment = tuple(images.values())
         self._known: dict[Assignment, float] = {}
+        self.version = 0
         self.sizes = [value.bytes for value in self.images]
 
     def is_known(self, assignment: Assignment) -> bool:
@@ -52,6 +55,7 @@ class GroupCosts:
         if assignment not in self._known:
             claim = self.claim(assignment)
             self._known[assignment] = math.inf if claim is None else self._book.us(claim)
+            self.version += 1
         return self._known[assignment]
 
     def claim(self, assignment: Assignment) -> Claim | None:
@@ -66,6 +70,7 @@ class GroupCosts:
     def forbid(self, assignment: Assignment) -> None:
         """Take an assignment out of the choice."""
         self._known[assignment] = math.inf
+        self.version += 1
 
     def cost(self, assignment: Assignment) -> float:
         """Tell the cost if it is known, else a guess that is rather too small.

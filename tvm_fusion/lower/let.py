@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
 
@@ -55,15 +56,21 @@ class _Registers:
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
         """Store the variables that an expression binds; returns it over loads of them."""
-        while True:
-            lets: list[tirx.Let] = []
-            structural_walk(expr, (tirx.Let, lets.append))
-            if not lets:
-                return expr
-            outer = next(let for let in lets if not any(_inside(let, other) for other in lets))
-            load = self._stored(outer.var, self.expr(outer.value))
-            body = _replaced(outer.body, outer.var, load)
-            expr = _swapped(expr, outer, body)
+        values: dict[ir.Var, ir.Expr] = {}
+
+        def without(let: tirx.Let) -> ir.Expr:
+            values[let.var] = let.value
+            return let.body
+
+        bare = structural_map(expr, (tirx.Let, without), order="post")
+        loads: dict[int, ir.Expr] = {}  # by the hashes of variables, which are their addresses
+
+        def loaded(part: ir.Expr) -> ir.Expr:
+            return structural_map(part, (ir.Var, lambda v: loads.get(hash(v), v)), order="post")
+
+        for var in _in_order(expr):
+            loads[hash(var)] = self._stored(var, loaded(values[var]))
+        return loaded(bare)
 
     def _stored(self, var: ir.Var, value: ir.Expr) -> ir.Expr:
         dtype = DataType(str(var.ty.dtype))
@@ -77,23 +84,25 @@ class _Registers:
         return tirx.BufferLoad(buffer, [place])
 
 
-def _inside(let: tirx.Let, other: tirx.Let) -> bool:
-    if let.same_as(other):
-        return False
-    inner: list[tirx.Let] = []
-    structural_walk(other, (tirx.Let, inner.append))
-    return any(node.same_as(let) for node in inner)
+def _in_order(expr: ir.Expr) -> list[ir.Var]:
+    """List the variables that an expression binds, each behind those that its value mentions."""
+    found: dict[ir.Var, None] = {}
 
+    def visit(let: tirx.Let) -> tvm_ffi.WalkResult:
+        inner: ir.Expr = let
+        while isinstance(inner, tirx.Let):  # long chains are no deep recursion
+            if inner.var not in found:
+                walk(inner.value)
+                found[inner.var] = None
+            inner = inner.body
+        walk(inner)
+        return tvm_ffi.WalkResult.SKIP
 
-def _swapped(expr: ir.Expr, let: tirx.Let, body: ir.Expr) -> ir.Expr:
-    def swap(node: tirx.Let) -> ir.Expr:
-        return body if node.same_as(let) else node
+    def walk(part: ir.Expr) -> None:
+        structural_walk(part, (tirx.Let, visit), order="pre")
 
-    return structural_map(expr, (tirx.Let, swap), order="pre")
-
-
-def _replaced(expr: ir.Expr, var: ir.Var, value: ir.Expr) -> ir.Expr:
-    return structural_map(expr, (ir.Var, lambda v: value if v.same_as(var) else v), order="post")
+    walk(expr)
+    return list(found)
 
 
 def _is_lazy(expr: ir.Expr) -> bool:
@@ -104,20 +113,30 @@ def _is_lazy(expr: ir.Expr) -> bool:
 
 
 def _inlined_nodes(expr: ir.Expr) -> int:
-    """Count the nodes that an expression has with all variables put in place."""
-    lets: list[tirx.Let] = []
-    structural_walk(expr, (tirx.Let, lets.append))
-    values = {let.var: let.value for let in lets}
+    """Count the nodes that an expression has with all variables put in place; 0 without any."""
     sizes: dict[ir.Var, int] = {}
 
     def nodes(part: ir.Expr) -> int:
-        found: list[ir.Expr] = []
-        structural_walk(part, (ir.Expr, found.append))
-        return sum(size(node) if isinstance(node, ir.Var) else 1 for node in found)
+        count = 0
 
-    def size(var: ir.Var) -> int:
-        if var not in sizes:
-            sizes[var] = nodes(values[var]) if var in values else 1
-        return sizes[var]
+        def visit_let(let: tirx.Let) -> tvm_ffi.WalkResult:
+            nonlocal count
+            inner: ir.Expr = let
+            while isinstance(inner, tirx.Let):
+                if inner.var not in sizes:
+                    sizes[inner.var] = nodes(inner.value)
+                count += 1 + 2 * sizes[inner.var]  # the binding, its variable and its value
+                inner = inner.body
+            count += nodes(inner)
+            return tvm_ffi.WalkResult.SKIP
 
-    return nodes(expr) if lets else 0
+        def visit(node: ir.Expr) -> None:
+            nonlocal count
+            count += sizes.get(node, 1) if isinstance(node, ir.Var) else 1
+
+        callbacks = [(tirx.Let, visit_let), (ir.Expr, visit)]
+        structural_walk(part, callbacks, order="pre")
+        return count
+
+    count = nodes(expr)
+    return count if sizes else 0

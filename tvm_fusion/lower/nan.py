@@ -41,6 +41,7 @@ from tvm.ir.transform import PassContext
 from .._tvm.simplifier import ARITHMETIC, is_float
 from .._tvm.structural import structural_map
 from .._tvm.target import target_kind
+from ..core.expressions import call_name
 
 _OPPOSITE = {tirx.LT: tirx.GE, tirx.LE: tirx.GT, tirx.GT: tirx.LE, tirx.GE: tirx.LT}
 _INFINITY = {  # its bits, as the integer that they are
@@ -51,12 +52,26 @@ _INFINITY = {  # its bits, as the integer that they are
 _TYPES = {"float32": "float", "float16": "half", "bfloat16": "nv_bfloat16"}
 _NAME = "tvm_fusion_{kind}_{dtype}"
 _SOURCE = """
+#ifndef {name}_defined
+#define {name}_defined
 __forceinline__ __device__ {type} {name}({type} a, {type} b) {{
 #if __CUDA_ARCH__ >= 800
   {instruction}
 #else
   return a == a ? (a {order} b ? a : b) : a;
 #endif
+}}
+#endif
+"""
+# TVM 0.27's CUDA generator has no type for the conditions of choices among eight lanes.
+_LANES = """
+template <typename Vector>
+__forceinline__ __device__ Vector {name}x{lanes}(Vector a, Vector b) {{
+  Vector c;
+  #pragma unroll
+  for (int i = 0; i < {lanes}; ++i)
+    (({type}*)&c)[i] = {name}((({type}*)&a)[i], (({type}*)&b)[i]);
+  return c;
 }}
 """
 _FLOAT = 'float c; asm("{kind}.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;'
@@ -74,7 +89,9 @@ class PassNaNOn:
         on_cuda = target_kind(func) == "cuda"
         extremum = partial(_extremum, write=_for_cuda if on_cuda else _for_llvm)
         kinds: list[Any] = [(tirx.Max, extremum), (tirx.Min, extremum), (tirx.NE, _not_equal)]
-        if not on_cuda:
+        if on_cuda:
+            kinds.append((ir.Call, _negative_zero))
+        else:
             func = func.with_body(
                 structural_map(func.body, (tirx.BufferStore, _element_first), order="post")
             )
@@ -163,14 +180,30 @@ def _for_llvm(kind: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
 
 
 def _for_cuda(kind: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
-    dtype, order = str(a.ty.dtype), ">" if kind == "max" else "<"
+    whole, order = str(a.ty.dtype), ">" if kind == "max" else "<"
+    dtype, _, lanes = whole.partition("x")
     if dtype not in _TYPES:
         chosen = tirx.Select(tirx.GT(a, b) if kind == "max" else tirx.LT(a, b), a, b)
         return tirx.Select(tirx.EQ(a, a), chosen, a)
     name = _NAME.format(kind=kind, dtype=dtype)
     instruction = (_FLOAT if dtype == "float32" else _HALF).format(kind=kind)
     source = _SOURCE.format(type=_TYPES[dtype], name=name, instruction=instruction, order=order)
-    return cuda_func_call(name, a, b, source_code=source, return_type=dtype)
+    if lanes:
+        source += _LANES.format(type=_TYPES[dtype], name=name, lanes=lanes)
+        name = f"{name}x{lanes}"
+    return cuda_func_call(name, a, b, source_code=source, return_type=whole)
+
+
+def _negative_zero(call: ir.Call) -> ir.Expr:
+    """Write as a number what hid zeros from TVM's simplifier: CUDA takes no address of a constant.
+
+    ``reinterpret`` becomes ``*(float *)(&(x))`` there.
+    """
+    if call_name(call) != "reinterpret" or not isinstance(call.args[0], tirx.IntImm):
+        return call
+    dtype, bits = str(call.ty.dtype), call.args[0].value
+    is_it = dtype in ("float32", "float64") and bits == -(2 ** (int(dtype[5:]) - 1))
+    return tirx.FloatImm(dtype, -0.0) if is_it else call
 
 
 def _not_equal(node: tirx.NE) -> ir.Expr:

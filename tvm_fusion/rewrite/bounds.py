@@ -111,9 +111,10 @@ def _floating(name: str, operands: Sequence[tuple[int, Bounds]]) -> Bounds:
         return given[0]
     if name == "relax.negative":
         return Bounds(-given[0].high, -given[0].low)
-    if name == "relax.multiply" and operands[0][0] == operands[1][0]:
+    has_both = len(operands) == 2  # an operand may be an extent, which is none of these
+    if name == "relax.multiply" and has_both and operands[0][0] == operands[1][0]:
         return NONNEGATIVE
-    arithmetic = _ARITHMETIC.get(name)
+    arithmetic = _ARITHMETIC.get(name) if has_both else None
     if arithmetic is not None:
         first, second = given
         return arithmetic(first, second)

@@ -7,55 +7,17 @@ merging two classes is deferred until :meth:`EGraph.rebuild` finds the nodes tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
-from ..core.evaluate import evaluate, numpy_dtype
+from ..core.numpy_types import numpy_dtype
 from ..ecg.properties import properties_of
 from .bounds import ANY, Bounds, bounds_of, bounds_of_value
-from .head import Head, Heads, type_key
+from .eclass_analysis import Analysis, EClass, Node, is_static
+from .head import Head, Heads
 from .terms import Term, subterms
-
-FOLDED = 1024  # elements of a constant that is computed at once, so that laws know its value
-
-
-class Node(NamedTuple):
-    """An operator on classes; operands of a commutative one are in order."""
-
-    head: Head
-    operands: tuple[int, ...]
-
-
-@dataclass(eq=False)
-class EClass:
-    """Expressions that are equal.
-
-    Attributes
-    ----------
-    type : relax.TensorType
-        Of all of them.
-    is_constant : bool
-        Whether it is known at compile time.
-    value : numpy.ndarray or None
-        A small constant itself.
-    bounds : Bounds
-        Between which its elements lie, wherever they are finite.
-    nodes : dict of Node to str
-        Each with the law that wrote it; empty for what the region has.
-    parents : dict of Node to int
-        Nodes that read it, and their classes.
-    """
-
-    type: relax.TensorType
-    is_constant: bool
-    value: np.ndarray | None
-    bounds: Bounds = ANY
-    nodes: dict[Node, str] = field(default_factory=dict)
-    parents: dict[Node, int] = field(default_factory=dict)
 
 
 class EGraph:
@@ -75,10 +37,7 @@ class EGraph:
         self._parent: list[int] = []
         self._known: dict[Node, int] = {}
         self._stale: list[int] = []
-        self._types: dict[object, relax.TensorType] = {}
-        self._variables: dict[int, relax.Var] = {}
-        self._results: dict[tuple, relax.TensorType | None] = {}
-        self._builder = relax.BlockBuilder()
+        self._analysis = Analysis()
 
     @property
     def size(self) -> int:
@@ -137,12 +96,12 @@ class EGraph:
         node = self._canonical(Node(head, tuple(operands)))
         if node in self._known:
             return self.find(self._known[node])
-        ty = self._infer(head, node.operands)
+        children = [self[o] for o in node.operands]
+        ty = self._analysis.infer(head, [c.type for c in children])
         if ty is None:
             return None
-        children = [self[o] for o in node.operands]
-        is_constant = _is_static(ty) and all(c.is_constant for c in children)
-        value = self._evaluate(head, ty, children) if is_constant else None
+        is_constant = is_static(ty) and all(c.is_constant for c in children)
+        value = self._analysis.evaluate(head, ty, children) if is_constant else None
         bounds = self._bounds(node, ty) if value is None else bounds_of_value(value)
         number = self._new(node, EClass(ty, is_constant, value, bounds), law)
         if value is not None:
@@ -173,7 +132,7 @@ class EGraph:
         head = self.heads.value(array, dtype)
         node = Node(head, ())
         if node not in self._known:
-            ty = self._intern(self.heads.values[head].ty)
+            ty = self._analysis.intern(self.heads.values[head].ty)
             self._new(node, EClass(ty, True, array, bounds_of_value(array)), "")
         return self.find(self._known[node])
 
@@ -222,10 +181,7 @@ class EGraph:
 
     def variable(self, number: int) -> relax.Var:
         """Give a variable of a class's type."""
-        ty = self[number].type
-        if id(ty) not in self._variables:
-            self._variables[id(ty)] = relax.Var("x", ty)
-        return self._variables[id(ty)]
+        return self._analysis.variable(self[number].type)
 
     # Inside --------------------------------------------------------------------------------------
 
@@ -237,7 +193,8 @@ class EGraph:
         value = None if known is None else known.value.numpy()
         is_constant = term.head.key[0] != "input"
         bounds = ANY if value is None else bounds_of_value(value)
-        return self._new(node, EClass(self._intern(term.type), is_constant, value, bounds), "")
+        ty = self._analysis.intern(term.type)
+        return self._new(node, EClass(ty, is_constant, value, bounds), "")
 
     def _new(self, node: Node, fresh: EClass, law: str) -> int:
         number = len(self._parent)
@@ -277,8 +234,10 @@ class EGraph:
         known = self.classes[owner]
         children = [self[o] for o in node.operands]
         if not known.is_constant and all(c.is_constant for c in children):
-            known.is_constant = _is_static(known.type)
-            value = self._evaluate(node.head, known.type, children) if known.is_constant else None
+            known.is_constant = is_static(known.type)
+            value = None
+            if known.is_constant:
+                value = self._analysis.evaluate(node.head, known.type, children)
             if value is not None:
                 self.equate(owner, self.constant(value, str(known.type.dtype)))
             else:
@@ -289,38 +248,5 @@ class EGraph:
                 known.bounds = bounds
                 self._stale.append(owner)
 
-    # Types and values ----------------------------------------------------------------------------
-
-    def _intern(self, ty: relax.TensorType) -> relax.TensorType:
-        return self._types.setdefault(type_key(ty), ty)
-
-    def _infer(self, head: Head, operands: tuple[int, ...]) -> relax.TensorType | None:
-        key = (head, *(id(self[o].type) for o in operands))
-        if key not in self._results:
-            self._results[key] = self._normalized(head.apply([*map(self.variable, operands)]))
-        return self._results[key]
-
-    def _normalized(self, call: relax.Call) -> relax.TensorType | None:
-        try:
-            ty = self._builder.normalize(call).ty
-        except (tvm.error.InternalError, ValueError, TypeError):
-            return None
-        is_known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
-        return self._intern(ty) if is_known else None
-
     def _bounds(self, node: Node, ty: relax.TensorType) -> Bounds:
         return bounds_of(node.head, ty, [(o, self[o].bounds) for o in node.operands])
-
-    def _evaluate(
-        self, head: Head, ty: relax.TensorType, operands: Sequence[EClass]
-    ) -> np.ndarray | None:
-        if any(o.value is None for o in operands):
-            return None
-        consts = [relax.const(o.value, str(o.type.dtype)) for o in operands]
-        call = self._builder.normalize(head.apply(consts))
-        extents = [int(v) if hasattr(v, "value") else FOLDED + 1 for v in ty.shape.values]
-        return evaluate(call) if 0 < np.prod(extents, dtype=np.int64) <= FOLDED else None
-
-
-def _is_static(ty: relax.TensorType) -> bool:
-    return all(isinstance(extent, tirx.IntImm) for extent in ty.shape.values)

@@ -11,8 +11,9 @@ from tvm import relax
 from ..core.flags import FLAGS as FLAGS
 from ..core.template import Refusal
 from .egraph import EGraph
+from .ematch import Bindings, matches, write
 from .head import Head
-from .pattern import Apply, Bindings, Number, Pattern, matches, write
+from .pattern import Apply, Number, Pattern
 
 
 @dataclass(frozen=True)

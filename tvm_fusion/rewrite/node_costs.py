@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .egraph import EGraph, Node
+from .eclass_analysis import Node
+from .egraph import EGraph
 from .weights import weight
 
 _CONSTANT = 2.0**-10  # of an operator that is computed at compile time: leaves are taken first

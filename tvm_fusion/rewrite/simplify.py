@@ -13,6 +13,7 @@ from ..config import FusionConfig
 from ..core.decisions import Decision, record
 from ..core.flags import Search
 from ..core.untouched import on_rewritable
+from ..frontend.normalize.expand_batch_norm import ExpandBatchNorm
 from ..frontend.normalize.fold_constants import FoldConstants
 from . import rules
 from .batch_matmuls import BatchMatmuls
@@ -63,7 +64,8 @@ class Rewrite:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every rewritable function."""
-        mod = on_rewritable(relax.transform.DecomposeOpsForInference(), *_tidy())(mod)
+        decompose = (ExpandBatchNorm(), relax.transform.DecomposeOpsForInference())
+        mod = on_rewritable(*decompose, *_tidy())(mod)
         if self._options.rewrite == "none":
             return mod
         without = self._options.without

@@ -37,8 +37,26 @@ def known_step(
     buffer: ir.Var, indices: Sequence[ir.Expr], axis: ir.Var, axes: Sequence[ir.Var]
 ) -> int | None:
     """Give the stride along an axis, if it is a constant."""
+    plain = _plain_step(buffer, indices, axis)
+    if plain is not None:
+        return plain
     step = stride(offset(buffer, indices), axis, axes)
     return None if step is None else constant(step)
+
+
+def _plain_step(buffer: ir.Var, indices: Sequence[ir.Expr], axis: ir.Var) -> int | None:
+    """Give the stride where indices are variables and numbers: most of them are."""
+    step = 0
+    for position, extent in zip(indices, buffer.ty.shape, strict=True):
+        if not isinstance(position, ir.Var | tirx.IntImm):
+            return None
+        if step:
+            size = constant(extent)
+            if size is None:
+                return None
+            step *= size
+        step += isinstance(position, ir.Var) and position.same_as(axis)
+    return step
 
 
 def lies_along(

@@ -11,9 +11,10 @@ from tvm.target import Target
 
 from ..core.decisions import Decision, record
 from ..core.loops import find
-from ..core.template import TEMPLATE, Ban, Emission, Kernel, Refusal, Slot
+from ..core.template import TEMPLATE, Ban, Claim, Emission, Kernel, Refusal, Slot
 from ..core.templates import template
-from ..device import device_of
+from ..core.tuned import TUNED, Lookup, untuned
+from ..device import Device, device_of
 from ..ecg.graph import Graph
 from ..program.group import Group
 
@@ -29,7 +30,7 @@ def group_of(mod: tvm.IRModule, func: relax.Function) -> Group:
 
 
 def emit_groups(
-    mod: tvm.IRModule, target: Target
+    mod: tvm.IRModule, target: Target, tuned: Lookup = untuned
 ) -> tuple[dict[ir.GlobalVar, Emission], dict[ir.GlobalVar, Ban]]:
     """Let templates make the kernels of all groups of a module.
 
@@ -39,6 +40,9 @@ def emit_groups(
         With Primitive functions that carry their template's name.
     target : Target
         The target.
+    tuned : callable
+        Gives the configuration that was measured to be the fastest for a claim, or ``None``. One
+        that cannot be emitted is recorded and the default taken.
 
     Returns
     -------
@@ -60,12 +64,42 @@ def emit_groups(
             claim = claimant.claim(group, device)
             if isinstance(claim, Refusal):
                 raise RuntimeError(f"it refuses what was planned ({claim.sentence})")
-            emitted[gvar] = _without_unread_constants(claimant.emit(claim, target), group)
+            emission = _emit_tuned(gvar.name_hint, claim, device, target, tuned)
+            emitted[gvar] = _without_unread_constants(
+                emission or claimant.emit(claim, target), group
+            )
         # guard: recorded; the region is planned again without this claim
         except Exception as error:
             broken[gvar] = (name, group.key)
             record(_broken(gvar.name_hint, name, error))
     return emitted, broken
+
+
+def _emit_tuned(
+    name: str, claim: Claim, device: Device, target: Target, tuned: Lookup
+) -> Emission | None:
+    """Make kernels of the configuration that was measured; ``None`` if none was, or it is unfit."""
+    found = tuned(claim, device)
+    if found is None:
+        return None
+    template = claim.template
+    try:
+        configured = template.configure(claim, found.config, device)
+        if isinstance(configured, Refusal):
+            raise ValueError(configured.sentence)
+        emission = template.emit(configured, target)
+    # guard: recorded; a record must not stop a compilation that passes without it
+    except Exception as error:
+        sentence = f"The configuration of {found.source} is not used: {_first_line(error)}"
+        record(Decision(name, "", "fallback", "tuned_config_unfit", sentence))
+        return None
+    sentence = f"{found.gain:.3f} times as fast as the default by {found.source}{found.note}."
+    record(Decision(name, "", "accepted", TUNED, sentence, measured_us=found.us))
+    return emission
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _without_unread_constants(emission: Emission, group: Group) -> Emission:
@@ -99,7 +133,7 @@ def _without_unread(kernel: Kernel, known: Container[Slot]) -> Kernel:
 
 
 def _broken(group: str, name: str, error: Exception) -> Decision:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = _first_line(error)
     return Decision(
         group,
         "",

@@ -7,11 +7,11 @@ from collections.abc import Container
 
 from tvm import DataType, ir
 
-from ..core.expressions import shared_subexpressions
 from ..core.loops import find
+from ..core.shared_terms import shared_subexpressions
 from ..core.template import Refusal
+from ..ecg.operation_count import operations as count
 from ..ecg.work import at
-from ..ecg.work import operations as count
 from ..program.group import Group
 from ..program.program import Program
 from ..program.stage import Stage

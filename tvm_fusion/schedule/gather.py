@@ -13,8 +13,8 @@ import numpy as np
 import tvm
 from tvm import ir, tirx
 
-from ..core.evaluate import numpy_dtype
 from ..core.expressions import choice
+from ..core.numpy_types import numpy_dtype
 from ..ecg.evaluate import evaluate
 from ..ecg.loads import Unreadable
 from ..program.parse import parse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Set
 from dataclasses import replace
 
@@ -15,14 +16,41 @@ from ..program.stage import Stage
 MAX_NODES = 2000  # of one output's expression: beyond, compiling takes longer than computing
 
 
+class _Answers:
+    """What is known of one program, which several templates ask about, by what they keep."""
+
+    def __init__(self) -> None:
+        self.refusals: dict[frozenset[ir.Var], Refusal | None] = {}
+        self.stages: dict[frozenset[ir.Var], tuple[Stage, ...]] = {}
+
+
+_known: weakref.WeakKeyDictionary[Program, _Answers] = weakref.WeakKeyDictionary()
+
+
 def inlined_size(program: Program, kept: Set[ir.Var] = frozenset()) -> Refusal | None:
     """Say why internal maps, but for the kept ones, cannot be inlined; ``None`` if they can."""
+    known, key = _known.setdefault(program, _Answers()).refusals, frozenset(kept)
+    if key not in known:
+        known[key] = _inlined_size(program, kept)
+    return known[key]
+
+
+def inlined(program: Program, kept: Set[ir.Var] = frozenset()) -> tuple[Stage, ...]:
+    """Substitute internal maps, but for the kept ones, into their readers."""
+    known, key = _known.setdefault(program, _Answers()).stages, frozenset(kept)
+    if key not in known:
+        known[key] = _inlined(program, kept)
+    return known[key]
+
+
+def _inlined_size(program: Program, kept: Set[ir.Var]) -> Refusal | None:
     sizes: dict[ir.Var, int] = {}
     for stage in program.stages:
         size = 0
         for value in stage.values:
             size += len(find(value, ir.Expr))
-            size += sum(sizes.get(load.source, 0) for load in find(value, ir.TensorLoad))
+            if sizes:
+                size += sum(sizes.get(load.source, 0) for load in find(value, ir.TensorLoad))
         if size > MAX_NODES:
             sentence = f"{stage.title} would be an expression of more than {MAX_NODES} nodes."
             return Refusal("expression_too_large", sentence)
@@ -39,8 +67,7 @@ def inlined_size(program: Program, kept: Set[ir.Var] = frozenset()) -> Refusal |
     return None
 
 
-def inlined(program: Program, kept: Set[ir.Var] = frozenset()) -> tuple[Stage, ...]:
-    """Substitute internal maps, but for the kept ones, into their readers."""
+def _inlined(program: Program, kept: Set[ir.Var]) -> tuple[Stage, ...]:
     definitions: dict[ir.Var, Stage] = {}
     left: list[Stage] = []
     internal = set(program.internal) - kept
@@ -58,7 +85,8 @@ def inlined(program: Program, kept: Set[ir.Var] = frozenset()) -> tuple[Stage, .
         return substitute(stage.values[0], {**zeros, **places})
 
     for stage in program.stages:
-        stage = replace(stage, values=tuple(substitute(v, {}, load) for v in stage.values))
+        if definitions:
+            stage = replace(stage, values=tuple(substitute(v, {}, load) for v in stage.values))
         if stage.is_map and stage.targets[0] in internal:
             definitions[stage.targets[0]] = stage
         else:

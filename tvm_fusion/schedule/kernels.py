@@ -10,6 +10,7 @@ from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.target import Target
 
 from ..core.template import Ban
+from ..core.tuned import Lookup, untuned
 from ..core.untouched import has_blocks, is_scheduled
 from .emit import emit_groups
 from .guard import schedule_function
@@ -31,17 +32,20 @@ class ScheduleKernels:
     ----------
     fuse : callable
         Makes the pass that plans operators again, given the claims not to be made again.
+    tuned : callable
+        Gives the configuration that was measured to be the fastest for a claim, or ``None``.
     """
 
-    def __init__(self, fuse: Callable[[frozenset[Ban]], Pass]) -> None:
+    def __init__(self, fuse: Callable[[frozenset[Ban]], Pass], tuned: Lookup = untuned) -> None:
         self._fuse = fuse
+        self._tuned = tuned
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every group and to every unscheduled PrimFunc over SBlocks."""
         target = Target.current(allow_none=False)
         banned: frozenset[Ban] = frozenset()
         while True:
-            emitted, broken = emit_groups(mod, target)
+            emitted, broken = emit_groups(mod, target, self._tuned)
             mod = install(mod, emitted)
             if not broken:
                 break

@@ -5,11 +5,14 @@ from __future__ import annotations
 from ..core.template import Template
 from ..core.templates import provide
 from .attention.template import Attention
+from .columns.template import ColumnReductions
 from .contraction.norm_gemm_template import NormGemm
 from .contraction.template_cpu import CpuContraction
 from .contraction.template_gpu import GpuContraction
 from .convolution.template import CpuConvolution
+from .convolution.template_gpu import GpuDepthwise
 from .elementwise.template import Elementwise
+from .recurrent.template import Recurrent
 from .rows.template import Rows
 from .scan.template import PrefixSum
 from .single.template import Single
@@ -18,11 +21,13 @@ from .single.template import Single
 def _templates(is_gpu: bool) -> tuple[Template, ...]:
     return (
         Elementwise(is_gpu),
+        *((ColumnReductions(),) if is_gpu else ()),
         Rows(),
         Attention(is_gpu),
-        *((GpuContraction(),) if is_gpu else (CpuConvolution(), CpuContraction())),
+        *((GpuDepthwise(), GpuContraction()) if is_gpu else (CpuConvolution(), CpuContraction())),
         NormGemm(),
         PrefixSum(is_gpu),
+        Recurrent(is_gpu),
         Single(is_gpu),
     )
 

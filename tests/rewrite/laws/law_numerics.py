@@ -17,7 +17,8 @@ from law_cases import parse
 from law_convolutions import convolve
 from tvm import relax, tirx
 
-from tvm_fusion.core.evaluate import evaluate_exactly, numpy_dtype
+from tvm_fusion.core.evaluate import evaluate_exactly
+from tvm_fusion.core.numpy_types import numpy_dtype
 from tvm_fusion.rewrite.head import Head, Heads, is_tensor
 from tvm_fusion.rewrite.terms import Term, subterms
 

@@ -84,6 +84,19 @@ def test_refused(case, spec):
     assert refusal.sentence.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "width", "dtype"), [(96, 320, "float16"), (96, 320, "float32"), (9, 320, "float16")]
+)
+def test_wide_heads_have_kernels_of_their_own_on_tensor_cores(tokens, width, dtype):
+    params = [tensor(n, 1, 1, tokens, width, dtype=dtype) for n in "qkv"]
+    claim = Attention(True).claim(group(params, attention(), CUDA), CUDA.device)
+    is_refused = isinstance(claim, Refusal)
+    assert is_refused == (tokens == 96 and dtype == "float16")
+    if is_refused:
+        assert claim.code == "head_too_large"
+        assert "The head dimension is 320, at most 256 on tensor cores" in claim.sentence
+
+
 def test_half_of_an_attention_is_not_claimed():
     def half(emit, q, k):
         scores = emit(op.matmul(q, emit(op.permute_dims(k, [1, 0]))))

@@ -53,14 +53,14 @@ def fits(sizes, problem, machine):
         assert sizes.panels * panel <= machine.copied
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems, machines, st.booleans())
 def test_the_default_fits_registers_and_caches(problem, machine, copies):
     problem = replace(problem, copies=copies)
     fits(default_blocking(problem, machine), problem, machine)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems, machines, st.booleans(), st.integers(0, 300))
 def test_the_design_space_fits_registers_and_caches(problem, machine, copies, step):
     problem = replace(problem, copies=copies)

@@ -142,7 +142,8 @@ ROUNDING = replace(FEW, rounds_to_tf32=True)
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_split_float32_keeps_its_precision(name):
-    config = check(FLOATS[name], mma_tile, tile_gemm_gpu, 4e-7)
+    # Of the largest result; up to 3e-7 are float32's own. Without a lower half: above 1e-4.
+    config = check(FLOATS[name], mma_tile, tile_gemm_gpu, 1e-6)
     assert config.products == 3
 
 

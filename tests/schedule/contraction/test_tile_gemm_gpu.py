@@ -52,6 +52,16 @@ def columns_first(m, k, n):
     return given, turned, lambda x, w: [reference(x, w)[0].T]
 
 
+def parts(m, k, *extents):
+    """Columns in parts that vectors of eight would straddle, contiguous in memory."""
+    given, body, reference = product(m, k, int(np.prod(extents)))
+
+    def reshaped(emit, x, w):
+        return op.reshape(emit(op.astype(emit(body(emit, x, w)), "float16")), (m, *extents))
+
+    return given, reshaped, lambda x, w: [reference(x, w)[0].reshape(m, *extents)]
+
+
 def one_weight(m, k, n):
     """A batch of which each matrix is multiplied with the same."""
     given = [tensor("x", 3, m, k, dtype="float16"), tensor("w", 1, k, n, dtype="float16")]
@@ -83,6 +93,16 @@ def activated(m, k, n):
     )
 
 
+def scaled(m, k, n):
+    """A scalar tensor in the prologue on A."""
+    given = [*product(m, k, n)[0], tensor("s", dtype="float16")]
+    return (
+        given,
+        lambda emit, x, w, s: op.matmul(emit(op.multiply(x, s)), w, "float32"),
+        lambda x, w, s: [(x * s).astype("float16").astype(x.dtype) @ w],
+    )
+
+
 def scaled_bytes(m, k, n):
     """Int8 weights with a scale of each column."""
     given = [tensor("x", m, k, dtype="float16"), tensor("q", k, n, dtype="int8")]
@@ -96,6 +116,7 @@ def scaled_bytes(m, k, n):
 
 
 CASES = {
+    "scaled": scaled(40, 72, 88),
     "whole": product(64, 128, 64),
     "ragged": product(40, 72, 88),
     "odd": product(33, 67, 45),
@@ -116,6 +137,7 @@ CASES = {
     "epilogue_split": split(40, 72, 24, 40),
     "epilogue_split_odd": split(41, 72, 20, 7),
     "columns_first": columns_first(40, 64, 72),
+    "epilogue_parts": parts(26, 48, 3, 4, 12),
     "batch": product(24, 40, 48, batch=(3,)),
     "one_b": one_weight(24, 40, 48),
     "padded": padded((2, 5, 9, 11), (33, 5, 3, 3)),

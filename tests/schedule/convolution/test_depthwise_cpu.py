@@ -3,11 +3,11 @@
 import pytest
 from conv_cases import Conv, check, may_be_refused
 from group_kernels import CPU, group
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tvm_fusion.core.template import Refusal
-from tvm_fusion.schedule.convolution.depthwise_cpu import DepthwiseConfig
+from tvm_fusion.schedule.convolution.depthwise_config import DepthwiseConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
 
@@ -58,17 +58,14 @@ def drawn(conv):
     check(conv, claim=claim)
 
 
-QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-@settings(max_examples=6, **QUIET)
+@settings(max_examples=6)
 @given(problems())
 def test_drawn_depthwise(conv):
     drawn(conv)
 
 
 @pytest.mark.slow
-@settings(max_examples=120, **QUIET)
+@settings(max_examples=120)
 @given(problems())
 def test_many_drawn_depthwise(conv):
     drawn(conv)

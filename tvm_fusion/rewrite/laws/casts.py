@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from ...core.evaluate import numpy_dtype
+from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import function, tensors

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ...core.evaluate import numpy_dtype
+from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..extents import is_float
 from ..law import Law, Match

@@ -10,7 +10,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-from ...core.evaluate import numpy_dtype
+from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, tensors

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.evaluate import numpy_dtype
+from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..law import Law, Match
 from ..pattern import constants, function, number, one_of, tensors

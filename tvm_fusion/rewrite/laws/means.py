@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...core.evaluate import numpy_dtype
+from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..axes import reduced_axes, renamed
 from ..extents import count, is_float, normal

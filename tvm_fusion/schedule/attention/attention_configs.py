@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ...core.loops import constant
 from ...device import Device
+from ..design_space import Kernels
 from ..gpu.launch import STATIC_SHARED_BYTES
 from . import flash_mma_model
 from .config_gpu import MAX_LANES, MIN_LANES, SHARED_BYTES, THREADS, GpuConfig
@@ -29,6 +30,16 @@ KEYS = (8, 16, 32, 64)
 ROWS = (1, 2, 4, 8, 16)
 
 Config = FlashDecodeConfig | FlashMmaConfig | GpuConfig
+KERNELS = Kernels(
+    {
+        FlashDecodeConfig: ("flash decoding", ("splits", "groups", "stages")),
+        FlashMmaConfig: (
+            "flash mma",
+            ("warps", "rows_of_warp", "block_n", "stages", "q_in_registers", "uses_wgmma"),
+        ),
+        GpuConfig: ("CUDA cores", ("rows", "lanes", "keys")),
+    }
+)
 
 
 def configs(pattern: Pattern, device: Device) -> Iterator[Config]:

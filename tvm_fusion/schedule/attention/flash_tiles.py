@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from ...core.loops import ceildiv, constant, index, simplified
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem
-from .score_form import Bound
+from .mask_bounds import Bound
 
 
 class KeyTiles:

@@ -16,6 +16,7 @@ from ...program.stage import Axis, Stage
 from ..contraction.operands import SumOfProducts, analyse
 from ..inline import inlined, inlined_size
 from .pattern import FLOAT, Pattern, widened
+from .score_axes import ScoreAxes, is_same, scores_elsewhere
 from .weights import Weights, read_weights
 
 FLOATS = ("float32", "float16")
@@ -88,7 +89,7 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
 
 
 class _Reader:
-    """Express all stages over the axes of the scores."""
+    """Match one stage after the other, all expressed over the axes of the scores."""
 
     def __init__(
         self,
@@ -103,11 +104,7 @@ class _Reader:
         self._stages = stages
         self._scores, self._maximum, self._total = scores, maximum, total
         self._product = product
-        dtype = str(scores.targets[0].ty.dtype)
-        self._raw = tirx.Var("raw", FLOAT)
-        self._product_of_row = self._raw if dtype == FLOAT else tirx.Cast(dtype, self._raw)
-        self._row_max = tirx.Var("row_max", str(maximum.targets[0].ty.dtype))
-        self._row_sum = tirx.Var("sum", str(total.targets[0].ty.dtype))
+        self._axes = ScoreAxes(scores, maximum, total)
 
     def pattern(self) -> Pattern | Refusal:
         """Match the stages one after the other."""
@@ -125,14 +122,14 @@ class _Reader:
                 f"An output of the group needs several columns of the result of "
                 f"{self._product.title}.",
             )
-        key = self._key()
+        key = self._axes.key()
         if isinstance(key, Refusal):
             return key
-        score = self._over_scores(self._maximum, _added(self._maximum))
+        score = self._axes.express(self._maximum, _added(self._maximum))
         if score is None:
-            return _elsewhere(self._maximum)
-        exponent = tirx.exp(score - self._row_max)
-        added = self._over_scores(self._total, _added(self._total))
+            return scores_elsewhere(self._maximum)
+        exponent = tirx.exp(score - self._axes.row_max)
+        added = self._axes.express(self._total, _added(self._total))
         if added is None or not tvm_ffi.structural_equal(added, exponent, map_free_vars=False):
             return Refusal(
                 "no_softmax",
@@ -145,8 +142,8 @@ class _Reader:
                 "second_product",
                 f"{self._product.title} multiplies no values with softmax weights.",
             )
-        own = self._axes_of(self._product)
-        if own is None or not _is(own.get(self._product.reduce[0].var), key.var):
+        own = self._axes.axes_of(self._product)
+        if own is None or not is_same(own.get(self._product.reduce[0].var), key.var):
             return Refusal(
                 "second_product",
                 f"{self._product.title} does not reduce the axis of the softmax.",
@@ -163,10 +160,10 @@ class _Reader:
         weighted: ir.Expr,
         own: Mapping[ir.Var, ir.Var],
     ) -> Pattern | Refusal:
-        normal = self._over_scores(self._product, weighted)
-        weights = None if normal is None else read_weights(normal, exponent, self._row_sum)
+        normal = self._axes.express(self._product, weighted)
+        weights = None if normal is None else read_weights(normal, exponent, self._axes.row_sum)
         if not isinstance(weights, Weights):
-            return weights or _elsewhere(self._product)
+            return weights or scores_elsewhere(self._product)
         columns = [a for a in self._product.axes if a.var not in own]
         if len(columns) != 1:
             return Refusal("second_product", f"{self._product.title} has not one axis of columns.")
@@ -206,7 +203,7 @@ class _Reader:
             q,
             k,
             value,
-            self._raw,
+            self._axes.raw,
             score,
             weights.exponential,
             weight,
@@ -222,71 +219,6 @@ class _Reader:
         outputs = program.outputs if stage is self._product else (stage.targets[0],)
         alone = Program(program.inputs, outputs, program.scalars, tuple(stages), 0)
         return analyse(alone, stages)
-
-    def _key(self) -> Axis | Refusal:
-        """Give the axis of the scores that softmax reduces."""
-        own = self._axes_of(self._maximum)
-        along = (own or {}).get(self._maximum.reduce[0].var)
-        axis = next((a for a in self._scores.axes if _is(along, a.var)), None)
-        if axis is None:
-            return _elsewhere(self._maximum)
-        return axis
-
-    def _axes_of(self, stage: Stage) -> dict[ir.Var, ir.Var] | None:
-        """Map a stage's axes to the scores' axes; it must read scores at its own position."""
-        target = self._scores.targets[0]
-        reads = [x for v in stage.values for x in loads(v) if x.source.same_as(target)]
-        if not reads:
-            return None
-        where = self._scores.indices[0]
-        own: dict[ir.Var, ir.Var] = {}
-        mine = {a.var for a in (*stage.axes, *stage.reduce)}
-        for written, read in zip(where, reads[0].indices, strict=True):
-            if isinstance(written, ir.Var):
-                if read not in mine or read in own:
-                    return None
-                own[read] = written
-        if len(own) != len(self._scores.axes):
-            return None
-        same = all(
-            tvm_ffi.structural_equal(list(reads[0].indices), list(x.indices), map_free_vars=False)
-            for x in reads[1:]
-        )
-        return own if same else None
-
-    def _over_scores(self, stage: Stage, value: ir.Expr | None) -> ir.Expr | None:
-        """Express a term over the axes of the scores; ``None`` if it reads other rows."""
-        own = self._axes_of(stage)
-        if value is None or own is None:
-            return None
-        placeholders = (
-            (self._scores, self._product_of_row),
-            (self._maximum, self._row_max),
-            (self._total, self._row_sum),
-        )
-        foreign_row = False
-
-        def swap(load: ir.TensorLoad) -> ir.Expr:
-            nonlocal foreign_row
-            for part, placeholder in placeholders:
-                if load.source.same_as(part.targets[0]):
-                    foreign_row |= not self._is_own_row(part, load)
-                    return placeholder
-            return load
-
-        # Indices are over the scores' axes when loads are looked at.
-        found = substitute(substitute(value, own), {}, swap)
-        return None if foreign_row else found
-
-    def _is_own_row(self, part: Stage, load: ir.TensorLoad) -> bool:
-        """Whether a load over the scores' axes is of their own row."""
-        if part is self._scores:
-            return True  # _axes_of saw to it
-        own = self._axes_of(part) or {}
-        return all(
-            not isinstance(written, ir.Var) or _is(own.get(written), read)
-            for written, read in zip(part.indices[0], load.indices, strict=True)
-        )
 
     def _reads_softmax(self, factor: ir.Expr) -> bool:
         return any(x.source.same_as(self._total.targets[0]) for x in loads(factor))
@@ -305,19 +237,8 @@ def _titles(stages: Sequence[Stage]) -> str:
     return ", ".join(dict.fromkeys(stage.title for stage in stages))
 
 
-def _is(one: ir.Expr | None, other: ir.Expr) -> bool:
-    return one is not None and one.same_as(other)
-
-
 def _extent(axis: Axis) -> float:
     return constant(axis.extent) or float("inf")
-
-
-def _elsewhere(stage: Stage) -> Refusal:
-    return Refusal(
-        "scores_elsewhere",
-        f"{stage.title} does not read the scores of its own row, each element once.",
-    )
 
 
 def _dtype(operand: ir.Expr) -> str:

@@ -11,11 +11,12 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
+from ..vector_loops import over_vectors
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
 from .pattern import FLOAT, Pattern
 from .transpose_cpu import transposed
-from .vectors_cpu import over_vectors, resolved
+from .vectors_cpu import resolved
 
 Where = Mapping[ir.Var, ir.Expr]
 Element = Callable[[ir.Expr, ir.Expr], ir.Expr]

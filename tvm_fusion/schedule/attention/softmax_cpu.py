@@ -16,11 +16,12 @@ from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
 from ..maxima import plain_maximum
 from ..vector_functions import decay
+from ..vector_loops import over_vectors
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
 from .online_softmax import LOWEST, SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT, Pattern
-from .vectors_cpu import over_vectors, reduce_vector, resolved
+from .vectors_cpu import reduce_vector, resolved
 
 Where = Mapping[ir.Var, ir.Expr]
 

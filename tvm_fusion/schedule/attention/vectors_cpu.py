@@ -1,4 +1,4 @@
-"""Loops along a row in vectors, with a scalar remainder."""
+"""Vectors on a CPU: reduced to one element, conditions that hold for all lanes resolved."""
 
 from __future__ import annotations
 
@@ -7,25 +7,7 @@ from collections.abc import Callable
 from tvm import ir, sym, tirx
 
 from ...core.expressions import load
-from ...core.loops import constant, index, loop, sequence, vectorized
-from ..elementwise.cpu import by_vectors
-
-VectorBody = Callable[[ir.Expr, int], tirx.Stmt]
-
-
-def over_vectors(count: ir.Expr | int, lanes: int, body: VectorBody) -> tirx.Stmt:
-    """Run ``body(start, width)`` over a row: whole vectors, then shorter ones or elements."""
-    size = constant(count)
-    if size is not None:
-        return by_vectors(size, lanes, body)
-    whole = tirx.floordiv(index(count), index(lanes))
-    rest = tirx.floormod(index(count), index(lanes))
-    return sequence(
-        [
-            loop("vector", whole, lambda n: body(n * lanes, lanes)),
-            loop("rest", rest, lambda n: body(whole * lanes + n, 1)),
-        ]
-    )
+from ...core.loops import index, sequence, vectorized
 
 
 def reduce_vector(

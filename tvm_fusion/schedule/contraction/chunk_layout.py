@@ -1,6 +1,7 @@
 """How a thread reads chunks of an operand's tile: 16 bytes along K, or along M or N.
 
 aligned                               one vector of 16, 8 or 4 bytes, which cp.async copies
+the same, zero around an image        cp.async under the condition of the vector
 halves at any address                 words around them, shifted
 computed, of vectors                  vector loads
 otherwise                             loads of elements
@@ -13,13 +14,13 @@ from typing import NamedTuple
 
 from tvm import ir, sym, tirx
 
-from ...core.expressions import loads
+from ...core.expressions import loads, variables
 from ...core.loops import constant, index, product, substitute
 from ...program.stage import Axis
 from ..address import conditional_loads, known_step
 from ..gpu.cp_async import NARROW_BYTES
 from ..gpu.vector_loads import ElementLoads, VectorLoad
-from .tile_gemm_config import TileGemmConfig, axis_values, is_plain
+from .tile_gemm_config import TileGemmConfig, axis_values, is_plain, unguarded
 
 HALF_BYTES = 2
 
@@ -43,6 +44,8 @@ class ChunkLayout(NamedTuple):
         What they are computed of.
     is_shifted : bool
         Whether chunks are contiguous, at any address.
+    guard : Expr, optional
+        Where a vector is not zero, over the axes and ``vector``.
     """
 
     cost: int
@@ -52,6 +55,7 @@ class ChunkLayout(NamedTuple):
     values: list[ir.Expr] | None = None
     vectors: Sequence[VectorLoad] = ()
     is_shifted: bool = False
+    guard: ir.Expr | None = None
 
 
 def chunk_layout(
@@ -72,26 +76,33 @@ def chunk_layout(
     """
     vector = tirx.Var("vector", "int64")
     extent, chunk = constant(product([a.extent for a in axes])), cut.chunk
-    is_plain_load = is_plain(operand)
+    core, guard = unguarded(operand)
+    if guard is not None and not is_plain(core):
+        core, guard = operand, None  # computed images are gathered
+    is_plain_load = is_plain(core)
     strides = [_stride(x, axes[-1]) for x in loads(operand)]
     other = ChunkLayout(chunk + sum(s != 1 for s in strides), is_k, vector, chunk)
-    is_row = is_plain_load and strides == [1] and len(axes) == 1
+    is_row = is_plain_load and guard is None and strides == [1] and len(axes) == 1
     if is_row and cut.item_bytes == HALF_BYTES:
         other = ChunkLayout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
     for lanes in (chunk, *(size // cut.item_bytes for size in NARROW_BYTES)):
-        if extent is None or extent % lanes or not _may_be_hoisted(operand):
+        if extent is None or extent % lanes or not _may_be_hoisted(core):
+            continue
+        if guard is not None and not _is_of_vectors(guard, axes[-1], lanes):
             continue
         analyzer = _analyzer((*cut.contraction.stage.axes, *cut.k_axes))
         analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
         elements = ElementLoads(analyzer, is_copied=is_plain_load)
         values = [
-            elements.read(substitute(operand, axis_values(axes, vector * lanes + lane)))
+            elements.read(substitute(core, axis_values(axes, vector * lanes + lane)))
             for lane in range(lanes)
         ]
         vectors = elements.vectors()
         if is_plain_load and len(vectors[0].elements) == lanes:
-            return ChunkLayout(chunk // lanes, is_k, vector, lanes, values, vectors)
-        if lanes == chunk and any(len(v.elements) > 1 for v in vectors):
+            if guard is not None:
+                guard = analyzer.simplify(substitute(guard, axis_values(axes, vector * lanes)))
+            return ChunkLayout(chunk // lanes, is_k, vector, lanes, values, vectors, guard=guard)
+        if guard is None and lanes == chunk and any(len(v.elements) > 1 for v in vectors):
             other = ChunkLayout(len(vectors), is_k, vector, lanes, values, vectors)
     return other
 
@@ -101,6 +112,11 @@ def _may_be_hoisted(operand: ir.Expr) -> bool:
     return not conditional_loads(operand) and not any(
         loads(i) for x in loads(operand) for i in x.indices
     )
+
+
+def _is_of_vectors(guard: ir.Expr, axis: Axis, lanes: int) -> bool:
+    """Whether a condition is the same for all elements of an aligned vector along an axis."""
+    return (constant(axis.extent) or 1) % lanes == 0 and axis.var not in variables(guard)
 
 
 def _analyzer(axes: Sequence[Axis]) -> sym.Analyzer:

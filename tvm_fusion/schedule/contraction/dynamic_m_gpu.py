@@ -23,7 +23,7 @@ from ...core.loops import block, constant, index, one_of, substitute
 from ...device import Device
 from ...program.program import Program
 from ...program.stage import Axis
-from .gemv_config import MAX_ACCUMULATORS
+from .gemv_choice import MAX_ACCUMULATORS
 from .operands import Result, SumOfProducts
 from .skinny_gemm_gpu import skinny_gemm_gpu
 from .skinny_mma_config import skinny_gemm_config

@@ -26,7 +26,7 @@ def fuse_epilogue(
     Parameters
     ----------
     func : PrimFunc
-        A schedule of what :func:`.contraction_prim_func` makes.
+        A schedule of what :func:`.prim_func.contraction_prim_func` makes.
     result : str
         Name of the parameter that stands for all results.
 

@@ -29,11 +29,11 @@ from ...core.loops import (
 )
 from ..cpu import PARALLEL_WORK
 from ..register_tile import accumulate, each, in_vectors
-from .dot_products import Compensation
 from .epilogue_cpu import TileEpilogue
 from .gemm_config_cpu import CpuGemmConfig
 from .operand_a_cpu import OperandA, RowBlock
 from .operand_b_cpu import OperandB, Panel, by_columns
+from .vnni_compensation import Compensation
 
 
 class GemmLoops:

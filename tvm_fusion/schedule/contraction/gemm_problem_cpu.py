@@ -11,6 +11,7 @@ from ..register_tile import VectorUnit
 MAX_VECTORS = 4
 CORES = 8  # if unknown
 L2_BYTES = 1 << 20  # if unknown
+L3_BYTES = 1 << 25  # if unknown
 # What one core may fill of a level-2 cache that several share, whose size is told as a whole.
 MAX_L2_BYTES = 1 << 21
 
@@ -27,17 +28,21 @@ class Machine:
         Threads that will run.
     l2_bytes : int
         Level-2 cache of one of them.
+    l3_bytes : int
+        Level-3 cache of all.
     """
 
     unit: VectorUnit
     cores: int = CORES
     l2_bytes: int = L2_BYTES
+    l3_bytes: int = L3_BYTES
 
     @classmethod
     def of(cls, device: Device, bits: int = 32) -> Machine:
         """Read a CPU, for accumulators of some bits."""
         l2_bytes = min(device.l2_bytes or L2_BYTES, MAX_L2_BYTES)
-        return cls(VectorUnit.of(device).of_bits(bits), device.cores or CORES, l2_bytes)
+        unit, cores = VectorUnit.of(device).of_bits(bits), device.cores or CORES
+        return cls(unit, cores, l2_bytes, device.l3_bytes or L3_BYTES)
 
     @property
     def panel(self) -> int:
@@ -53,6 +58,14 @@ class Machine:
     def copied(self) -> int:
         """Elements of the panels that a task copies, or of its partial sums: twice the cache."""
         return self.l2_bytes // 2
+
+    @property
+    def far_bytes(self) -> int:
+        """Bytes of a tensor beyond which what one kernel wrote is far away in the next one.
+
+        Weights, other operands, the kernels between and other processes share the cache.
+        """
+        return self.l3_bytes // 8
 
     @property
     def normalized(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 
 from ...core.expressions import variables
-from ...core.loops import constant, index, substitute
+from ...core.loops import constant, index, product, substitute
 from ...program.stage import Axis
 from ..address import conditional_loads
 from .column_split import ColumnSplit
@@ -87,6 +87,11 @@ def view_of(
     if pick(False, False):
         return None
     return GemmView(pick(True, True), pick(True, False), pick(False, True), k_axes, a, b)
+
+
+def static_extent(axes: Sequence[Axis]) -> int:
+    """Multiply the extents of axes, none of which is symbolic."""
+    return int(product([a.extent for a in axes]))
 
 
 def interleave_parts(view: GemmView, split: ColumnSplit, width: int) -> GemmView:

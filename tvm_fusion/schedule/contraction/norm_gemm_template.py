@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...core.template import Claim, Emission, Refusal, Template
+from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...program.group import Group
 from ...program.program import Program
-from ...program.stage import Stage, Unstructured
+from ...program.stage import Axis, Stage, Unstructured
 from ..estimate import flops, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..rows.passes import lanes_are_rows
 from ..rows.row_program import row_program
-from .gemm_config_cpu import CpuGemmConfig, default
+from .gemm_config_cpu import CpuGemmConfig, configs, default
 from .gemm_cpu import gemm_cpu
 from .gemm_view import GemmView, gemm_view
 from .norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from .operands import SumOfProducts, analyse
 from .packed_weights_cpu import packable
 from .template import constants_of, refuse_unpacked_split, unpacked_split
+from .template_cpu import scattered
+from .tuning_cpu import blockings, with_blocking
 
 FAR = 6  # operations that take as long as an element of B from a far cache
 
@@ -72,12 +74,13 @@ class NormGemm(Template):
         blocks = math.ceil(rows / sizes.block_m)
         chunks = math.ceil(columns / (sizes.panels * sizes.nr))
         again = (blocks - 1) * columns * terms(product)
+        stores = scattered(read.contraction, read.columns)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, (*before, *after)),
-            flops=flops(after) + chunks * flops(before) + FAR * again,
+            flops=flops(after) + chunks * flops(before) + FAR * again + stores,
             parallelism=blocks * chunks,
             details={"config": NormGemmConfig(read.program, config)},
         )
@@ -88,9 +91,26 @@ class NormGemm(Template):
         func, packing = gemm_cpu(config.program, config.gemm, target)
         return replace(Emission.one(func, claim.group), packing=packing)
 
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate the blockings of the GEMM."""
+        return blockings(_gemms(claim, device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give the GEMM another blocking."""
+        return with_blocking(claim, config, _gemms(claim, device))
+
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name GEMMs with the reductions of their norm prologues."""
         return norm_gemm_proposals(graph) if device.kind == "llvm" else ()
+
+
+def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
+    gemm: CpuGemmConfig = claim.details["config"].gemm
+    prologue = gemm.prologue
+    constants = constants_of(claim.group)
+    if prologue is not None:
+        constants -= set(prologue.rows.inputs)
+    return configs(gemm.contraction, device, constants, prologue)
 
 
 @dataclass(frozen=True)
@@ -100,6 +120,7 @@ class _Analysed:
     contraction: SumOfProducts
     stages: tuple[Stage, ...]
     constants: frozenset[ir.Var]
+    columns: Sequence[Axis]
 
 
 def _analysed(group: Group) -> _Analysed | Refusal:
@@ -141,7 +162,7 @@ def _analysed(group: Group) -> _Analysed | Refusal:
             f"The reductions before {name} are vectorized across rows: these are short, or not "
             "contiguous in memory.",
         )
-    return _Analysed(program, prologue, contraction, stages, constants)
+    return _Analysed(program, prologue, contraction, stages, constants, view.n_axes)
 
 
 def _is_prologue_a(view: GemmView, prologue: NormPrologue) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -13,8 +13,10 @@ from ...core.template import Refusal
 from ...program.contractions import operands_of
 from ...program.program import Program
 from ...program.stage import Stage
-from .column_split import ColumnSplit, with_column_split
+from ..address import conditional_loads
+from .column_split import ColumnSplit
 from .epilogue import Result, result_of
+from .match_column_split import with_column_split
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,20 @@ def _with_split(
     return SumOfProducts(stage, *operands, dtype, total, results, split)
 
 
+def is_weight(operand: ir.Expr, constants: Collection[ir.Var]) -> bool:
+    """Whether an operand is one constant, read without conditions.
+
+    Parameters
+    ----------
+    operand : PrimExpr
+        Of a product.
+    constants : collection of Var
+        Inputs that are known at compile time.
+    """
+    sources = {x.source for x in loads(operand)}
+    return len(sources) == 1 and sources <= set(constants) and not conditional_loads(operand)
+
+
 def reuses_operands(contraction: SumOfProducts) -> bool:
     """Whether the elements of both operands are reused, so that register tiles pay.
 
@@ -137,4 +153,16 @@ def reuses_operands(contraction: SumOfProducts) -> bool:
         bool(stage.axes)
         and all(wide - variables(f) for f in operands)
         and any(stage.axes[-1].var in variables(x) for f in operands for x in loads(f))
+    )
+
+
+def reads_windows(contraction: SumOfProducts) -> bool:
+    """Whether an index adds up terms and output places, as that of a convolution's image does."""
+    terms = {axis.var for axis in contraction.stage.reduce}
+    places = {axis.var for axis in contraction.stage.axes}
+    return any(
+        variables(index) & terms and variables(index) & places
+        for operand in (contraction.left, contraction.right)
+        for load in loads(operand)
+        for index in load.indices
     )

@@ -14,7 +14,8 @@ from ...core.loops import ceildiv, constant
 from ...device import Device
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..gpu.mma import THREADS_IN_GROUP
-from .gemv_config import CP_ASYNC_STAGES, GemvConfig, gemv_config
+from .gemv_choice import CP_ASYNC_STAGES, gemv_config
+from .gemv_config import GemvConfig
 from .norm_scale_gpu import NormScale
 from .operands import SumOfProducts
 from .skinny_mma_config import SkinnyMmaConfig, skinny_gemm_config

@@ -21,7 +21,8 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, WARP
 from ..gpu.vector_loads import ElementLoads
 from .dequantize import FLOATS, has_integers
 from .dequantize_f16x2 import quantized_and_scales
-from .gemv_config import GemvConfig, gemv_config
+from .gemv_choice import gemv_config
+from .gemv_config import GemvConfig
 from .norm_scale_gpu import NormScale
 from .operands import SumOfProducts
 from .thread_tile import ThreadTile, thread_tile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tvm import DataType, ir
@@ -11,18 +11,19 @@ from tvm.target import Target
 
 from ...core.expressions import call_name, is_expensive
 from ...core.loops import find
-from ...core.template import Claim, Emission, Refusal
+from ...core.template import Claim, Config, Emission, Refusal
 from ...device import Device
 from ...ecg.graph import Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.layouts import is_layout_map
 from ...program.program import Program
-from ...program.stage import Stage
+from ...program.stage import Axis, Stage
 from ..address import lies_along
 from ..estimate import flops, operations, points, traffic
 from ..strides import SCATTER, strided_access_cost
 from .cpu import CpuContractionConfig, contraction_cpu, is_strided
+from .gemm_config_cpu import CpuGemmConfig, configs
 from .operands import SumOfProducts, analyse, reuses_operands
 from .prim_func import MaterializedOperand
 from .template import (
@@ -33,6 +34,7 @@ from .template import (
     refuse_unpacked_split,
     unpacked_split,
 )
+from .tuning_cpu import blockings, with_blocking
 
 PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
 TILE = 256  # accumulators of one tile, roughly
@@ -66,7 +68,7 @@ class CpuContraction(Contraction):
             launches=1 + len(written),
             bytes=traffic(group, stages) + 2 * copied,
             flops=flops(stages) * _slowdown(group, contraction, written)
-            + _scattered(contraction)
+            + scattered(contraction, contraction.stage.axes[-1:])
             + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in written),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
             details={"config": config},
@@ -77,8 +79,23 @@ class CpuContraction(Contraction):
         func, packing = contraction_cpu(claim.details["config"], target)
         return replace(Emission.one(func, claim.group), packing=packing)
 
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate the blockings of a GEMM; other contractions have no choices."""
+        return blockings(_gemms(claim, device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give a claimed GEMM another blocking."""
+        return with_blocking(claim, config, _gemms(claim, device))
+
     def _takes(self, expanded: Sequence[Operator]) -> bool:
         return not any(op.flops for op in expanded)
+
+
+def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
+    config: CpuContractionConfig = claim.details["config"]
+    if config.gemm is None:
+        return iter(())
+    return configs(config.contraction, device, constants_of(claim.group))
 
 
 def _slowdown(
@@ -100,11 +117,19 @@ def _slowdown(
     return 1
 
 
-def _scattered(contraction: SumOfProducts) -> int:
-    """Count the operations that scattered stores of a tile's results are worth."""
-    if not reuses_operands(contraction):
+def scattered(contraction: SumOfProducts, columns: Sequence[Axis]) -> int:
+    """Count the operations that scattered stores of a tile's results are worth.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The contraction.
+    columns : sequence of Axis
+        Vectors of sums run along the last of them.
+    """
+    if not reuses_operands(contraction) or not columns:
         return 0
-    column = contraction.stage.axes[-1]
+    column = columns[-1]
     sums = points(contraction.stage)
     return SCATTER * sum(
         min(sums, math.prod(at(d) for d in r.buffer.ty.shape))

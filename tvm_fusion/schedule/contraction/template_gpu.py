@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from tvm.target import Target
 
 from ...core.expressions import is_expensive
 from ...core.loops import constant
-from ...core.template import Claim, Emission, Refusal
+from ...core.template import Claim, Config, Emission, Refusal
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage
+from ..design_space import not_in_space
 from ..estimate import flops, operations, points, traffic
 from ..gpu.mma import find_atom
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
+from .implicit_gemm import implicit_gemm, with_stored_columns
 from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
-from .operands import SumOfProducts, analyse, reuses_operands
+from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
-from .template import RECOMPUTE_FACTOR, Contraction, has_prologue
+from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_prologue
 from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_model import LEAST_ROWS, best_tile, estimated_clocks, gemm_problem, gemm_sizes
+from .tile_operand import OperandTile
+from .tuning_gpu import KERNELS, configured, designs
 from .wgmma_model import best_wgmma_tile, wgmma_clocks
 
+# How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
+# pixels and 64 channels in half types, NCHW against NHWC.
+GATHERED = 8
+# The same of windows whose elements only one output channel reads, those of depthwise convolutions
+# over NCHW: adjacent threads load single elements, as often as there are taps.
+UNTILED = 32
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
 THREADS = 128  # of a block without tiles
@@ -49,6 +60,8 @@ class GpuContraction(Contraction):
         if isinstance(read, Refusal):
             return read
         contraction, norm_scale = read
+        if norm_scale is None:
+            contraction = with_stored_columns(contraction, constants_of(group))
         skinny = skinny_gemm_config(contraction, device, norm_scale)
         if norm_scale is not None and skinny is None:
             sentence = (
@@ -60,9 +73,18 @@ class GpuContraction(Contraction):
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction)
-        tile = _tile(contraction, skinny, device)
+        tile, convolution = None, implicit_gemm(contraction, constants_of(group))
+        if convolution is not None and (skinny is None or skinny.m >= LEAST_ROWS):
+            tile = _tensor_core_tile(convolution.contraction, device)
+        if convolution is not None and tile is not None:
+            program, contraction = convolution.program(program), convolution.contraction
+        else:
+            tile, convolution = _tile(contraction, skinny, device), None
         if tile is not None:
             skinny = None
+            work *= GATHERED if _is_gathered(tile) else 1
+        elif skinny is None and reads_windows(contraction) and not reuses_operands(contraction):
+            work *= UNTILED
         if skinny is None and tile is None and (refusal := _refuse_split(contraction, device)):
             return refusal
         config = tile or skinny
@@ -80,6 +102,7 @@ class GpuContraction(Contraction):
                 "config": GpuContractionConfig(program, contraction, device, skinny, tile),
                 "arithmetic": "" if tile is None else tile.arithmetic,
                 "matrix_dtype": "" if tile is None else tile.narrow_dtype,
+                "convolution": convolution,
             },
         )
 
@@ -111,7 +134,20 @@ class GpuContraction(Contraction):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
         func = contraction_gpu(claim.details["config"], claim.group.title, target)
-        return Emission.one(func, claim.group)
+        made = Emission.one(func, claim.group)
+        convolution = claim.details.get("convolution")
+        if convolution is None:
+            return made
+        return replace(made, packing=convolution.packing(claim.group.program))
+
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate tiles, warps, pipelines and instructions; untiled kernels have no choices."""
+        return map(KERNELS.plain, designs(claim, device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give a claimed contraction another configuration."""
+        chosen = KERNELS.find(designs(claim, device), config)
+        return not_in_space(claim, config) if chosen is None else configured(claim, chosen)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
@@ -171,6 +207,12 @@ def _tile(
     tile = _tensor_core_tile(contraction, device)
     is_computed = tile is not None and (tile.staged_a or tile.staged_b or tile.products > 1)
     return None if skinny is not None and is_computed else tile
+
+
+def _is_gathered(tile: TileGemmConfig) -> bool:
+    """Whether an operand's elements are loaded one by one, as those of NCHW images."""
+    sides = ((True, tile.staged_a), (False, tile.staged_b))
+    return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
 
 
 def _tensor_core_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from tvm import ir, tirx
 
-from ...core.expressions import loads
+from ...core.expressions import call_name, loads
 from ...core.loops import ceildiv, constant, coordinates, index, product
 from ...program.stage import Axis
 from ..gpu.mma import BYTE_TYPES, FLOAT8_TYPES, GROUPS, HALF_TYPES
-from .gemm_view import GemmView, interleave_parts
+from .gemm_view import GemmView, interleave_parts, static_extent
 from .operands import SumOfProducts
 from .tile_shape import TileShape
 
@@ -45,12 +45,12 @@ class TileGemmConfig(TileShape, GemmView):
     @property
     def n(self) -> int:
         """Columns of C, of each part of a column split."""
-        return _static(self.n_axes)
+        return static_extent(self.n_axes)
 
     @property
     def k(self) -> int:
         """Terms of a sum."""
-        return _static(self.k_axes)
+        return static_extent(self.k_axes)
 
     @property
     def k_tiles(self) -> int:
@@ -182,5 +182,16 @@ def is_plain(operand: ir.Expr) -> bool:
     return isinstance(operand, ir.TensorLoad) and not any(loads(i) for i in operand.indices)
 
 
-def _static(axes: Sequence[Axis]) -> int:
-    return int(product([a.extent for a in axes]))
+def unguarded(operand: ir.Expr) -> tuple[ir.Expr, ir.Expr | None]:
+    """Split an operand that is zero where a condition does not hold, as around an image.
+
+    Returns
+    -------
+    (Expr, Expr or None)
+        What it is where the condition holds, and the condition.
+    """
+    if isinstance(operand, ir.Call) and call_name(operand) == "if_then_else":
+        condition, value, zero = operand.args
+        if isinstance(zero, tirx.FloatImm | tirx.IntImm) and float(zero.value) == 0:
+            return value, condition
+    return operand, None

@@ -132,6 +132,9 @@ class TileMmaMainloop:
 
         by_address = *self._frags, self._shared, *self._a.by_address, *self._b.by_address
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in by_address]
+        where = cut.axes_at(self._place.batch)
+        stmts.append(self._a.prepare(thread, where, self._place.m_tile * cut.block_m))
+        stmts.append(self._b.prepare(thread, where, self._place.n_tile * cut.block_n))
 
         def fill(n: ir.Expr) -> tirx.Stmt:
             copies = [

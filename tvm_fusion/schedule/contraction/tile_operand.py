@@ -4,6 +4,7 @@
                                       bytes, which ldmatrix cannot transpose; of M or N otherwise;
                                       place c ^ swizzle(row)
     loaded as it is:                  cp.async
+    the same, zero around an image:   cp.async under the condition of the chunk: implicit GEMM
     the same, rows of 8 or 4 bytes:   two or four cp.async for a chunk, adjacent ones by adjacent
                                       threads
     the same, halves of any address:  loads of aligned words, shifted, one store
@@ -38,6 +39,7 @@ from ..gpu.shifted_loads import ELEMENTS, load_words, shift_words
 from ..gpu.swizzle import exchanged, swizzle
 from .chunk_layout import chunk_layout
 from .tile_gemm_config import TileGemmConfig, axis_values, is_plain
+from .window_copies import WindowCopies
 
 WORD_BYTES = 4
 WORDS = CHUNK_BYTES // WORD_BYTES
@@ -98,12 +100,22 @@ class OperandTile:
         self._copies = self._block * cut.block_k // self.lanes
         self._each = -(-self._copies // cut.threads)
         self._has_all = self._copies % cut.threads == 0
-        self.is_copied = self._values is not None and len(vectors) == 1 and is_plain(self._expr)
+        self._guard = layout.guard
+        is_loaded = is_plain(self._expr) or self._guard is not None
+        self.is_copied = self._values is not None and len(vectors) == 1 and is_loaded
         self.is_gathered = self._values is None and not self._is_shifted
         self._first = vectors[0].first if self.is_copied else None
         self._registers = None
+        self._window: WindowCopies | None = None
         self.buffers: list[ir.Var] = []
         self.by_address: list[ir.Var] = []
+        if self._first is not None and self._guard is not None and self.is_k_contiguous:
+            per_tap = int(cut.k_axes[-1].extent) // self.lanes
+            self._window = WindowCopies.of(
+                self._first, self._guard, self._axes, self._vector,
+                cut.k // self.lanes, per_tap, self._each,
+            )  # fmt: skip
+            self.buffers += [] if self._window is None else self._window.buffers
         if not self.is_copied:
             name = "a" if is_a else "b"
             size = self._chunk * (1 if self._values is not None else self._each)
@@ -118,6 +130,19 @@ class OperandTile:
             if self._values is not None:
                 self._registers = RegisterBuffers(vectors, self._each)
                 self.buffers += self._registers.arrays
+
+    def prepare(self, thread: ir.Expr, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
+        """Compute what all tiles of a block have in common; parameters as of :meth:`begin`."""
+        window = self._window
+        if window is None:
+            return sequence([])
+
+        def one(i: ir.Expr) -> tirx.Stmt:
+            row, column, _ = self._place(i, thread)
+            there = where | axis_values(self._axes, self._row(first + row))
+            return window.prepare(i, there, self._is_row(row, column, first))
+
+        return unrolled("chunk", self._each, one)
 
     def begin(
         self,
@@ -150,6 +175,12 @@ class OperandTile:
                 source = substitute(self._first, {**where, **there})
                 place = load(to[0], [to[1] + self._word(row, column)])
                 is_inside = tirx.all(is_k_inside, self._is_row(row, column, first))
+                if self._window is not None:
+                    source, guard = self._window.at(i, there[self._vector])
+                    is_inside = tirx.all(is_k_inside, guard)
+                elif self._guard is not None:
+                    guard = substitute(self._guard, {**where, **there})
+                    is_inside = tirx.all(is_inside, guard)
                 if self.lanes == self._chunk:
                     stmt = copy_16(place, source, is_inside)
                 else:

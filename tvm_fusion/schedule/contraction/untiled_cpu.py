@@ -34,7 +34,8 @@ from ...core.loops import (
 from ...program.program import Program
 from ..address import offset, stride
 from ..cpu import PARALLEL_WORK, Registers
-from ..elementwise.cpu import ElementwiseCpuConfig, by_vectors, maps_cpu, outermost
+from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu, outermost
+from ..vector_loops import by_vectors, over_vectors
 from .fuse_epilogue import store_results
 from .operands import SumOfProducts
 from .prim_func import MaterializedOperand, add_term, sum_terms, term
@@ -138,14 +139,7 @@ def _columns(
 
     if size is not None:
         return by_vectors(size, 2 * width, chunk, "chunk")
-    whole = tirx.floordiv(index(extent), index(width))
-    rest = tirx.floormod(index(extent), index(width))
-    return sequence(
-        [
-            loop("chunk", whole, lambda n: chunk(n * width, width)),
-            loop("rest", rest, lambda n: chunk(whole * width + n, 1)),
-        ]
-    )
+    return over_vectors(extent, width, chunk, "chunk")
 
 
 def _chunk(

@@ -10,13 +10,14 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ...core.loops import constant
 from ...device import Device
 from ..contraction.blocking import cycles_of
 from ..contraction.gemm_problem_cpu import Machine
-from .groups import shared_k
-from .problem import ConvProblem
+from .prefetch import SYMBOLIC, Prefetch, far_streams
+from .problem import ConvProblem, Groups
 
 MAX_PIXELS = 28
 MAX_VECTORS = 4
@@ -25,7 +26,6 @@ NEAR = 1.15  # cycles of a tile over the fewest, for which the default compares 
 COPY = 1.5  # cycles of a vector of the image that a task copies
 FAR = 2.0  # cycles of a vector of the weight that comes from a far cache
 TASK = 2000  # cycles of starting a task
-SYMBOLIC = 4  # images, if symbolic
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class ConvConfig:
         Rows of tiles of a task.
     chunk : int
         Tiles of channels of a task.
+    prefetches : Prefetch
+        What tiles prefetch.
     """
 
     lanes: int
@@ -52,6 +54,7 @@ class ConvConfig:
     vectors: int
     band: int = 1
     chunk: int = 1
+    prefetches: Prefetch = Prefetch.NONE
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,20 @@ class ConvSizes:
 
     Attributes
     ----------
-    batch, y, x, k, c : int
+    batch, y, x, k : int
         Extents.
-    terms : int
-        Products of a sum: channels and window.
+    c, window : int
+        Products of a sum: input channels, of all groups, and the window.
     stride, overlap : int
         Lines of the image from one row of pixels to the next, and those that two rows share.
     is_copied : bool
         Whether tasks copy lines of the image.
-    shared_k : int
-        Adjacent output channels that read the same input channels: all, or those of a group.
+    groups : Groups or None
+        Of a grouped convolution.
+    pool : tuple of int
+        Rows and columns that pooling takes together, of which tiles have whole ones.
+    far : Prefetch
+        Which of the image and the operands of the results come from a far cache or memory.
     """
 
     batch: int
@@ -77,39 +84,52 @@ class ConvSizes:
     x: int
     k: int
     c: int
-    terms: int
+    window: int
     stride: int
     overlap: int
     is_copied: bool
-    shared_k: int
+    groups: Groups | None = None
+    pool: tuple[int, int] = (1, 1)
+    far: Prefetch = Prefetch.NONE
 
     @classmethod
-    def of(cls, problem: ConvProblem) -> ConvSizes:
+    def of(cls, problem: ConvProblem, machine: Machine) -> ConvSizes:
         """Read a convolution."""
         y, x, k = (constant(a.extent) or 1 for a in (problem.y, problem.x, problem.k))
         sizes = {a.var: constant(a.extent) or 1 for a in problem.window}
         c = 1 if problem.c is None else constant(problem.c.extent) or 1
-        stride, overlap = 1, 0
+        stride, overlap, pool = 1, 0, problem.pool
         for atoms in problem.image.sums.values():
             if problem.y.var in atoms:
                 stride = atoms[problem.y.var]
                 overlap = sum((sizes.get(v, 1) - 1) * n for v, n in atoms.items())
         return cls(
             math.prod(constant(a.extent) or SYMBOLIC for a in problem.batch),
-            y,
-            x,
-            k,
-            c,
-            c * math.prod(sizes.values()),
+            *(y, x, k, c),
+            math.prod(sizes.values()),
             stride,
             overlap,
             not problem.image.is_load,
-            shared_k(problem),
+            problem.groups,
+            (pool.size(problem.y.var), pool.size(problem.x.var)) if pool else (1, 1),
+            far_streams(problem, machine),
         )
+
+    def bands(self, width: int) -> tuple[int, ...]:
+        """List how many input channels tiles of output channels of a width read."""
+        return _bands(self.groups, self.k, self.c, width)
+
+
+@lru_cache(maxsize=1024)
+def _bands(groups: Groups | None, k: int, c: int, width: int) -> tuple[int, ...]:
+    if groups is None:
+        return (c,) * math.ceil(k / width)
+    bands = groups.bands(c // groups.c * groups.k, width)
+    return tuple(end - begin for begin, end in bands)
 
 
 def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
-    """Choose a configuration by the model; ``None`` where groups have less than a vector.
+    """Choose a configuration by the model; ``None`` where no tile fits the registers.
 
     Parameters
     ----------
@@ -118,7 +138,8 @@ def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
     device : Device
         A CPU.
     """
-    machine, sizes = Machine.of(device), ConvSizes.of(problem)
+    machine = Machine.of(device)
+    sizes = ConvSizes.of(problem, machine)
     tiles = {tile: _tile_cycles(tile, sizes) for tile in _tiles(sizes, machine)}
     if not tiles:
         return None
@@ -141,7 +162,8 @@ def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
     if chosen is None:
         return
     yield chosen
-    machine, sizes = Machine.of(device), ConvSizes.of(problem)
+    machine = Machine.of(device)
+    sizes = ConvSizes.of(problem, machine)
     for tile in _tiles(sizes, machine):
         yield from (config for config in _tasks(tile, sizes) if config != chosen)
 
@@ -150,17 +172,20 @@ def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
     """Enumerate tiles that divide rows of pixels evenly and fit into the registers."""
     unit = machine.unit
     for vectors in range(1, min(MAX_VECTORS, math.ceil(sizes.k / unit.lanes)) + 1):
-        if sizes.shared_k < sizes.k and sizes.shared_k % (vectors * unit.lanes):
-            continue
-        most = min(MAX_PIXELS, unit.rows(vectors))
+        rows, columns = sizes.pool
+        most = min(MAX_PIXELS, unit.rows(vectors)) // (rows * columns)
+        y, x = sizes.y // rows, sizes.x // columns
         shapes: dict[tuple[int, int], None] = {}
-        for width in range(1, min(sizes.x, most) + 1):
-            width = math.ceil(sizes.x / math.ceil(sizes.x / width))
-            height = min(sizes.y, most // width) if width == sizes.x else 1
-            height = math.ceil(sizes.y / math.ceil(sizes.y / height))
-            shapes[height, width] = None
+        for width in range(1, min(x, most) + 1):
+            width = math.ceil(x / math.ceil(x / width))
+            height = min(y, most // width) if width == x else 1
+            height = math.ceil(y / math.ceil(y / height))
+            shapes[height * rows, width * columns] = None
+        far = sizes.k * max(sizes.bands(unit.lanes * vectors)) * sizes.window * 4
+        is_far = far > machine.l2_bytes / 2
         for height, width in shapes:
-            yield ConvConfig(unit.lanes, height, width, vectors)
+            prefetches = sizes.far | (Prefetch.WEIGHT if is_far else Prefetch.NONE)
+            yield ConvConfig(unit.lanes, height, width, vectors, prefetches=prefetches)
 
 
 def _tasks(tile: ConvConfig, sizes: ConvSizes) -> Iterator[ConvConfig]:
@@ -168,9 +193,6 @@ def _tasks(tile: ConvConfig, sizes: ConvSizes) -> Iterator[ConvConfig]:
     bands = _even(math.ceil(sizes.y / tile.height))
     chunks = _even(math.ceil(sizes.k / (tile.vectors * tile.lanes)))
     for band, chunk in itertools.product(bands, chunks):
-        width = chunk * tile.vectors * tile.lanes
-        if sizes.is_copied and sizes.shared_k < sizes.k and sizes.shared_k % width:
-            continue  # the channels of one group are copied
         yield replace(tile, band=band, chunk=chunk)
 
 
@@ -180,17 +202,17 @@ def _even(count: int) -> list[int]:
 
 
 def _tile_cycles(tile: ConvConfig, sizes: ConvSizes) -> float:
-    """Estimate the cycles of the multiplications of all tiles, for one term."""
-    tiles = math.ceil(sizes.k / (tile.lanes * tile.vectors))
-    last = math.ceil(sizes.k / tile.lanes) - (tiles - 1) * tile.vectors
+    """Estimate the cycles of the multiplications of all tiles."""
+    *full, last = sizes.bands(tile.lanes * tile.vectors)
+    rest = math.ceil(sizes.k / tile.lanes) - len(full) * tile.vectors
     total = 0.0
     for height, width in itertools.product(
         _parts(sizes.y, tile.height), _parts(sizes.x, tile.width)
     ):
         pixels = height[0] * width[0]
-        cycles = (tiles - 1) * cycles_of(pixels, tile.vectors) + cycles_of(pixels, last)
+        cycles = sum(full) * cycles_of(pixels, tile.vectors) + last * cycles_of(pixels, rest)
         total += height[1] * width[1] * cycles
-    return total * sizes.batch
+    return total * sizes.batch * sizes.window
 
 
 def cycles_of_busiest(
@@ -207,7 +229,7 @@ def cycles_of_busiest(
     machine : Machine
         The CPU.
     tile_cycles : float
-        Cycles of the multiplications of all tiles, for one term.
+        Cycles of the multiplications of all tiles.
     """
     lanes, row = config.lanes, config.height
     tiles, rows = math.ceil(sizes.k / (lanes * config.vectors)), math.ceil(sizes.y / row)
@@ -215,10 +237,12 @@ def cycles_of_busiest(
     tasks = sizes.batch * bands * chunks
     each = math.ceil(tasks / machine.cores)
     share = each * (config.chunk / tiles) * (config.band / rows) / sizes.batch
-    cycles = tile_cycles * sizes.terms * min(1.0, share)
+    cycles = tile_cycles * min(1.0, share)
+    channels = max(sizes.bands(lanes * config.vectors * config.chunk))
     lines = min(config.band, rows) * row * sizes.stride + sizes.overlap
-    image = lines * (sizes.x * sizes.stride + sizes.overlap) * sizes.c / lanes
-    panel = sizes.terms * config.vectors  # vectors of the weight of one tile
+    image = lines * (sizes.x * sizes.stride + sizes.overlap) * channels / lanes
+    most = max(sizes.bands(lanes * config.vectors))
+    panel = most * sizes.window * config.vectors  # vectors of the weight of one tile
     cycles += each * (TASK + panel * config.chunk * FAR)
     if sizes.is_copied:
         cycles += each * image * COPY

@@ -2,18 +2,20 @@
 
 for pixel:  for vector of channels:  results(acc)            unrolled where results are short
 the last channels, of fewer than a vector: from a copy of the tile, by powers of two
+results whose channels are shuffled:  for channel:  for pixel:  result(copy of the tile)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import is_expensive, load
+from ...core.expressions import is_expensive, load, variables
 from ...core.loops import constant, index, loop, sequence, substitute
+from ..address import lies_along
 from ..contraction.fuse_epilogue import is_vector_code
 from ..contraction.operands import Result
 from ..estimate import operations
@@ -21,10 +23,9 @@ from ..register_tile import in_vectors
 from ..vector_math import vector_math
 from .problem import ConvProblem
 from .simplify import Ranges
+from .tile_sums import AtPixel, TileSums
 
 MOST_INLINE = 8  # operations of a result that are unrolled for every pixel of a tile
-
-Place = dict[ir.Var, ir.Expr]
 
 
 class ConvEpilogue:
@@ -43,19 +44,23 @@ class ConvEpilogue:
         self._size = constant(problem.k.extent) or 1
         contraction = problem.contraction
         self._total = contraction.total
-        self._results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
+        results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
+        self._shuffled = [r for r in results if not is_contiguous(r, problem, lanes)]
+        self._results = [r for r in results if r not in self._shuffled]
+        pool = problem.pool
+        self._pool = None if pool is None else replace(pool, update=vector_math(pool.update))
+        values = [*(r.value for r in contraction.results), *([pool.update] if pool else [])]
         self._is_short = all(
-            operations(r.value) <= MOST_INLINE and not is_expensive(r.value)
-            for r in contraction.results
+            operations(value) <= MOST_INLINE and not is_expensive(value) for value in values
         )
 
     def tile(
         self,
         acc: ir.Var,
-        pixels: int,
+        shape: tuple[int, int],
         first_k: ir.Expr,
         is_last: bool,
-        place: Callable[[ir.Expr], Place],
+        place: AtPixel,
         ranges: Ranges,
     ) -> tuple[tirx.Stmt, list[ir.Var]]:
         """Store the results of a tile.
@@ -64,14 +69,14 @@ class ConvEpilogue:
         ----------
         acc : Var
             Accumulators, pixels by channels.
-        pixels : int
-            Pixels of the tile.
+        shape : tuple of int
+            Rows and columns of pixels of the tile.
         first_k : PrimExpr
             Its first channel; a constant in the last tile.
         is_last : bool
             Whether it may have fewer channels than the tile is wide.
         place : callable
-            Gives all axes but the channels, at a pixel.
+            Gives all axes but the channels, at a row and a column of the tile.
         ranges : Ranges
             Of their variables.
 
@@ -82,13 +87,13 @@ class ConvEpilogue:
         buffers : list of Var
             What the tile owns for them.
         """
-        width = int(acc.ty.shape[1])
+        pixels, width = (int(d) for d in acc.ty.shape)
         inside = width
         if is_last:
             inside = max(0, min(width, self._problem.channels - int(first_k)))
         parts = [(n, self._lanes) for n in range(0, inside - self._lanes + 1, self._lanes)]
         rest = inside // self._lanes * self._lanes
-        is_inline = rest == inside and self._is_short
+        is_inline = rest == inside and self._is_short and not self._shuffled
         if rest < inside:
             parts.append((rest, inside - rest))
         # Lanes that blocked results have beyond the channels are zero; other results have none.
@@ -105,20 +110,47 @@ class ConvEpilogue:
             )
             stmts.append(loop("i", pixels, copy, tirx.ForKind.UNROLLED))
 
+        sums = TileSums(self._problem, self._pool, shape, tile, place, ranges)
+
         def pixel(i: ir.Expr) -> tirx.Stmt:
-            ranges.bind(i, pixels)
-            where = place(i)
+            ranges.bind(i, sums.count)
             return sequence(
                 [
-                    self._store(result, tile, i, n, size, first_k, where, ranges)
+                    self._store(result, sums, i, n, size, first_k, ranges)
                     for n, size in parts
                     for result in self._results
                 ]
             )
 
         kind = tirx.ForKind.UNROLLED if is_inline else tirx.ForKind.SERIAL
-        stmts.append(loop("i", pixels, pixel, kind))
+        if self._results:
+            stmts.append(loop("i", sums.count, pixel, kind))
+        for result in self._shuffled:
+            stmts.append(self._shuffle(result, sums, inside, first_k, ranges))
         return sequence(stmts), buffers
+
+    def _shuffle(
+        self, result: Result, sums: TileSums, inside: int, first_k: ir.Expr, ranges: Ranges
+    ) -> tirx.Stmt:
+        """Store elements one by one; where a channel is going is worked out once for all pixels."""
+        k = self._problem.k.var
+
+        def channel(lane: ir.Expr) -> tirx.Stmt:
+            ranges.bind(lane, inside)
+            own = tirx.Var("channel", "int64")
+            ranges.bind(own, self._size)
+
+            def pixel(i: ir.Expr) -> tirx.Stmt:
+                ranges.bind(i, sums.count)
+                where = {**sums.place(i), k: own}
+                where[self._total] = sums.value(i, lane, where)
+                value = ranges.value(substitute(result.value, where))
+                indices = ranges.indices([substitute(x, where) for x in result.indices])
+                return tirx.BufferStore(result.buffer, value, indices)
+
+            return sequence([tirx.Bind(own, first_k + lane), loop("i", sums.count, pixel)])
+
+        return loop("lane", inside, channel)
 
     def _zeros(self, begin: int, end: int) -> list[tuple[int, int]]:
         """Cut the channels that no sum has at the bounds of vectors."""
@@ -128,20 +160,19 @@ class ConvEpilogue:
     def _store(
         self,
         result: Result,
-        tile: ir.Var,
+        sums: TileSums,
         i: ir.Expr,
         start: int,
         size: int,
         first_k: ir.Expr,
-        where: Place,
         ranges: Ranges,
     ) -> tirx.Stmt:
         """Store some adjacent channels of one pixel."""
-        problem = self._problem
+        where = sums.place(i)
 
         def at(expr: ir.Expr, lane: ir.Expr) -> ir.Expr:
-            place = {**where, problem.k.var: first_k + (start + lane)}
-            total = load(tile, [i, start + lane])
+            place = {**where, self._problem.k.var: first_k + (start + lane)}
+            total = sums.value(i, start + lane, place)
             return ranges.value(substitute(expr, {**place, self._total: total}))
 
         probe = tirx.Var("lane", "int64")
@@ -159,6 +190,22 @@ class ConvEpilogue:
             return tirx.BufferStore(result.buffer, at(result.value, lane), indices)
 
         return in_vectors(size, element) if is_vector else loop("lane", size, element)
+
+
+def is_contiguous(result: Result, problem: ConvProblem, lanes: int) -> bool:
+    """Whether vectors of output channels are contiguous in a result."""
+    return lies_along(result.buffer, result.indices, problem.k, lanes)
+
+
+def can_store(result: Result, problem: ConvProblem, lanes: int) -> bool:
+    """Whether output channels are contiguous in a result, or shuffled among each other.
+
+    What pooling leaves is little: it may be stored in any order.
+    """
+    if is_contiguous(result, problem, lanes) or (problem.pool and result.condition is None):
+        return True
+    last = result.indices[-1] if len(result.indices) else index(0)
+    return result.condition is None and problem.k.var in variables(last)
 
 
 def conditions_known(results: Sequence[Result], problem: ConvProblem) -> bool:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, sym, tirx
 
-from ...core.expressions import call_name, loads, variables
+from ...core.expressions import loads, variables
 from ...core.loops import constant, find, index, substitute
 from ...core.template import Refusal
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from ..address import conditional_loads
-from ..contraction.operands import SumOfProducts, analyse
-from ..contraction.padding import merge_sums
+from ..contraction.operands import SumOfProducts, analyse, is_weight
+from .image import Image, image_of
+from .pool import Pool, pool_of
 
 NOT_MINE = "not_mine"
 BLOCK = 16  # input channels that are taken together where more are contiguous
@@ -22,34 +23,34 @@ MOST_PADDING = 64  # channels that a block may have beyond the last
 
 
 @dataclass(frozen=True)
-class Image:
-    """The input of a convolution over its own coordinates.
+class Groups:
+    """Groups of a convolution.
 
     Attributes
     ----------
-    value : PrimExpr
-        An element inside of the borders: a load, or an expression over several loads.
-    axes : tuple of Axis
-        The coordinates that ``value`` is over.
-    place : tuple of PrimExpr
-        Each of them over the axes of the convolution.
-    inside : dict of Var to (int, int)
-        Begin and end of the part of an axis that is no padding, which is zero.
-    sums : dict of Var to dict of Var to int
-        The axes that move over the image, by coordinate: stride of the pixels, dilation of the
-        window.
+    k, c : int
+        Output and input channels of a group.
     """
 
-    value: ir.Expr
-    axes: tuple[Axis, ...]
-    place: tuple[ir.Expr, ...]
-    inside: dict[ir.Var, tuple[int, int]]
-    sums: dict[ir.Var, dict[ir.Var, int]]
+    k: int
+    c: int
 
-    @property
-    def is_load(self) -> bool:
-        """Whether elements are in memory as they are, without padding and arithmetic."""
-        return isinstance(self.value, ir.TensorLoad) and not self.inside
+    def bands(self, channels: int, width: int) -> list[tuple[int, int]]:
+        """List the input channels that tiles of output channels read: begin and end of each.
+
+        Parameters
+        ----------
+        channels : int
+            Output channels of all groups.
+        width : int
+            Those of a tile.
+        """
+        firsts = range(0, channels, width)
+        lasts = (min(first + width, channels) - 1 for first in firsts)
+        return [
+            (first // self.k * self.c, last // self.k * self.c + self.c)
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,15 @@ class ConvProblem:
     channels : int
         Those that exist.
     c : Axis or None
-        Input channels of a group; ``None`` in depthwise convolutions.
+        Input channels, of all groups where ``groups`` is given; ``None`` in depthwise convolutions.
     block : int
         Input channels that are contiguous in memory; 1 in plain layouts.
     window : tuple of Axis
         Other reduction axes.
-    waste : int
-        How many times as many products it has as it would without joined groups.
+    groups : Groups or None
+        Of a convolution whose image and weight are over the channels of all groups.
+    pool : Pool or None
+        Of its sums; results are of what it leaves.
     """
 
     contraction: SumOfProducts
@@ -93,7 +96,8 @@ class ConvProblem:
     c: Axis | None
     block: int
     window: tuple[Axis, ...]
-    waste: int = 1
+    groups: Groups | None = None
+    pool: Pool | None = None
 
     @property
     def source(self) -> ir.Var:
@@ -116,8 +120,10 @@ def conv_problem(
         Inputs that are known at compile time.
     """
     found = [s for s in program.stages if not s.is_map]
-    if len(found) != 1:
+    if not found or len(found) > 2:
         return Refusal(NOT_MINE, f"There are {len(found)} reductions.")
+    if len(found) == 2:
+        return _pooled_problem(program, stages, constants)
     stage = replace(found[0], axes=_padded_axes(stages, found[0]))
     stages = [stage if s is found[0] else s for s in stages]
     whole = tuple(stage if s is found[0] else s for s in program.stages)
@@ -125,6 +131,35 @@ def conv_problem(
     if isinstance(contraction, Refusal):
         return contraction
     return _problem(contraction, found[0], constants)
+
+
+def _pooled_problem(
+    program: Program, stages: Sequence[Stage], constants: Collection[ir.Var]
+) -> ConvProblem | Refusal:
+    """Read a program of two reductions as a convolution whose sums are pooled."""
+    conv, stage = (s for s in stages if not s.is_map)
+    stage = replace(stage, axes=_padded_axes(stages, stage))
+    stages = [stage if s.targets[0].same_as(stage.targets[0]) else s for s in stages]
+    found = pool_of(stages, conv, stage, program.outputs)
+    if isinstance(found, Refusal):
+        return found
+    pool, conv, pooled, results = found
+    extents = {w: pool.windows[w].pixel.extent * pool.size(w) for w in pool.windows}
+    extents |= {v: a.extent for a in stage.axes if (v := pool.axes.get(a.var)) is not None}
+    whole = replace(conv, axes=tuple(Axis(a.var, extents.get(a.var, a.extent)) for a in conv.axes))
+    before = tuple(s for s in program.stages if s.is_map and conv.reads & set(s.targets))
+    contraction = analyse(replace(program, stages=(*before, whole)), [whole])
+    if isinstance(contraction, Refusal):
+        return contraction
+    contraction = replace(contraction, total=pooled, results=results)
+    problem = _problem(contraction, conv, constants)
+    if isinstance(problem, Refusal):
+        return problem
+    if any(x.source.same_as(problem.source) for x in loads(pool.update)):
+        return Refusal(NOT_MINE, "A direct convolution takes a constant weight.")
+    if problem.c is None or not set(pool.windows) <= {problem.y.var, problem.x.var}:
+        return Refusal(NOT_MINE, "Windows of the pooling are not those of rows and columns.")
+    return replace(problem, pool=pool)
 
 
 def _padded_axes(stages: Sequence[Stage], stage: Stage) -> tuple[Axis, ...]:
@@ -159,9 +194,9 @@ def _problem(
         return Refusal(NOT_MINE, "The products are cast before they are summed.")
     narrow = {a.var: index(0) for a in (*stage.axes, *stage.reduce) if constant(a.extent) == 1}
     left, right = (substitute(x, narrow) for x in (contraction.left, contraction.right))
-    weight, other = (left, right) if _is_weight(left, constants) else (right, left)
+    weight, other = (left, right) if is_weight(left, constants) else (right, left)
     results = [r.value for r in contraction.results]
-    if not _is_weight(weight, constants) or any(
+    if not is_weight(weight, constants) or any(
         x.source.same_as(loads(weight)[0].source) for e in (other, *results) for x in loads(e)
     ):
         return Refusal(NOT_MINE, "A direct convolution takes a constant weight.")
@@ -176,7 +211,7 @@ def _problem(
     (k,) = columns
     if not {a.var for a in pixels} <= variables(other):
         return Refusal(NOT_MINE, "Some pixels read no image.")
-    image = _image(replace(stage, axes=tuple(wide), reduce=tuple(reduce)), other, pixels)
+    image = image_of(replace(stage, axes=tuple(wide), reduce=tuple(reduce)), other)
     if image is None:
         return Refusal(NOT_MINE, "The image is padded or dilated in a way that has no intervals.")
     moving = {v for atoms in image.sums.values() for v in atoms}
@@ -195,57 +230,6 @@ def _problem(
     return ConvProblem(
         contraction, image, weight, batch, y, x, k, size or 0, c, block_of(other, c), window
     )
-
-
-def _is_weight(operand: ir.Expr, constants: Collection[ir.Var]) -> bool:
-    sources = {x.source for x in loads(operand)}
-    return len(sources) == 1 and sources <= set(constants) and not conditional_loads(operand)
-
-
-def _image(stage: Stage, operand: ir.Expr, pixels: Sequence[Axis]) -> Image | None:
-    merged = merge_sums(stage, operand)
-    if merged is None or any(n <= 0 for atoms in merged.sums.values() for n in atoms.values()):
-        return None
-    value, inside = merged.value, {}
-    if isinstance(value, ir.Call) and call_name(value) == "if_then_else":
-        condition, value, zero = value.args
-        if not isinstance(zero, tirx.FloatImm) or float(zero.value) != 0:
-            return None
-        found = _intervals(condition, {a.var: a.extent for a in merged.axes})
-        if found is None:
-            return None
-        inside = found
-    if conditional_loads(value):
-        return None
-    return Image(value, merged.axes, merged.place, inside, merged.sums)
-
-
-def _intervals(condition: ir.Expr, extents: dict) -> dict[ir.Var, tuple[int, int]] | None:
-    """Read a conjunction of bounds of axes as an interval of each."""
-    if isinstance(condition, tirx.And):
-        both = [_intervals(x, extents) for x in (condition.a, condition.b)]
-        if both[0] is None or both[1] is None:
-            return None
-        merged = dict(both[0])
-        for axis, (begin, end) in both[1].items():
-            low, high = merged.get(axis, (begin, end))
-            merged[axis] = max(low, begin), min(high, end)
-        return merged
-    if not isinstance(condition, tirx.LE | tirx.LT | tirx.GE | tirx.GT):
-        return None
-    small, large = condition.a, condition.b
-    strict = isinstance(condition, tirx.LT | tirx.GT)
-    if isinstance(condition, tirx.GE | tirx.GT):
-        small, large = large, small
-    for axis, bound, is_lower in ((large, small, True), (small, large, False)):
-        if axis in extents and isinstance(axis, ir.Var) and constant(bound) is not None:
-            size, limit = constant(extents[axis]), constant(bound) or 0
-            if size is None:
-                return None
-            if is_lower:
-                return {axis: (limit + strict, size)}
-            return {axis: (0, min(size, limit + (not strict)))}
-    return None
 
 
 def block_of(operand: ir.Expr, c: Axis | None) -> int:

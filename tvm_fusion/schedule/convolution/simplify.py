@@ -61,3 +61,17 @@ class Ranges:
 
         callbacks = [(ir.Call, choose), (ir.TensorLoad, move)]
         return tvm_ffi.structural_map(expr, callbacks, order="post")
+
+    def all_indices(self, expr: ir.Expr) -> ir.Expr:
+        """Simplify the indices of loads and the conditions of choices."""
+
+        def choose(call: ir.Call) -> ir.Expr:
+            if call_name(call) != "if_then_else":
+                return call
+            return tirx.if_then_else(self.index(call.args[0]), *call.args[1:])
+
+        def move(found: ir.TensorLoad) -> ir.Expr:
+            return load(found.source, self.indices(found.indices))
+
+        callbacks = [(ir.Call, choose), (ir.TensorLoad, move)]
+        return tvm_ffi.structural_map(expr, callbacks, order="post")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tvm import tirx
@@ -10,21 +11,26 @@ from tvm.target import Target
 
 from ...core.expressions import loads
 from ...core.loops import constant, find
-from ...core.template import Claim, Emission, Refusal, Template
+from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device
+from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
-from ..address import lies_along
 from ..contraction.gemm_problem_cpu import Machine
 from ..contraction.template import constants_of
+from ..design_space import find as find_config
+from ..design_space import not_in_space, plain
 from ..estimate import flops, operations, points, terms, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
-from .config import ConvConfig, default
+from ..strides import SCATTER
+from .config import ConvConfig, configs, default
 from .dense_cpu import dense_cpu
-from .depthwise_cpu import DepthwiseConfig, depthwise_config, depthwise_cpu
-from .epilogue_cpu import conditions_known
-from .groups import join_groups
+from .depthwise_config import DepthwiseConfig, depthwise_config, depthwise_configs
+from .depthwise_cpu import depthwise_cpu
+from .epilogue_cpu import can_store, conditions_known, is_contiguous
+from .groups import with_groups
+from .pool_proposals import pooling_proposals
 from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
 
 # The cost model assumes that arithmetic reaches 30 % of the peak; tiles of whole vectors reach two
@@ -46,8 +52,8 @@ class CpuConvolution(Template):
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
-        if sum(not stage.is_map for stage in program.stages) != 1:
-            return Refusal(NOT_MINE, "A direct convolution is one reduction.")
+        if sum(not stage.is_map for stage in program.stages) not in (1, 2):
+            return Refusal(NOT_MINE, "A direct convolution is one reduction, or pools its sums.")
         refusal = too_many_parameters(program) or inlined_size(program)
         if refusal is not None:
             return refusal
@@ -56,12 +62,15 @@ class CpuConvolution(Template):
         problem = conv_problem(program, stages, constants_of(group))
         if isinstance(problem, Refusal):
             return problem
-        problem = join_groups(problem, lanes)
+        grouped = with_groups(problem, lanes)
+        if grouped is None:
+            return Refusal(NOT_MINE, "Vectors of output channels are of too many groups.")
+        problem = grouped
         results = problem.contraction.results
         if not _is_convolution(problem, lanes):
             return Refusal(NOT_MINE, "There is neither a window nor a block of channels.")
-        if not all(lies_along(r.buffer, r.indices, problem.k, lanes) for r in results):
-            return Refusal(NOT_MINE, "Output channels are not contiguous in the results.")
+        if not all(can_store(r, problem, lanes) for r in results):
+            return Refusal(NOT_MINE, "Output channels are no innermost dimension of the results.")
         if not conditions_known(results, problem):
             return Refusal(NOT_MINE, "A result has a part of the channels or of the pixels.")
         config: ConvConfig | DepthwiseConfig | None
@@ -70,17 +79,23 @@ class CpuConvolution(Template):
         else:
             config = default(problem, device)
         if config is None:
-            sentence = "Output channels of a group are no whole vectors, or not contiguous."
-            return Refusal(NOT_MINE, sentence)
+            return Refusal(NOT_MINE, "Channels of the image are not contiguous.")
+        products = _waste(problem, config) * flops(stages)
+        if problem.pool is not None:
+            products += SCATTER / TIME * _scattered(problem, lanes)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=int(TIME * (problem.waste * flops(stages) - _recomputed(problem, config))),
+            flops=int(TIME * (products - _recomputed(problem, config))),
             parallelism=_tasks(problem, config),
             details={"problem": problem, "config": config},
         )
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name convolutions with a pooling that alone reads what they give."""
+        return pooling_proposals(graph) if device.kind == "llvm" else ()
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
@@ -89,9 +104,25 @@ class CpuConvolution(Template):
         func, packing = make(claim.group.program, problem, config)
         return replace(Emission.one(func, claim.group), packing=packing)
 
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate tiles and tasks."""
+        return map(plain, _designs(claim, device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give a claimed convolution other tiles or tasks."""
+        chosen = find_config(_designs(claim, device), config)
+        if chosen is None:
+            return not_in_space(claim, config)
+        return replace(claim, details={**claim.details, "config": chosen})
+
+
+def _designs(claim: Claim, device: Device) -> Iterator[ConvConfig | DepthwiseConfig]:
+    problem: ConvProblem = claim.details["problem"]
+    return (depthwise_configs if problem.c is None else configs)(problem, device)
+
 
 def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
-    """Whether it has a window, or blocks of channels: anything else is a matrix product.
+    """Whether it has a window, groups, pooling or blocks of channels: else it is a matrix product.
 
     Columns of a product are divided, too, where its results are stored by head; heads are wider.
     """
@@ -100,7 +131,25 @@ def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
     divisors = {constant(d.b) for i in indices for d in find(i, tirx.FloorDiv)}
     extent = constant(problem.k.extent)
     is_padded = extent != problem.channels and extent in (lanes, BLOCK)
-    return bool(problem.window) or is_padded or bool(divisors & {lanes, BLOCK})
+    is_other = problem.groups is not None or problem.pool is not None
+    return is_other or bool(problem.window) or is_padded or bool(divisors & {lanes, BLOCK})
+
+
+def _scattered(problem: ConvProblem, lanes: int) -> int:
+    """Count the elements that are stored one by one."""
+    return sum(
+        math.prod(at(d) for d in r.buffer.ty.shape)
+        for r in problem.contraction.results
+        if not is_contiguous(r, problem, lanes)
+    )
+
+
+def _waste(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> float:
+    """Tell how many times as many products as a grouped convolution has its tiles compute."""
+    if problem.groups is None or not isinstance(config, ConvConfig):
+        return 1.0
+    bands = problem.groups.bands(problem.channels, config.lanes * config.vectors)
+    return sum(end - begin for begin, end in bands) / (len(bands) * problem.groups.c)
 
 
 def _recomputed(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> int:

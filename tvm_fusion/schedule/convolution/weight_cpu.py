@@ -13,11 +13,15 @@ from ...core.untouched import SCHEDULED
 from ...program.program import Program
 from ...program.stage import Axis
 from ..contraction.prim_func import nest
+from .groups import Band
 from .problem import ConvProblem
 
 
 class PackedWeight:
     """``[k tile][block of c][window][c in the block][k in the tile]``, padded with zeros.
+
+    Of grouped convolutions, c counts from the first channel that a tile reads. Where that is no
+    multiple of a block of the image, blocks are of one channel.
 
     Parameters
     ----------
@@ -29,12 +33,13 @@ class PackedWeight:
 
     def __init__(self, problem: ConvProblem, width: int) -> None:
         self._problem, self._width = problem, width
-        c = index(1 if problem.c is None else problem.c.extent)
+        self.band = Band(problem, width)
+        self.block = problem.block if self.band.is_aligned else 1
         shape = [
             ceildiv(problem.k.extent, width),
-            ceildiv(c, problem.block),
+            ceildiv(self.band.most, self.block),
             *(index(a.extent) for a in problem.window),
-            index(problem.block),
+            index(self.block),
             index(width),
         ]
         dtype = str(problem.weight.ty.dtype)
@@ -71,16 +76,17 @@ class PackedWeight:
             for name, extent in zip(names, self.buffer.ty.shape, strict=True)
         ]
         tile, block_c, *window, inner, lane = (a.var for a in axes)
-        k, c = tile * self._width + lane, block_c * problem.block + inner
+        k, c = tile * self._width + lane, block_c * self.block + inner
         place = dict(zip((a.var for a in problem.window), window, strict=True))
         place[problem.k.var] = k
         inside = []
-        if problem.channels % self._width:
+        if problem.channels % self._width or constant(problem.k.extent) != problem.channels:
             inside.append(k < index(problem.channels))
         if problem.c is not None:
+            c = self.band.begin(tile) + c
             place[problem.c.var] = c
-            if (constant(problem.c.extent) or 0) % problem.block:
-                inside.append(c < index(problem.c.extent))
+            if self.band.size is None or self.band.size % self.block:
+                inside.append(c < self.band.end(tile))
         value = substitute(problem.weight, place)
         for condition in inside:
             value = tirx.if_then_else(condition, value, tirx.const(0, str(value.ty.dtype)))

@@ -17,9 +17,11 @@ from ...program.stage import Stage
 from ..address import same
 from ..estimate import operations
 from ..gpu.launch import STATIC_SHARED_BYTES
+from .group_maps import iteration_spaces
 from .guarded_loads import bytes_of
-from .iteration_space import IterationSpace, iteration_spaces
-from .transpose_config import TransposeConfig, transpose_config
+from .iteration_space import IterationSpace
+from .transpose_choice import transpose_config
+from .transpose_config import TransposeConfig
 from .vectors_gpu import VectorConfig, vectors
 
 # Registers of a thread as ptxas allocates them, fitted to 170 kernels for sm_90a.

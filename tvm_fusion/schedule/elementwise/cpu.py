@@ -7,7 +7,7 @@ parallel for task (of all iteration spaces, one after the other):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,12 +32,13 @@ from ...core.loops import (
 from ...program.program import Program
 from ...program.stage import Stage
 from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
+from ..vector_loops import VECTORS, at_vector, by_vectors, vectors
 from ..vector_math import vector_math
-from .iteration_space import IterationSpace, Store, iteration_spaces, with_offsets
+from .group_maps import iteration_spaces, with_offsets
+from .iteration_space import IterationSpace, Store
 
 CHUNK = 4096  # elements of a long row that one task computes
 TILE = 16  # rows and columns of a transposed tile: a cache line of four-byte elements each way
-VECTORS = 4  # vectors of an explicit vector loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +110,7 @@ def _tasks(space: IterationSpace, lanes: int) -> list[tuple[ir.Expr, Body]]:
     if not outer and size is not None and size <= CHUNK:
         body = partial(_vector, space, [])
         return [
-            (index(count), partial(_place_of, body, start, width))
+            (index(count), partial(at_vector, body, start, width))
             for start, width, count in vectors(size, lanes)
         ]
     if many is not None or (size is not None and size <= CHUNK):
@@ -133,24 +134,6 @@ def _tasks(space: IterationSpace, lanes: int) -> list[tuple[ir.Expr, Body]]:
     return [(product([*extents, chunks]), chunk)]
 
 
-def by_vectors(
-    size: int, widest: int, body: Callable[[ir.Expr, int], tirx.Stmt], name: str = "vector"
-) -> tirx.Stmt:
-    """Run ``body(start, width)`` over all vectors of a row."""
-    return sequence(
-        [
-            loop(name, count, partial(_place_of, body, start, width))
-            for start, width, count in vectors(size, widest)
-        ]
-    )
-
-
-def _place_of(
-    body: Callable[[ir.Expr, int], tirx.Stmt], start: int, width: int, number: ir.Expr
-) -> tirx.Stmt:
-    return body(number * width + start, width)
-
-
 def outermost(extents: Sequence[ir.Expr | int]) -> int | None:
     """Return how many outer axes make enough tasks; ``None`` if all of them do not.
 
@@ -162,24 +145,6 @@ def outermost(extents: Sequence[ir.Expr | int]) -> int | None:
         if tasks >= PARALLEL_TASKS:
             return number
     return None
-
-
-def vectors(size: int, widest: int) -> list[tuple[int, int, int]]:
-    """Divide a row into vectors: triples of a start, a width and a number of such vectors.
-
-    As many of the widest as fit, then each half as wide as the one before; a row that fits into one
-    register is one vector.
-    """
-    if size <= widest // VECTORS:
-        return [(0, size, 1)]
-    cuts, start, width = [], 0, widest
-    while start < size:
-        count = (size - start) // width
-        if count:
-            cuts.append((start, width, count))
-            start += count * width
-        width //= 2
-    return cuts
 
 
 def _row(

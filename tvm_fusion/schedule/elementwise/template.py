@@ -18,7 +18,7 @@ from ..strides import strided_access_cost
 from .config_gpu import elementwise_gpu_config
 from .cpu import ElementwiseCpuConfig, elementwise_cpu
 from .gpu import THREADS, elementwise_gpu
-from .iteration_space import in_registers
+from .group_maps import in_registers
 
 TASK = 4096  # elements of one CPU task, roughly
 

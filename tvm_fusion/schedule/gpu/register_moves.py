@@ -31,6 +31,13 @@ __device__ __forceinline__ void tvm_fusion_zero_16(void* place) {
   *(uint4*)place = make_uint4(0, 0, 0, 0);
 }
 """
+_KEEP = """
+__device__ __forceinline__ void tvm_fusion_keep_words_{count}(void* place, bool keep) {{
+  unsigned* word = (unsigned*)place;
+  #pragma unroll
+  for (int i = 0; i < {count}; ++i) word[i] = keep ? word[i] : 0u;
+}}
+"""
 
 
 def store_pair(to: ir.TensorLoad, low: ir.Expr, high: ir.Expr, dtype: str) -> tirx.Stmt:
@@ -49,6 +56,16 @@ def move_16(to: ir.TensorLoad, source: ir.TensorLoad) -> tirx.Stmt:
 def zero_16(to: ir.TensorLoad) -> tirx.Stmt:
     """Store zeros in 16 aligned bytes."""
     return _call("tvm_fusion_zero_16", _ZERO, tirx.address_of(to))
+
+
+def keep_words(place: ir.TensorLoad, count: int, condition: ir.Expr) -> tirx.Stmt:
+    """Make some words of registers zeros unless a condition holds, without a branch.
+
+    The compiler makes branches of choices between elements of half types.
+    """
+    source = _KEEP.format(count=count)
+    keep = tirx.Cast("bool", condition)
+    return _call(f"tvm_fusion_keep_words_{count}", source, tirx.address_of(place), keep)
 
 
 def _call(name: str, source: str, *args: ir.Expr) -> tirx.Stmt:

@@ -32,7 +32,9 @@ class VectorLoad:
     elements: tuple[ir.Var, ...]
 
     def load(self, lane: ir.Expr) -> ir.TensorLoad:
-        """Read one of the elements."""
+        """Read one of the elements; the last index is beyond its extent where that is 1."""
+        if not self.first.indices:  # a scalar
+            return self.first
         *outer, last = self.first.indices
         return tirx.BufferLoad(self.first.source, [*outer, last + lane])
 
@@ -115,7 +117,10 @@ class ElementLoads:
     def _is_next(self, first: ir.TensorLoad, other: ir.TensorLoad, lane: int) -> bool:
         if not first.indices:  # a single number
             return lane == 0
-        distances = [0] * (len(first.indices) - 1) + [lane]
+        # Dimensions of one element behind the one that moves do not count: [K, C, 1, 1].
+        extents = [constant(d) for d in first.source.ty.shape]
+        moving = max((n for n, d in enumerate(extents) if d != 1), default=len(extents) - 1)
+        distances = [lane if n == moving else 0 for n in range(len(extents))]
         pairs = zip(first.indices, other.indices, distances, strict=True)
         return all(constant(self._analyzer.simplify(b - a)) == d for a, b, d in pairs)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...device import Device
+from ..design_space import Kernels
 from .config_gpu import WARP_SIZE, RowConfig, blocks_per_sm, longest_loop, row_config
 from .emit import static_volume
 from .passes import lanes_are_rows
@@ -21,6 +22,17 @@ VECTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)  # of a row that a thread computes
 ROWS = (1, 2, 4, 8)  # of a block
 WORKING_REGISTERS = (28, 36, 44)  # beside those that hold the row
 FLAGS = (False, True)
+KERNELS = Kernels(
+    {
+        RowConfig: (
+            "rows",
+            (
+                *("threads", "rows", "row_elements", "min_blocks_per_sm"),
+                *("keep_packed", "one_pass_variance", "mask_tail"),
+            ),
+        )
+    }
+)
 LEAST_THREADS = 64  # a block of fewer hides no latency
 
 

@@ -81,6 +81,13 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
     return RowEstimate(config, storage.shared_bytes)
 
 
+def tunable_rows(program: Program, device: Device) -> RowProgram:
+    """Give the form of a row program that :func:`estimate_rows_gpu` configures."""
+    rows = row_program(program)
+    split = with_extrema_first(rows)
+    return split if _holds(split, row_config(split, device)) else rows
+
+
 def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> tirx.PrimFunc:
     """Run a row program in one launch.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tvm.target import Target
 
 from ...core.expressions import loads, variables
-from ...core.template import Claim, Emission, Refusal, Template
+from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
@@ -22,20 +22,30 @@ from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..address import known_step
+from ..design_space import not_in_space
 from ..estimate import flops, too_many_parameters, traffic
 from ..strides import strided_access_cost
+from .config_gpu import RowConfig
+from .configs_gpu import KERNELS, configs
 from .cpu import schedule_rows_cpu
-from .gpu import RowEstimate, estimate_rows_gpu, schedule_rows_gpu
+from .gpu import RowEstimate, estimate_rows_gpu, schedule_rows_gpu, tunable_rows
 from .propose import row_proposals
 
 # A contraction may be one stage of a row, such as the two small products that weigh the channels of
 # an image (squeeze and excitation), if there are few rows: each reads the operand again.
 SMALL_CONTRACTION = 1 << 21  # operations
+# Of one block of a GPU: on an H200, both products of 1,152 and 48 channels in one block, behind the
+# mean, took 54 us.
+SMALL_CONTRACTION_GPU = 1 << 14
 FEW_ROWS = 4
+LONG_STRIDED = 32  # terms of a thread, of which fewer are unrolled
 # 40 ns at 150 GFLOP/s of one multiprocessor. On one H200, layer norms of 197 tokens of 768 elements
 # in one block took 193 us (benchmarks/gpu_models): 4,608 loads one after the other.
 OPERATIONS_A_LOAD = 6000
 LONG = 256  # terms, from which on they are not loaded ahead
+# 650 ns: on one H200, the means of 32 channels of 112 x 112 pixels, channels last, took 512 us in
+# steps of one load a thread, of 16 threads a row (benchmarks/gpu_models).
+OPERATIONS_A_STRIDED_LOAD = 16 * OPERATIONS_A_LOAD
 
 
 class Rows(Template):
@@ -57,7 +67,7 @@ class Rows(Template):
         if not reductions:
             return Refusal("not_mine", "There is no reduction.")
         on_cpu = device.kind == "llvm"
-        refusal = too_many_parameters(program) or _large_contraction(program)
+        refusal = too_many_parameters(program) or _large_contraction(program, on_cpu)
         if refusal is None:
             program = rows_of(group)
             refusal = _strided_contraction(program) if on_cpu else None
@@ -87,6 +97,22 @@ class Rows(Template):
             func = schedule_rows_gpu(program, config, device_of(target))
         return Emission.one(func, claim.group)
 
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate threads and rows of a block, and what they keep; CPUs have no choices."""
+        return map(KERNELS.plain, self._designs(claim, device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give a claimed row kernel another configuration."""
+        chosen = KERNELS.find(self._designs(claim, device), config)
+        if chosen is None:
+            return not_in_space(claim, config)
+        return replace(claim, details={**claim.details, "config": chosen})
+
+    def _designs(self, claim: Claim, device: Device) -> Iterator[RowConfig]:
+        if claim.details["config"] is None:
+            return iter(())
+        return configs(tunable_rows(rows_of(claim.group), device), device)
+
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name reductions over the same rows, which growth keeps separate."""
         return row_proposals(graph, _is_row_reduction, shared=device.kind != "llvm")
@@ -100,17 +126,18 @@ def rows_of(group: Group) -> Program:
     return group.program
 
 
-def _large_contraction(program: Program) -> Refusal | None:
+def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
+    most = SMALL_CONTRACTION if on_cpu else SMALL_CONTRACTION_GPU
     contractions = [stage for stage in program.stages if is_contraction(stage)]
     if not contractions:
         return None
     name = max(contractions, key=_operations).title
     if len(program.stages) == sum(s.is_map for s in program.stages) + 1:
         return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
-    if _row_count(program) > FEW_ROWS or max(map(_operations, contractions)) > SMALL_CONTRACTION:
+    if _row_count(program) > FEW_ROWS or max(map(_operations, contractions)) > most:
         return Refusal(
             "large_contraction",
-            f"Contractions join a row kernel of at most {FEW_ROWS} rows and {SMALL_CONTRACTION} "
+            f"Contractions join a row kernel of at most {FEW_ROWS} rows and {most} "
             f"operations each; {name} is larger or has more rows.",
         )
     return None
@@ -155,15 +182,28 @@ def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
     one thread's for each of its results: term after term, each a load of its own.
     """
     rows = _row_count(program)
+    strided = _strided_steps(program, estimate)
+    units = min(-(-rows // estimate.config.rows), device.sm_count or 1)
+    waits = units * strided * OPERATIONS_A_STRIDED_LOAD
     if rows >= (device.sm_count or 1):
-        return 0
+        return waits
     steps = 0
     for stage in program.stages:
         inner = math.prod(at(axis.extent) for axis in stage.axes[program.rows :])
         terms = math.prod(at(axis.extent) for axis in stage.reduce)
         if inner > 1 and terms >= LONG and not stage.is_map and not is_contraction(stage):
             steps += -(-inner // estimate.config.threads) * terms
-    return rows * steps * OPERATIONS_A_LOAD
+    return rows * steps * OPERATIONS_A_LOAD + waits
+
+
+def _strided_steps(program: Program, estimate: RowEstimate) -> int:
+    """Count the loads of a thread one after the other where threads run along neighbouring rows."""
+    config = estimate.config
+    if not config.rows_first:
+        return 0
+    longest = max(math.prod(at(axis.extent) for axis in stage.reduce) for stage in program.stages)
+    steps = -(-longest // config.threads)
+    return steps if steps > LONG_STRIDED else 0
 
 
 def _is_row_reduction(op: Operator) -> bool:

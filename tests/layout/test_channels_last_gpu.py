@@ -1,0 +1,63 @@
+"""Images on GPUs: channels last between convolutions that tensor cores multiply."""
+
+import numpy as np
+import pytest
+from relax_modules import main_module
+from tvm import relax
+
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.device import parse
+from tvm_fusion.layout.plan_layout import choose_layouts
+from tvm_fusion.program.layouts import Layout, layout_for
+from tvm_fusion.transform import FuseOperators, Legalize
+
+op = relax.op
+CUDA, OLD, AMD = parse("cuda:sm_90a"), parse("cuda:sm_75"), parse("rocm:gfx90a")
+CHANNELS, SIZE = 64, 28
+
+
+def weight(*shape):
+    rng = np.random.default_rng(0)
+    return relax.const((rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype("float16"))
+
+
+def convolution(emit, x):
+    y = emit(op.nn.conv2d(x, weight(CHANNELS, CHANNELS, 3, 3), padding=1, out_dtype="float32"))
+    return emit(op.astype(emit(op.nn.relu(y)), "float16"))
+
+
+def network(emit, x):
+    a = convolution(emit, x)
+    c = emit(op.add(a, convolution(emit, convolution(emit, a))))
+    return convolution(emit, c)
+
+
+def planned(spec, body):
+    x = relax.Var("x", relax.TensorType((1, CHANNELS, SIZE, SIZE), "float16"))
+    with spec.tvm_target():
+        mod = FuseOperators()(Legalize()(main_module([x], body)))
+        with recording() as decisions:
+            return choose_layouts(mod, spec.tvm_target()), decisions
+
+
+def shapes(mod):
+    bindings = [b for block in mod["main"].body.blocks for b in block.bindings]
+    return [tuple(map(int, b.var.ty.shape.values)) for b in bindings]
+
+
+def test_images_between_convolutions_are_channels_last():
+    mod, decisions = planned(CUDA, network)
+    *between, last = [s for s in shapes(mod) if len(s) == 4]
+    assert set(between) == {(1, SIZE, SIZE, CHANNELS)}
+    assert last == (1, CHANNELS, SIZE, SIZE)
+    (copied,) = [d for d in decisions if d.code == "layout_kernel"]
+    assert "it comes from outside of the groups" in copied.sentence
+
+
+@pytest.mark.parametrize(
+    ("spec", "channels", "expected"),
+    [(CUDA, 64, Layout(0)), (CUDA, 3, None), (CUDA, 36, None), (OLD, 64, None), (AMD, 64, None)],
+)
+def test_copies_of_16_bytes_need_channels_and_cp_async(spec, channels, expected):
+    x = relax.TensorType((1, channels, 9, 9), "float16")
+    assert layout_for(list(x.shape.values), spec.device) == expected

@@ -1,0 +1,59 @@
+"""Half-precision networks of convolutions on a GPU are channels-last throughout."""
+
+import numpy as np
+import pytest
+from relax_modules import main_module
+from tvm import relax
+
+from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.core.template import TEMPLATE
+from tvm_fusion.device import parse
+
+op = relax.op
+
+
+def conv(emit, x, outputs, size, groups=1):
+    inputs = int(x.ty.shape[1])
+    rng = np.random.default_rng(outputs)
+    w = relax.const(rng.standard_normal((outputs, inputs // groups, size, size)).astype("float16"))
+    padding = (size // 2,) * 2
+    y = emit(op.nn.conv2d(x, w, padding=padding, groups=groups, out_dtype="float32"))
+    return emit(op.astype(emit(op.nn.relu(y)), "float16"))
+
+
+def inverted_residuals(emit, x):
+    """As MobileNetV2's: expansion, depthwise, projection, a shortcut; the mean at the end."""
+    x = conv(emit, x, 32, 3)
+    for _ in range(2):
+        y = conv(emit, conv(emit, x, 192, 1), 192, 3, groups=192)
+        x = emit(op.add(x, conv(emit, y, 32, 1)))
+    return emit(op.mean(x, [2, 3]))
+
+
+def residual(emit, x):
+    """As ResNet's: 3x3 convolutions, a shortcut, max pooling."""
+    x = conv(emit, x, 64, 3)
+    y = conv(emit, conv(emit, x, 64, 3), 64, 3)
+    x = emit(op.add(x, y))
+    x = emit(op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)))
+    return emit(op.mean(conv(emit, x, 64, 3), [2, 3]))
+
+
+@pytest.mark.parametrize("body", [inverted_residuals, residual])
+def test_no_kernel_copies_and_windows_read_channels_last(body):
+    image = relax.Var("image", relax.TensorType((1, 3, 56, 56), "float16"))
+    mod = main_module([image], body)
+    with parse("cuda:sm_90a").tvm_target(), recording() as decisions:
+        mod = transform.PlanLayout()(transform.FuseOperators()(transform.Legalize()(mod)))
+    assert not [d for d in decisions if d.code == "layout_kernel"]
+    edges = [d for d in decisions if d.code == "layout"]
+    assert edges
+    assert {d.sentence for d in edges} == {"In memory in NHWC."}
+    calls = [
+        mod[b.value.op]
+        for b in mod["main"].body.blocks[0].bindings
+        if isinstance(b.value, relax.Call) and b.value.op in mod.functions
+    ]
+    templates = [str(f.attrs[TEMPLATE]) for f in calls]
+    assert templates.count("depthwise") == (2 if body is inverted_residuals else 0)

@@ -1,0 +1,18 @@
+"""Operators that only rename the elements of a buffer."""
+
+from __future__ import annotations
+
+from .._tvm.reshape import is_reshape
+from ..ecg.graph import Operator
+from ..ecg.mapping import MappingType
+
+
+def is_view(op: Operator) -> bool:
+    """Whether an operator is a reshape of one tensor: the virtual machine does it for nothing."""
+    return (
+        op.type is MappingType.REORGANIZE
+        and len(op.tensors) == 1
+        and len(op.results) == 1
+        and op.tensors[0].dtype == op.results[0].dtype
+        and is_reshape(op.func)
+    )

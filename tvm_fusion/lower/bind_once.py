@@ -1,0 +1,41 @@
+"""Variables of expressions that are bound once each."""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir.transform import PassContext
+
+from .._tvm.structural import structural_map, structural_walk
+from ..core.expressions import has_load
+from ..core.loops import substitute
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="BindOnce")
+class BindOnce:
+    """Give variables of their own to the copies of an expression that binds some.
+
+    A loop and its remainder compute the same expression at other indices. TVM 0.27's simplifier
+    keeps what a variable is bound to where that reads no buffer, and stops at a second value
+    ("Trying to update var 'x' with a different value").
+    """
+
+    def transform_function(
+        self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
+    ) -> tirx.PrimFunc:
+        """Rename in one function, where a variable has several values."""
+        values: dict[ir.Var, set[tvm_ffi.StructuralKey]] = {}
+
+        def meet(let: tirx.Let) -> None:
+            if not has_load(let.value):
+                values.setdefault(let.var, set()).add(tvm_ffi.StructuralKey(let.value))
+
+        structural_walk(func.body, (tirx.Let, meet))
+        if all(len(found) == 1 for found in values.values()):
+            return func
+
+        def renamed(let: tirx.Let) -> ir.Expr:
+            var = tirx.Var(let.var.name, let.var.ty.dtype)
+            return tirx.Let(var, let.value, substitute(let.body, {let.var: var}))
+
+        return func.with_body(structural_map(func.body, (tirx.Let, renamed), order="post"))

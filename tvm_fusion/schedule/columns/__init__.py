@@ -1,0 +1,1 @@
+"""Column reductions: global pooling of channels-last images."""

@@ -1,0 +1,69 @@
+"""The template of column reductions on GPUs: global average pooling of channels-last images."""
+
+from __future__ import annotations
+
+import math
+
+from tvm.target import Target
+
+from ...core.loops import constant
+from ...core.template import Claim, Emission, Refusal, Template
+from ...device import Device
+from ...program.contractions import is_contraction
+from ...program.group import Group
+from ...program.stage import Unstructured
+from ..estimate import flops, too_many_parameters, traffic
+from ..gpu.launch import STATIC_SHARED_BYTES
+from ..inline import inlined, inlined_size
+from .config import column_blocks, column_config, narrowed, shared_bytes
+from .gpu import column_reduction_gpu
+from .reduction import LEAST_TERMS, column_reduction
+
+
+class ColumnReductions(Template):
+    """Sums, maxima and minima over everything but contiguous columns."""
+
+    name = "column_reduction"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim one reduction of contiguous columns, with maps around it."""
+        if device.kind != "cuda":
+            return Refusal("not_mine", "Column reductions are for NVIDIA's GPUs.")
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        reductions = [stage for stage in program.stages if not stage.is_map]
+        if len(reductions) != 1 or is_contraction(reductions[0]):
+            return Refusal("not_mine", "There is not one reduction, or it is a contraction.")
+        terms = math.prod(constant(a.extent) or 0 for a in reductions[0].reduce)
+        if terms < LEAST_TERMS:
+            return Refusal("not_mine", "There are few terms, or an unknown number.")
+        refusal = too_many_parameters(program) or inlined_size(program)
+        if refusal is not None:
+            return refusal
+        stages = inlined(program)
+        view = column_reduction(program, stages)
+        if isinstance(view, Refusal):
+            return view
+        view = narrowed(view, device)
+        config = column_config(view, device)
+        shared = shared_bytes(view, config)
+        if shared > STATIC_SHARED_BYTES:
+            return Refusal("not_mine", f"Partial results of a block take {shared} bytes.")
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, stages),
+            flops=flops(stages),
+            parallelism=column_blocks(view, config),
+            shared_bytes=shared,
+            details={"view": view, "config": config},
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Make the kernel of the claimed configuration."""
+        view, config = claim.details["view"], claim.details["config"]
+        func = column_reduction_gpu(claim.group.program, view, config)
+        return Emission.one(func, claim.group)

@@ -1,0 +1,160 @@
+"""Convolutions of channels-last images as implicit GEMMs.
+
+    C[pixel, k] = sum over (window, c) of image[pixel + window, c] * packed[k, window, c]
+
+Rows of A are not in memory: a chunk of 16 bytes is channels of one pixel, copied from the image
+where the window is inside of it. The constant weight is packed at compile time in the order of the
+sum, channels last, as ``[groups][k][window][c]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import declare
+from ...core.expressions import load, loads, variables
+from ...core.loops import block, constant, index
+from ...program.program import Program
+from ...program.stage import Axis
+from ..address import known_step
+from .operands import SumOfProducts, is_weight
+from .prim_func import nest
+from .tile_gemm_config import is_plain, narrow_operand, unguarded
+
+
+@dataclass(frozen=True, eq=False)
+class ImplicitGemm:
+    """A convolution whose weight is packed in the order of its sum.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        Over the packed weight, with the channels as last axis of the sum.
+    source : Var
+        The weight.
+    packed : Var
+        What kernels read instead.
+    axes : tuple of Axis
+        Of the packed weight.
+    value : Expr
+        The weight over these axes.
+    """
+
+    contraction: SumOfProducts
+    source: ir.Var
+    packed: ir.Var
+    axes: tuple[Axis, ...]
+    value: ir.Expr
+
+    def program(self, program: Program) -> Program:
+        """Replace the weight among the inputs of a program."""
+        inputs = tuple(self.packed if x.same_as(self.source) else x for x in program.inputs)
+        return replace(program, inputs=inputs)
+
+    def packing(self, program: Program) -> dict[int, tirx.PrimFunc]:
+        """Make the function that packs, by the weight's position among the inputs of a program."""
+        position = next(n for n, x in enumerate(program.inputs) if x.same_as(self.source))
+        body = nest("packed", self.axes, [], self.packed, self.value)
+        func = tirx.PrimFunc([self.source, self.packed], block("root", body))
+        attrs = {"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"}
+        return {position: func.with_attrs(attrs)}
+
+
+def implicit_gemm(contraction: SumOfProducts, constants: Collection[ir.Var]) -> ImplicitGemm | None:
+    """View a convolution as an implicit GEMM.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        Any product.
+    constants : collection of Var
+        Inputs that are known at compile time.
+
+    Returns
+    -------
+    ImplicitGemm or None
+        ``None`` without a window, without a constant weight, or where channels are not contiguous.
+    """
+    stage = contraction.stage
+    reduce = [a for a in stage.reduce if constant(a.extent) != 1]
+    if len(reduce) < 2 or any(constant(a.extent) is None for a in reduce):
+        return None
+    if contraction.column_split is not None or not isinstance(contraction.term(), tirx.Mul):
+        return None
+    weight, image = contraction.right, contraction.left
+    if not is_weight(weight, constants):
+        weight, image = image, weight
+    if not is_weight(weight, constants):
+        return None
+    core = narrow_operand(weight)
+    (source,) = {x.source for x in loads(core)}
+    others = [image, *(r.value for r in contraction.results)]
+    if any(x.source.same_as(source) for e in others for x in loads(e)):
+        return None
+    channels = _channels(image, reduce, variables(core))
+    if channels is None:
+        return None
+    order = [*(a for a in stage.reduce if a is not channels), channels]
+    used = variables(core)
+    axes = tuple(a for a in (*stage.axes, *order) if a.var in used)
+    if any(constant(a.extent) is None for a in axes):
+        return None
+    shape = [index(a.extent) for a in axes]
+    packed = declare(shape, str(core.ty.dtype), f"{source.name}_packed")
+    value: ir.Expr = load(packed, [a.var for a in axes])
+    if str(weight.ty.dtype) != str(core.ty.dtype):
+        value = tirx.Cast(str(weight.ty.dtype), value)
+    stage = replace(stage, reduce=tuple(order))
+    sides = (image, value) if weight is contraction.right else (value, image)
+    made = replace(contraction, stage=stage, left=sides[0], right=sides[1])
+    return ImplicitGemm(made, source, packed, axes, core)
+
+
+def with_stored_columns(contraction: SumOfProducts, constants: Collection[ir.Var]) -> SumOfProducts:
+    """Make the channels of a constant weight the last axis, where results are contiguous along it.
+
+    The last axis is one of N, whose vectors an epilogue stores. Convolutions have their axes in the
+    order of the graph, also where results are channels-last.
+    """
+    stage = contraction.stage
+    if contraction.column_split is not None:
+        return contraction
+    wide = [a for a in stage.axes if constant(a.extent) != 1]
+    for weight, other in (
+        (contraction.left, contraction.right),
+        (contraction.right, contraction.left),
+    ):
+        if not wide or not is_weight(weight, constants):
+            continue
+        own = variables(weight) - variables(other)
+        result = contraction.results[0]
+        stored = [
+            a
+            for a in wide
+            if a.var in own
+            and known_step(result.buffer, result.indices, a.var, [x.var for x in wide]) == 1
+        ]
+        if len(stored) == 1 and wide[-1].var not in variables(weight):
+            axes = (*(a for a in stage.axes if a is not stored[0]), stored[0])
+            return replace(contraction, stage=replace(stage, axes=axes))
+    return contraction
+
+
+def _channels(image: ir.Expr, reduce: list[Axis], of_weight: set[ir.Var]) -> Axis | None:
+    """Find the axis of the sum along which an image is contiguous, and no pixel moves."""
+    core, _ = unguarded(narrow_operand(image))
+    if not is_plain(core):
+        return None
+    own = [a.var for a in reduce]
+    for axis in reduce:
+        last = variables(core.indices[-1])
+        if (
+            axis.var in last
+            and last <= of_weight
+            and known_step(core.source, core.indices, axis.var, own) == 1
+        ):
+            return axis
+    return None

@@ -1,0 +1,99 @@
+"""The image of a convolution: its elements over coordinates of its own, and its zero padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ...core.expressions import call_name
+from ...core.loops import constant
+from ...program.stage import Axis, Stage
+from ..address import conditional_loads
+from ..contraction.padding import merge_sums
+
+
+@dataclass(frozen=True)
+class Image:
+    """The input of a convolution over its own coordinates.
+
+    Attributes
+    ----------
+    value : PrimExpr
+        An element inside of the borders: a load, or an expression over several loads.
+    axes : tuple of Axis
+        The coordinates that ``value`` is over.
+    place : tuple of PrimExpr
+        Each of them over the axes of the convolution.
+    inside : dict of Var to (int, int)
+        Begin and end of the part of an axis that is no padding, which is zero.
+    sums : dict of Var to dict of Var to int
+        The axes that move over the image, by coordinate: stride of the pixels, dilation of the
+        window.
+    """
+
+    value: ir.Expr
+    axes: tuple[Axis, ...]
+    place: tuple[ir.Expr, ...]
+    inside: dict[ir.Var, tuple[int, int]]
+    sums: dict[ir.Var, dict[ir.Var, int]]
+
+    @property
+    def is_load(self) -> bool:
+        """Whether elements are in memory as they are, without padding and arithmetic."""
+        return isinstance(self.value, ir.TensorLoad) and not self.inside
+
+
+def image_of(stage: Stage, operand: ir.Expr) -> Image | None:
+    """Read an operand as an image; ``None`` where its padding has no intervals.
+
+    Parameters
+    ----------
+    stage : Stage
+        The sum.
+    operand : PrimExpr
+        Over its axes.
+    """
+    merged = merge_sums(stage, operand)
+    if merged is None or any(n <= 0 for atoms in merged.sums.values() for n in atoms.values()):
+        return None
+    value, inside = merged.value, {}
+    if isinstance(value, ir.Call) and call_name(value) == "if_then_else":
+        condition, value, zero = value.args
+        if not isinstance(zero, tirx.FloatImm) or float(zero.value) != 0:
+            return None
+        found = _intervals(condition, {a.var: a.extent for a in merged.axes})
+        if found is None:
+            return None
+        inside = found
+    if conditional_loads(value):
+        return None
+    return Image(value, merged.axes, merged.place, inside, merged.sums)
+
+
+def _intervals(condition: ir.Expr, extents: dict) -> dict[ir.Var, tuple[int, int]] | None:
+    """Read a conjunction of bounds of axes as an interval of each."""
+    if isinstance(condition, tirx.And):
+        both = [_intervals(x, extents) for x in (condition.a, condition.b)]
+        if both[0] is None or both[1] is None:
+            return None
+        merged = dict(both[0])
+        for axis, (begin, end) in both[1].items():
+            low, high = merged.get(axis, (begin, end))
+            merged[axis] = max(low, begin), min(high, end)
+        return merged
+    if not isinstance(condition, tirx.LE | tirx.LT | tirx.GE | tirx.GT):
+        return None
+    small, large = condition.a, condition.b
+    strict = isinstance(condition, tirx.LT | tirx.GT)
+    if isinstance(condition, tirx.GE | tirx.GT):
+        small, large = large, small
+    for axis, bound, is_lower in ((large, small, True), (small, large, False)):
+        if axis in extents and isinstance(axis, ir.Var) and constant(bound) is not None:
+            size, limit = constant(extents[axis]), constant(bound) or 0
+            if size is None:
+                return None
+            if is_lower:
+                return {axis: (limit + strict, size)}
+            return {axis: (0, min(size, limit + (not strict)))}
+    return None

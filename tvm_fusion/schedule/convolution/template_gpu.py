@@ -1,0 +1,85 @@
+"""The template of depthwise convolutions over channels-last images on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tvm.target import Target
+
+from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...device import Device
+from ...program.group import Group
+from ...program.stage import Unstructured
+from ..contraction.operands import analyse
+from ..contraction.template import constants_of
+from ..design_space import find as find_config
+from ..design_space import not_in_space, plain
+from ..estimate import flops, too_many_parameters, traffic
+from ..inline import inlined, inlined_size
+from .depthwise_config_gpu import blocks, depthwise_gpu_configs, registers
+from .depthwise_gpu import depthwise_gpu
+from .depthwise_view_gpu import depthwise_view
+
+_ADDRESSES = 32  # registers beside sums, columns and the weight's vector
+
+
+class GpuDepthwise(Template):
+    """Depthwise convolutions whose channels are the last axis; any epilogue."""
+
+    name = "depthwise"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim one depthwise convolution with a constant weight."""
+        if device.kind != "cuda":
+            return Refusal("not_mine", "Channels-last convolutions are for NVIDIA's GPUs.")
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        if sum(not stage.is_map for stage in program.stages) != 1:
+            return Refusal("not_mine", "A depthwise convolution is one reduction.")
+        refusal = too_many_parameters(program) or inlined_size(program)
+        if refusal is not None:
+            return refusal
+        stages = inlined(program)
+        contraction = analyse(program, stages)
+        if isinstance(contraction, Refusal):
+            return contraction
+        view = depthwise_view(contraction, constants_of(group))
+        if isinstance(view, Refusal):
+            return view
+        config = next(depthwise_gpu_configs(view, device))
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, stages),
+            flops=flops(stages),
+            parallelism=blocks(view, config),
+            registers=registers(view, config.pixels) + view.lanes + _ADDRESSES,
+            details={"view": view, "config": config},
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Make the kernel of the claimed configuration."""
+        view, config = claim.details["view"], claim.details["config"]
+        func, packing = depthwise_gpu(claim.group.program, view, config)
+        return replace(Emission.one(func, claim.group), packing=packing)
+
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate pixels of a thread and shapes of a block."""
+        return map(plain, depthwise_gpu_configs(claim.details["view"], device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give a claimed convolution another configuration."""
+        chosen = find_config(depthwise_gpu_configs(claim.details["view"], device), config)
+        if chosen is None:
+            return not_in_space(claim, config)
+        view = claim.details["view"]
+        return replace(
+            claim,
+            parallelism=blocks(view, chosen),
+            registers=registers(view, chosen.pixels) + view.lanes + _ADDRESSES,
+            details={**claim.details, "config": chosen},
+        )

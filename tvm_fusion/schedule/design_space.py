@@ -1,0 +1,58 @@
+"""Design spaces as plain data: what :meth:`Template.configs` enumerates, what a record keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from ..core.template import Claim, Config, Refusal
+
+Sizes = TypeVar("Sizes")
+
+
+def plain(sizes: Any) -> dict[str, int | str]:
+    """Write a dataclass of numbers and words as plain data."""
+    return {
+        name: value if isinstance(value, str) else int(value)
+        for name, value in asdict(sizes).items()
+    }
+
+
+def find(designs: Iterable[Sizes], config: Config) -> Sizes | None:
+    """Find the member of a design space that a configuration describes; ``None`` if none is."""
+    wanted = dict(config)
+    return next((sizes for sizes in designs if plain(sizes) == wanted), None)
+
+
+def not_in_space(claim: Claim, config: Config) -> Refusal:
+    """Say that a configuration is not in the design space of a claim."""
+    words = ", ".join(f"{name} {value}" for name, value in config.items())
+    return Refusal(
+        "no_such_config", f"{claim.template.name} has no configuration of {words} for this group."
+    )
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which fields of several classes of configurations a tuner may vary.
+
+    Attributes
+    ----------
+    fields : mapping of type to (str, tuple of str)
+        By class: what its kernel is called, and its fields of numbers and switches.
+    """
+
+    fields: Mapping[type, tuple[str, tuple[str, ...]]]
+
+    def plain(self, config: Any) -> dict[str, int | str]:
+        """Write a configuration with the keys of all classes; those of others are 0."""
+        name, own = self.fields[type(config)]
+        every = dict.fromkeys(n for _, names in self.fields.values() for n in names)
+        values = {n: int(getattr(config, n) or 0) if n in own else 0 for n in every}
+        return {"kernel": name, **values}
+
+    def find(self, designs: Iterable[Any], config: Config) -> Any | None:
+        """Find the member of a design space that a configuration describes."""
+        wanted = dict(config)
+        return next((one for one in designs if self.plain(one) == wanted), None)
