@@ -1,7 +1,11 @@
 """Ctrl-C at any moment: one line, exit code 130, nothing left behind."""
 
+import os
+import random
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -69,3 +73,71 @@ def test_an_interrupt_inside_a_pass_is_no_error_of_tvm(dense_file, tmp_path, mon
 def test_without_an_interrupt_the_program_runs(dense_file):
     done = interrupted_at("no.such.module", "explain", dense_file, "--dim", "batch=1", "--no-stock")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# Sends what a terminal sends for Ctrl-C, to all processes of the group, after seconds of computing.
+TIMED = """
+import os, runpy, signal, sys
+
+def interrupt(*_):
+    os.killpg(0, signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGPROF, interrupt)
+signal.setitimer(signal.ITIMER_PROF, float(sys.argv.pop(1)))
+sys.orig_argv = [sys.executable, "-m", "tvm_fusion.cli", *sys.argv[1:]]
+runpy.run_module("tvm_fusion.cli", run_name="__main__")
+"""
+COMMANDS = {
+    "compile": ["{m}", "-o", "{here}/out", "--dim", "batch=1"],
+    "tune": ["{m}", "--db", "{here}/out", "--dim", "batch=1", "--budget", "trials=4"],
+    "bisect": ["{m}", "--dim", "batch=1"],
+    "bundle": ["{a}", "-o", "{here}/out"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8, 1])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupt_at_a_random_moment(dense_file, dense_folder, tmp_path, name, share):
+    """Nothing half written is left, no temporary file and no process."""
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here.mkdir()
+    temporary.mkdir()
+    names = {"m": dense_file, "a": dense_folder, "here": here}
+    arguments = [name, *(argument.format(**names) for argument in COMMANDS[name])]
+    seconds = random.uniform(share - 0.2, share) * 8 + 0.1
+    process = subprocess.Popen(
+        [sys.executable, "-c", TIMED, str(seconds), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        start_new_session=True,
+    )
+    out, err = process.communicate(timeout=1200)
+    found = f"after {seconds:.3f} s: {process.returncode} {err}"
+    if process.returncode == 130:
+        assert (out, err) == ("", LINE), found
+    else:  # it was through before
+        assert process.returncode == 0, found
+    assert _is_gone(process.pid), found
+    assert not list(temporary.iterdir()), found
+    assert {path.name for path in here.iterdir()} <= {"out"}, found
+    if (here / "out").exists():
+        check = {"tune": ["tune", "--db", here / "out", "--list"]}
+        where = here / "out" / "model" if name == "bundle" else here / "out"
+        arguments = check.get(name, ["inspect", where, "--verify"])
+        command = [sys.executable, "-m", "tvm_fusion.cli", *map(str, arguments)]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0, found
+
+
+def _is_gone(group):
+    """Whether no process of a group is left; its last one may take a moment."""
+    for _ in range(100):
+        with suppress(ProcessLookupError):
+            os.killpg(group, 0)
+            time.sleep(0.1)
+            continue
+        return True
+    return False

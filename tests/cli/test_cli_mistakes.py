@@ -54,7 +54,11 @@ def with_external_data_cut_short(place, _whole):
 
 def unsupported(place, _whole):
     model = onnx_model(
-        [("Det", ["x"], ["d"]), ("StringNormalizer", ["d"], ["s"]), ("Det", ["s"], ["y"])],
+        [
+            ("Multinomial", ["x"], ["d"]),
+            ("StringNormalizer", ["d"], ["s"]),
+            ("Multinomial", ["s"], ["y"]),
+        ],
         [("x", T.FLOAT, [3, 3])],
         [("y", T.FLOAT, [])],
     )
@@ -72,7 +76,7 @@ def unsupported(place, _whole):
         (a_pipe, "m.onnx is a device or a pipe; expected an ONNX file; write the model to a file"),
         (without_external_data, "m.onnx keeps its weights in m.data, which is not beside it"),
         (with_external_data_cut_short, "m.data is cut short: 5 bytes"),
-        (unsupported, r"unsupported operators Det \(2x\), StringNormalizer \(1x\)"),
+        (unsupported, r"unsupported operators Multinomial \(2x\), StringNormalizer \(1x\)"),
     ],
 )
 def test_a_model_that_cannot_be_compiled(cli, dense_file, tmp_path, make, words):
@@ -171,7 +175,7 @@ def arrays(tmp_path_factory):
         ("--inputs={}/object.npz", "object.npz' is damaged or holds no plain arrays"),
         ("--inputs={}/cut.npz", "cut.npz' is damaged or holds no plain arrays"),
         ("--inputs={}/flipped.npz", "flipped.npz' is damaged or holds no plain arrays"),
-        ("--dim=batch=9", "input 'data' has batch = 9; expected 1 to 8"),
+        ("--dim=batch=9", "--dim batch=9; expected 1 to 8; compile it for a wider range"),
         ("--dim=batch=1..2", "--dim batch=1..2 is a range; expected one extent; write batch=1"),
         ("--dim=length=1", r"--dim names 'length'; expected a symbolic dimension of .* \(batch\)"),
         ("--seed=-1", "--seed -1; expected 0 or more"),

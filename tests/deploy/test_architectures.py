@@ -18,8 +18,9 @@ import tvm_fusion
 from tvm_fusion.core.weight_names import Packing
 from tvm_fusion.deploy import manifest
 from tvm_fusion.deploy.architectures import merge
-from tvm_fusion.deploy.build import Prepared, build, export_library, store
+from tvm_fusion.deploy.build import build, export_library, store
 from tvm_fusion.deploy.lower import LowerToVM
+from tvm_fusion.deploy.prepare import Prepared
 from tvm_fusion.deploy.toolchain import rocm
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.errors import UserError

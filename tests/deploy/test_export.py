@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_models import dense_data
+from tvm import relax
 
 import tvm_fusion
 from tvm_fusion.deploy import artifact as module
@@ -45,6 +46,24 @@ def test_permissions_follow_the_umask(dense_artifact, tmp_path):
         os.umask(old)
     assert folder.stat().st_mode & 0o777 == 0o750
     assert (folder / "weights.bin").stat().st_mode & 0o777 == 0o640
+
+
+def _unary(operator):
+    x, out = relax.Var("x", relax.TensorType((3, 5), "float32")), relax.BlockBuilder()
+    with out.function("main", [x]):
+        with out.dataflow():
+            y = out.emit_output(operator(x))
+        out.emit_func_output(y)
+    return out.get()
+
+
+def test_another_model_exported_to_the_same_place_is_the_one_that_runs(tmp_path):
+    """The dynamic loader knows libraries by the name that they had."""
+    x = np.random.default_rng().normal(size=(3, 5)).astype("float32")
+    for operator, reference in ((relax.op.exp, np.exp), (relax.op.sin, np.sin)):
+        folder = tvm_fusion.compile(_unary(operator), "cpu").export(tmp_path / "model")
+        (found,) = tvm_fusion.load(folder)(x=x).values()
+        np.testing.assert_allclose(found, reference(x), rtol=1e-5, atol=1e-6)
 
 
 def test_an_artifact_is_replaced_while_it_is_in_use(dense_artifact, dense_copy):

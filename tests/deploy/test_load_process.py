@@ -1,8 +1,10 @@
 """Loading without the compiler, in processes and threads of one's own."""
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -76,3 +78,66 @@ def test_several_artifacts_live_side_by_side(dense_folder):
     first, second = tvm_fusion.load(dense_folder), tvm_fusion.load(dense_folder)
     data = dense_data(2)
     np.testing.assert_array_equal(first(data=data)["scores"], second(data=data)["scores"])
+
+
+ENDURANCE = """
+import json, os, sys
+import numpy as np
+import tvm_fusion
+
+def used():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    maps = len(open("/proc/self/maps").readlines())
+    return [int(status["VmRSS"].split()[0]), len(os.listdir("/proc/self/fd")), maps]
+
+folder, data, times = sys.argv[1], np.load(sys.argv[2]), int(sys.argv[3])
+seen = []
+for number in range(times + 1):
+    executable = tvm_fusion.load(folder)
+    if number % 4 == 0:
+        executable(data=data)
+    if number in (times // 5, times):
+        seen.append(used())
+print(json.dumps(seen))
+"""
+
+
+def test_a_thousand_loads_take_no_more_memory_and_files_than_a_few(dense_folder, tmp_path):
+    np.save(tmp_path / "data.npy", dense_data(3))
+    command = [sys.executable, "-c", ENDURANCE, dense_folder, tmp_path / "data.npy", "1000"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (kib, files, maps), (kib_later, files_later, maps_later) = json.loads(done.stdout)
+    assert kib_later - kib < 1024  # 1.3 KiB for each load
+    assert files_later == files
+    assert abs(maps_later - maps) <= 4
+
+
+def test_eight_threads_with_inputs_of_their_own(dense_folder):
+    """Each checks its own results, with other batches in every call."""
+    executable = tvm_fusion.load(dense_folder)
+    weights = dense_weights()
+
+    def work(thread):
+        for seed in range(20):
+            data = dense_data(1 + (seed + thread) % 8, 1000 * thread + seed)
+            expected = dense_expected(data, **weights)
+            found = executable(data=data)["scores"]
+            assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+        return thread
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == list(range(8))
+
+
+def test_a_model_goes_with_its_last_user(dense_folder):
+    """And not when the garbage collector looks for cycles: weights may be gigabytes."""
+    gc.collect()
+    gc.disable()
+    try:
+        executable = tvm_fusion.load(dense_folder)
+        executable(data=dense_data(1))
+        gone = weakref.ref(executable)
+        del executable
+        assert gone() is None
+    finally:
+        gc.enable()

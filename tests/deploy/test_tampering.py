@@ -140,8 +140,12 @@ def test_a_cpu_of_another_family(dense_copy):
 
 
 def for_cuda(*archs):
-    text = f"cuda:{','.join(archs)}"
-    return lambda m: m.update(target={"text": text, "kind": "cuda", "archs": list(archs)})
+    def change(m):
+        target = {"text": f"cuda:{','.join(archs)}", "kind": "cuda", "archs": list(archs)}
+        own = {key: m[key] for key in ("suffix", "weights", "functions")}
+        m.update(target=target, architectures=dict.fromkeys(archs[1:], own))
+
+    return change
 
 
 def test_a_machine_without_cuda(dense_copy, monkeypatch):

@@ -85,6 +85,18 @@ def test_a_weight_that_is_stored_otherwise_is_refused(dense_folder, other_folder
         tvm_fusion.load(dense_folder, weights=other)
 
 
+def test_a_packed_weight_of_another_type_is_refused(dense_folder, other_folder, tmp_path):
+    """Kernels do not check weights: the loader does."""
+    changed = tmp_path / "changed"
+    shutil.copytree(other_folder, changed)
+    content = manifest.read(changed)
+    assert "packed" in content["weights"]["weight"]
+    content["weights"]["weight"]["dtype"] = "int32"
+    manifest.write(changed, content)
+    with pytest.raises(UserError, match="stored in another form"):
+        scores(dense_folder, weights=changed)
+
+
 def test_a_loaded_model_uses_the_mapped_memory_itself(dense_folder):
     executable = tvm_fusion.load(dense_folder)
     address = executable._weights["main"][0].data_ptr()

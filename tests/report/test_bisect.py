@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvm_fusion import DimRange, FusionConfig, UserError
+from tvm_fusion.measure.isolate import Failed, isolated
 from tvm_fusion.report.bisect import find_broken, find_slow, timing
 from tvm_fusion.report.bisect.delta import smallest_failing
-from tvm_fusion.report.bisect.isolate import Failed, isolated
 from tvm_fusion.report.planned import plan_model
 
 
@@ -127,7 +127,7 @@ def test_a_slow_group_is_found(monkeypatch):
     planted.plant(monkeypatch, planted.slow)
     config = FusionConfig(dims={"batch": DimRange(1, 512)})
     planned = plan_model(planted.model("batch"), "cpu", config)
-    found = find_slow(planned, planted.inputs(64), tolerance=0.5)
+    found = find_slow(planned, planted.inputs(64), tolerance=2.0)
     assert not found.passed
     (slowdown,) = found.slow
     assert slowdown.group.title == "matmul + exp + tanh"

@@ -50,7 +50,7 @@ def test_groups(explanation):
     assert first.bytes == 4 * (48 + 64 + 48)
     assert first.hidden_bytes == 4 * 2 * 48
     assert first.us > 0
-    assert first.source == "roofline"
+    assert first.source in ("roofline", "fitted")  # fitted on machines that were measured
 
 
 def test_refused_edges(explanation):

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         Exit code: 0, or 1 when a check did not pass, or 2 for a user's mistake, or 130 after an
-        interrupt.
+        interrupt, or 141 when nobody reads the results any more.
     """
     if _interrupt.is_command_line():
         _interrupt.end_at_once()  # before the imports that take time
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .dispatch import dispatch
 
     code = dispatch(arguments)
-    if code == _interrupt.EXIT_CODE and _interrupt.is_command_line():
-        _interrupt.leave()
+    if _interrupt.is_command_line():
+        _interrupt.leave(code)
     return code
 
 

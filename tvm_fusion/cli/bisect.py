@@ -48,9 +48,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     from .._tvm.log import quiet_log
     from ..device import parse
+    from ..measure.isolate import Failed
     from ..report.bisect import find_broken, find_slow
     from ..report.bisect.execute import check_runnable
-    from ..report.bisect.isolate import Failed
     from ..report.planned import plan_model
 
     tolerance = options.tolerance

@@ -7,7 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
+from ..config import parse_constants
+from ..errors import UserError
 from .inputs import add_input_arguments, read_inputs
+from .model import add_constant_argument
 
 # max|a-b| / max|b| that an artifact may differ by, from the rounding of its storage type.
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2}
@@ -18,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
     parser.add_argument("model", help="the ONNX file that it was compiled from")
     add_input_arguments(parser)
+    add_constant_argument(parser)
     parser.add_argument(
         "--tolerance",
         type=float,
@@ -39,12 +43,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..deploy.manifest import main_function
     from ..report.reference import compare, onnx_reference
 
+    tolerance = options.tolerance
+    if tolerance is not None and not tolerance >= 0:
+        raise UserError(f"--tolerance {tolerance}", "0 or more")
     executable = load(options.artifact)
     function = main_function(executable.manifest)
     inputs = read_inputs(options, executable.signatures[function], executable.dims)
     outputs = executable.run(inputs, function=function)
-    reference, expected = onnx_reference(options.model, inputs)
-    tolerance = options.tolerance
+    reference, expected = onnx_reference(options.model, inputs, parse_constants(options.constant))
     if tolerance is None:
         tolerance = TOLERANCE[executable.manifest["precision"]]
     errors = compare(outputs, expected)

@@ -48,10 +48,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         ``artifact``, ``target``, ``seconds`` (export included), ``peak_rss_mb``, ``kernels``,
         ``calls``, ``intermediate_bytes``, of the first of several architectures, and
-        ``architectures``: the same of each by its name; ``not_fused``: pairs of operators that
-        share no kernel; ``not_recomposed``: patterns of an operator that stay decomposed;
-        ``explain``: the command that has the reasons; ``fallbacks``: what else did not go the
-        usual way, decisions as the manifest has them; and ``files``: bytes by name.
+        ``architectures``: the same of each by its name; ``profile``: how many questions of the
+        planner were ``measured``, ``known``, ``failed`` or ``estimated``, or null; ``not_fused``:
+        pairs of operators that share no kernel; ``not_recomposed``: patterns of an operator that
+        stay decomposed; ``explain``: the command that has the reasons; ``fallbacks``: what else
+        did not go the usual way, decisions as the manifest has them; and ``files``: bytes by name.
     """
     import time
 
@@ -91,6 +92,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         **next(iter(figures.values())),
         "architectures": figures,
+        "profile": written.get("profile"),
         "not_fused": notes.not_fused,
         "not_recomposed": notes.not_recomposed,
         "explain": _explain(options, written["target"]),
@@ -110,9 +112,20 @@ def show(result: dict[str, Any], console: Console) -> None:
     for arch, figures in list(result["architectures"].items())[1:]:
         size = figures["intermediate_bytes"] / 1e6
         console.print(f"  on {arch}: {counted(figures['kernels'], 'kernel')}, {size:.1f} MB")
+    if result["profile"]:
+        console.print(f"  {_profile(result['profile'])}", highlight=False)
     notes = Notes(result["not_fused"], result["not_recomposed"], tuple(result["fallbacks"]))
     for line in lines(notes, result["explain"]):
         console.print(f"  {line}", style="yellow", markup=False, highlight=False)
+
+
+def _profile(counts: dict[str, int]) -> str:
+    """Say where the planner's answers came from."""
+    failed = f", {counts['failed']} could not be measured" if counts["failed"] else ""
+    return (
+        f"profile: {counted(counts['measured'], 'comparison')} measured, {counts['known']} from "
+        f"records, {counts['estimated']} estimated{failed}"
+    )
 
 
 def _explain(options: argparse.Namespace, target: dict[str, Any]) -> str:
@@ -128,9 +141,11 @@ def _explain(options: argparse.Namespace, target: dict[str, Any]) -> str:
     for name, usual in (("precision", "fp32"), ("rewrite", "search")):
         if (value := getattr(options, name)) != usual:
             words += [f"--{name}", value]
-    for name in ("dim", "without_rule"):
+    for name in ("dim", "constant", "without_rule"):
         for value in getattr(options, name):
             words += [f"--{name.replace('_', '-')}", value]
+    if options.db:
+        words += ["--db", options.db]
     if options.allow:
         words += ["--allow", options.allow]
     words += [f"--{n.replace('_', '-')}" for n in ("half_io", "fast_math") if getattr(options, n)]

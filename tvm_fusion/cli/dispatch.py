@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import math
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,30 +19,36 @@ from rich.console import Console
 
 from .._interrupt import EXIT_CODE, LINE, raising
 from ..errors import UserError
-from . import bisect, check, compile, doctor, explain, inspect, run
+from . import bisect, bundle, check, compile, doctor, explain, inspect, run, tune
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
     "run": run,
     "check": check,
     "explain": explain,
+    "tune": tune,
     "bisect": bisect,
     "inspect": inspect,
+    "bundle": bundle,
     "doctor": doctor,
 }
 
 
 def dispatch(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments and run the command that they name; see :func:`tvm_fusion.cli.main`."""
+    for stream in (sys.stdout, sys.stderr):  # names from files may be no text of the terminal's
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     command = COMMANDS[options.command]
     try:
         with raising() as interrupts:
             try:
                 result = command.run(options)
-            except Exception:  # guard: an extension module makes another error of an interrupt
+            except Exception as error:  # guard: an extension module makes another of an interrupt
                 if interrupts:
                     raise KeyboardInterrupt from None
+                _explain(error)
                 raise
             if interrupts:  # and it was swallowed on its way
                 raise KeyboardInterrupt
@@ -53,11 +63,40 @@ def dispatch(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(LINE, end="", file=sys.stderr)
         return EXIT_CODE
-    if options.json:
-        print(json.dumps(_finite(result), indent=1, allow_nan=False))
-    else:
-        command.show(result, Console(soft_wrap=True))
+    try:
+        if options.json:
+            print(json.dumps(_finite(result), indent=1, allow_nan=False))
+        else:
+            command.show(result, _Console(soft_wrap=True))
+        sys.stdout.flush()
+    except OSError as error:
+        return _unread(error)
     return 0 if result.get("passed", True) else 1
+
+
+def _explain(error: Exception) -> None:
+    """Raise what a machine has too little of as a mistake that can be put right.
+
+    Places where a file is expected say more; this is for what they do not foresee.
+    """
+    if isinstance(error, MemoryError):
+        reason = str(error) or "out of memory"
+        raise UserError(f"there is too little memory ({reason})", None, "free some") from error
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # of pathlib
+        raise UserError(str(error).replace("Symlink loop", "there is a circle of links")) from error
+    if isinstance(error, OSError) and error.strerror:
+        where = f" {error.filename!r}" if error.filename else ""
+        raise UserError(f"cannot use{where or ' a file'} ({error.strerror})") from error
+
+
+def _unread(error: OSError) -> int:
+    """Give the exit code for results that nobody can read, and say so where it is a mistake."""
+    with contextlib.suppress(OSError, ValueError):  # what is left must not be written at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # as in `... | head -1`
+        return 128 + signal.SIGPIPE
+    print(f"tvm-fusion: cannot write the results ({error.strerror}).", file=sys.stderr)
+    return 2
 
 
 def _finite(value: Any) -> Any:
@@ -69,10 +108,26 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+class _Console(Console):
+    """A console that leaves it to :func:`dispatch` what to do when nobody reads."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich has caught."""
+        raise BrokenPipeError
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, like all others."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse ``--option=--``, of which argparse makes an empty list."""
+        for argument in sys.argv[1:] if args is None else args:
+            if argument.startswith("-") and argument.endswith("=--"):
+                self.error(f"argument {argument[:-3]}: expected a value and not '--'")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
+        message = str(UserError(message)).removesuffix(".")  # on one line
         self.exit(2, f"tvm-fusion: {message}; see `{self.prog} --help`.\n")
 
 

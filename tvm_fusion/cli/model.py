@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..config import PRECISIONS, FusionConfig, parse_dims
+from ..config import PRECISIONS, FusionConfig, parse_constants, parse_dims
 from ..core.flags import FLAGS, SEARCHES
 from ..device.parse import EXAMPLES
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
     """Add the model, the target, and the options that change what is planned."""
-    parser.add_argument("model", help="an ONNX file")
+    if is_optional:
+        parser.add_argument("model", nargs="?", help="an ONNX file")
+    else:
+        parser.add_argument("model", help="an ONNX file")
     parser.add_argument(
         "--target",
         default="cpu",
@@ -29,7 +32,30 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N|LOW..HIGH",
         help="bind a dimension, or keep it symbolic within a range",
     )
+    add_constant_argument(parser)
+    parser.add_argument(
+        "--db",
+        metavar="FILE",
+        help="records of tune (default: what the variable TVM_FUSION_RECORDS names)",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="5m|trials=N",
+        help="measure, while planning and as long as that, whether to fuse where it depends; "
+        "answers are kept in the records (default: take recorded answers, estimate the rest)",
+    )
     add_rewrite_arguments(parser)
+
+
+def add_constant_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option that gives an input one value."""
+    parser.add_argument(
+        "--constant",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="bind an input to a value, such as axes=0,2 or sizes=sizes.npy",
+    )
 
 
 def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,5 +99,8 @@ def config_of(options: argparse.Namespace) -> FusionConfig:
         precision=options.precision,
         half_io=options.half_io,
         dims=parse_dims(options.dim),
+        constants=parse_constants(options.constant),
+        db=options.db,
+        profile=options.profile,
         **rewrite_options(options),
     )

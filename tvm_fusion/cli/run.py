@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import secrets
 import statistics
 import time
 import zipfile
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from ..errors import UserError
 from ..words import counted
-from .inputs import add_input_arguments, read_inputs
+from .inputs import UNREADABLE, add_input_arguments, read_inputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,20 +87,28 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def _write(path: str, arrays: dict[str, np.ndarray]) -> None:
-    """Write an .npz file, or none; unlike ``numpy.savez``, of any names, such as ``file``."""
+    """Write an .npz file, or none; unlike ``numpy.savez``, of any names, such as ``file``.
+
+    An interrupt or a full disk leaves what was there before.
+    """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                array = array.view("V1") if array.dtype.str == UNREADABLE else array
                 np.lib.format.write_array(member, array, allow_pickle=False)
+    place = Path(path)
     try:
-        with open(path, "wb") as file:
-            try:
-                file.write(content.getbuffer())
-            except OSError:
-                if Path(path).is_file():  # and not a device
-                    Path(path).unlink()
-                raise
+        if place.exists() and not place.is_file():  # a device or a pipe
+            place.write_bytes(content.getbuffer())
+            return
+        place = place.resolve()
+        staging = place.with_name(f".{secrets.token_hex(8)}.part")
+        try:
+            staging.write_bytes(content.getbuffer())
+            staging.replace(place)
+        finally:
+            staging.unlink(missing_ok=True)
     except OSError as error:
         advice = "name a file in a folder that you may write to, with space left"
         raise UserError(f"cannot write {path!r} ({error.strerror})", None, advice) from error

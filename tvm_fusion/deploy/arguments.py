@@ -116,7 +116,7 @@ def _solved(extent: str, size: int, extents: Mapping[str, int]) -> dict[str, int
     """Find the one unknown dimension of an extent such as ``4*h``, rounded down."""
     try:
         tree = ast.parse(extent, mode="eval")
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     unknown = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - extents.keys()
     if len(unknown) != 1:
@@ -165,7 +165,7 @@ def evaluate(extent: int | str, extents: Mapping[str, int]) -> int | None:
         return extent
     try:
         return _evaluate(ast.parse(extent, mode="eval").body, extents)
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -72,7 +73,7 @@ class Artifact:
         check_destination(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            staging = _temporary(folder)
+            staging = temporary_beside(folder)
         except OSError as error:
             raise _cannot_write(folder, error) from error
         try:
@@ -120,6 +121,8 @@ def check_destination(folder: Path) -> None:
         free = _may_replace(folder)
     except OSError as error:
         raise _cannot_write(folder, error) from error
+    except RuntimeError as error:  # what pathlib makes of links in a circle
+        raise _cannot_write(folder, OSError(errno.ELOOP, os.strerror(errno.ELOOP))) from error
     if not free:
         raise UserError(
             f"{str(folder)!r} exists and is not an artifact", None, "name another output folder"
@@ -158,7 +161,7 @@ def _may_replace(folder: Path) -> bool:
     return not names or (manifest.MANIFEST in names and names <= manifest.NAMES)
 
 
-def _temporary(folder: Path) -> Path:
+def temporary_beside(folder: Path) -> Path:
     """Make a folder beside another, hidden, with the permissions that the user's umask gives."""
     path = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
     path.mkdir()
@@ -170,7 +173,7 @@ def _replace(staging: Path, folder: Path) -> None:
     if not folder.exists():
         staging.rename(folder)
         return
-    aside = _temporary(folder)
+    aside = temporary_beside(folder)
     old = aside / folder.name
     try:
         folder.rename(old)

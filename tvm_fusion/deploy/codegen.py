@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextvars
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from .._tvm.structural import structural_walk
+from .checked_arguments import mark_checked_arguments
 
 # Parts for each core: kernels take unequal time. A part of CUDA's is a run of nvcc, whose start
 # takes as long as several kernels. One code object of AMD's is what its tools expect to find.
@@ -57,7 +58,7 @@ class Compiled:
 
 @contextmanager
 def compiling(
-    mod: tvm.IRModule, target: Target, tir_pipeline: str
+    mod: tvm.IRModule, target: Target, tir_pipeline: str, loaders: Collection[str] = ()
 ) -> Iterator[Callable[[], Compiled]]:
     """Compile a module that is lowered for the virtual machine, beside the body of ``with``.
 
@@ -69,6 +70,8 @@ def compiling(
         With its host.
     tir_pipeline : str
         Name of the registered pipeline that lowers PrimFuncs.
+    loaders : collection of str
+        Names of PrimFuncs that the loader calls, with weights that it has checked.
 
     Yields
     ------
@@ -79,6 +82,8 @@ def compiling(
     attrs = dict(mod.attrs) if mod.attrs else {}
     rest = vm_build._vmcodegen(builder, mod, "bytecode")
     kernels = {g: f for g, f in rest.functions.items() if isinstance(f, tirx.PrimFunc)}
+    if target.kind.name == "llvm":
+        kernels = mark_checked_arguments(mod, kernels, loaders)
 
     def compile_part(part: _Functions) -> tuple[bytes, list[Any]]:
         return _compile(tvm.IRModule(part, attrs=rest.attrs), target, tir_pipeline)

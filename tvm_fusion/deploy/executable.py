@@ -40,12 +40,12 @@ class Executable:
         weights: Mapping[str, tvm_ffi.Tensor],
     ):
         self.manifest = found
-        self._library, self._device = library, device
+        self._device = device
         self.dims = manifest.dims_from_json(found["dims"])
         self.signatures = {
             name: manifest.signature_from_json(entry) for name, entry in found["functions"].items()
         }
-        self._local = threading.local()
+        self._machines = Machines(library, device, found["suffix"])
         self._weights = {
             name: [weights[weight] for weight in entry["weights"]]
             for name, entry in found["functions"].items()
@@ -57,7 +57,7 @@ class Executable:
                 self.dims,
                 device,
                 self._weights[name],
-                self._callee,
+                self._machines.callee,
                 in_place=found["functions"][name].get("in_place", {}),
                 destinations=found["functions"][name].get("destinations", ()),
                 alignment=_alignment(found, device),
@@ -140,7 +140,28 @@ class Executable:
             raise UserError(f"the model has no function {name!r}", f"one of {known}")
         return self._functions[name]
 
-    def _callee(self, name: str) -> Any:
+
+class Machines:
+    """A virtual machine for each thread that calls.
+
+    Knows nothing of the model's functions that use it, so that a model goes, with its mapped
+    weights, when its last user goes and not when the garbage collector looks for cycles.
+
+    Parameters
+    ----------
+    library : tvm_ffi.Module
+        The model's code.
+    device : tvm_ffi.Device
+        Where kernels run.
+    suffix : str
+        Behind the names of the library's functions.
+    """
+
+    def __init__(self, library: tvm_ffi.Module, device: tvm_ffi.Device, suffix: str) -> None:
+        self._library, self._device, self._suffix = library, device, suffix
+        self._local = threading.local()
+
+    def callee(self, name: str) -> Any:
         """Find a function of this thread's virtual machine."""
         callees = getattr(self._local, "callees", None)
         if callees is None:
@@ -148,7 +169,7 @@ class Executable:
             has_run_kernels()
             self._local.machine = self._machine()
         if name not in callees:
-            callees[name] = self._local.machine[name + self.manifest["suffix"]]
+            callees[name] = self._local.machine[name + self._suffix]
         return callees[name]
 
     def _machine(self) -> Any:

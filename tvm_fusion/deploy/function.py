@@ -16,6 +16,8 @@ from .manifest import INTO
 from .tensors import (
     ALIGNMENT,
     as_array,
+    as_declared,
+    as_stored,
     check_writable,
     copy_to,
     shares_memory,
@@ -73,11 +75,13 @@ class Function:
 
     def _prepare_direct(self, fixed: Sequence[tvm_ffi.Tensor]) -> None:
         """Decide whether calls may go without copies and general checks, which is optional."""
-        on_device = self._device.type != "cpu" and not self.in_place
+        has_other = any(s.storage for s in (*self._specs, *self.signature.outputs))
+        on_device = self._device.type != "cpu" and not self.in_place and not has_other
         self._on_device = DeviceInputs(self._specs, self._device) if on_device else None
         inputs = DirectInputs(self._specs, self._dims, self._extents)
         outputs = [spec for spec in self.signature.outputs if spec.name in self._destinations]
-        is_own = self._device.type == "cpu" and not self.in_place and bool(outputs)
+        on_host = self._device.type == "cpu" and not has_other
+        is_own = on_host and not self.in_place and bool(outputs)
         self._results = DirectResults(outputs, [*fixed, *self._weights]) if is_own else None
         # What is no destination may be an input or a weight, which a caller must not get.
         all_own = is_own and len(outputs) == len(self.signature.outputs)
@@ -209,8 +213,8 @@ class Function:
         shapes, dtypes = [tuple(a.shape) for a in arrays], [_dtype_name(a.dtype) for a in arrays]
         known = arguments.check(specs, shapes, dtypes, self._dims, extents)
         tensors = [
-            to_tensor(array, self._device, label, self._alignment)
-            for array, label in zip(arrays, labels, strict=True)
+            to_tensor(as_stored(array, spec.storage), self._device, label, self._alignment)
+            for array, spec, label in zip(arrays, specs, labels, strict=True)
         ]
         return tensors, known
 
@@ -224,8 +228,11 @@ class Function:
         on_host = self._device.type == "cpu"
         seen = {tensor.data_ptr() for tensor in given}
         owned: list[Any] = []
-        for name, tensor in zip(self._names, results, strict=True):
+        for spec, tensor in zip(self.signature.outputs, results, strict=True):
+            name = spec.name
             value = to_numpy(tensor) if on_host else tensor
+            if spec.storage:
+                value = as_declared(value, spec.dtype)
             pointer = tensor.data_ptr()
             if name not in in_place and (pointer in seen or pointer in self._held):
                 value = value.copy() if on_host else copy_to(tensor, self._device)

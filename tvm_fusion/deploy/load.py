@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,10 @@ from .executable import Executable
 from .tensors import to_tensor
 
 _libraries: dict[str, ctypes.CDLL] = {}
+# By SHA-256. TVM never unloads a model's library, since what it made may outlive it: another module
+# for the same code would cost memory with every load.
+_models: dict[str, Any] = {}
+_opened: dict[str, str] = {}  # the SHA-256 of what was opened first, by path
 
 
 def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
@@ -53,7 +59,7 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     _check_version(folder, found["versions"]["apache-tvm"])
     device, arch = _open_device(folder, found["target"])
     found = manifest.of_architecture(found, arch)
-    library = tvm_ffi.load_module(str((folder / manifest.LIBRARY).resolve()))
+    library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"])
     arrays = weights_file.read(folder, found)
     given = weights_file.replacements(found, weights, arch)
     tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
@@ -62,6 +68,41 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
             if "packed" in found["weights"][name]:
                 tensors[name] = _packed(library, found["weights"][name], tensors[name])
     return Executable(found, library, device, tensors)
+
+
+def _open_model(folder: Path, sha256: str) -> Any:
+    """Load a model's library of a known hash, once in this process."""
+    if sha256 in _models:
+        return _models[sha256]
+    place = os.path.abspath(folder / manifest.LIBRARY)
+    try:
+        with _unseen_name(place, sha256) as name:
+            library = tvm_ffi.load_module(name)
+        library.get_function("vm_load_executable")
+    except (RuntimeError, ValueError, AttributeError) as error:
+        lines = str(error).strip().splitlines() or ["no message"]
+        raise UserError(
+            f"{manifest.LIBRARY} of artifact {str(folder)!r} does not load ({lines[-1]})",
+            "a library that `tvm-fusion compile` wrote",
+            manifest.AGAIN,
+        ) from error
+    return _models.setdefault(sha256, library)
+
+
+@contextmanager
+def _unseen_name(place: str, sha256: str) -> Iterator[str]:
+    """Name a library so that the dynamic loader opens it.
+
+    The loader takes a name that it has seen for the library that it opened then, also if another
+    artifact was exported over it since.
+    """
+    if _opened.setdefault(place, sha256) == sha256:
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as folder:
+        name = Path(folder, f"{sha256}.so")
+        name.symlink_to(place)
+        yield str(name)
 
 
 def _packed(library: Any, entry: Mapping[str, Any], tensor: Any) -> Any:

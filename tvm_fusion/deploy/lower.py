@@ -11,6 +11,7 @@ from ..core.untouched import LOWERED, is_rewritable, on_rewritable
 from .capture import CAPTURED, CaptureLaunches
 from .dependent_launch import LaunchEarly
 from .destinations import PassDestinations
+from .share_storage import ShareStorage
 from .static_inputs import with_static_inputs
 from .weights_tuple import PassWeightsAsTuple
 
@@ -40,6 +41,7 @@ class LowerToVM:
             lower.CallTIRRewrite(),
             PassDestinations(),
             lower.StaticPlanBlockMemory(),
+            ShareStorage(),
         )(mod)
         mod = Sequential([PassWeightsAsTuple()])(mod)
         mod = on_rewritable(with_static_inputs(lower.RewriteCUDAGraph()), only=CAPTURED)(mod)

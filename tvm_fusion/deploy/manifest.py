@@ -11,7 +11,8 @@ Schema 2
     Where the model came from.
 ``target``
     ``text`` (as ``--target`` takes it), ``kind``, ``archs``, ascending; for CPUs ``machine`` and
-    ``features``, the instruction sets that the code may use.
+    ``features``, the instruction sets that the code may use, by LLVM's names, and ``cpuinfo``, the
+    same by Linux's, which the runner in C++ compares with ``/proc/cpuinfo``.
 ``precision``
     ``fp32``, ``fp16`` or ``bf16``.
 ``alignment``
@@ -23,7 +24,9 @@ Schema 2
     Behind the names of the library's functions for the first of ``archs``.
 ``functions``
     By name, as compiled for the first of ``archs``: ``inputs`` and ``outputs``, lists of
-    ``{"name", "shape", "dtype"}`` in call order, with a string for a symbolic extent; ``weights``,
+    ``{"name", "shape", "dtype"}`` in call order, with a string for a symbolic extent, and with
+    ``storage``, such as ``uint8``, where the code has its elements as those of another dtype, one
+    for one (a narrow type of ONNX); ``weights``,
     names in the order in which they follow the inputs, with ``weights_as_tuple`` as one array of
     all of them (without the entry: one by one);
     ``in_place``, by name of an input that is written to, the output that then lies there;
@@ -62,9 +65,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..signature import DimRange, Signature, TensorSpec
+from . import manifest_schema
+from .tensors import ALIGNMENT
 
 SCHEMA = 2
-MANIFEST, LIBRARY, WEIGHTS = "manifest.json", "model.so", "weights.bin"
+MANIFEST, LIBRARY, WEIGHTS = "manifest.json", manifest_schema.LIBRARY, manifest_schema.WEIGHTS
 INTO = ".into"  # behind the name of a function, its form with destinations
 NAMES = frozenset((MANIFEST, LIBRARY, WEIGHTS))
 AGAIN = "compile the model again, or copy the whole folder again"
@@ -86,40 +91,69 @@ def read(folder: Path) -> dict[str, Any]:
     Raises
     ------
     UserError
-        No artifact there; an unreadable manifest; another schema; files missing or of other sizes.
+        No artifact there; an unreadable manifest; another schema; entries that cannot be; files
+        missing or of other sizes.
     """
     path = folder / MANIFEST
-    if not path.is_file():
-        if not folder.exists():
-            found, advice = f"there is no folder {str(folder)!r}", "check the path"
-        elif folder.suffix == ".onnx" and folder.is_file():
-            found, advice = f"{str(folder)!r} is a model and not an artifact", "compile it first"
-        else:
-            found, advice = f"{str(folder)!r} is not an artifact (it has no {MANIFEST})", None
-        raise UserError(found, "a folder that `tvm-fusion compile` wrote", advice)
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if not path.is_file():
+            raise _no_artifact(folder)
+        manifest = _parse(path.read_bytes())
         schema, stated = manifest["schema"], manifest.get("sha256")
+        if schema != SCHEMA:
+            raise UserError(
+                f"artifact {str(folder)!r} has schema {str(schema)[:40]}",
+                f"schema {SCHEMA}",
+                "compile the model again with this version",
+            )
+        if stated != _checksum(manifest):
+            raise UserError(f"{str(path)!r} has been changed", "what the compiler wrote", AGAIN)
+        manifest_schema.check(manifest, ALIGNMENT)
+        sizes = {name: _size(folder / name) for name in manifest["files"]}
     except OSError as error:
-        raise UserError(f"cannot read {str(path)!r} ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{str(path)!r} is damaged ({error!r})", None, AGAIN) from error
-    if schema != SCHEMA:
-        raise UserError(
-            f"artifact {str(folder)!r} has schema {schema}",
-            f"schema {SCHEMA}",
-            "compile the model again with this version",
-        )
-    if stated != _checksum(manifest):
-        raise UserError(f"{str(path)!r} has been changed", "what the compiler wrote", AGAIN)
-    for name, entry in manifest["files"].items():
-        size = (folder / name).stat().st_size if (folder / name).is_file() else None
-        if size != entry["bytes"]:
+        raise UserError(f"cannot read {str(path)!r} ({error.strerror})", None, AGAIN) from error
+    except manifest_schema.Damaged as error:
+        raise UserError(f"{str(path)!r} is damaged ({error})", None, AGAIN) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:80]!r}"
+        raise UserError(f"{str(path)!r} is damaged ({reason})", None, AGAIN) from error
+    for name, size in sizes.items():
+        expected = manifest["files"][name]["bytes"]
+        if size != expected:
             found = "is missing" if size is None else f"has {size} bytes"
             raise UserError(
-                f"{name} of artifact {str(folder)!r} {found}", f"{entry['bytes']} bytes", AGAIN
+                f"{name} of artifact {str(folder)!r} {found}", f"{expected} bytes", AGAIN
             )
     return manifest
+
+
+def _no_artifact(folder: Path) -> UserError:
+    """Say what is there instead of an artifact."""
+    if not folder.exists():
+        found, advice = f"there is no folder {str(folder)!r}", "check the path"
+    elif folder.suffix == ".onnx" and folder.is_file():
+        found, advice = f"{str(folder)!r} is a model and not an artifact", "compile it first"
+    else:
+        found, advice = f"{str(folder)!r} is not an artifact (it has no {MANIFEST})", None
+    return UserError(found, "a folder that `tvm-fusion compile` wrote", advice)
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """Read JSON; an object with the same key twice has no one meaning."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entries = dict(pairs)
+        if len(entries) != len(pairs):
+            raise ValueError("the same key twice")
+        return entries
+
+    content: dict[str, Any] = json.loads(data.decode("utf-8"), object_pairs_hook=once)
+    return content
+
+
+def _size(path: Path) -> int | None:
+    """Give a file's size; ``None`` for what is no plain file."""
+    return path.stat().st_size if path.is_file() else None
 
 
 def of_architecture(found: Mapping[str, Any], arch: str) -> dict[str, Any]:
@@ -171,7 +205,13 @@ def verify(folder: Path, manifest: Mapping[str, Any], names: list[str] | None = 
     """
     for name in names or list(manifest["files"]):
         expected = manifest["files"][name]["sha256"]
-        if sha256(folder / name) != expected:
+        try:
+            found = sha256(folder / name)
+        except OSError as error:
+            raise UserError(
+                f"cannot read {name} of artifact {str(folder)!r} ({error.strerror})", None, AGAIN
+            ) from error
+        if found != expected:
             raise UserError(
                 f"{name} of artifact {str(folder)!r} has been changed",
                 f"the content with sha256 {expected[:12]}...",
@@ -196,14 +236,22 @@ def main_function(content: Mapping[str, Any]) -> str:
 
 def signature_to_json(signature: Signature) -> dict[str, Any]:
     """Write a signature as the schema has it."""
-    return {k: [asdict(spec) for spec in getattr(signature, k)] for k in ("inputs", "outputs")}
+    return {k: [_spec_to_json(s) for s in getattr(signature, k)] for k in ("inputs", "outputs")}
+
+
+def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:
+    entry = asdict(spec)
+    return entry if spec.storage else {k: v for k, v in entry.items() if k != "storage"}
 
 
 def signature_from_json(entry: Mapping[str, Any]) -> Signature:
     """Read a signature back."""
 
     def specs(key: str) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in entry[key])
+        return tuple(
+            TensorSpec(s["name"], tuple(s["shape"]), s["dtype"], s.get("storage", ""))
+            for s in entry[key]
+        )
 
     return Signature(specs("inputs"), specs("outputs"))
 

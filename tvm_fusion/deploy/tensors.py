@@ -48,6 +48,23 @@ def as_array(value: Any, dtype: str, what: str) -> np.ndarray | tvm_ffi.Tensor:
     return array
 
 
+def as_stored(array: Any, dtype: str) -> Any:
+    """View an array in the dtype in which the code takes it, of the same bytes; "" is its own."""
+    if not dtype:
+        return array
+    return array.view(dtype) if isinstance(array, np.ndarray) else _reinterpret(array, dtype)
+
+
+def as_declared(value: Any, dtype: str) -> Any:
+    """View a result in the dtype of the signature.
+
+    On a device, types of fewer than 8 bits keep the dtype of their storage.
+    """
+    if isinstance(value, np.ndarray):
+        return value.view(dtype)
+    return _reinterpret(value, dtype) if tvm_ffi.dtype(dtype).bits == 8 else value
+
+
 def to_tensor(
     value: Any,
     device: tvm_ffi.Device,

@@ -10,6 +10,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .inner_weights import hoist_constants
+
+WEIGHTS = "tvm_fusion.weights"  # attribute of a function: the first weight's position, how many
 MIN_BYTES = 1024  # smaller constants stay in the code, where they cost no argument
 
 
@@ -30,7 +33,7 @@ class Lifted:
 
 
 def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
-    """Turn the tensor constants of public functions into parameters.
+    """Turn the tensor constants of functions into parameters of the public ones.
 
     Parameters
     ----------
@@ -45,7 +48,11 @@ def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
     Lifted
         The same constant used twice is one parameter.
     """
-    mod, weights = mod.clone(), {}
+
+    def is_weight(constant: GenericConst) -> bool:
+        return _is_tensor(constant) and _nbytes(constant) >= min_bytes
+
+    mod, weights = hoist_constants(mod, is_weight).clone(), {}
     for gvar, func in list(mod.functions.items()):
         if not isinstance(func, relax.Function) or not (func.attrs or {}).get("global_symbol"):
             continue
@@ -53,7 +60,9 @@ def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
         body = lifter.visit_expr(func.body)
         if not lifter.parameters:
             continue
-        attrs = {**dict(func.attrs), "num_input": len(func.params)}
+        count = len(func.params)
+        weights_at = [count, len(lifter.parameters)]
+        attrs = {**dict(func.attrs), "num_input": count, WEIGHTS: weights_at}
         params = [*func.params, *lifter.parameters.values()]
         lifted = relax.Function(params, body, func.ret_ty, func.is_pure)
         mod.update_func(gvar, lifted.with_attrs(attrs))

@@ -141,13 +141,18 @@ def _of_folder(found: Mapping[str, Any], folder: Path, arch: str) -> dict[str, n
         here, there = found["weights"].get(name, {}), other["weights"][name]
         if "packed" not in here and "packed" not in there:
             _checked(found, name, array)
-        elif here.get("packed", {}).get("shape") != there.get("packed", {}).get("shape"):
+        elif _form(here) != _form(there):
             raise UserError(
                 f"weight {name!r} of {str(folder)!r} is stored in another form",
                 "an artifact of the same graph and target",
                 "give the weights as arrays by name",
             )
     return arrays
+
+
+def _form(entry: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Give the shape of a packed weight and its type, which kernels do not check."""
+    return entry.get("packed", {}).get("shape"), entry.get("dtype")
 
 
 def _checked(found: Mapping[str, Any], name: str, value: Any) -> np.ndarray:

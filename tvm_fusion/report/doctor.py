@@ -9,8 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from .._tvm import cuda
 from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
-from ..device import GPUS, cuda_devices, host_cpu, rocm_devices
+from ..device import cuda_devices, host_cpu, rocm_devices
 from ..device.cpu_features import vector_extensions
+from ..device.table import known_archs
 from ..errors import UserError
 
 _EXTRAS = (
@@ -112,13 +113,9 @@ def _rocm_devices() -> Finding:
     return Finding("run on rocm", False, f"{', '.join(names) or 'no AMD device'}; {reason}")
 
 
-def _archs(kind: str) -> list[str]:
-    return [arch for arch, device in GPUS.items() if device.kind == kind]
-
-
 def _compile_cuda() -> Finding:
     path, missing = nvcc.find_nvcc(), nvrtc.nvrtc_lacks()
-    archs = _archs("cuda")
+    archs = known_archs("cuda")
     if path and (made := [a for a in archs if a in nvcc.nvcc_architectures(path)]):
         return Finding("compile for cuda", True, f"nvcc ({path}): {', '.join(made)}")
     if not missing:
@@ -140,13 +137,13 @@ def _compile_rocm() -> Finding:
     if lld is None:
         found = "no lld from version 19 on"
         return Finding("compile for rocm", False, found, rocm.INSTALL_LLD)
-    return Finding("compile for rocm", True, f"{' '.join(lld)}: {', '.join(_archs('rocm'))}")
+    return Finding("compile for rocm", True, f"{' '.join(lld)}: {', '.join(known_archs('rocm'))}")
 
 
 def _rocm_math() -> Finding:
-    archs = [arch for arch in _archs("rocm") if rocm_math.find_ocml(arch)]
-    if len(archs) < len(_archs("rocm")):
-        missing = ", ".join(sorted(set(_archs("rocm")) - set(archs)))
+    archs = [arch for arch in known_archs("rocm") if rocm_math.find_ocml(arch)]
+    if len(archs) < len(known_archs("rocm")):
+        missing = ", ".join(sorted(set(known_archs("rocm")) - set(archs)))
         found = f"none for {missing}: kernels with tan, log1p and the like are refused"
         return Finding("rocm device library", False, found, rocm_math.INSTALL_OCML)
     return Finding("rocm device library", True, f"for {', '.join(archs)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..frontend import Imported, import_model
 from ..fusion.fuse import apply_plans, plan_module
 from ..fusion.plan import Plan
+from ..measure.profiling import profiled
 from ..pipeline import STAGES, stage
 
 register_errors()
@@ -45,6 +46,9 @@ class PlannedModel:
         In the order of functions and blocks.
     functions : mapping of DataflowBlock to str
         Name of the function that each block is in.
+    profile : mapping of str to int
+        What the profile database was asked, as :meth:`tvm_fusion.fusion.profile.Profile.counts`
+        has it; empty where there is none.
     """
 
     spec: TargetSpec
@@ -53,6 +57,7 @@ class PlannedModel:
     mod: tvm.IRModule
     plans: Plans
     functions: Mapping[relax.DataflowBlock, str]
+    profile: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def main(self) -> str:
@@ -119,13 +124,6 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
             "one",
             f"ask for {spec.each[0].text}, then for the next",
         )
-    passes, _ = _stages(config)
-    imported = import_model(model, config)
-    if not imported.signatures:
-        raise UserError(
-            f"{imported.source} has no function from tensors to tensors",
-            advice="give it one, such as main, whose parameters and results are tensors",
-        )
     tvm_target = spec.tvm_target()
     plans: dict[relax.DataflowBlock, Plan] = {}
     functions: dict[relax.DataflowBlock, str] = {}
@@ -138,11 +136,19 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
                 functions.update({b: gvar.name_hint for b in func.body.blocks if b in plans})
         return mod
 
-    with tvm_target:
+    with profiled(config, spec) as profile, tvm_target:
+        passes, _ = _stages(config)
+        imported = import_model(model, config)
+        if not imported.signatures:
+            raise UserError(
+                f"{imported.source} has no function from tensors to tensors",
+                advice="give it one, such as main, whose parameters and results are tensors",
+            )
         to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
         mod = Sequential([*passes, to_dataflow])(imported.mod)
         Sequential([on_rewritable(only_plan)])(mod)
-    return PlannedModel(spec, config, imported, mod, plans, functions)
+    counts = {} if profile is None else profile.counts()
+    return PlannedModel(spec, config, imported, mod, plans, functions, counts)
 
 
 def _stages(config: FusionConfig) -> tuple[list[Pass], list[Pass]]:

@@ -13,7 +13,9 @@ from ..errors import UserError
 
 
 def onnx_reference(
-    path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]
+    path: str | os.PathLike[str],
+    inputs: Mapping[str, np.ndarray],
+    constants: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Run an ONNX model by an independent implementation.
 
@@ -23,6 +25,8 @@ def onnx_reference(
         The model file.
     inputs : mapping of str to numpy.ndarray
         By name; floats of another width than the model's are converted.
+    constants : mapping of str to numpy.ndarray, optional
+        Values of the inputs that were bound when the model was compiled.
 
     Returns
     -------
@@ -42,7 +46,7 @@ def onnx_reference(
         found = f"{path!r} is no regular file" if is_there else f"there is no file {path!r}"
         raise UserError(found, "the ONNX model that was compiled", "name the .onnx file")
     try:
-        inputs = _as_the_model_takes_them(path, inputs)
+        inputs = _as_the_model_takes_them(path, inputs, constants or {})
         if importlib.util.find_spec("onnxruntime"):
             return "ONNX Runtime", _onnxruntime(path, inputs)
         return "onnx.reference", _evaluator(path, inputs)
@@ -105,11 +109,17 @@ def _errors(actual: np.ndarray, expected: np.ndarray) -> dict[str, float]:
     }
 
 
-def _as_the_model_takes_them(path: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _as_the_model_takes_them(
+    path: str, inputs: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Convert floats to the model's dtypes: an artifact's inputs may be of half precision."""
     import onnx
 
+    from ..frontend.onnx_constants import as_input
+
     model = onnx.load(path, load_external_data=False)
+    infos = {info.name: info for info in model.graph.input}
+    bound = {name: as_input(infos[name], value) for name, value in constants.items()}
     dtypes = {
         info.name: onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
         for info in model.graph.input
@@ -117,7 +127,7 @@ def _as_the_model_takes_them(path: str, inputs: Mapping[str, np.ndarray]) -> dic
     return {
         name: array.astype(dtypes[name]) if _is_float(array) and name in dtypes else array
         for name, array in inputs.items()
-    }
+    } | bound
 
 
 def _is_float(array: np.ndarray) -> bool:

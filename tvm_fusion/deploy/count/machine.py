@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 import tvm
 from tvm import ir, relax, tirx
 
+from ...core.recursion import COUNTED, loop_kind
 from . import builtins
 from .host import Env, Profile, tensor_bits
 from .values import FunctionValue, Heap, ShapeValue, Tally, TensorValue
 
+ONE_TRIP = "counted for one trip"
 Profiler = Callable[[str, tirx.PrimFunc, Sequence[object]], Profile]
 
 
@@ -44,6 +47,7 @@ class Machine:
         self._symbols = symbols
         self._fresh = itertools.count()
         self._active: list[str] = []
+        self._repeats: dict[tuple[object, ...], tuple[object, Tally]] = {}
 
     def value_of_type(self, ty: ir.Type, allocate: bool = False) -> object:
         """Return a value of a Relax type, its tensors newly allocated if ``allocate``."""
@@ -62,9 +66,38 @@ class Machine:
 
     def invoke(self, function: FunctionValue, args: Sequence[object]) -> object:
         """Evaluate a call of a Relax function."""
+        kind = loop_kind(function.function)
+        if kind == COUNTED and (trips := _trips(args)) is not None:
+            return self._repeated(function, args, trips)
         if function.name in self._active:
-            self.tally.caveats.append(f"{function.name}: a recursive call is not followed")
-            return None
+            if not kind:
+                self.tally.caveats.append(f"{function.name}: a recursive call is not followed")
+            return self.value_of_type(function.function.ret_ty)
+        if kind:
+            self.tally.caveats.append(
+                f"{function.name}: a loop that ends at run time is {ONE_TRIP}"
+            )
+        return self._run(function, args)
+
+    def _repeated(self, function: FunctionValue, args: Sequence[object], trips: int) -> object:
+        """Count a loop of known length: calls of equal length launch the same, so one of each."""
+        if function.name not in self._active:
+            self.tally.caveats.append(
+                f"{function.name}: {trips} trips are counted, whose kernels are listed once"
+            )
+        key = function.name, trips, tuple(arg for arg in args[1:] if isinstance(arg, TensorValue))
+        if key not in self._repeats:
+            before, self.tally = self.tally, Tally()
+            result = self._run(function, args)
+            self._repeats[key] = result, self.tally
+            self.tally = before
+        result, tally = self._repeats[key]
+        sizes = tally.allocations.values()
+        fresh = {next(self._fresh): size for size in sizes}
+        self.tally.add(replace(tally, allocations=fresh))
+        return result
+
+    def _run(self, function: FunctionValue, args: Sequence[object]) -> object:
         self._active.append(function.name)
         values = dict(zip(function.function.params, (*args, *function.bound), strict=True))
         result = self._evaluate(function.function.body, values)
@@ -101,8 +134,11 @@ class Machine:
         return None
 
     def _branch(self, expr: relax.If, values: dict[ir.Var, object]) -> object:
-        """Count the branch that launches more; which one runs depends on data."""
-        if self._on_device:
+        """Count the branch that launches more where which one runs depends on data."""
+        taken = self._evaluate(expr.cond, values)
+        if isinstance(taken, int):
+            return self._evaluate(expr.true_branch if taken else expr.false_branch, values)
+        if self._on_device and isinstance(expr.cond.ty, relax.TensorType):
             self.tally.launch("vm.builtin.read_if_cond", "", "copy")
         before, outcomes = self.tally, []
         for branch in (expr.true_branch, expr.false_branch):
@@ -175,6 +211,11 @@ class Machine:
         return TensorValue(shape, dtype, allocation)
 
 
+def _trips(args: Sequence[object]) -> int | None:
+    """Return the trips that a call of a loop's function makes, if they are known."""
+    return args[0].extents[1] if args and isinstance(args[0], ShapeValue) else None
+
+
 def _run_on_host(func: tirx.PrimFunc, args: list[object]) -> object:
     """Run a host function that computes extents from extents in the shape heap."""
     env, result = Env(), None
@@ -189,6 +230,8 @@ def _run_on_host(func: tirx.PrimFunc, args: list[object]) -> object:
             slot = env.evaluate(stmt.indices[0])
             if slot is not None:
                 env.heaps[stmt.buffer][slot] = env.evaluate(stmt.value)
+        elif isinstance(stmt, tirx.stmt.Return):
+            result = env.evaluate(stmt.value)
         elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, ir.Call):
             result = env.evaluate(stmt.value.args[0])
     return result

@@ -85,7 +85,8 @@ def _bound_buffer(param: tirx.Buffer, extents: Sequence[int | None]) -> tirx.Buf
         tirx.IntImm(str(old.ty.dtype), new) if isinstance(old, ir.Var) and new is not None else old
         for old, new in zip(param.shape, extents, strict=True)
     ]
-    return tirx.decl_buffer(shape, param.dtype, param.name)
+    # TVM's sorts take unaligned buffers.
+    return tirx.decl_buffer(shape, param.dtype, param.name, data_alignment=param.data_alignment)
 
 
 def is_gpu(target: Target) -> bool:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ...core.template import Claim
+from ...measure.isolate import Failed, isolated
 from ..explain import Member
 from ..explain.run import member_of
 from ..planned import PlannedModel
 from ..reference import compare
 from .delta import smallest_failing
 from .execute import check_inputs, check_runnable, outputs_of
-from .isolate import Failed, isolated
 from .result import Bisection, Culprit, Outcome
 from .variants import Variants
 

@@ -16,12 +16,12 @@ from ...deploy.tensors import to_tensor
 from ...ecg.graph import Graph
 from ...ecg.work import at
 from ...fusion.plan import Plan
+from ...measure.isolate import isolated
 from ...program.group import Group
 from ...program.primitive import primitive_function
 from ..planned import PlannedModel
 from .delta import smallest_failing
 from .execute import build, check_inputs, check_runnable, device_of, median_us, tensors
-from .isolate import isolated
 from .result import Bisection, Slowdown
 from .search import Progress
 from .variants import Variants

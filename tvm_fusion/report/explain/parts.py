@@ -56,7 +56,7 @@ class Group:
     us : float
         Expected microseconds.
     source : str
-        ``measured`` or ``roofline``.
+        ``measured``, ``fitted`` (to measured kernels of this device) or ``roofline``.
     """
 
     function: str

@@ -59,6 +59,13 @@ class Explanation:
     layouts : tuple of Decision
         The layout of every edge that is not in the layout of the graph, and every kernel that does
         nothing but change a layout, with the reason. Groups are named by their last variables.
+    tuned : tuple of Decision
+        Every group whose kernels have a measured configuration: how much faster than the default,
+        and from which record. Groups are named by their functions; empty where the explanation is
+        restricted.
+    measured : tuple of Decision
+        Every edge inside of a group that a measurement of the profile database spoke for; refused
+        edges have theirs in their sentences.
     """
 
     source: str
@@ -76,6 +83,8 @@ class Explanation:
     rewriting: Rewriting | None = None
     recomposed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     layouts: tuple[Decision, ...] = ()
+    tuned: tuple[Decision, ...] = ()
+    measured: tuple[Decision, ...] = ()
 
     def of(self, name: str) -> Explanation:
         """Keep the groups and edges of some operators.
@@ -110,6 +119,8 @@ class Explanation:
             views=tuple(view for view in self.views if view in members),
             opaque=tuple(node for node in self.opaque if node in members),
             layouts=tuple(d for d in self.layouts if {d.producer, d.consumer} & variables),
+            tuned=(),
+            measured=tuple(d for d in self.measured if {d.producer, d.consumer} & variables),
             about=name,
         )
 
@@ -136,12 +147,11 @@ class Explanation:
             ``model``, ``target``, ``about``, ``kernels``, ``calls``, ``intermediate_bytes``,
             ``caveats``; ``stock_kernels``, ``stock_calls``, ``stock_intermediate_bytes`` (None
             without stock), ``stock_from``; ``assumed_dim``; ``groups``, ``refused``, ``views``,
-            ``opaque``, ``fallbacks``, ``layouts``: lists of objects; ``rewriting``: None, or as
-            :meth:`tvm_fusion.report.explain.Rewriting.to_json` says; ``recomposed``: an object of
-            lists. An edge has ``producer`` and
-            ``consumer`` (variables), their ``operators``, ``titles`` and ``types``, ``classes``
-            of their groups, ``bytes``, ``code``, ``sentence``, and ``through``: views between
-            them.
+            ``opaque``, ``fallbacks``, ``layouts``, ``tuned``, ``measured``: lists of objects;
+            ``rewriting``: None, or as :meth:`tvm_fusion.report.explain.Rewriting.to_json` says;
+            ``recomposed``: an object of lists. An edge has ``producer`` and ``consumer``
+            (variables), their ``operators``, ``titles`` and ``types``, ``classes`` of their
+            groups, ``bytes``, ``code``, ``sentence``, and ``through``: views between them.
         """
         stock = self.stock
         return {
@@ -163,6 +173,8 @@ class Explanation:
             "opaque": [asdict(o) for o in self.opaque],
             "fallbacks": [asdict(d) for d in self.fallbacks],
             "layouts": [asdict(d) for d in self.layouts],
+            "tuned": [asdict(d) for d in self.tuned],
+            "measured": [asdict(d) for d in self.measured],
             "rewriting": None if self.rewriting is None else self.rewriting.to_json(),
             "recomposed": {name: list(known_by) for name, known_by in self.recomposed.items()},
         }
@@ -184,6 +196,8 @@ class Explanation:
             opaque=tuple(Member(**node) for node in data["opaque"]),
             fallbacks=tuple(Decision(**decision) for decision in data["fallbacks"]),
             layouts=tuple(_decision(decision) for decision in data.get("layouts", ())),
+            tuned=tuple(_decision(decision) for decision in data.get("tuned", ())),
+            measured=tuple(_decision(decision) for decision in data.get("measured", ())),
             counts=counts,
             stock=None if stock[0] is None else Counts(*stock),
             stock_from=data["stock_from"],

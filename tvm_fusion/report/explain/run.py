@@ -10,16 +10,18 @@ from typing import Any
 from ...config import FusionConfig
 from ...core.decisions import Decision, record, recording
 from ...core.template import Claim
+from ...core.tuned import TUNED
 from ...deploy.count import Count, count, count_stock
+from ...deploy.count.machine import ONE_TRIP
 from ...ecg.mapping import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
 from ...errors import reason_of
 from ...fusion.cost import CostModel
 from ...fusion.plan import Plan
-from ...fusion.records import default_records
 from ...fusion.views import ViewPath, view_paths
 from ...layout.record import EDGE, KERNEL
+from ...measure.profiling import records_of
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
 from ...rewrite.recompose.patterns import PATTERNS
@@ -71,7 +73,7 @@ def explain(
             planned = plan_model(model, target, config)
         scheduled = planned.scheduled(planned.plans)
         of_stock, stock_from = _stock(model, planned) if stock else (None, "")
-    cost = CostModel(planned.spec.device, default_records())
+    cost = CostModel(planned.spec.device, records_of(planned.config))
     counted = _count(planned, scheduled)
     return Explanation(
         source=planned.imported.source,
@@ -96,6 +98,13 @@ def explain(
         ),
         fallbacks=tuple(d for d in decisions if d.verdict == "fallback"),
         layouts=tuple(d for d in decisions if d.code in (EDGE, KERNEL)),
+        tuned=tuple(d for d in decisions if d.code == TUNED),
+        measured=tuple(
+            d
+            for plan in planned.plans.values()
+            for d in plan.decisions
+            if d.verdict == "accepted" and d.measured_us is not None
+        ),
         counts=counted,
         stock=of_stock,
         stock_from=stock_from,
@@ -200,14 +209,21 @@ def _count(planned: PlannedModel, scheduled: Any) -> Counts:
     return _facts(counted)
 
 
-def _stock(model: Any, planned: PlannedModel) -> tuple[Counts, str]:
-    """Count stock TVM from its own importer if that takes the same model, else from our import."""
+def _stock(model: Any, planned: PlannedModel) -> tuple[Counts | None, str]:
+    """Count stock TVM from its own importer if that takes the same model, else from our import.
+
+    None where a loop of the model would count as one trip.
+    """
     target, mod = planned.spec.tvm_target(), planned.imported.mod
     origin = "the imported module"
     theirs = _stock_import(model, planned)
     if theirs is not None:
         mod, origin = theirs, "TVM's importer"
     counted = count_stock(mod, target, function=planned.main, dims=_extents(planned))
+    if any(ONE_TRIP in caveat for caveat in counted.caveats):
+        sentence = "Stock TVM's kernels are not counted: its passes hide how long the loops are."
+        record(Decision("stock TVM", "", "fallback", "stock_loop_not_counted", sentence))
+        return None, ""
     return _facts(counted), origin
 
 

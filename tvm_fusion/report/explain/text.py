@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,6 +43,12 @@ def show(explanation: Explanation, console: Console) -> None:
     _list("Opaque, which nothing fuses with", explanation.opaque, console)
     if explanation.layouts:
         _layouts(explanation.layouts, console)
+    for decision in explanation.tuned:
+        text = f"Tuned: {decision.producer}, {decision.measured_us:.1f} us, {decision.sentence}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for sentence, count in Counter(d.sentence for d in explanation.measured).items():
+        times = f"{count} x " if count > 1 else ""
+        console.print(f"Fused: {times}{sentence}", markup=False, highlight=False, soft_wrap=True)
     for decision in explanation.fallbacks:
         text = f"{decision.producer}: {decision.sentence}"
         console.print(text, style="yellow", markup=False, soft_wrap=True)
@@ -83,7 +90,10 @@ def _groups(groups: tuple[Group, ...], in_full: bool) -> Table:
             ("" if measured else "~") + f"{sum(g.us for g in equal):.0f}",
         )
     if any(group.source != "measured" for group in groups):
-        table.caption = "MB, MFLOP and us: estimates, row by row; ~: by the roofline, not measured"
+        models = sorted({group.source for group in groups} - {"measured"})
+        table.caption = (
+            f"MB, MFLOP and us: estimates, row by row; ~: {' or '.join(models)}, not measured"
+        )
     return table
 
 

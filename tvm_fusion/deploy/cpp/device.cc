@@ -1,0 +1,120 @@
+#include "device.h"
+
+#include <dlfcn.h>
+#include <sys/utsname.h>
+
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "error.h"
+
+namespace tvm_fusion {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+constexpr int kExists = 0, kComputeVersion = 4;  // TVM's DeviceAttrKind
+
+ffi::Function Global(const std::string& name) { return ffi::Function::GetGlobalRequired(name); }
+
+// Instruction sets of this CPU by Linux's names.
+std::set<std::string> CpuFlags() {
+  std::ifstream file("/proc/cpuinfo");
+  std::set<std::string> flags;
+  for (std::string line; flags.empty() && std::getline(file, line);) {
+    if (line.rfind("flags", 0) != 0 && line.rfind("Features", 0) != 0) continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    for (std::string word; words >> word;) flags.insert(word);
+  }
+  return flags;
+}
+
+void CheckCpu(const Target& target) {
+  utsname here{};
+  uname(&here);
+  if (!target.machine.empty() && target.machine != here.machine) {
+    throw UserError("the artifact is made for " + target.text + " (" + target.machine + "); this machine is " +
+                    here.machine + ": compile it for that.");
+  }
+  std::set<std::string> flags = CpuFlags();
+  std::string lacking;
+  for (const std::string& flag : target.cpuinfo) {
+    // Without /proc, as in a bare root, nothing is known.
+    if (!flags.empty() && !flags.count(flag)) lacking += (lacking.empty() ? "" : ", ") + flag;
+  }
+  if (!lacking.empty()) {
+    throw UserError("the artifact is made for " + target.text + "; this CPU is without " + lacking +
+                    ": compile it for this machine.");
+  }
+}
+
+struct Architecture {
+  int major = 0, minor = 0;
+  std::string variant;  // "a" or "f": code for exactly this device
+};
+
+Architecture Parse(const std::string& arch) {
+  std::smatch match;
+  if (!std::regex_match(arch, match, std::regex("sm_([0-9]{1,3})([0-9])([af]?)"))) {
+    throw UserError("unknown architecture '" + arch + "' in manifest.json.");
+  }
+  return {std::stoi(match[1]), std::stoi(match[2]), match[3]};
+}
+
+// The device's own architecture, or else the highest that runs there: as Python's choose_arch().
+std::string ChooseArch(const Target& target, const std::string& version) {
+  Architecture device = Parse("sm_" + std::regex_replace(version, std::regex("\\."), ""));
+  std::string best, own;
+  for (const std::string& name : target.archs) {
+    Architecture arch = Parse(name);
+    bool is_exact = arch.major == device.major && arch.minor == device.minor;
+    bool runs = arch.variant.empty() ? arch.major == device.major && arch.minor <= device.minor : is_exact;
+    if (runs) best = name;
+    if (is_exact && !arch.variant.empty()) own = name;
+  }
+  if (best.empty()) {
+    throw UserError("the artifact is made for " + target.text + "; this device has compute capability " +
+                    version + ": compile it for that.");
+  }
+  return own.empty() ? best : own;
+}
+
+}  // namespace
+
+std::pair<DLDevice, std::string> OpenDevice(const Target& target) {
+  if (target.kind == "llvm") {
+    CheckCpu(target);
+    return {DLDevice{kDLCPU, 0}, target.archs[0]};
+  }
+  if (target.kind != "cuda") {
+    throw UserError("the artifact is made for " + target.text + "; this runner knows CPUs and CUDA devices.");
+  }
+  if (!dlopen("libtvm_runtime_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
+    throw UserError("the artifact is made for " + target.text + ", and CUDA's runtime does not load (" +
+                    dlerror() + "): run it where an NVIDIA driver is.");
+  }
+  DLDevice device{kDLCUDA, 0};
+  ffi::Function attribute = Global("runtime.GetDeviceAttr");
+  ffi::Any exists = attribute(static_cast<int>(device.device_type), device.device_id, kExists);
+  if (!exists.try_cast<int>().value_or(0)) {
+    throw UserError("the artifact is made for " + target.text + "; this machine shows no CUDA device.");
+  }
+  ffi::Any version = attribute(static_cast<int>(device.device_type), device.device_id, kComputeVersion);
+  return {device, ChooseArch(target, version.cast<ffi::String>())};
+}
+
+ffi::Tensor CopyTo(const ffi::Tensor& tensor, DLDevice device) {
+  DLDevice here = tensor.device();
+  if (here.device_type == device.device_type && here.device_id == device.device_id) return tensor;
+  ffi::Any copy = Global("runtime.TVMTensorAllocWithScope")(ffi::Shape(tensor.shape()), tensor.dtype(), device, nullptr);
+  Global("runtime.TVMTensorCopyFromTo")(tensor, copy);
+  return copy.cast<ffi::Tensor>();
+}
+
+void Synchronize(DLDevice device) {
+  if (device.device_type != kDLCPU) Global("runtime.Device_StreamSync")(device, int64_t{0});
+}
+
+}  // namespace tvm_fusion

@@ -1,0 +1,25 @@
+// Devices: whether an artifact's code runs here, and memory on them.
+#ifndef TVM_FUSION_DEVICE_H_
+#define TVM_FUSION_DEVICE_H_
+
+#include <tvm/ffi/tvm_ffi.h>
+
+#include <string>
+#include <utility>
+
+#include "manifest.h"
+
+namespace tvm_fusion {
+
+// Opens a target's device and chooses the architecture whose code runs best there.
+// Throws UserError if none does.
+std::pair<DLDevice, std::string> OpenDevice(const Target& target);
+
+// Copies a contiguous tensor to another device; the tensor itself where it is there already.
+tvm::ffi::Tensor CopyTo(const tvm::ffi::Tensor& tensor, DLDevice device);
+
+void Synchronize(DLDevice device);
+
+}  // namespace tvm_fusion
+
+#endif  // TVM_FUSION_DEVICE_H_

@@ -1,0 +1,61 @@
+// The manifest of an artifact, as tvm_fusion/deploy/manifest.py documents it, checked.
+#ifndef TVM_FUSION_MANIFEST_H_
+#define TVM_FUSION_MANIFEST_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "extents.h"
+
+namespace tvm_fusion {
+
+struct TensorSpec {
+  std::string name;
+  std::vector<Extent> shape;
+  std::string dtype;
+  std::string storage;  // the dtype in which the code takes or returns it, one element for each; "" is `dtype`
+
+  const std::string& Held() const { return storage.empty() ? dtype : storage; }
+};
+
+struct FunctionEntry {
+  std::vector<TensorSpec> inputs, outputs;
+  std::vector<std::string> weights;
+  bool weights_as_tuple = false;
+};
+
+struct WeightEntry {
+  Shape shape;  // as stored
+  std::string dtype;
+  int64_t offset = 0, bytes = 0;
+};
+
+struct FileEntry {
+  int64_t bytes = 0;
+  std::string sha256;  // in hexadecimal
+};
+
+struct Target {
+  std::string text, kind, machine;
+  std::vector<std::string> archs;    // ascending
+  std::vector<std::string> cpuinfo;  // instruction sets of a CPU by Linux's names
+};
+
+// What an artifact holds for one architecture.
+struct Manifest {
+  Target target;
+  std::map<std::string, DimRange> dims;
+  std::string suffix;  // behind the names of the library's functions
+  std::map<std::string, FunctionEntry> functions;
+  std::map<std::string, WeightEntry> weights;
+  FileEntry library, weights_file;
+
+  // Reads a folder's manifest.json; `arch` says whose code, the first one's if it is empty.
+  // Throws UserError for a damaged manifest or one of another schema.
+  static Manifest Read(const std::string& folder, const std::string& arch = "");
+};
+
+}  // namespace tvm_fusion
+
+#endif  // TVM_FUSION_MANIFEST_H_
