@@ -1,4 +1,4 @@
-"""The models: those of the zoo, and three architectures that once did not compile in bfloat16."""
+"""The models: those of the zoo, and two architectures that once did not compile in bfloat16."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def _classifier(architecture: str) -> Example:
 OTHERS: Mapping[str, Callable[[], Example]] = {
     "qwen2": _qwen2,
     "convnext_v2": lambda: _classifier("ConvNextV2"),
-    "segformer_b0": lambda: _classifier("Segformer"),
 }
 NAMES = (*(n for n in torch_models.NAMES if not n.endswith("_dyn")), *OTHERS)
 

@@ -27,8 +27,10 @@ CASES = (  # what compiles it, and for what; a number has so many layers of GPT-
     ("llama_4l", "cpu"),
     ("bert_base", "cpu"),
     ("mobilenet_v2", "cpu"),
+    ("swin_tiny", "cpu"),
     ("light_densenet121", "cpu"),
     ("mobilenet_v2", "cuda:sm_90a"),
+    ("swin_tiny", "cuda:sm_90a"),
 )
 
 

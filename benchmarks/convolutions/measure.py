@@ -44,23 +44,25 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--network", choices=NETWORKS, default="ResNet-50")
     parser.add_argument("--only", default="")
+    parser.add_argument("--batch", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     clock = time.thread_time if args.threads == 1 else time.perf_counter
     print(json.dumps({"peak_gflops": peak(clock), "call_us": empty_call(clock)}), flush=True)
     for layer in NETWORKS[args.network]:
         if args.only in layer.name:
-            print(json.dumps({"layer": layer.name, **compare(layer, clock)}), flush=True)
+            found = compare(layer, clock, args.batch)
+            print(json.dumps({"layer": layer.name, **found}), flush=True)
     return 0
 
 
-def compare(layer: Layer, clock: Callable[[], float]) -> dict[str, Any]:
-    """Time a layer, after comparing the results with float64."""
+def compare(layer: Layer, clock: Callable[[], float], batch: int = 1) -> dict[str, Any]:
+    """Time a layer of some images, after comparing the results with float64."""
     rng = np.random.default_rng(0)
     shape = (layer.k, layer.c // layer.groups, layer.window, layer.window)
     weight = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype("float32")
     bias = rng.standard_normal(layer.k).astype("float32")
-    image = rng.standard_normal((1, layer.c, layer.size, layer.size)).astype("float32")
+    image = rng.standard_normal((batch, layer.c, layer.size, layer.size)).astype("float32")
     ours, result = build(layer, image, weight, bias)
     theirs, other = onednn(layer, image, weight, bias)
     expected = torch.nn.functional.conv2d(
@@ -81,7 +83,7 @@ def compare(layer: Layer, clock: Callable[[], float]) -> dict[str, Any]:
             call()
             best[number] = min(best[number], clock() - start)
         calls += 1
-    return {"flops": layer.flops, "ours_us": best[0] * 1e6, "theirs_us": best[1] * 1e6}
+    return {"flops": batch * layer.flops, "ours_us": best[0] * 1e6, "theirs_us": best[1] * 1e6}
 
 
 def build(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray):
@@ -121,7 +123,7 @@ def build(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray)
             array, plain = tvm.runtime.empty(packed, "float32"), array
             built[f"pack{position}"](plain, array)
         arguments.append(array)
-    out = blocked_shape((1, layer.k, layer.out_size, layer.out_size), lanes)
+    out = blocked_shape((len(image), layer.k, layer.out_size, layer.out_size), lanes)
     y = tvm.runtime.tensor(np.full(out, np.nan, "float32"))
     kernel = built["main"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
 import tvm
 from tvm.relax.frontend.onnx import from_onnx
 
@@ -21,8 +22,13 @@ from .case import Case, compile_case
 
 def model_ours(name: str, target: str) -> dict[str, int]:
     """Count what a compilation by this project launches for a model of the zoo."""
+    return onnx_ours(zoo.load(name), target)
+
+
+def onnx_ours(model: onnx.ModelProto, target: str) -> dict[str, int]:
+    """Count what a compilation by this project launches for any model."""
     tvm_target = parse(target).tvm_target()
-    mod = import_model(zoo.load(name)).mod
+    mod = import_model(model).mod
     with tvm_target:
         mod = tvm.ir.transform.Sequential(stages())(mod)
         lifted = lift_constants(mod, MIN_BYTES).mod

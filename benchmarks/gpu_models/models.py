@@ -1,4 +1,4 @@
-"""The models: transformers' modules from configurations, in float16, with seeded weights."""
+"""The models in float16 with seeded weights: transformers' modules, CNNs, diffusion networks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from . import weights
+from . import cnn, diffusion, weights
 
 LENGTH, STACK_LENGTH = 128, 512  # tokens of the encoders and GPT-2; of the stack of decoder layers
 PADDED = 16  # tokens at the end that BERT's mask leaves out
@@ -33,6 +33,8 @@ class Model:
         Takes the batch size and draws keyword arguments on the CPU, floats in float32.
     output : str or None
         Field of what the module returns; ``None``: it returns a tensor.
+    has_images : bool
+        Whether PyTorch is to be tried with channels last in memory, too.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Model:
     build: Callable[[], nn.Module]
     inputs: Callable[[int], dict[str, Tensor]]
     output: str | None
+    has_images: bool = False
 
     def module(self, device: str, seed: int = 0) -> nn.Module:
         """Make the module in evaluation mode; parameters are float16, buffers as they were."""
@@ -132,6 +135,18 @@ def _image(batch: int) -> dict[str, Tensor]:
     return {"pixel_values": torch.randn(batch, 3, 224, 224)}
 
 
+def _latents(batch: int) -> dict[str, Tensor]:
+    return {"latents": torch.randn(batch, diffusion.LATENTS, 64, 64)}
+
+
+def _diffusion_step(batch: int) -> dict[str, Tensor]:
+    return {
+        "sample": _latents(batch)["latents"],
+        "angles": diffusion.sinusoids(10.0, batch),
+        "context": torch.randn(batch, diffusion.TOKENS, diffusion.CONTEXT),
+    }
+
+
 def _hidden(batch: int) -> dict[str, Tensor]:
     return {"hidden": torch.randn(batch, STACK_LENGTH, HIDDEN)}
 
@@ -144,9 +159,21 @@ _ALL: tuple[tuple[str, Callable[[], nn.Module], Callable[[int], Any], str | None
     ("t5_small_encoder_128", _t5_encoder, _ids(32128), _STATE),
     ("decoder_4x4096_512", _stack, _hidden, None),
 )
+_IMAGES: tuple[tuple[str, Callable[[], nn.Module], Callable[[int], Any], tuple[int, ...]], ...] = (
+    ("resnet50", cnn.resnet50, _image, (1, 8)),
+    ("mobilenet_v2", cnn.mobilenet_v2, _image, (1, 8)),
+    ("efficientnet_b0", cnn.efficientnet_b0, _image, (1,)),
+    ("convnext_tiny", cnn.convnext_tiny, _image, (1,)),
+    ("diffusion_unet", diffusion.UNet, _diffusion_step, (1,)),
+    ("vae_decoder", diffusion.Decoder, _latents, (1,)),
+)
 BATCHES = (1, 8)
 MODELS = {
     f"{name}_batch_{batch}": Model(f"{name}_batch_{batch}", batch, build, inputs, output)
     for batch in BATCHES
     for name, build, inputs, output in _ALL
+} | {
+    f"{name}_batch_{batch}": Model(f"{name}_batch_{batch}", batch, build, inputs, None, True)
+    for name, build, inputs, batches in _IMAGES
+    for batch in batches
 }

@@ -113,15 +113,20 @@ def restore(folder: Path, parameters: Mapping[str, np.ndarray]) -> None:
 
 
 def _view(array: np.ndarray, transposed: bool) -> np.ndarray:
-    return array.T if transposed else array
+    """Transpose a matrix, or bring the input channels of a convolution behind its window."""
+    if not transposed:
+        return array
+    return array.T if array.ndim == 2 else np.moveaxis(array, 1, -1)
 
 
 def _parts(whole: np.ndarray, parameters: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
     """Find the parameters that a weight is made of, and the axis along which they lie."""
     for name, array in parameters.items():
-        same_size = array.size == whole.size and array.dtype == whole.dtype
-        if same_size and np.array_equal(array.reshape(-1), whole.reshape(-1)):
-            return {"axis": 0, "pieces": [[name, False]]}
+        if array.size != whole.size or array.dtype != whole.dtype:
+            continue
+        for turned in (False, True) if array.ndim > 2 else (False,):
+            if np.array_equal(_view(array, turned).reshape(-1), whole.reshape(-1)):
+                return {"axis": 0, "pieces": [[name, turned]]}
     if whole.ndim != 2:
         return None
     for axis in (0, 1):

@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks import zoo
 from benchmarks.records import text
+from benchmarks.zoo.batch import batched
 from tvm_fusion.errors import UserError
 
 from . import environment, measure, session
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         peers = session.choose(options.peers.split(","))
-        inputs = {name: _inputs(name, options.seed) for name in options.models}
+        inputs = {name: _inputs(name, options.seed, options.batch) for name in options.models}
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -42,9 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.models:
         # Workers hold weights several times over; on a small /tmp, TMPDIR says where they go.
         with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+            model = zoo.load(name, seed=options.seed)
             result = session.measure_model(
-                name,
-                zoo.load(name, seed=options.seed),
+                name if options.batch == 1 else f"{name}, batch {options.batch}",
+                model if options.batch == 1 else batched(model, options.batch),
                 inputs[name],
                 peers,
                 settings=settings,
@@ -59,11 +61,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _inputs(name: str, seed: int) -> dict[str, np.ndarray]:
+def _inputs(name: str, seed: int, batch: int) -> dict[str, np.ndarray]:
     if name not in zoo.names():
         raise UserError(f"unknown model {name}", f"one of {', '.join(zoo.names())}")
+    if batch < 1:
+        raise UserError(f"batch {batch}", "at least one image", "choose another")
     try:
-        return zoo.inputs(name, seed=seed)
+        images = [zoo.inputs(name, seed=seed + i) for i in range(batch)]
+        return {
+            key: first if first.ndim < 2 else np.concatenate([image[key] for image in images])
+            for key, first in images[0].items()
+        }
     except ValueError as error:
         # The zoo's sentence tells which dimension is open.
         raise UserError(str(error), "a static model", "choose another") from None
@@ -92,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--timeout", type=float, default=1800, help="seconds a step may take (default: 1800)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1, help="images at once, convolutional networks (default: 1)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
     parser.add_argument("--json", type=Path, required=True, help="file to write")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def cases() -> Iterator[Case]:
         for kind in KINDS:
             tests = loader.load_model_tests(kind=kind)
             for test in sorted(tests, key=lambda each: each.name):
-                case = _case(kind, test)
+                case = _exact(_case(kind, test))
                 yield case
                 constant = _with_constants(case)
                 if constant is not None:
@@ -77,6 +77,26 @@ def _case(kind: str, test: Any) -> Case:
         model = onnx.load(Path(test.model_dir) / "model.onnx")
         samples = [_read(model, folder) for folder in sorted(Path(test.model_dir).glob("test_*"))]
     return Case(f"{kind}/{test.name.removeprefix('test_')}", model, samples, test.rtol, test.atol)
+
+
+def _exact(case: Case) -> Case:
+    """Compute what DFT should give in float64.
+
+    With numpy 2 the package's own values are of an FFT in float32, whose rounding, where the exact
+    value is zero, is above the tolerance.
+    """
+    if case.operator != "DFT":
+        return case
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(case.model)
+    names = [info.name for info in case.model.graph.input]
+    samples = []
+    for inputs, outputs in case.samples:
+        wide = [np.asarray(x, "float64") if x.dtype.kind == "f" else x for x in inputs]
+        found: Any = evaluator.run(None, dict(zip(names, wide, strict=True)))
+        samples.append((inputs, [y.astype(x.dtype) for y, x in zip(found, outputs, strict=True)]))
+    return replace(case, samples=samples)
 
 
 def _read(model: onnx.ModelProto, folder: Path) -> tuple[list[Any], list[Any]]:

@@ -62,3 +62,9 @@ def network(rng: np.random.Generator, m: int, n: int) -> Iterator[Case]:
     for name, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4)):
         weights = [floats(1, gates * hidden, hidden) / hidden for _ in range(2)]
         yield Case(name, name, [sequence], {"hidden_size": hidden}, weights)
+    width = {16: 64, 64: 256, 256: 512}[hidden]
+    weights = [floats(1, 4 * width, width) / width for _ in range(2)]
+    for rows in (1, 32):
+        sequence = floats(128, rows, width)
+        name = f"LSTM, 128 steps of {rows}"
+        yield Case(name, "LSTM", [sequence], {"hidden_size": width}, weights)

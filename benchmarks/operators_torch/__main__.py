@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import records
 
+from . import core
 from .samples import DTYPES, cases
 from .sweep import CaseResult, sweep
 from .table import BAD, defects, merged, page, record_of
@@ -59,8 +60,9 @@ def main() -> int:
         operators = merged(stored["operators"], record_of(done))
         swept, all_of = sum(bool(t) for ts in operators.values() for t in ts), len(list(cases()))
         stored = {"command": command, "cases": [swept, all_of], "operators": operators}
-        RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(records.text(stored))
+    stored["core"] = core.summary()
+    RECORD.parent.mkdir(exist_ok=True)
+    RECORD.write_text(records.text(stored))
     (HERE / "README.md").write_text(page(stored))
     return 1 if defects(stored["operators"]) else 0
 

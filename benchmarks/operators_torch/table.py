@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from textwrap import wrap
 from typing import Any
 
 from benchmarks.markdown import table
 
+from . import core
 from .samples import DTYPES
 from .sweep import CaseResult
 
@@ -23,7 +25,8 @@ lost.
 
 Sample inputs of PyTorch's own operator database go through `torch.export`, `tvm_fusion.compile` and
 a call, and are compared with eager PyTorch: number, dtype and shape of the results, values within
-the dtype's tolerance or as near to PyTorch's results in float64. *right*: they agree. *refused*:
+the dtype's tolerance or as near to PyTorch's results in float64. Complex tensors are passed as real
+ones with a last axis of two, as `torch.view_as_real` gives them. *right*: they agree. *refused*:
 one sentence names the operator before work starts. *wrong*, *crash*, *hang*: there should be none.
 *no program*: PyTorch itself cannot run or export the sample. Percentages are of the samples that
 are a program.
@@ -102,6 +105,7 @@ def page(stored: Mapping[str, Any]) -> str:
     lines = [_HEAD, f"Last sweep: `{stored['command']}`."]
     lines += [f"Swept so far: {swept} of {all_of} cases (an operator in a dtype).", ""]
     lines += table(["dtype", *OUTCOMES, "right of programs"], rows)
-    lines += ["", "## By operator", "", "Numbers alone are samples that are right.", ""]
+    lines += ["", "## Core ATen", "", *wrap(core.paragraph(stored["core"]), 100), ""]
+    lines += ["## By operator", "", "Numbers alone are samples that are right.", ""]
     lines += table(["operator", *DTYPES], [[n, *texts] for n, texts in record.items()])
     return "\n".join(lines) + "\n"

@@ -85,9 +85,15 @@ def run(program: Any, inputs: tuple[torch.Tensor, ...]) -> list[np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         executable = tvm_fusion.load(artifact.export(f"{folder}/a"))
         names = program.graph_signature.user_inputs
-        given = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
+        given = {n: _plain(x).numpy() for n, x in zip(names, inputs, strict=True)}
         taken = [spec.name for spec in executable.signatures["main"].inputs]
         return list(executable.run({name: given[name] for name in taken}).values())
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a complex tensor as a compiled program takes it, with a last axis of two."""
+    tensor = tensor.resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """The zoo: real model graphs with seeded weights, needing only numpy and onnx.
 
-Ten graphs from real exporters (and one of them with a symbolic length) are committed without their
-weights; nine more come with the onnx package. :func:`load` fills the weights in.
+Twelve graphs from real exporters (and one of them with a symbolic length) are committed without
+their weights; nine more come with the onnx package. :func:`load` fills the weights in.
 """
 
 from __future__ import annotations

@@ -132,6 +132,8 @@ _SPECS = {
     "llama_4l": _Spec(_llama, lambda: _ids(32000)),
     "mobilenet_v2": _Spec(classifier("MobileNetV2"), image),
     "resnet50": _Spec(classifier("ResNet"), image),
+    "segformer_b0": _Spec(classifier("Segformer"), image),
+    "swin_tiny": _Spec(classifier("Swin"), image),
     "t5_small_enc": _Spec(
         lambda: transformers.T5EncoderModel(transformers.T5Config()), lambda: _ids(32128), _HIDDEN
     ),
@@ -173,7 +175,7 @@ def _seed_vectors(module: nn.Module) -> None:
         leaf = name.rsplit(".", 1)[-1]
         if leaf == "running_var":
             tensor.uniform_(0.5, 1.5)
-        elif leaf in ("bias", "running_mean"):
+        elif leaf in ("bias", "running_mean", "relative_position_bias_table"):
             tensor.normal_(0.0, 0.1)
         elif tensor.ndim == 1 and leaf in ("weight", "layer_scale_parameter"):
             tensor.normal_(1.0, 0.1)

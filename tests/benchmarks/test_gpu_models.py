@@ -1,4 +1,4 @@
-"""Whole transformers on a GPU: seeded weights that do not travel, the check, the page."""
+"""Whole models on a GPU: seeded weights that do not travel, the check, the page."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_weights_are_the_same_bits_again_and_have_their_roles():
 
 
 def artifact(folder, arrays):
-    """What the benchmark reads of an artifact: the manifest and the file of weights."""
+    """An artifact with weights and without kernels."""
     from tvm_fusion.deploy import weights_file
 
     folder.mkdir()
@@ -51,7 +51,16 @@ def artifact(folder, arrays):
         name: {"bytes": (folder / name).stat().st_size, "sha256": manifest.sha256(folder / name)}
         for name in (manifest.LIBRARY, manifest.WEIGHTS)
     }
-    manifest.write(folder, {"schema": manifest.SCHEMA, "files": files, "weights": places})
+    counts = {"kernels": 1, "calls": 1, "intermediate_bytes": 0}
+    main = {"inputs": [], "outputs": [], "weights": list(places), **counts}
+    content = {
+        "schema": manifest.SCHEMA, "versions": {"apache-tvm": "0"}, "source": "a model",
+        "target": {"text": "cuda:sm_90a", "kind": "cuda", "archs": ["sm_90a"]},
+        "precision": "fp16", "dims": {}, "suffix": "", "functions": {"main": main},
+        "weights": places, "architectures": {}, "stored_kernels": [], "decisions": [],
+        "files": files,
+    }  # fmt: skip
+    manifest.write(folder, content)
     return (folder / manifest.WEIGHTS).read_bytes()
 
 
@@ -62,6 +71,7 @@ def parameters():
         "v": (64, 128),
         "table": (100, 96),
         "conv": (64, 3, 9, 9),
+        "window": (32, 48, 3, 3),
     }
     return {name: weights.draw(name, shape, 3) for name, shape in shapes.items()}
 
@@ -75,6 +85,7 @@ def test_weights_come_back_bit_by_bit(tmp_path):
         "permute_dims(q)": np.ascontiguousarray(own["q"].T),
         "table": own["table"],
         "conv": own["conv"],
+        "packed": np.ascontiguousarray(own["window"].transpose(0, 2, 3, 1)),
         "constant#2": np.arange(4096, dtype=np.int64).reshape(64, 64),
         "mask": np.tri(7, dtype=bool),
     }
@@ -153,6 +164,15 @@ def test_a_model_from_its_configuration_to_its_times(tmp_path):
 @pytest.mark.torch
 def test_models_have_names_of_their_own():
     models = pytest.importorskip("benchmarks.gpu_models.models")
-    assert len(models.MODELS) == 10
+    assert len(models.MODELS) == 18
     assert all(name == model.name for name, model in models.MODELS.items())
     assert {model.batch for model in models.MODELS.values()} == {1, 8}
+
+
+def test_models_of_images_meet_the_faster_of_both_layouts(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "HERE", tmp_path)
+    monkeypatch.setattr(table, "RESULT", tmp_path / "results" / "gpu_models.json")
+    us = {"ours": 100.0, "inductor": 150.0, "inductor_nhwc": 120.0}
+    table.keep({"about": {**ABOUT, "failed": {}}, "rows": [{**ROW, "us": us}]})
+    page = (tmp_path / "README.md").read_text()
+    assert "| 100.0 | 120.0 | 1.20 |" in page

@@ -92,10 +92,10 @@ def test_workers_get_the_threads_asked_for_and_no_more_cpus(tmp_path):
 
 
 def test_engine_over_the_time_limit_is_stopped(tmp_path):
-    options = {"timeout": 5.0, "default_reference": "fake_engines:right"}
+    options = {"timeout": 10.0, "default_reference": "fake_engines:right"}
     peers = measure_fakes(["hanging", "right"], tmp_path, **options)["peers"]
     assert peers["hanging"]["status"] == "failed"
-    assert peers["hanging"]["reason"] == "outputs: over 5 s, stopped"
+    assert peers["hanging"]["reason"] == "outputs: over 10 s, stopped"
     assert peers["right"]["status"] == "right"
 
 
@@ -403,6 +403,7 @@ def test_one_command_measures_and_its_json_makes_the_table(small_zoo, tmp_path, 
             ["--models", "open"],
             "open has the symbolic dimension 'seq'; expected a static model; choose",
         ),
+        (["--batch", "0"], "batch 0; expected at least one image; choose another"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_sentence(

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from benchmarks.operators_onnx import record as records
-from benchmarks.operators_onnx.cases import operators
+from benchmarks.operators_onnx.cases import CONSTANTS, operators
 from benchmarks.operators_onnx.compare import difference
+from benchmarks.operators_onnx.excluded import NOISE, excluded
 from benchmarks.operators_onnx.pool import judge_all
 from benchmarks.operators_onnx.table import README, behind_stock, render
 
 #: Of the cases: the same part in every run, or another one that OPERATORS_SEED names.
 PART, PARTS = 1 / 6, 3
+BACKEND_PART = float(os.environ.get("BACKEND_PART", "0.1"))  # 1 for all
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +67,27 @@ def test_a_part_of_the_cases(known, part):
         or (verdict != "right" and stock[name] == "right" and name not in records.BY_CHANCE)
     }
     assert not bad, f"OPERATORS_SEED={seed}"
+
+
+def test_the_excluded_cases_are_cases_with_reasons(known):
+    listed = excluded()
+    assert {*listed} <= {*known}
+    assert all(listed.values())
+
+
+@pytest.mark.slow
+def test_excluded_cases_stay_refused(known):
+    """One that starts to pass leaves the list by `... benchmarks.operators_onnx --backend`."""
+    found = judge_all(sorted(excluded()), "backend", jobs=1, timeout=90)
+    assert not {n: v for n, v in found.items() if v[0] != "refused" and n not in NOISE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_part_of_the_backend_s_cases(known, part):
+    seed = int(os.environ.get("OPERATORS_SEED", "0"))
+    listed = excluded()
+    included = sorted(n for n in known if not n.endswith(CONSTANTS) and n not in listed)
+    names = random.Random(seed).sample(included, int(len(included) * BACKEND_PART))[part::PARTS]
+    found = judge_all(names, "backend", jobs=1, timeout=90)
+    assert not {n: v for n, v in found.items() if v[0] != "right"}, f"OPERATORS_SEED={seed}"

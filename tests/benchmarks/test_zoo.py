@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import zoo
 from benchmarks.zoo import light, roles, weights
+from benchmarks.zoo.batch import batched
 from benchmarks.zoo.strip import strip
 
 NODES = {  # of the exporter's graphs
@@ -18,6 +19,8 @@ NODES = {  # of the exporter's graphs
     "llama_4l": 268,
     "mobilenet_v2": 100,
     "resnet50": 122,
+    "segformer_b0": 405,
+    "swin_tiny": 733,
     "t5_small_enc": 255,
     "unet2d": 400,
     "vit_b16": 489,
@@ -55,14 +58,24 @@ def test_names():
         zoo.load("bert")
 
 
+def test_a_batch_holds_the_results_of_its_images():
+    name = "mobilenet_v2"
+    model, images = zoo.load(name), [zoo.inputs(name, seed=i)["pixel_values"] for i in range(3)]
+    several = run(batched(model, 3), {"pixel_values": np.concatenate(images)})
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+    for image, result in zip(images, several, strict=True):
+        np.testing.assert_allclose(result, run(model, {"pixel_values": image})[0], atol=1e-5)
+
+
 @pytest.mark.parametrize("name", NODES)
 def test_exported_graphs_are_the_exporters_and_hold_no_weights(name):
     graph = zoo.blank(name).graph
     assert len(graph.node) == NODES[name]
     assert (zoo.GRAPHS / f"{name}{zoo.SUFFIX}").stat().st_size < 50_000
     large = [t for t in graph.initializer if np.prod(t.dims) > 300 and not zoo.is_blank(t)]
-    for tensor in large:  # masks and positions, and rotary tables
-        assert tensor.data_type != TensorProto.FLOAT or list(tensor.dims) == [1, 1, 128, 64]
+    for tensor in large:  # masks and positions, rotary tables, masks of shifted windows
+        is_table = list(tensor.dims) == [1, 1, 128, 64] or tensor.dims[1:] == [49, 49]
+        assert tensor.data_type != TensorProto.FLOAT or is_table
 
 
 @pytest.mark.parametrize("name", light.NAMES)

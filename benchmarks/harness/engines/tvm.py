@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,11 @@ from . import Job, Prepared
 COUNTS = ("kernels", "calls", "intermediate_bytes")
 
 
-def ours(job: Job) -> Prepared:
-    """Compile with this project, export, load the artifact again and run that."""
+def ours(job: Job, db: Path | None = None) -> Prepared:
+    """Compile with this project (and records), export, load the artifact again and run that."""
     folder = job.folder / "artifact"
     start = time.perf_counter()
-    artifact = tvm_fusion.compile(str(job.model), target="llvm")
+    artifact = tvm_fusion.compile(str(job.model), target="llvm", db=db)
     artifact.export(folder)
     compile_seconds = time.perf_counter() - start
     facts: dict[str, Any] = {
@@ -46,22 +47,29 @@ def ours(job: Job) -> Prepared:
 
 def stock_fused(job: Job) -> Prepared:
     """Stock TVM with the pipeline that it has for this target: operators are fused."""
-    target = _host_target(job.threads)
-    return _stock(job, target, relax.get_default_pipeline(target))
+    target = host_target(job.threads)
+    return stock(job, target, relax.get_default_pipeline(target))
 
 
 def stock_default(job: Job) -> Prepared:
     """Stock TVM as ``tvm.compile(mod, target)`` builds it: nothing is fused on a CPU."""
-    return _stock(job, _host_target(job.threads), None)
+    return stock(job, host_target(job.threads), None)
 
 
-def _host_target(threads: int) -> tvm.target.Target:
+def host_target(threads: int) -> tvm.target.Target:
+    """Describe this machine to stock TVM."""
     # TVM's own answer is a model whose features a virtual machine may withhold.
     known = dict(parse("cpu").attrs)
     return tvm.target.Target({"kind": "llvm", **known, "num-cores": threads})
 
 
-def _stock(job: Job, target: tvm.target.Target, pipeline: tvm.transform.Pass | None) -> Prepared:
+def stock(
+    job: Job,
+    target: tvm.target.Target,
+    pipeline: tvm.transform.Pass | None,
+    is_counted: bool = True,
+) -> Prepared:
+    """Import and compile with stock TVM by a pipeline, or its default; count a fused one."""
     model = onnx.load(str(job.model))
     initializers = {tensor.name for tensor in model.graph.initializer}
     names = [value.name for value in model.graph.input if value.name not in initializers]
@@ -85,7 +93,7 @@ def _stock(job: Job, target: tvm.target.Target, pipeline: tvm.transform.Pass | N
         "compile_seconds": compile_seconds,
         "compile_peak_rss_mb": peak_rss_mb(),
     }
-    if pipeline is not None:
+    if pipeline is not None and is_counted:
         facts |= _stock_counts(mod, target)
     return Prepared(
         run=lambda: run(*arguments),

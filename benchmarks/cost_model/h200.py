@@ -1,0 +1,45 @@
+"""Kernels of ``benchmarks.gpu``, as they were measured on an H200, beside what their claims say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.catalog import works
+from tvm_fusion.device import parse
+from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.fusion.features import NAMES, features_of
+from tvm_fusion.report.planned import plan_model
+
+RESULT = Path(__file__).parents[1] / "gpu" / "results" / "gpu.json"
+DTYPES = ("float16", "bfloat16")
+
+
+def samples() -> Iterator[dict[str, Any]]:
+    """Plan every work of half types that is one kernel, and take its measured time."""
+    record = json.loads(RESULT.read_text())
+    about = record["about"]
+    measured = {row["name"]: row for row in record["rows"]}
+    target = about["target"]
+    cost = CostModel(parse(target).device)
+    for work in works(about["seed"], about["count"]):
+        row = measured.get(work.name)
+        if row is None or row["dtype"] not in DTYPES or row["wrong"] or "ours" not in row["us"]:
+            continue
+        plan = plan_model(work.exported(), target)
+        claims = [claim for one in plan.plans.values() for claim in one.claims]
+        if len(claims) != 1 or claims[0].template.is_fallback:
+            continue
+        (claim,) = claims
+        features = features_of(claim, cost.cache_bytes)
+        yield {
+            "model": "gpu",
+            "title": work.name,
+            "template": claim.template.name,
+            "calls": 1,
+            "us": round(row["us"]["ours"], 2),
+            "roofline_us": round(cost.estimate(claim), 2),
+            **{n: float(f"{x:.5g}") for n, x in zip(NAMES, features.row, strict=True)},
+        }

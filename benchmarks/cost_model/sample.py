@@ -1,0 +1,74 @@
+"""Times of every distinct group of a model, on one thread, beside what their claims say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tvm.ir.transform import Sequential
+
+from benchmarks import zoo
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.template import TEMPLATE, Refusal
+from tvm_fusion.core.templates import template
+from tvm_fusion.device import parse
+from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion.claims import remembering
+from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.fusion.features import NAMES, features_of
+from tvm_fusion.fusion.record_key import Key
+from tvm_fusion.measure.alternatives import timed
+from tvm_fusion.measure.isolate import Failed, isolated
+from tvm_fusion.measure.timing import Effort
+from tvm_fusion.pipeline import stages
+from tvm_fusion.schedule.emit import group_of
+from tvm_fusion.tuning.tasks import alone, calls_of, title_of
+
+EFFORT = Effort(seconds=0.02, fewest=3, most=12, hopeless=float("inf"), timeout=120.0)
+
+
+def samples(name: str, known: set[Key]) -> Iterator[dict[str, Any]]:
+    """Time the groups of a model of the zoo that are not known yet.
+
+    Processor time of the calling thread: what else runs on the machine is not in it.
+
+    Yields
+    ------
+    dict
+        ``model``, ``title``, ``template``, ``calls``, ``us``, ``roofline_us``, and the features.
+    """
+    spec = parse("cpu")
+    target, device = spec.tvm_target(), spec.device
+    with target, remembering():
+        mod = Sequential(stages(FusionConfig())[:-1])(import_model(zoo.load(name, 0)).mod)
+    cost = CostModel(device)
+    for gvar, call, calls in calls_of(mod):
+        func = mod[gvar]
+        group = group_of(mod, func)
+        claim = template(str(func.attrs[TEMPLATE]), target).claim(group, device)
+        if isinstance(claim, Refusal):
+            continue
+        key = Key.of(group, claim.template.name, device)
+        if key in known:
+            continue
+        known.add(key)
+        module = alone(mod, gvar, call)
+        try:
+            (us,) = isolated(
+                lambda module=module: timed([module], spec, effort=EFFORT, clock=time.thread_time),
+                EFFORT.timeout,
+            )
+        except Failed as reason:
+            yield {"model": name, "title": title_of(claim), "error": str(reason)}
+            continue
+        features = features_of(claim, cost.cache_bytes)
+        yield {
+            "model": name,
+            "title": title_of(claim)[:80],
+            "template": claim.template.name,
+            "calls": calls,
+            "us": round(us, 2),
+            "roofline_us": round(cost.estimate(claim), 2),
+            **{n: float(f"{x:.5g}") for n, x in zip(NAMES, features.row, strict=True)},
+        }

@@ -1,0 +1,1 @@
+"""Planning with measured yellow decisions beside planning by the model alone."""

@@ -1,0 +1,142 @@
+"""The command line: plan, measure both ways, write ``results/profile.json`` and ``README.md``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir.transform import Sequential
+
+from benchmarks import zoo
+from benchmarks.harness import environment
+from benchmarks.harness.client import ROOT
+from benchmarks.records import text
+from tvm_fusion._tvm.fork import has_run_kernels
+from tvm_fusion._tvm.versions import PIPELINE
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.deploy.lower import LowerToVM
+from tvm_fusion.deploy.tensors import to_tensor
+from tvm_fusion.deploy.toolchain import toolchain
+from tvm_fusion.device import parse
+from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion.claims import remembering
+from tvm_fusion.fusion.merge import NOISE
+from tvm_fusion.fusion.profile import Unmeasured
+from tvm_fusion.measure.alternatives import AlternativeBench
+from tvm_fusion.measure.budget import Budget
+from tvm_fusion.measure.isolate import isolated
+from tvm_fusion.measure.profiling import profiled
+from tvm_fusion.measure.timing import Effort, bound, in_turns
+from tvm_fusion.pipeline import stages
+from tvm_fusion.report.planned import plan_model
+
+from .decisions import Answer, answers
+from .table import render
+
+HERE = Path(__file__).parent
+MODELS = ("t5_small_enc", "bert_base", "gpt2", "mobilenet_v2", "convnext_tiny", "unet2d")
+WHOLE = Effort(seconds=2.0, fewest=5, most=40, hopeless=float("inf"), timeout=600.0)
+
+
+def main() -> int:
+    """Measure and render; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
+    parser.add_argument("--models", nargs="+", default=MODELS, metavar="NAME")
+    parser.add_argument("--budget", default="10m", help="of measuring, a model (default: 10m)")
+    options = parser.parse_args()
+    path = HERE / "results" / "profile.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"models": {}}
+    record["environment"] = environment.describe(ROOT)
+    for name in options.models:
+        record["models"][name] = _model(name, options.budget)
+        path.write_text(text(record))
+        print(name, record["models"][name], file=sys.stderr, flush=True)
+    (HERE / "README.md").write_text(render(record))
+    return 0
+
+
+def _model(name: str, budget: str) -> dict[str, Any]:
+    model, spec = zoo.load(name, 0), parse("cpu")
+    with TemporaryDirectory() as folder:
+        config = FusionConfig(db=Path(folder) / "p.db", profile=budget)
+        plain = plan_model(model, "cpu")
+        with answers() as found:
+            plan = plan_model(model, "cpu", config)
+        again = plan_model(model, "cpu", config)
+        assert again.profile["measured"] == 0 or plan.profile["estimated"]
+        times = _whole(model, spec, (FusionConfig(), FusionConfig(db=config.db)))
+    changed = [answer for answer in found if answer.is_changed]
+    return {
+        **plan.profile,
+        "kernels": _kernels(plain),
+        "kernels_profiled": _kernels(plan),
+        "changed": len(changed),
+        "confirmed": sum(_is_confirmed(answer, spec) for answer in changed),
+        "ms": round(times[0] / 1e3, 3),
+        "ms_profiled": round(times[1] / 1e3, 3),
+        "changes": [
+            {
+                "title": answer.title[:100],
+                "measured_us": [round(us, 1) for us in answer.measured],
+                "modelled_us": [round(us, 1) for us in answer.modelled],
+            }
+            for answer in changed
+        ],
+    }
+
+
+def _kernels(plan: Any) -> int:
+    return sum(claim.launches for p in plan.plans.values() for claim in p.claims)
+
+
+def _is_confirmed(answer: Answer, spec: Any) -> bool:
+    """Measure both ways once more, and tell whether the decision stays."""
+    try:
+        us, _ = AlternativeBench(spec, Budget(None, 1))(answer.alternatives)
+    except Unmeasured:
+        return False
+    return Answer.fuses(tuple(us), NOISE) == Answer.fuses(answer.measured, NOISE)
+
+
+def _whole(model: Any, spec: Any, configs: tuple[FusionConfig, ...]) -> list[float]:
+    """Time the whole model with each config in turns, by the thread's processor time."""
+    imported = import_model(model, FusionConfig())
+    has_run_kernels()
+
+    def measure() -> list[float]:
+        (name, signature), *_ = imported.signatures.items()
+        generator = np.random.default_rng(0)
+        args = []
+        for value in signature.inputs:
+            shape, kind = tuple(map(int, value.shape)), np.dtype(value.dtype)
+            is_index = kind.kind in "iub"
+            array = np.zeros(shape) if is_index else generator.standard_normal(shape)
+            args.append(to_tensor(array.astype(kind), tvm.cpu()))
+        calls = []
+        for config in configs:
+            with (
+                profiled(config, spec),
+                toolchain(spec),
+                spec.tvm_target() as target,
+                remembering(),
+            ):
+                mod = Sequential([*stages(config), LowerToVM()])(imported.mod)
+                built = tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+            calls.append(bound(relax.VirtualMachine(built, tvm.cpu()), name, args))
+        for call in calls:
+            call()
+        return in_turns(calls, WHOLE, time.thread_time)
+
+    return isolated(measure, WHOLE.timeout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""TVM's own Relax test suites, with this package's pipelines in the place of stock ones."""

@@ -1,0 +1,71 @@
+"""Tiny models of many architectures: what becomes of crashes, the page, and a sample of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+from benchmarks.robustness.sweep import rows_of
+from benchmarks.robustness.table import page
+
+
+def work(name, cells, answers):
+    """Answer cells as their names say."""
+    answers.send(("export", {"outcome": "right"}))
+    for cell in cells:
+        answers.send((cell, None))
+        if cell == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if cell == "sleep":
+            time.sleep(60)
+        answers.send((cell, {"outcome": "right", "seconds": 1.0}))
+
+
+def test_crashes_and_hangs_are_rows():
+    context = multiprocessing.get_context("fork")
+    rows = rows_of(context, work, "model", ["first", "kill", "sleep", "last"], 5)
+    assert [(cell, row["outcome"]) for cell, row in rows.items()] == [
+        ("export", "right"), ("first", "right"), ("kill", "crash"), ("sleep", "hang"),
+        ("last", "right"),
+    ]  # fmt: skip
+    assert rows["kill"]["reason"] == "the process ended with -9"
+
+
+def test_the_page_counts_and_names_what_fails():
+    export = {"outcome": "right", "family": "text"}
+    right = {"outcome": "right", "seconds": 2.0, "error": 1e-7}
+    stock = {"outcome": "right", "gain": 4.0, "seconds": 1.0}
+    text = page(
+        {
+            "a": {"export": export, "cpu:fp32": right, "stock": stock},
+            "b": {"export": export, "cpu:fp32": {"outcome": "wrong", "reason": "why"}},
+            "c": {"export": {"outcome": "no program", "family": "sound", "reason": "torch"}},
+        },
+        9,
+    )
+    assert "Swept so far: 3 of 9 models." in text
+    assert "| CPU fp32 | 2 | 1 | 50 % | 2.0 |" in text
+    assert "1 of 1 right, 0 wrong, the others do not compile. Geometric mean" in text
+    assert "* b, CPU fp32: wrong: why\n" in text
+    assert "No programs: c." in text
+    assert text.index("## Text") < text.index("## Sound")
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["mixtral", "llama, static cache", "whisper", "swinv2", "FluxTransformer2DModel"]
+)
+def test_a_sample_is_right(name):
+    for module in ("torch", "transformers", "diffusers"):
+        pytest.importorskip(module)
+    from benchmarks.robustness.worker import work as model
+
+    rows = rows_of(multiprocessing.get_context("spawn"), model, name, ["cpu:fp32", "cpu:fp16"], 600)
+    assert {cell: row["outcome"] for cell, row in rows.items()} == {
+        "export": "right", "cpu:fp32": "right", "cpu:fp16": "right"
+    }, rows  # fmt: skip
