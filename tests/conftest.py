@@ -5,10 +5,19 @@ from pathlib import Path
 # Before TVM is imported: threads that wait for work spin, and tests run side by side.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # TVM's as well
+# Stock TVM's runs tie the main thread to a core, which processes that tests start inherit.
+os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 import onnx
 import pytest
 import tiny_models
+from hypothesis import HealthCheck, settings
+
+# Neither a busy machine nor a first call that compiles is a failure.
+settings.register_profile(
+    "tests", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+settings.load_profile("tests")
 
 WITHOUT_TORCH = Path(__file__).with_name("without_torch")
 HEAVY = ("torch", "slow", "cuda_toolchain", "rocm_toolchain")

@@ -329,3 +329,25 @@ _case(
     (X, W),
     2 * np.maximum(_T @ W, 0),
 )
+
+
+@I.ir_module
+class ThreadLevel:
+    @T.prim_func(private=True)
+    def twice(a: T.Buffer((3, 7), "float32"), b: T.Buffer((3, 7), "float32")):
+        for i in range(3):
+            for j in range(7):
+                b[i, j] = a[i, j] * T.float32(2)
+
+    @R.function
+    def main(x: R.Tensor((3, 7), "float32")) -> R.Tensor((7, 3), "float32"):
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.call_tir(ThreadLevel.twice, (a,), out_ty=R.Tensor((3, 7), "float32"))
+            c = R.reshape(R.add(b, x), R.shape([7, 3]))
+            d = R.tanh(c)
+            R.output(d)
+        return d
+
+
+_case("thread_level", ThreadLevel, (X,), np.tanh(2 * np.exp(X) + X).reshape(7, 3))

@@ -14,7 +14,7 @@ from tvm_fusion.errors import UserError
 NAMES = st.text(min_size=1)
 
 
-@given(NAMES, st.integers(1, 10**9), st.integers(0, 10**9))
+@given(NAMES, st.integers(0, 10**9), st.integers(0, 10**9))
 def test_a_dim_is_read_as_it_is_written(name, low, more):
     assert parse_dim(f"{name}={low}") == (name, low)
     assert parse_dim(f"{name}={low}..{low + more}") == (name, DimRange(low, low + more))
@@ -28,7 +28,7 @@ def test_any_other_text_is_refused_in_words(text):
         return
     low, high = (value, value) if isinstance(value, int) else (value.low, value.high)
     assert name
-    assert 1 <= low <= high
+    assert 0 <= low <= high
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_malformed_dims(text):
         parse_dim(text)
 
 
-@pytest.mark.parametrize("text", ["batch=0", "batch=8..1", "batch=0..4"])
+@pytest.mark.parametrize("text", ["batch=8..1", "batch=1..0"])
 def test_empty_dims(text):
-    with pytest.raises(UserError, match="allows no extent; expected 1 <= LOW <= HIGH"):
+    with pytest.raises(UserError, match="allows no extent; expected 0 <= LOW <= HIGH"):
         parse_dim(text)
 
 

@@ -8,6 +8,7 @@ import pytest
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.relax.ir.instrument import WellFormedInstrument
 from tvm.script import ir as I
 from tvm.script import relax as R
 
@@ -172,6 +173,12 @@ def test_stages_keep_modules_well_formed(target):
         for stage in [transform.NormalizeImport(), *pipeline.stages(), transform.LowerToVM()]:
             mod = stage(mod)
             relax.analysis.well_formed(mod)  # raises
+
+
+def test_passes_inside_of_stages_keep_modules_well_formed(target):
+    """As TVM's own tests and developers check every pass."""
+    with tvm.transform.PassContext(instruments=[WellFormedInstrument()]):
+        relax.get_pipeline("tvm_fusion", target=target)(Model)
 
 
 def test_thread_level_kernels_and_scheduled_ones_in_one_module(target):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .report.explain import Explanation, explain
     from .signature import DimRange
+    from .tuning import Tuning, tune
 
 versions.check_versions()
 
@@ -37,10 +38,12 @@ _HOMES = {
     "Executable": "deploy.executable",
     "Explanation": "report.explain",
     "FusionConfig": "config",
+    "Tuning": "tuning",
     "UserError": "errors",
     "compile": "compiler",
     "explain": "report.explain",
     "load": "deploy.load",
+    "tune": "tuning",
 }
 _MODULES = ("pipeline", "transform")
 
@@ -50,12 +53,14 @@ __all__ = [
     "Executable",
     "Explanation",
     "FusionConfig",
+    "Tuning",
     "UserError",
     "compile",
     "explain",
     "load",
     "pipeline",
     "transform",
+    "tune",
 ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from ._tvm.errors import register_errors
+from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import FusionConfig
 from .core.decisions import Decision, recording
@@ -16,15 +16,16 @@ from .core.flags import TF32
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
 from .device import TargetSpec, parse
+from .device.cpu_features import linux_names
 from .device.probe import machine
 from .errors import UserError
-from .signature import Signature
+from .signature import DimRange, Signature
 from .threads import choose_threads
 
 if TYPE_CHECKING:
     import tvm
 
-    from .deploy.build import Prepared
+    from .deploy.prepare import Prepared
     from .frontend import Imported
 
 register_errors()
@@ -67,9 +68,11 @@ def compile(  # the public name, as in tvm.compile
         import tvm
 
         from .core.weight_names import WeightNames, tracking
-        from .deploy.build import build, export_library, prepare, store
+        from .deploy.build import build, export_library, store
+        from .deploy.prepare import prepare
         from .frontend import import_model
         from .fusion.claims import remembering
+        from .measure.profiling import profiled
 
         imported = import_model(model, config)
         if not imported.signatures:
@@ -77,6 +80,7 @@ def compile(  # the public name, as in tvm.compile
                 f"{imported.source} has no function from tensors to tensors",
                 advice="give it one, such as main, whose parameters and results are tensors",
             )
+        _check_dims(imported.dims, spec)
         choose_threads()
         has_run_kernels()  # evaluates constants
         names = WeightNames((name, const) for const, name in imported.weight_names.items())
@@ -84,7 +88,13 @@ def compile(  # the public name, as in tvm.compile
         prepared: dict[str, Prepared] = {}
         taken: dict[str, list[Decision]] = {}
         context = {"relax.backend.use_cuda_graph": config.cuda_graph}
-        with tvm.transform.PassContext(config=context), tracking(names), remembering():
+        with (
+            telling_of_large_extents(),
+            profiled(config, spec) as profile,
+            tvm.transform.PassContext(config=context),
+            tracking(names),
+            remembering(),
+        ):
             for one in spec.each:
                 (arch,) = one.archs
                 with one.tvm_target(), recording() as taken[arch]:
@@ -117,6 +127,7 @@ def compile(  # the public name, as in tvm.compile
         "stored_kernels": [
             {"archs": list(archs), "names": kernels} for archs, kernels in built.kernels.items()
         ],
+        "profile": None if profile is None else profile.counts(),
         "decisions": _decisions(decisions, taken),
     }
     return Artifact(
@@ -128,6 +139,16 @@ def compile(  # the public name, as in tvm.compile
     )
 
 
+def _check_dims(dims: Mapping[str, DimRange], spec: TargetSpec) -> None:
+    """Refuse ranges from 0 on GPUs: their drivers launch no grid of 0 blocks."""
+    for name, dim in dims.items():
+        if dim.low == 0 and spec.kind != "llvm":
+            raise UserError(
+                f"--dim {name}=0..{dim.high} for {spec.kind}",
+                f"{name}=1..{dim.high}, since empty tensors have no kernels on GPUs",
+            )
+
+
 def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     """Run all stages on a model for the current target."""
     import tvm
@@ -135,9 +156,10 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     from .deploy.dump import Dump
     from .deploy.in_place import update_in_place
     from .deploy.static_inputs import mark_static_inputs
+    from .ecg.composites import CompileComposites
     from .pipeline import stages
 
-    passes = stages(config)
+    passes = [CompileComposites(), *stages(config)]
     if config.dump is not None:
         passes.insert(0, Dump(config.dump / "0_frontend.py"))
     mod = update_in_place(imported.mod, imported.signatures, config.writes)
@@ -206,4 +228,5 @@ def _describe(spec: TargetSpec) -> dict[str, Any]:
     if spec.kind == "llvm":
         described["machine"] = spec.triple.split("-")[0] if spec.triple else machine()
         described["features"] = list(spec.device.features)
+        described["cpuinfo"] = linux_names(spec.device.features)
     return described

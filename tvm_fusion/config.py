@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from .core.flags import FLAGS, SEARCHES, Search
 from .errors import UserError
@@ -29,6 +32,9 @@ class FusionConfig:
         Let inputs and outputs take ``precision`` too; by default they keep the model's dtypes.
     dims : mapping of str to (int or DimRange)
         Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
+    constants : mapping of str to array_like
+        Values of inputs of an ONNX model that are the same in every run, such as axes, sizes or a
+        number of steps: the compiled model is of these values and no longer has the inputs.
     cuda_graph : bool
         On CUDA, let all launches of a function of static shapes be one CUDA graph.
     static_inputs : collection of str
@@ -49,11 +55,19 @@ class FusionConfig:
         Rules that may not be used, by name: laws, recompositions, ``join_matmuls``.
     dump : str or Path, optional
         Folder to write one re-loadable TVMScript file into after every stage.
+    db : str or Path, optional
+        Records of :func:`tvm_fusion.tune`, whose configurations kernels take; those that the
+        environment variable ``TVM_FUSION_RECORDS`` names when omitted.
+    profile : str, optional
+        How long planning may measure what ``db`` has no answer for, such as ``"5m"`` or
+        ``"trials=100"``: operators fused against unfused, where the mapping table says that it
+        depends. Needs the device. By default recorded answers are used and the rest is estimated.
     """
 
     precision: Precision = "fp32"
     half_io: bool = False
     dims: Mapping[str, int | DimRange] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
     cuda_graph: bool = True
     static_inputs: Collection[str] = ()
     in_place: Mapping[str, str] | Collection[str] = ()
@@ -62,6 +76,8 @@ class FusionConfig:
     fast_math: bool = False
     without: Collection[str] = ()
     dump: Path | None = None
+    db: Path | None = None
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -69,6 +85,8 @@ class FusionConfig:
         for name, value in self.dims.items():
             if not isinstance(value, int | DimRange):
                 raise UserError(f"dims[{name!r}] is {value!r}", "an int or a DimRange(low, high)")
+        constants = {name: np.asarray(value) for name, value in self.constants.items()}
+        object.__setattr__(self, "constants", constants)
         if self.rewrite not in SEARCHES:
             raise UserError(f"rewrite {self.rewrite!r}", f"one of {', '.join(SEARCHES)}")
         object.__setattr__(self, "allow", _names("allow", self.allow))
@@ -82,6 +100,8 @@ class FusionConfig:
                 raise unknown_name("flag", flag, FLAGS)
         if self.dump is not None:
             object.__setattr__(self, "dump", Path(self.dump))
+        if self.db is not None:
+            object.__setattr__(self, "db", Path(self.db))
 
     @property
     def writes(self) -> dict[str, str]:
@@ -111,6 +131,9 @@ def unknown_name(kind: str, name: str, known: Collection[str]) -> UserError:
     )
 
 
+_DIGITS = 18  # of an extent, which TVM keeps in 64 bits
+
+
 def parse_dims(texts: Iterable[str]) -> dict[str, int | DimRange]:
     """Read several ``--dim`` options.
 
@@ -134,13 +157,53 @@ def parse_dim(text: str) -> tuple[str, int | DimRange]:
     Raises
     ------
     UserError
-        For any other form, and for empty or non-positive ranges.
+        For any other form, and for a range whose ends are in the wrong order.
     """
     name, _, value = text.rpartition("=")
     low, dots, high = value.partition("..")
-    if not name or not low.isdecimal() or (dots and not high.isdecimal()):
+    ends = (low, high) if dots else (low,)
+    if not name or not all(end.isdecimal() and len(end) <= _DIGITS for end in ends):
         raise UserError(f"--dim {text!r}", "NAME=EXTENT or NAME=LOW..HIGH, as in batch=1..8")
     first, last = int(low), int(high or low)
-    if not 1 <= first <= last:
-        raise UserError(f"--dim {text!r} allows no extent", "1 <= LOW <= HIGH")
+    if first > last:
+        raise UserError(f"--dim {text!r} allows no extent", "0 <= LOW <= HIGH")
     return name, DimRange(first, last) if dots else first
+
+
+def parse_constants(texts: Iterable[str]) -> dict[str, np.ndarray]:
+    """Read several ``--constant`` options: ``axes=1``, ``shape=2,-1``, ``on=true``, ``k=k.npy``.
+
+    Raises
+    ------
+    UserError
+        For a malformed option, an input that is named twice, and a file that cannot be read.
+    """
+    found: dict[str, np.ndarray] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name in found:
+            raise UserError(f"--constant {text!r} names {name!r} again", "one option an input")
+        if not name or not value:
+            raise UserError(f"--constant {text!r}", _CONSTANT)
+        found[name] = _numbers(text, value)
+    return found
+
+
+_CONSTANT = "NAME=NUMBER, NAME=NUMBER,NUMBER,... or NAME=FILE.npy, as in axes=0,2"
+
+
+def _numbers(text: str, value: str) -> np.ndarray:
+    if value.endswith(".npy"):
+        try:
+            return np.load(value, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            reason = "cannot be read"
+            raise UserError(f"{value!r} {reason}", "a numpy .npy file of numbers") from error
+    try:
+        numbers = json.loads(value if "[" in value else f"[{value}]")
+        if not numbers or any(not isinstance(n, (bool, int, float)) for n in numbers):
+            raise ValueError(value)
+        is_scalar = len(numbers) == 1 and "[" not in value
+        return np.asarray(numbers[0] if is_scalar else numbers)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UserError(f"--constant {text!r}", _CONSTANT) from error

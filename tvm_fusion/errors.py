@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")  # a terminal would obey them
+_LONG = re.compile(r"\S{1001,}")
 _OP = re.compile(r"""ir\.Op\(span=None.*?name=["']([\w.]+)["'].*?support_level=\d+\)""", re.DOTALL)
 
 
@@ -30,7 +32,14 @@ class UserError(Exception):
     def __init__(self, found: str, expected: str | None = None, advice: str | None = None):
         self.found, self.expected, self.advice = found, expected, advice
         parts = [found, f"expected {expected}" if expected else None, advice]
-        super().__init__("; ".join(part.rstrip(".") for part in parts if part) + ".")
+        super().__init__("; ".join(_readable(part).rstrip(".") for part in parts if part) + ".")
+
+
+def _readable(text: str) -> str:
+    """Keep names that come from a file on one line, and of a length that can be read."""
+    text = " ".join(filter(None, map(str.strip, text.splitlines())))
+    text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return _LONG.sub(lambda found: f"{found[0][:400]}...{found[0][-400:]}", text)
 
 
 def reason_of(error: Exception) -> str:

@@ -21,11 +21,15 @@ from .config import FusionConfig
 from .core.untouched import has_blocks
 from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
+from .ecg.composites import CompileComposites
 from .ecg.unlowered import RefuseUnlowered
 from .lower.alignment import NaturalAlignment
+from .lower.argument_checks import DropArgumentChecks
+from .lower.bind_once import BindOnce
 from .lower.booleans import BytesForBooleans
 from .lower.cse import without_cse
 from .lower.flatten import s_tir_pipeline
+from .lower.hyperbolic import HyperbolicByExponentials
 from .lower.names import ValidNames
 from .lower.nan import KeepNaNTests, PassNaNOn
 from .lower.narrow_lanes import NarrowLanes
@@ -65,6 +69,8 @@ def stage(name: str, config: FusionConfig) -> Pass:
     make = dict(STAGES)[name]
     if make is transform.Rewrite:
         return make(config.rewrite, config.flags, config.without)
+    if make is transform.ScheduleKernels:
+        return make(config.db)
     return make()
 
 
@@ -90,8 +96,12 @@ def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         with target or Target.current(allow_none=False):
-            lowering = [transform.LowerToVM()] if lower else []
-            return Sequential([transform.NormalizeImport(), *stages(), *lowering])(mod)
+            first: list[Pass] = [transform.NormalizeImport()]
+            last: list[Pass] = []
+            if lower:
+                first.append(CompileComposites())
+                last.append(transform.LowerToVM())
+            return Sequential([*first, *stages(), *last])(mod)
 
     return run
 
@@ -112,9 +122,8 @@ def tir_pipeline():
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
-        mod = Sequential([ValidNames(), BytesForBooleans(), KeepNaNTests(), HalfMath(), PtxMath()])(
-            mod
-        )
+        exact = [ValidNames(), BytesForBooleans(), KeepNaNTests(), HyperbolicByExponentials()]
+        mod = Sequential([*exact, HalfMath(), PtxMath(), BindOnce()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():
@@ -127,7 +136,12 @@ def tir_pipeline():
         return lowered
 
     def finalize_host() -> Pass:
-        before = [DivideByNoZeroExtent(), NaturalAlignment(), RegistersOnStack()]
+        before = [
+            DropArgumentChecks(),
+            DivideByNoZeroExtent(),
+            NaturalAlignment(),
+            RegistersOnStack(),
+        ]
         return Sequential([*before, finalize_host_tvm(), PassNaNOn()])
 
     def finalize_device() -> Pass:

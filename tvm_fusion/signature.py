@@ -21,11 +21,15 @@ class TensorSpec:
         Extents; a string is the name of a symbolic dimension or an expression over such names.
     dtype : str
         A numpy or ml_dtypes name: ``float32``, ``int64``, ``bfloat16``, ``bool``...
+    storage : str
+        The dtype in which the code takes or returns it, one element of each for one of the other;
+        empty where that is ``dtype``.
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
+    storage: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,9 @@
 """Every stage as a TVM pass, to be used alone in any other pipeline."""
 
+from __future__ import annotations
+
+import os
+
 from tvm.ir.transform import Pass
 
 from .deploy.lower import LowerToVM
@@ -7,6 +11,7 @@ from .ecg.legalize import Legalize
 from .frontend.normalize import NormalizeImport
 from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
+from .fusion.tuned_configs import tuned_configs
 from .layout.plan_layout import PlanLayout
 from .rewrite.batch_matmuls import BatchMatmuls
 from .rewrite.byte_products import ByteProducts
@@ -37,9 +42,15 @@ __all__ = [
 ]
 
 
-def ScheduleKernels() -> Pass:
+def ScheduleKernels(db: str | os.PathLike[str] | None = None) -> Pass:
     """Make kernels of all groups, planning again what a template cannot emit.
 
     See :class:`tvm_fusion.schedule.kernels.ScheduleKernels`.
+
+    Parameters
+    ----------
+    db : str or os.PathLike, optional
+        Records of :func:`tvm_fusion.tune`, whose configurations are used; those that the
+        environment variable ``TVM_FUSION_RECORDS`` names when omitted.
     """
-    return kernels.ScheduleKernels(FuseOperators)
+    return kernels.ScheduleKernels(FuseOperators, tuned_configs(db))

@@ -54,7 +54,7 @@ def printed(folder, program, *arguments, **environment):
         env={**os.environ, "TVM_NUM_THREADS": "2", **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -66,9 +66,9 @@ from concurrent.futures import ThreadPoolExecutor
 def threads():
     with ThreadPoolExecutor(2) as pool:
         return all(pool.map(lambda _: right(), range(4)))
-found = [child(10), right(), child(10), child(10, lambda: child(10)), right(), child(10, threads)]
+found = [child(60), right(), child(60), child(60, lambda: child(60)), right(), child(60, threads)]
 time.sleep(0.5)  # the workers sleep by now
-print(*found, child(10), right())
+print(*found, child(60), right())
 """
     assert printed(folder, program) == ["True"] * 8
 
@@ -77,7 +77,7 @@ def test_a_child_has_a_thread_alone_if_its_parents_workers_may_have_slept(folder
     program = """
 right()
 threads = lambda: len(os.listdir("/proc/self/task")) == 1
-print(child(10, threads), child(10, lambda: child(10, threads)))
+print(child(60, threads), child(60, lambda: child(60, threads)))
 """
     assert printed(folder, program, TVM_THREAD_POOL_SPIN_COUNT="10") == ["True", "True"]
 

@@ -85,9 +85,9 @@ def _copy(translate, match, arguments, _source):
         if not m.active().size:
             return
         place, threads = target.vector(at, count)
-        memory.vector(begin, count)
         is_inside = np.broadcast_to(inside(m), (m.threads, 1))
-        with m.only(is_inside):
+        with m.only(is_inside):  # zeros are copied from anywhere
+            memory.vector(begin, count)
             value = memory.read(_vector(begin, count))
         value = np.where(is_inside, value, np.zeros(1, value.dtype))
         if m.mask is not None:

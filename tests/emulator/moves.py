@@ -95,6 +95,21 @@ def _zero(translate, _match, arguments, _source):
     return run
 
 
+def _keep(translate, match, arguments, _source):
+    """Zeros in place of some words, of the threads for which a condition does not hold."""
+    place, condition = translate.pointer(arguments[0]), translate.of(arguments[1])
+    size = 4 * int(match[1])
+
+    def run(m):
+        target, at = place(m)
+        count = size // target.data.dtype.itemsize
+        held = np.broadcast_to(target.read(_place(at, count)), (m.threads, count))
+        keep = np.broadcast_to(np.reshape(condition(m), (-1, 1)), (m.threads, 1))
+        _write_bits(target, at, np.where(keep, held, np.zeros((), held.dtype)))
+
+    return run
+
+
 def _place(begin, count):
     if np.ndim(begin) == 0:
         return slice(int(begin), int(begin) + count)
@@ -122,7 +137,7 @@ def _vector(begin, count):
     return np.asarray(begin) + np.arange(count)[None]
 
 
-PLAIN = (_pair32, _move, _zero, _nothing)
+PLAIN = (_pair32, _move, _zero, _keep, _nothing)
 PRODUCT = re.compile(
     r"wgmma\.fence[\s\S]*wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16[\s\S]*wgmma\.wait_group"
 )
@@ -132,6 +147,7 @@ PATTERNS = [
     (r"\*\(float2\*\)to = make_float2\(low, high\);", _pair32),
     (r"\*\(uint4\*\)place = \*\(const uint4\*\)source;", _move),
     (r"\*\(uint4\*\)place = make_uint4\(0, 0, 0, 0\);", _zero),
+    (r"i < (\d+); \+\+i\) word\[i\] = keep \? word\[i\] : 0u;", _keep),
     (r"\(const void\* first, const void\* last\) \{\}", _nothing),
 ]
 product = _warpgroup

@@ -63,7 +63,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a third operand does not know its reader",
-        "ecg/graph.py",
+        "ecg/read_dataflow.py",
         "        for value in tensors:\n            value.consumers.append(operator)",
         "        for value in tensors[:2]:\n            value.consumers.append(operator)",
         seeds=(20, 34),
@@ -95,7 +95,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "stages join rows of another order",
-        "program/align.py",
+        "program/spread_rows.py",
         "if there is None or not self.whole[edge.reader].equal(there, row[edge.reader]):",
         "if there is None:",
         seeds=(20,),
@@ -116,7 +116,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "the last elements are left out where they fill no vector",
-        "schedule/elementwise/cpu.py",
+        "schedule/vector_loops.py",
         "    while start < size:",
         "    while start < size and width > 1:",
         seeds=(7,),
@@ -216,7 +216,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a folded slice has no stride",
-        "core/evaluate.py",
+        "core/numpy_tensor_operators.py",
         "index[axis] = slice(begin, end, stride)",
         "index[axis] = slice(begin, end)",
         seeds=(11,),
@@ -230,7 +230,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "elements of the last vector are counted twice",
-        "schedule/rows/cpu.py",
+        "schedule/rows/loops_cpu.py",
         "index(size), index(size - int(extent) % size))",
         "index(size), None)",
         seeds=(0,),

@@ -18,7 +18,7 @@ import pytest
 from nbclient import NotebookClient
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
-SECONDS = 120  # of CPU time: one minute on a quiet machine, up to two on processors that are shared
+SECONDS = 240  # of CPU time: one minute on a quiet machine, up to two on processors that are shared
 
 scripts = pytest.mark.parametrize("script", sorted(TUTORIALS.glob("*.py")), ids=lambda p: p.stem)
 

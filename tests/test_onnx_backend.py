@@ -1,0 +1,97 @@
+"""Models through the onnx package's backend interface, and the standard's own tests."""
+
+from __future__ import annotations
+
+import unittest
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+from onnx import helper
+from rounding import assert_sums_close
+
+import tvm_fusion.onnx_backend as backend
+from tvm_fusion import UserError
+
+
+@pytest.fixture(scope="module")
+def sums():
+    """Sum over axes that are an input, of a tensor with a symbolic extent."""
+    return helper.make_model(
+        helper.make_graph(
+            [helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)],
+            "sums",
+            [
+                helper.make_tensor_value_info("x", T.FLOAT, ["n", 3]),
+                helper.make_tensor_value_info("axes", T.INT64, [1]),
+            ],
+            [helper.make_tensor_value_info("y", T.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+    )
+
+
+def test_a_model_is_compiled_for_each_value_of_its_axes_once(sums):
+    prepared = backend.prepare(sums, "CPU")
+    generator = np.random.default_rng(0)
+    for rows, axis, programs in ((2, 0, 1), (2, 1, 2), (2, 0, 2), (5, 0, 3)):
+        x = generator.standard_normal((rows, 3)).astype("float32")
+        (y,) = prepared.run([x, np.array([axis])])
+        assert_sums_close(y, x.astype("float64").sum(axis), np.abs(x).sum(axis), x.shape[axis])
+        assert len(prepared._programs) == programs
+
+
+def test_inputs_by_name_and_outputs_by_name(sums, tmp_path):
+    onnx.save(sums, tmp_path / "sums.onnx")
+    x = np.ones((4, 3), "float32")
+    found = backend.run_model(tmp_path / "sums.onnx", {"x": x, "axes": np.array([1])})
+    assert found["y"].tolist() == [3, 3, 3, 3]
+    single = backend.run_model(sums, x, constants={"axes": 0})
+    assert single.y.tolist() == [4, 4, 4]
+
+
+def test_one_operator():
+    x = np.array([-1.5, 2.5], "float32")
+    (y,) = backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [x])
+    assert y.tolist() == [0, 2.5]
+    node = helper.make_node("Tile", ["x", "n"], ["y"])
+    (y,) = backend.run_node(node, {"x": x, "n": np.array([2])}, opset_version=13)
+    assert y.tolist() == [-1.5, 2.5, -1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: backend.prepare(m, "TPU"), "device 'TPU'; expected CPU, or CUDA"),
+        (lambda m: backend.prepare(m).run([]), "0 inputs; expected 2: x, axes"),
+        (lambda m: backend.prepare(m).run([], mode=1), "option 'mode' of a run; expected none"),
+        (lambda m: backend.prepare(m, speed=1).run([np.ones((2, 3))] * 2), "unknown option"),
+    ],
+)
+def test_mistakes(sums, call, words):
+    with pytest.raises(UserError, match=words):
+        call(sums)
+
+
+def test_the_standard_s_tests_run(recwarn):
+    """Some operators, models and inputs that carry shapes, as BackendTest runs any backend."""
+    from onnx.backend.test import BackendTest
+
+    suite = BackendTest(backend.Backend, __name__)
+    names = ("reduce_sum_keepdims_random", "cumsum_1d", "sign_model", "Softplus", "operator_pow")
+    for name in names:
+        suite.include(f"^test_{name}_cpu$")
+    result = unittest.TestResult()
+    suite.test_suite.run(result)
+    assert result.wasSuccessful(), [*result.failures, *result.errors]
+    assert result.testsRun - len(result.skipped) == len(names)
+
+
+def test_bad_inputs_of_the_first_run_leave_axes_as_they_are(sums):
+    prepared = backend.prepare(sums)
+    with pytest.raises(UserError):
+        prepared.run([np.ones((2, 3), "float32"), np.array([7])])  # no such axis
+    assert prepared._bound == ()
+    (y,) = prepared.run([np.ones((2, 3), "float32"), np.array([0])])
+    assert y.tolist() == [2, 2, 2]
