@@ -1,5 +1,9 @@
+import itertools
 import os
+import random
+import secrets
 import shutil
+import zlib
 from pathlib import Path
 
 # Before TVM is imported: threads that wait for work spin, and tests run side by side.
@@ -8,6 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Stock TVM's runs tie the main thread to a core, which processes that tests start inherit.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
+import numpy as np
 import onnx
 import pytest
 import tiny_models
@@ -15,9 +20,19 @@ from hypothesis import HealthCheck, settings
 
 # Neither a busy machine nor a first call that compiles is a failure.
 settings.register_profile(
-    "tests", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    "tests",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 settings.load_profile("tests")
+
+# Every run draws anew, and a run of the same seed draws the same again. Workers inherit it.
+SEED = os.environ.setdefault("TESTS_SEED", secrets.token_hex(4))
+seeds = itertools.count(zlib.crc32(SEED.encode()))
+default_rng = np.random.default_rng
+np.random.default_rng = lambda seed=None: default_rng(next(seeds) if seed is None else seed)
 
 WITHOUT_TORCH = Path(__file__).with_name("without_torch")
 HEAVY = ("torch", "slow", "cuda_toolchain", "rocm_toolchain")
@@ -31,6 +46,18 @@ def pytest_collection_finish(session):
     if not any(item.get_closest_marker(mark) for item in session.items for mark in HEAVY):
         path = [str(WITHOUT_TORCH), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+
+
+def pytest_report_header():
+    return f"TESTS_SEED={SEED}"
+
+
+@pytest.fixture(autouse=True)
+def _draws(request):
+    """Let a test's draws depend on the run's seed and its own name, not on the tests before it."""
+    global seeds
+    seeds = itertools.count(zlib.crc32(f"{SEED} {request.node.nodeid}".encode()))
+    random.seed(next(seeds))
 
 
 @pytest.fixture(scope="session")

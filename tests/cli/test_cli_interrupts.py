@@ -88,6 +88,7 @@ signal.setitimer(signal.ITIMER_PROF, float(sys.argv.pop(1)))
 sys.orig_argv = [sys.executable, "-m", "tvm_fusion.cli", *sys.argv[1:]]
 runpy.run_module("tvm_fusion.cli", run_name="__main__")
 """
+STAGES = "planning", "measuring defaults", "tuning", "racing the whole model", "done"
 COMMANDS = {
     "compile": ["{m}", "-o", "{here}/out", "--dim", "batch=1"],
     "tune": ["{m}", "--db", "{here}/out", "--dim", "batch=1", "--budget", "trials=4"],
@@ -118,7 +119,9 @@ def test_an_interrupt_at_a_random_moment(dense_file, dense_folder, tmp_path, nam
     out, err = process.communicate(timeout=1200)
     found = f"after {seconds:.3f} s: {process.returncode} {err}"
     if process.returncode == 130:
-        assert (out, err) == ("", LINE), found
+        *before, last = err.splitlines(keepends=True)
+        assert (out, last) == ("", LINE), found
+        assert all(name == "tune" and line.startswith(STAGES) for line in before), found
     else:  # it was through before
         assert process.returncode == 0, found
     assert _is_gone(process.pid), found

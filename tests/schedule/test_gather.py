@@ -14,7 +14,6 @@ from tvm_fusion.schedule.contraction.prim_func import nest
 from tvm_fusion.schedule.gather import gather
 from tvm_fusion.schedule.pack import Packer
 
-rng = np.random.default_rng()
 load = tirx.BufferLoad
 
 
@@ -29,7 +28,7 @@ def packing(source, target, value, dtype="float32"):
 def random_bits(shape, dtype):
     """Any bits: NaNs with payloads, negative zeros and subnormal numbers among them."""
     dtype = numpy_dtype(dtype)
-    bits = rng.integers(0, 256, [*shape, dtype.itemsize], "uint8")
+    bits = np.random.default_rng().integers(0, 256, [*shape, dtype.itemsize], "uint8")
     array = bits.view(dtype)[..., 0]
     return array.astype(dtype) if dtype != "bool" else bits[..., 0] > 127
 
@@ -132,7 +131,7 @@ def turned(rows):
 
 
 def const(rows):
-    return relax.const(rng.standard_normal((rows, 7)).astype("float32"))
+    return relax.const(np.random.default_rng().standard_normal((rows, 7)).astype("float32"))
 
 
 def test_packing_compiles_nothing_but_arithmetic(builds):
