@@ -19,7 +19,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.fusion.records import Records
 from tvm_fusion.fusion.tuning_records import Trial, TuningRecords, text
-from tvm_fusion.tuning import tuner
+from tvm_fusion.tuning import tune_model, tuner
 from tvm_fusion.tuning.contents import prune
 from tvm_fusion.tuning.tasks import survey
 from tvm_fusion.tuning.whole import Race, race_models
@@ -33,7 +33,7 @@ def bench(monkeypatch):
         measured, raced = [], []
 
     monkeypatch.setattr(tuner, "Bench", Bench)
-    monkeypatch.setattr(tuner, "race_models", lambda *_: Race(100.0, 90.0))
+    monkeypatch.setattr(tune_model, "race_models", lambda *_: Race(100.0, 90.0))
     return Bench
 
 
@@ -110,7 +110,7 @@ def test_what_wins_a_trial_and_loses_the_race_is_not_used(tmp_path, bench, monke
 
 
 def test_a_model_that_is_slower_tuned_keeps_its_defaults(tmp_path, bench, monkeypatch):
-    monkeypatch.setattr(tuner, "race_models", lambda *_: Race(100.0, 103.0, is_slower=True))
+    monkeypatch.setattr(tune_model, "race_models", lambda *_: Race(100.0, 103.0, is_slower=True))
     found = tune(tmp_path)
     assert found.tuned == 0
     assert all(b.us == b.default_us for b in bests(tmp_path))
@@ -138,7 +138,7 @@ def test_pruned_failures_are_measured_again(tmp_path, bench):
 
 def test_a_lying_record_is_found_out_by_the_whole_model(tmp_path, bench, monkeypatch):
     """Measured for real: the record says that a slow configuration is a thousand times as fast."""
-    monkeypatch.setattr(tuner, "race_models", race_models)
+    monkeypatch.setattr(tune_model, "race_models", race_models)
     config = FusionConfig()
     tasks = survey(import_model(two_products(), config), parse("cpu"), config).tasks
     with Records.open(tmp_path / "t.db") as records:

@@ -1,5 +1,5 @@
 """Measured configurations: tasks of a model, candidates, races, records."""
 
-from .tuner import Tuning, tune
+from .tune_model import Tuning, tune
 
 __all__ = ["Tuning", "tune"]

@@ -1,12 +1,10 @@
-"""Tune a model: measure configurations of its kernels, and record those that beat the defaults.
+"""Tune tasks: measure their configurations, and record those that beat the defaults.
 
-  plan the model; tasks = its distinct groups with several configurations
   measure the default of each: tasks are ordered by their share of the time
   until the budget is spent:
     task = the one with the most time, less as trials find nothing
     for a batch of configurations:  measure in a process of its own;  record the trial
     what beats the record:  race it against the default and the record again;  record the winner
-  race the whole model, tuned against default
 
 Everything is on the disk when it is measured, so that a run that is killed is continued by running
 it again. MetaSchedule's task scheduler is not used: its database is written when a task is picked
@@ -17,32 +15,22 @@ Its search and its cost model can be chosen (:mod:`.evolutionary`).
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from .._tvm.fork import has_run_kernels
-from ..config import FusionConfig
-from ..core.flags import TF32
-from ..device import TargetSpec, parse
+from ..device import TargetSpec
 from ..errors import UserError
-from ..frontend import import_model
-from ..fusion.profile import Profile, profiling
-from ..fusion.records import Records
 from ..fusion.tuning_records import Trial, TuningRecords
 from ..measure.budget import Budget
 from ..measure.isolate import Failed
 from ..measure.timing import Effort
-from ..threads import choose_threads
 from .evolutionary import EvolutionarySearch
 from .measure import Bench
 from .rpc_bench import RpcBench, Tracker
 from .search import Search
 from .state import State, TaskState
-from .tasks import Task, survey
+from .tasks import Task
 from .view import Progress
-from .whole import Race, race_models
 
 BATCH = 8
 SEARCHES: dict[str, type[Search] | type[EvolutionarySearch]] = {
@@ -51,153 +39,7 @@ SEARCHES: dict[str, type[Search] | type[EvolutionarySearch]] = {
 }
 GAIN = 0.98  # ratio from which on a configuration is better than the default, and not by chance
 CAREFUL = 4  # times the effort of a trial, for races
-WHOLE = 30  # times, for the whole model
 RACES = 3  # in processes of their own; the worst counts
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What a run of the tuner has found.
-
-    Attributes
-    ----------
-    db : Path
-        The records.
-    tasks, tuned : int
-        Groups with several configurations, and those of them with a faster one than the default.
-    trials, failed : int
-        Configurations measured, earlier runs included, and those without a time.
-    fixed, symbolic : int
-        Groups that are not tuned: they have one configuration, or symbolic shapes.
-    default_us, us : float
-        Microseconds of all tasks' calls in a run of the model, each measured alone.
-    model : Race or None
-        The whole model, default against tuned; ``None`` where nothing was found.
-    """
-
-    db: Path
-    tasks: int
-    tuned: int
-    trials: int
-    failed: int
-    fixed: int
-    symbolic: int
-    default_us: float
-    us: float
-    model: Race | None
-
-
-def tune(
-    model: Any,
-    target: Any = "cpu",
-    config: FusionConfig | None = None,
-    *,
-    db: str | os.PathLike[str],
-    budget: str = "10m",
-    runner: str = "local",
-    search: str = "bayesian",
-    seed: int = 0,
-    effort: Effort | None = None,
-    progress: Progress = lambda state: None,
-) -> Tuning:
-    """Measure configurations of a model's kernels, and record the fastest.
-
-    Compile with ``db=...`` afterwards to use them. A run that was interrupted, or killed, is
-    continued by the same call.
-
-    Parameters
-    ----------
-    model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
-    target : str, dict or tvm.target.Target
-        See :func:`tvm_fusion.device.parse`. Kernels run on this machine.
-    config : FusionConfig, optional
-        What the model will be compiled with: other options make other kernels.
-    db : str or os.PathLike
-        The file of records, made if it does not exist.
-    budget : str
-        ``"30m"`` of this run, or ``"trials=2000"`` of all runs.
-    runner : str
-        Where candidates are measured: ``"local"``, or ``"rpc://host:port/key"``: by the servers
-        that TVM's RPC tracker there has under the key, all at a time.
-    search : {"bayesian", "evolutionary"}
-        How configurations are chosen: by :mod:`tvm_fusion.tuning.search`, or by MetaSchedule's
-        evolutionary search and XGBoost cost model, which take as many trials and far more time.
-    seed : int
-        Of what is drawn; equal seeds propose the same configurations after equal measurements.
-    effort : Effort, optional
-        How long a measurement takes.
-    progress : callable
-        Told the state whenever it changes.
-
-    Returns
-    -------
-    Tuning
-
-    Raises
-    ------
-    UserError
-        For a model, target, option, budget, runner, search or file that cannot be used.
-    """
-    spending, effort = Budget.parse(budget), effort or Effort()
-    config = replace(config or FusionConfig(), db=None, profile=None)
-    if search not in SEARCHES:
-        raise UserError(f"search {search!r}", f"one of {', '.join(SEARCHES)}")
-    spec = parse(target).rounding_to_tf32(TF32 in config.flags)
-    tracker = _tracker(spec, runner)
-    with Records.open(db) as records, profiling(Profile(records)):
-        records.check_writable()
-        state = State()
-        progress(state)
-        choose_threads()
-        imported = import_model(model, config)
-        has_run_kernels()  # evaluates constants
-        found = survey(imported, spec, config)
-        tuner = Tuner(spec, TuningRecords(records), effort, seed, search, progress, tracker)
-        tuner.run(found.tasks, spending)
-        state = tuner.state
-        race = None
-        if tracker is None and any(task.best and task.ratio < 1 for task in state.tasks):
-            state.stage = "racing the whole model"
-            progress(state)
-            race = race_models(imported, spec, config, records.path, seed, _of_model(effort))
-            if race.is_slower:
-                tuner.give_up()
-    return Tuning(
-        db=Path(db),
-        tasks=len(state.tasks),
-        tuned=sum(task.ratio < 1 for task in state.tasks),
-        trials=state.trials,
-        failed=sum(task.failed for task in state.tasks),
-        fixed=found.fixed,
-        symbolic=found.symbolic,
-        default_us=state.default_us,
-        us=state.us,
-        model=race,
-    )
-
-
-def _of_model(effort: Effort) -> Effort:
-    """Take as long for the whole model as for some tens of trials, and to the end."""
-    return Effort(WHOLE * effort.seconds, 10, 300, float("inf"), 10 * effort.timeout)
-
-
-def _tracker(spec: TargetSpec, runner: str) -> Tracker | None:
-    """Check that candidates can be measured; the tracker of a runner that is not this machine."""
-    if runner != "local":
-        tracker = Tracker.parse(runner)
-        if len(spec.archs) > 1:
-            raise UserError(f"target {spec.text!r} names several architectures", "one")
-        tracker.servers()
-        return tracker
-    if spec.kind != "llvm" or spec.triple is not None:
-        raise UserError(
-            f"target {spec.text!r} cannot be measured by the runner 'local'",
-            "cpu, the machine that this is",
-            "tune on a machine that is the target, by --runner rpc://host:port/key or "
-            "--export-candidates",
-        )
-    return None
 
 
 class Tuner:

@@ -21,6 +21,7 @@ from .call import COMPLEX, FLOAT8, Call, name_of, real_name_of, refusal
 from .complex_pairs import Pair
 from .python_numbers import as_tensor, on_numbers
 from .registry import CONVERTERS, PYTHON, key_of
+from .symbolic_extent import expression
 
 _OP = re.compile(r'ir\.Op\(span=None.*?name="(?:relax\.)?([\w.]+)".*?support_level=\d+\)')
 
@@ -104,7 +105,7 @@ class Importer(translator.ExportedProgramImporter):
 
     def extent(self, extent: torch.SymInt) -> Any:
         """Return a symbolic extent of torch's as an expression over this module's variables."""
-        return _expression(extent.node.expr.subs(self._inverse), self.symbols())
+        return expression(extent.node.expr.subs(self._inverse), self.symbols())
 
     def define(self, name: str, variable: tirx.Var) -> None:
         """Define a symbol that the program computes."""
@@ -120,7 +121,7 @@ class Importer(translator.ExportedProgramImporter):
             variables.setdefault(str(one), tirx.Var(str(one), "int64"))
         for variable in self._whole.values():
             variables.setdefault(variable, tirx.Var(variable, "int64"))
-        return str(symbol), _expression(symbol.subs(self._inverse), variables)
+        return str(symbol), expression(symbol.subs(self._inverse), variables)
 
     def _ours(self, node: fx.Node) -> Any:
         name = operator_name(node)
@@ -299,32 +300,3 @@ def reason_of(error: BaseException) -> str:
 def _ignoring(name: str, ignored: list[str], given: dict[str, Any]) -> UserError:
     listed = ", ".join(f"{argument}={given[argument]}" for argument in ignored)
     return refusal(name, Unsupported(f"with {listed}", "leave the argument at its default"))
-
-
-def _expression(expr: Any, symbols: dict[str, tirx.Var]) -> Any:
-    whole, divisor = sympy.fraction(sympy.together(expr))
-    if divisor != 1:
-        return tirx.floordiv(_expression(whole, symbols), int(divisor))
-    if isinstance(expr, sympy.Integer):
-        return tirx.IntImm("int64", int(expr))
-    if isinstance(expr, sympy.Symbol):
-        if str(expr) not in symbols:
-            raise Unsupported("with an extent that depends on values")
-        return symbols[str(expr)]
-    parts = [_expression(arg, symbols) for arg in expr.args]
-    kind = type(expr).__name__
-    if kind in ("Add", "Mul"):
-        result = parts[0]
-        for part in parts[1:]:
-            result = result + part if kind == "Add" else result * part
-        return tvm.sym.Analyzer().simplify(result)
-    if kind in ("FloorDiv", "CleanDiv"):
-        return tirx.floordiv(*parts)
-    if kind in ("Mod", "PythonMod"):
-        return tirx.floormod(*parts)
-    if kind in ("Max", "Min"):
-        result = parts[0]
-        for part in parts[1:]:
-            result = tirx.max(result, part) if kind == "Max" else tirx.min(result, part)
-        return result
-    raise Unsupported(f"with the extent {expr}", "give the dimension a fixed extent")
