@@ -183,13 +183,21 @@ def _open(kind: str) -> None:
 
 
 def _random(generator: Any, shape: list[int], dtype: str) -> Any:
-    import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
     import numpy as np
 
-    kind = np.dtype(dtype)
+    kind = _dtype(dtype)
     if kind.kind in "iub":  # indices: zero is within every range
         return np.zeros(shape, kind)
     return generator.standard_normal(shape).astype(kind)
+
+
+def _dtype(name: str) -> Any:
+    """Find numpy's dtype; names that it does not know are those of ml_dtypes, if installed."""
+    import numpy as np
+
+    if name.startswith(("bfloat", "float8")):
+        import ml_dtypes  # noqa: F401
+    return np.dtype(name)
 
 
 def _tensor(array: Any, device: Any) -> Any:
@@ -205,11 +213,10 @@ def _tensor(array: Any, device: Any) -> Any:
 
 
 def _numpy(tensor: Any, cpu: Any) -> Any:
-    import ml_dtypes  # noqa: F401
     import numpy as np
     import tvm_ffi
 
-    array = np.empty(tuple(tensor.shape), str(tensor.dtype))
+    array = np.empty(tuple(tensor.shape), _dtype(str(tensor.dtype)))
     copy = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
     copy(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
     return array
