@@ -116,7 +116,7 @@ def test_an_interrupt_at_a_random_moment(dense_file, dense_folder, tmp_path, nam
         env={**os.environ, "TMPDIR": str(temporary)},
         start_new_session=True,
     )
-    out, err = process.communicate(timeout=1200)
+    out, err = process.communicate()
     found = f"after {seconds:.3f} s: {process.returncode} {err}"
     if process.returncode == 130:
         *before, last = err.splitlines(keepends=True)
@@ -136,8 +136,8 @@ def test_an_interrupt_at_a_random_moment(dense_file, dense_folder, tmp_path, nam
 
 
 def _is_gone(group):
-    """Whether no process of a group is left; its last one may take a moment."""
-    for _ in range(100):
+    """Whether no process of a group is left; its last one may take a moment, or many."""
+    for _ in range(6000):
         with suppress(ProcessLookupError):
             os.killpg(group, 0)
             time.sleep(0.1)
