@@ -1,3 +1,4 @@
+import gc
 import inspect
 import itertools
 import os
@@ -60,10 +61,14 @@ HEAVY = ("torch", "slow", "cuda_toolchain", "rocm_toolchain")
 
 
 def pytest_collection_finish(session):
-    """Let processes that light tests start do without PyTorch.
+    """Let processes that light tests start do without PyTorch, and garbage be looked for seldom.
 
-    tvm_ffi imports it wherever it is installed: 2.6 s of a CPU instead of 0.9 for all of TVM.
+    tvm_ffi imports it wherever it is installed: 2.6 s of a CPU instead of 0.9 for all of TVM. The
+    modules of all tests stay to the end; Python would go through them again and again.
     """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
     if not any(item.get_closest_marker(mark) for item in session.items for mark in HEAVY):
         path = [str(WITHOUT_TORCH), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
