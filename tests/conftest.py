@@ -1,9 +1,13 @@
+import gc
+import inspect
 import itertools
 import os
 import random
 import secrets
 import shutil
+import sys
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 # Before TVM is imported: threads that wait for work spin, and tests run side by side.
@@ -34,15 +38,37 @@ seeds = itertools.count(zlib.crc32(SEED.encode()))
 default_rng = np.random.default_rng
 np.random.default_rng = lambda seed=None: default_rng(next(seeds) if seed is None else seed)
 
+
+def own_frames(frame, context=1):
+    """Do as ``inspect.getouterframes``, without the frames of pytest and of imports.
+
+    TVMScript asks for the stack at each function that it parses. Of pytest's forty frames, those of
+    importlib have no file, and for each of them all modules are looked through: this was two thirds
+    of what the collection took.
+    """
+    found = []
+    while frame and not frame.f_code.co_filename.startswith(FOREIGN):
+        found.append(inspect.FrameInfo(frame, *inspect.getframeinfo(frame, context)))
+        frame = frame.f_back
+    return found
+
+
+FOREIGN = (os.path.dirname(inspect.getfile(pytest.Item)), "<frozen importlib")
+inspect.getouterframes = own_frames
+
 WITHOUT_TORCH = Path(__file__).with_name("without_torch")
 HEAVY = ("torch", "slow", "cuda_toolchain", "rocm_toolchain")
 
 
 def pytest_collection_finish(session):
-    """Let processes that light tests start do without PyTorch.
+    """Let processes that light tests start do without PyTorch, and garbage be looked for seldom.
 
-    tvm_ffi imports it wherever it is installed: 2.6 s of a CPU instead of 0.9 for all of TVM.
+    tvm_ffi imports it wherever it is installed: 2.6 s of a CPU instead of 0.9 for all of TVM. The
+    modules of all tests stay to the end; Python would go through them again and again.
     """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
     if not any(item.get_closest_marker(mark) for item in session.items for mark in HEAVY):
         path = [str(WITHOUT_TORCH), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
@@ -52,12 +78,43 @@ def pytest_report_header():
     return f"TESTS_SEED={SEED}"
 
 
+def seed(name):
+    """Let all generators that tests draw from begin anew."""
+    global seeds
+    seeds = itertools.count(zlib.crc32(f"{SEED} {name}".encode()))
+    random.seed(next(seeds))
+    np.random.seed(next(seeds) % 2**32)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(next(seeds))
+
+
 @pytest.fixture(autouse=True)
 def _draws(request):
     """Let a test's draws depend on the run's seed and its own name, not on the tests before it."""
+    seed(request.node.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """Let what tests share be drawn by its own name, whichever test is the first to ask for it."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with _kept_generators():
+        number = getattr(request, "param_index", 0)
+        seed(f"{fixturedef.baseid} {fixturedef.argname} {number}")
+        return (yield)
+
+
+@contextmanager
+def _kept_generators():
     global seeds
-    seeds = itertools.count(zlib.crc32(f"{SEED} {request.node.nodeid}".encode()))
-    random.seed(next(seeds))
+    kept, states = seeds, (random.getstate(), np.random.get_state())
+    try:
+        yield
+    finally:
+        seeds = kept
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 @pytest.fixture(scope="session")

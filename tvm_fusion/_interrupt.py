@@ -67,6 +67,8 @@ def leave(code: int) -> NoReturn:
     And TVM's idle threads go on spinning for 300,000 calls of sched_yield before they look whether
     they are to end, which takes a minute where many processes want the cores.
     """
+    if signal.getsignal(signal.SIGINT) is _end:  # what is left takes a moment, and is to be done
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     atexit._run_exitfuncs()  # temporary folders go
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # nobody reads it, or it is closed

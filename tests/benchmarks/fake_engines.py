@@ -44,7 +44,7 @@ def slow(job):
 
 
 def hanging(job):
-    return _doubling(job, before=lambda: time.sleep(600))
+    return _doubling(job, before=lambda: time.sleep(10**6))
 
 
 def raising(job):

@@ -20,6 +20,6 @@ def test_the_page_is_that_of_its_record():
 def test_a_sampler_sees_what_this_thread_uses():
     start = time.thread_time()
     with Sampler() as sampler:
-        while time.thread_time() < start + 0.2:
+        while sampler.main[REST] < 0.1 and time.thread_time() < start + 60:  # when it gets its turn
             sum(range(1000))
-    assert 0.1 < sampler.main[REST] <= time.thread_time() - start
+    assert 0.1 <= sampler.main[REST] <= time.thread_time() - start

@@ -59,7 +59,7 @@ def test_a_part_of_the_cases(known, part):
     seed = int(os.environ.get("OPERATORS_SEED", "0"))
     names = random.Random(seed).sample(sorted(known), int(len(known) * PART))[part::PARTS]
     stock = records.verdicts_of(records.load(), "stock", known)
-    found = judge_all(names, "ours", jobs=1, timeout=90)
+    found = judge_all(names, "ours", jobs=1, timeout=900)
     bad = {
         name: f"{verdict}: {reason}"
         for name, (verdict, reason) in found.items()
@@ -78,7 +78,7 @@ def test_the_excluded_cases_are_cases_with_reasons(known):
 @pytest.mark.slow
 def test_excluded_cases_stay_refused(known):
     """One that starts to pass leaves the list by `... benchmarks.operators_onnx --backend`."""
-    found = judge_all(sorted(excluded()), "backend", jobs=1, timeout=90)
+    found = judge_all(sorted(excluded()), "backend", jobs=1, timeout=900)
     assert not {n: v for n, v in found.items() if v[0] != "refused" and n not in NOISE}
 
 
@@ -89,5 +89,5 @@ def test_a_part_of_the_backend_s_cases(known, part):
     listed = excluded()
     included = sorted(n for n in known if not n.endswith(CONSTANTS) and n not in listed)
     names = random.Random(seed).sample(included, int(len(included) * BACKEND_PART))[part::PARTS]
-    found = judge_all(names, "backend", jobs=1, timeout=90)
+    found = judge_all(names, "backend", jobs=1, timeout=900)
     assert not {n: v for n, v in found.items() if v[0] != "right"}, f"OPERATORS_SEED={seed}"

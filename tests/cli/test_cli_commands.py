@@ -29,7 +29,7 @@ def test_compile(cli, dense_file, tmp_path):
         "not_fused", "not_recomposed", "explain", "fallbacks", "files",
     }  # fmt: skip
     assert found["explain"] == f"tvm-fusion explain {dense_file} --dim batch=1..4"
-    assert 0 < found["seconds"] < 600
+    assert found["seconds"] > 0
     assert found["peak_rss_mb"] > 10
     assert found["kernels"] >= 1
     assert found["artifact"] == str(folder)

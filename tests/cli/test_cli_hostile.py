@@ -70,7 +70,7 @@ def test_lines_that_are_no_records(cli, tmp_path, case):
 
 def process(*arguments, **options):
     command = [sys.executable, "-m", "tvm_fusion.cli", *map(str, arguments)]
-    return subprocess.run(command, stderr=subprocess.PIPE, timeout=120, **options)
+    return subprocess.run(command, stderr=subprocess.PIPE, **options)
 
 
 def test_nobody_reads_the_results(dense_folder):

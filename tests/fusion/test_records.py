@@ -112,16 +112,16 @@ def test_two_processes_write_at_once(tmp_path):
     code = (
         "import sys; from tvm_fusion.fusion.records import Key, Records\n"
         "r = Records.open(sys.argv[1])\n"
-        "for i in range(50): r.put(Key('', '', f'{sys.argv[2]} {i}', '', ''), 1.0 + i)\n"
+        "for i in range(20): r.put(Key('', '', f'{sys.argv[2]} {i}', '', ''), 1.0 + i)\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     writers = [
         subprocess.Popen([sys.executable, "-c", code, str(path), who], env=env) for who in "ab"
     ]
-    assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+    assert [writer.wait() for writer in writers] == [0, 0]
     with Records.open(path) as records:
-        assert len(records) == 100
-        assert records.get(Key("", "", "b 49", "", "")) == 50.0
+        assert len(records) == 40
+        assert records.get(Key("", "", "b 19", "", "")) == 20.0
 
 
 def test_no_duration_is_refused(tmp_path):

@@ -102,10 +102,12 @@ def test_tvm_takes_its_time(monkeypatch):
         built(depth)
         return time.process_time() - start
 
-    seconds(1)
-    with_registers = seconds(8)
-    monkeypatch.setattr(let, "MOST_NODES", 10**12)
-    assert seconds(8) > 1.5 * with_registers
+    most, least = let.MOST_NODES, {}
+    for _ in range(3):  # in turns: what else the machine does only adds
+        for nodes in (most, 10**12):
+            monkeypatch.setattr(let, "MOST_NODES", nodes)
+            least[nodes] = min(least.get(nodes, np.inf), seconds(7))
+    assert least[10**12] > 1.5 * least[most]
 
 
 def test_a_loop_and_its_remainder_bind_the_same_variable():

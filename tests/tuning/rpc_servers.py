@@ -28,7 +28,7 @@ def servers(count, folder):
     if importlib.util.find_spec("cloudpickle") is None:  # TVM pickles a function of a module
         (folder / "cloudpickle.py").write_text("from pickle import *\n")
         env["PYTHONPATH"] = os.pathsep.join([str(folder), env.get("PYTHONPATH", "")])
-    port, started = free_port(), []
+    started = []
 
     def start(module, *options):
         command = [sys.executable, "-m", f"tvm.exec.{module}", "--host", "127.0.0.1", *options]
@@ -39,10 +39,18 @@ def servers(count, folder):
             )
         )
 
-    tracker = Tracker("127.0.0.1", port, KEY)
-    try:
+    def start_tracker():
+        port = free_port()
         start("rpc_tracker", "--port", str(port), "--port-end", str(port + 1))
-        _wait(lambda: socket.create_connection(("127.0.0.1", port), 1).close())
+        return port
+
+    try:
+        port = start_tracker()
+        while not _listens(port):
+            if started[-1].poll() is not None:  # somebody else has got the port
+                port = start_tracker()
+            time.sleep(0.1)
+        tracker = Tracker("127.0.0.1", port, KEY)
         for _ in range(count):
             start("rpc_server", "--tracker", f"127.0.0.1:{port}", "--key", KEY)
 
@@ -51,7 +59,7 @@ def servers(count, folder):
                 raise OSError("not yet")
 
         _wait(all_there)
-        yield tracker, started[1:]
+        yield tracker, started[-count:]
     finally:
         for process in started:
             kill(process)
@@ -64,7 +72,15 @@ def kill(process):
     process.wait()
 
 
-def _wait(check, seconds=120):
+def _listens(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _wait(check, seconds=1200):
     end = time.monotonic() + seconds
     while True:
         try:

@@ -31,8 +31,8 @@ def exported(tmp_path_factory):
 def measure(folder, *options):
     """Run the script as another machine would: without this package."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    command = [sys.executable, str(folder / "measure.py"), *options]
-    run = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, timeout=500)
+    command = [sys.executable, str(folder / "measure.py"), "--timeout", "1000", *options]
+    run = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return run.stdout
 

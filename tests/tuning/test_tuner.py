@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -215,22 +216,21 @@ def started(path):
     tests = os.path.dirname(here)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, tests, *sys.path])}
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(path)], env=env)
-    end = time.monotonic() + 600  # two minutes were too few on a machine with thirty jobs
-    while time.monotonic() < end and process.poll() is None:
+    while process.poll() is None:  # however long that takes on a machine with thirty jobs
         try:
             if len(trials(path)) >= 6:
                 return process
         except sqlite3.Error:
             pass
         time.sleep(0.05)
-    raise AssertionError(f"no trials in time, exit code {process.poll()}")
+    raise AssertionError(f"no trials, exit code {process.poll()}")
 
 
 def test_a_killed_run_is_continued(tmp_path, bench):
     path = tmp_path / "t.db"
     process = started(path)
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
+    process.wait()
     before = trials(path)
     assert len(before) >= 6
     assert all(us and us > 0 for *_, us, _ in before)
@@ -245,8 +245,11 @@ def test_a_killed_run_is_continued(tmp_path, bench):
 def test_an_interrupted_run_keeps_everything(tmp_path):
     path = tmp_path / "t.db"
     process = started(path)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=600) != 0
+    while process.poll() is None:  # Python drops what is raised inside of a destructor
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=60)
+    assert process.returncode != 0
     assert len(trials(path)) >= 6
 
 

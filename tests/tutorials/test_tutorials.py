@@ -18,7 +18,7 @@ import pytest
 from nbclient import NotebookClient
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
-SECONDS = 240  # of CPU time: one minute on a quiet machine, up to two on processors that are shared
+IMPORTS = 150  # of TVM take more of a processor than any tutorial: a minute and more
 
 scripts = pytest.mark.parametrize("script", sorted(TUTORIALS.glob("*.py")), ids=lambda p: p.stem)
 
@@ -30,22 +30,32 @@ def test_there_are_tutorials():
     assert (TUTORIALS / "01_first_model.py").is_file()
 
 
-@scripts
-def test_runs_as_a_program_from_anywhere(script, tmp_path):
+def run(folder, *arguments):
+    """Run Python in a folder; returns the seconds of a processor that it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
+        [sys.executable, *arguments],
+        cwd=folder,
         env={**os.environ, "TVM_NUM_THREADS": "1"},  # threads that wait for work spin
         capture_output=True,
         text=True,
-        timeout=600,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.fixture(scope="module")
+def yardstick():
+    """What an import of TVM takes on this machine, which may be a slow one and a busy one."""
+    return run(TUTORIALS, "-c", "import tvm")
+
+
+@scripts
+def test_runs_as_a_program_from_anywhere(script, tmp_path, yardstick):
+    seconds = run(tmp_path, str(script))
     assert not list(tmp_path.iterdir())
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert seconds < SECONDS, f"{seconds:.0f} s of CPU time"
+    assert seconds < IMPORTS * yardstick
 
 
 @scripts
@@ -68,7 +78,7 @@ def test_executes_as_a_notebook():
     script = TUTORIALS / "02_classes_and_planner.py"
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     place = {"metadata": {"path": str(TUTORIALS)}}
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=place).execute()
+    NotebookClient(notebook, timeout=6000, kernel_name="python3", resources=place).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
 
