@@ -72,10 +72,15 @@ def is_independent(program: RowProgram, stage: RowStage) -> bool:
 
 
 def outer_extents(sizes: Sequence[int], most: int) -> list[int]:
-    """Choose the parts along each axis, the outermost first: divisors, at most so many together."""
+    """Choose the parts along each axis, the outermost first: divisors, at most so many together.
+
+    The last of several axes stays whole: it is the one that is contiguous in memory.
+    """
     found = []
-    for size in sizes:
-        parts = max(d for d in range(1, min(size, most) + 1) if size % d == 0)
+    for number, size in enumerate(sizes):
+        is_whole = number > 0 and number == len(sizes) - 1
+        limit = 1 if is_whole else min(size, most)
+        parts = max(d for d in range(1, limit + 1) if size % d == 0)
         found.append(parts)
         most //= parts
     return found

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from tvm import ir
 from tvm.target import Target
 
-from ...core.expressions import loads, variables
+from ...core.expressions import call_name, loads, variables
+from ...core.loops import find
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
@@ -46,6 +48,11 @@ LONG = 256  # terms, from which on they are not loaded ahead
 # 650 ns: on one H200, the means of 32 channels of 112 x 112 pixels, channels last, took 512 us in
 # steps of one load a thread, of 16 threads a row (benchmarks/gpu_models).
 OPERATIONS_A_STRIDED_LOAD = 16 * OPERATIONS_A_LOAD
+# Of a block that loads single elements behind branches, such as those of a concatenation. On one
+# H200, group norms of 1,920 concatenated channels of 32 x 32 pixels took 126 us, 11 behind a
+# concatenation of its own (benchmarks/gpu_models).
+OPERATIONS_A_BRANCH = 96
+LONG_BRANCHED = 1 << 12  # elements
 
 
 class Rows(Template):
@@ -187,13 +194,26 @@ def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
     waits = units * strided * OPERATIONS_A_STRIDED_LOAD
     if rows >= (device.sm_count or 1):
         return waits
-    steps = 0
+    steps = branches = 0
     for stage in program.stages:
         inner = math.prod(at(axis.extent) for axis in stage.axes[program.rows :])
         terms = math.prod(at(axis.extent) for axis in stage.reduce)
         if inner > 1 and terms >= LONG and not stage.is_map and not is_contraction(stage):
             steps += -(-inner // estimate.config.threads) * terms
-    return rows * steps * OPERATIONS_A_LOAD + waits
+        if inner * terms >= LONG_BRANCHED and _has_branches(stage, program.rows):
+            branches += inner * terms
+    return rows * (steps * OPERATIONS_A_LOAD + branches * OPERATIONS_A_BRANCH) + waits
+
+
+def _has_branches(stage: Stage, rows: int) -> bool:
+    """Whether elements of a row are loaded where a condition of their place holds."""
+    axes = {axis.var for axis in (*stage.axes[rows:], *stage.reduce)}
+    return any(
+        axes & variables(call.args[0])
+        for value in stage.values
+        for call in find(value, ir.Call)
+        if call_name(call) == "if_then_else"
+    )
 
 
 def _strided_steps(program: Program, estimate: RowEstimate) -> int:
