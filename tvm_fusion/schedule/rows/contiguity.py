@@ -1,13 +1,15 @@
-"""How much of a row is contiguous in memory, in all that its longest loop reads and writes."""
+"""How a row lies in memory: contiguous bytes of its longest loop, loads behind branches."""
 
 from __future__ import annotations
 
 import math
 
-from tvm import DataType
+from tvm import DataType, ir
 
-from ...core.loops import constant
+from ...core.expressions import call_name, variables
+from ...core.loops import constant, find
 from ...ecg.work import at
+from ...program.stage import Stage
 from ..address import offset
 from .config_gpu import longest_loop
 from .passes import equal_axes, vector_axes
@@ -39,3 +41,22 @@ def run_bytes(program: RowProgram) -> int:
             if constant(steps[0]) == 1 and len(buffer.shape) > 1:
                 size = min(size, DataType(str(buffer.dtype)).itemsize)
     return size * math.prod(at(loop[i].extent) for i in order[-fused:])
+
+
+def has_branches(stage: Stage, rows: int) -> bool:
+    """Tell whether elements of a row are loaded where a condition of their place holds.
+
+    Parameters
+    ----------
+    stage : Stage
+        Of a program.
+    rows : int
+        Its axes that are rows.
+    """
+    axes = {axis.var for axis in (*stage.axes[rows:], *stage.reduce)}
+    return any(
+        axes & variables(call.args[0])
+        for value in stage.values
+        for call in find(value, ir.Call)
+        if call_name(call) == "if_then_else"
+    )

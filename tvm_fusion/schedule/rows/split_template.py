@@ -17,7 +17,7 @@ from ...program.program import Program
 from ...program.stage import Unstructured
 from ..estimate import flops, too_many_parameters, traffic
 from .config_gpu import RowConfig, row_config
-from .contiguity import run_bytes
+from .contiguity import has_branches, run_bytes
 from .gpu import row_kernel
 from .half_precision import with_half_precision_math
 from .row_program import row_program
@@ -70,6 +70,8 @@ class SplitRows(Template):
             return Refusal("unstructured", str(reason))
         if device.kind != "cuda" or all(stage.is_map for stage in program.stages):
             return Refusal(_NOT_MINE, "There is no reduction, or the device is no NVIDIA GPU.")
+        if any(has_branches(stage, program.rows) for stage in program.stages):
+            return Refusal(_NOT_MINE, "Elements behind branches are loaded one by one.")
         refusal = too_many_parameters(program)
         if refusal is not None:
             return refusal

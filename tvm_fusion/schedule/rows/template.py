@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tvm import ir
 from tvm.target import Target
 
-from ...core.expressions import call_name, loads, variables
-from ...core.loops import find
+from ...core.expressions import loads, variables
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
@@ -29,6 +27,7 @@ from ..estimate import flops, too_many_parameters, traffic
 from ..strides import strided_access_cost
 from .config_gpu import RowConfig
 from .configs_gpu import KERNELS, configs
+from .contiguity import has_branches
 from .cpu import schedule_rows_cpu
 from .gpu import RowEstimate, estimate_rows_gpu, schedule_rows_gpu, tunable_rows
 from .propose import row_proposals
@@ -200,20 +199,9 @@ def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
         terms = math.prod(at(axis.extent) for axis in stage.reduce)
         if inner > 1 and terms >= LONG and not stage.is_map and not is_contraction(stage):
             steps += -(-inner // estimate.config.threads) * terms
-        if inner * terms >= LONG_BRANCHED and _has_branches(stage, program.rows):
+        if inner * terms >= LONG_BRANCHED and has_branches(stage, program.rows):
             branches += inner * terms
     return rows * (steps * OPERATIONS_A_LOAD + branches * OPERATIONS_A_BRANCH) + waits
-
-
-def _has_branches(stage: Stage, rows: int) -> bool:
-    """Whether elements of a row are loaded where a condition of their place holds."""
-    axes = {axis.var for axis in (*stage.axes[rows:], *stage.reduce)}
-    return any(
-        axes & variables(call.args[0])
-        for value in stage.values
-        for call in find(value, ir.Call)
-        if call_name(call) == "if_then_else"
-    )
 
 
 def _strided_steps(program: Program, estimate: RowEstimate) -> int:
