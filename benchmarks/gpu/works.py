@@ -253,7 +253,7 @@ def drawn(seed: int, count: int) -> list[Work]:
         columns -= columns % 8 if source.random() < 2 / 3 else 0
         rows = max(1, int(elements / columns))
         function, shapes = ROWS[kind]
-        dtype = source.choice([*DTYPES])
+        dtype = source.choice([*ALLOWED_ERRORS])
         name = f"{kind}_{rows}x{columns}_{dtype}"
         found.append(Work(name, function, shapes(rows, columns), dtype, floor=0.80))
     return found

@@ -45,6 +45,20 @@ def shapes(mod):
     return [tuple(map(int, b.var.ty.shape.values)) for b in bindings]
 
 
+def enlarged(emit, x):
+    a = convolution(emit, x)
+    size = relax.ShapeExpr([2 * SIZE, 2 * SIZE])
+    return convolution(emit, emit(op.image.resize2d(a, size, method="nearest_neighbor")))
+
+
+def test_images_between_convolutions_and_a_resize_are_channels_last():
+    """Lanes that read channels of a channels-first image have a cache line each."""
+    mod, _ = planned(CUDA, enlarged)
+    *between, last = [s for s in shapes(mod) if len(s) == 4]
+    assert {s[1:] for s in between} == {(SIZE, SIZE, CHANNELS), (2 * SIZE, 2 * SIZE, CHANNELS)}
+    assert last == (1, CHANNELS, 2 * SIZE, 2 * SIZE)
+
+
 def test_images_between_convolutions_are_channels_last():
     mod, decisions = planned(CUDA, network)
     *between, last = [s for s in shapes(mod) if len(s) == 4]

@@ -13,6 +13,7 @@ from .convolution.template import CpuConvolution
 from .convolution.template_gpu import GpuDepthwise
 from .elementwise.template import Elementwise
 from .recurrent.template import Recurrent
+from .rows.split_template import SplitRows
 from .rows.template import Rows
 from .scan.template import PrefixSum
 from .single.template import Single
@@ -23,6 +24,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         Elementwise(is_gpu),
         *((ColumnReductions(),) if is_gpu else ()),
         Rows(),
+        *((SplitRows(),) if is_gpu else ()),
         Attention(is_gpu),
         *((GpuDepthwise(), GpuContraction()) if is_gpu else (CpuConvolution(), CpuContraction())),
         NormGemm(),

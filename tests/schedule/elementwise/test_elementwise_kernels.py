@@ -24,6 +24,7 @@ from tvm_fusion.core.loops import find, index, simplified, substitute
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.deploy.toolchain import rocm, toolchain
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.elementwise.config_gpu import OPERATIONS_A_STRIDED_LOAD
 from tvm_fusion.schedule.elementwise.template import Elementwise
 
 op = relax.op
@@ -338,6 +339,25 @@ def test_claim_counts_what_is_touched():
     claim = Elementwise(False).claim(members, CPU.device)
     assert claim.bytes < 3 * 7 * 64 * 4
     assert claim.flops == 0
+
+
+def test_gpu_claims_count_loads_with_a_cache_line_for_each_lane():
+    """Of both readings the bytes are the same; no tile covers what is read by half an index."""
+    image = tensor("x", 1, 64, 24, 24, dtype="float16")
+
+    def first(emit, x):
+        size = relax.ShapeExpr([48, 48])
+        return emit(op.image.resize2d(x, size, method="nearest_neighbor"))
+
+    def last(emit, x):
+        return emit(op.permute_dims(first(emit, x), [0, 2, 3, 1]))
+
+    straight, strided = (
+        Elementwise(True).claim(group([image], body), CUDA.device) for body in (first, last)
+    )
+    assert straight.bytes == strided.bytes
+    assert straight.flops == 0
+    assert strided.flops == OPERATIONS_A_STRIDED_LOAD * 64 * 48 * 48
 
 
 def test_reductions_are_refused():

@@ -7,19 +7,22 @@ else:                                 a point for each thread                (Po
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import ir
 
 from ...core.expressions import variables
+from ...core.loops import constant, index
+from ...ecg.work import at
 from ...program.stage import Stage
-from ..address import same
+from ..address import offset, same, stride
 from ..estimate import operations
 from ..gpu.launch import STATIC_SHARED_BYTES
 from .group_maps import iteration_spaces
 from .guarded_loads import bytes_of
-from .iteration_space import IterationSpace
+from .iteration_space import TILED_STRIDE, IterationSpace
 from .transpose_choice import transpose_config
 from .transpose_config import TransposeConfig
 from .vectors_gpu import VectorConfig, vectors
@@ -30,6 +33,11 @@ TILE_REGISTERS = 20
 ADDRESS_REGISTERS = 2
 STRAIGHT_REGISTERS = 6  # of a vector of another operand beside a tile
 ALIGN_REGISTERS = 4  # of vectors that begin before their row
+# 3.8 ps at a third of the float32 rate: on one H200, an image doubled to 512 x 512 pixels of 256
+# channels, read channels first and written channels last, took 289 us, and 40 by its bytes; one of
+# 256 x 256 pixels of 512 channels 148 us and 20 (benchmarks/gpu_models).
+OPERATIONS_A_STRIDED_LOAD = 64
+MIN_LANES = 16  # of the last axis: fewer lanes read neighbours along another one
 # Loads of more registers are moved behind first uses: 256 threads of 8 blocks fill the file.
 MAX_REGISTERS = 32
 
@@ -68,6 +76,11 @@ class ElementwiseGpuConfig:
     def registers(self) -> int:
         """Registers of a thread, mostly within 25 % of ptxas: see benchmarks/kernel_resources."""
         return max(map(registers_of, self.ranges), default=MIN_REGISTERS)
+
+    @property
+    def strided_operations(self) -> int:
+        """Operations in the time of loads of which each lane has a cache line of its own."""
+        return OPERATIONS_A_STRIDED_LOAD * sum(map(_strided_loads, self.ranges))
 
 
 def elementwise_gpu_config(
@@ -114,6 +127,22 @@ def registers_of(config: TransposeConfig | VectorConfig | PointConfig) -> int:
     ]
     held = sum(map(bytes_of, whole)) * each // 4 + sum(map(bytes_of, single)) * each // 8
     return min(count + held + config.per_thread - 1 + 7 * work // 16, MAX_REGISTERS)
+
+
+def _strided_loads(config: TransposeConfig | VectorConfig | PointConfig) -> int:
+    """Count the loads with a long stride along the last axis that no tile transposes."""
+    space = config.space
+    if not space.axes or at(space.axes[-1].extent) < MIN_LANES:
+        return 0
+    tiles = config.transposed if isinstance(config, TransposeConfig) else ()
+    count = 0
+    for load in _distinct(space.loads):
+        if any(same(load, tile.element) for tile in tiles):
+            continue
+        place = offset(load.source, load.indices)
+        step = constant(stride(place, space.variables[-1], space.variables) or index(0))
+        count += step is not None and abs(step) >= TILED_STRIDE
+    return count * math.prod(at(axis.extent) for axis in space.axes)
 
 
 def _distinct(loads: Sequence[ir.TensorLoad]) -> list[ir.TensorLoad]:

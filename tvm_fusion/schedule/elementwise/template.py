@@ -61,7 +61,7 @@ class Elementwise(Template):
                 group,
                 launches=1,
                 bytes=traffic(group, stages),
-                flops=flops(stages),
+                flops=flops(stages) + config.strided_operations,
                 parallelism=max(1, total // THREADS),
                 shared_bytes=config.shared_bytes,
                 registers=config.registers,

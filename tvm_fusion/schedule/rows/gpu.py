@@ -109,6 +109,30 @@ def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> ti
     split = with_extrema_first(rows)
     rows = split if _holds(split, config) else rows
     rows = with_half_precision_math(with_inverses(rows), config.one_pass_variance)
+    return row_kernel(rows, program, config, device)
+
+
+def row_kernel(
+    rows: RowProgram, program: Program, config: RowConfig, device: Device
+) -> tirx.PrimFunc:
+    """Write the kernel of a row program as it is.
+
+    Parameters
+    ----------
+    rows : RowProgram
+        The stages.
+    program : Program
+        Whose inputs, scalars and outputs are the parameters.
+    config : RowConfig
+        Threads of a block.
+    device : Device
+        A GPU.
+
+    Raises
+    ------
+    ValueError
+        If there is no room for the row buffers.
+    """
     storage = place_rows(rows, config, _shared_limit(device), copies=True)
     if isinstance(storage, str):
         raise ValueError(storage)

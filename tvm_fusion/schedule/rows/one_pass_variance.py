@@ -38,14 +38,20 @@ def with_one_pass_variance(program: RowProgram) -> RowProgram:
         All of whose results are of half types.
     """
     for squares in program.stages:
-        total = _total(program, squares)
-        shift = None if total is None else _shift(program, total)
+        total = sum_of_deviations(program, squares)
+        shift = _shift(program, total) if total is not None and _is_short(total) else None
         if total is not None and shift is not None:
             program = _rewritten(program, total, squares, shift)
     return program
 
 
-def _total(program: RowProgram, squares: RowStage) -> RowStage | None:
+def _is_short(total: RowStage) -> bool:
+    """Whether the first elements of a row tell its mean well enough."""
+    is_in_bounds = 2 * SHIFT_ELEMENTS <= static_volume(total.reduce, 0) <= MAX_ELEMENTS
+    return is_in_bounds and (total.reduce[-1].size or 0) >= SHIFT_ELEMENTS
+
+
+def sum_of_deviations(program: RowProgram, squares: RowStage) -> RowStage | None:
     """Find the sum whose mean a stage sums the squared deviations from."""
     if not _is_sum(program, squares) or not isinstance(squares.values[0], tirx.Mul):
         return None
@@ -59,10 +65,7 @@ def _total(program: RowProgram, squares: RowStage) -> RowStage | None:
     total = program.producer(means[0].source)
     if not _is_sum(program, total) or not equal_axes(total.reduce, squares.reduce):
         return None
-    size = static_volume(total.reduce, 0)
-    if not 2 * SHIFT_ELEMENTS <= size <= MAX_ELEMENTS or (total.reduce[-1].size or 0) < 4:
-        return None
-    if not _is_mean(mean, means[0], size):
+    if not _is_mean(mean, means[0], static_volume(total.reduce, 0)):
         return None
     old, new = (*total.rows, *total.reduce), (*squares.rows, *squares.reduce)
     pairs = {a.var: b.var for a, b in zip(old, new, strict=True)}

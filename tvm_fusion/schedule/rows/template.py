@@ -27,6 +27,7 @@ from ..estimate import flops, too_many_parameters, traffic
 from ..strides import strided_access_cost
 from .config_gpu import RowConfig
 from .configs_gpu import KERNELS, configs
+from .contiguity import has_branches
 from .cpu import schedule_rows_cpu
 from .gpu import RowEstimate, estimate_rows_gpu, schedule_rows_gpu, tunable_rows
 from .propose import row_proposals
@@ -46,6 +47,11 @@ LONG = 256  # terms, from which on they are not loaded ahead
 # 650 ns: on one H200, the means of 32 channels of 112 x 112 pixels, channels last, took 512 us in
 # steps of one load a thread, of 16 threads a row (benchmarks/gpu_models).
 OPERATIONS_A_STRIDED_LOAD = 16 * OPERATIONS_A_LOAD
+# Of a block that loads single elements behind branches, such as those of a concatenation. On one
+# H200, group norms of 1,920 concatenated channels of 32 x 32 pixels took 126 us, 11 behind a
+# concatenation of its own (benchmarks/gpu_models).
+OPERATIONS_A_BRANCH = 96
+LONG_BRANCHED = 1 << 12  # elements
 
 
 class Rows(Template):
@@ -187,13 +193,15 @@ def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
     waits = units * strided * OPERATIONS_A_STRIDED_LOAD
     if rows >= (device.sm_count or 1):
         return waits
-    steps = 0
+    steps = branches = 0
     for stage in program.stages:
         inner = math.prod(at(axis.extent) for axis in stage.axes[program.rows :])
         terms = math.prod(at(axis.extent) for axis in stage.reduce)
         if inner > 1 and terms >= LONG and not stage.is_map and not is_contraction(stage):
             steps += -(-inner // estimate.config.threads) * terms
-    return rows * steps * OPERATIONS_A_LOAD + waits
+        if inner * terms >= LONG_BRANCHED and has_branches(stage, program.rows):
+            branches += inner * terms
+    return rows * (steps * OPERATIONS_A_LOAD + branches * OPERATIONS_A_BRANCH) + waits
 
 
 def _strided_steps(program: Program, estimate: RowEstimate) -> int:

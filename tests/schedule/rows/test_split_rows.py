@@ -1,0 +1,180 @@
+"""Norms of few long rows in two launches: right, in both layouts of images, where it pays."""
+
+import numpy as np
+import pytest
+from emulator.launch import launch
+from group_kernels import CUDA, group, tensor
+from relax_modules import main_module
+from tvm import relax
+
+from tests.layout.laid_out import variant_of
+from tvm_fusion import transform
+from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.device import parse
+from tvm_fusion.program.layouts import Layout
+from tvm_fusion.schedule.rows import split_template
+from tvm_fusion.schedule.rows.row_program import row_program
+from tvm_fusion.schedule.rows.split_reduction import split_reduction
+from tvm_fusion.schedule.rows.split_template import SplitRows
+
+op = relax.op
+GROUPS, CHANNELS, SIZE = 3, 48, 46  # rows of 33,856 elements: 16 channels of 2,116 pixels
+EPSILON = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def short_rows_too(monkeypatch):
+    """Split rows that the emulator computes in a second."""
+    monkeypatch.setattr(split_template, "MIN_ROW", 1 << 15)
+    monkeypatch.setattr(split_template, "MIN_ROW_CHANNELS_LAST", 1 << 15)
+
+
+def normalized(emit, x, scale, shift):
+    y = emit(op.nn.group_norm(x, scale, shift, GROUPS, 1, [2, 3], epsilon=EPSILON))
+    return emit(op.nn.silu(y))
+
+
+def parameters(batch=2, dtype="float16", channels=CHANNELS):
+    return [
+        tensor("x", batch, channels, SIZE, SIZE, dtype=dtype),
+        tensor("scale", channels, dtype=dtype),
+        tensor("shift", channels, dtype=dtype),
+    ]
+
+
+def expected(x, scale, shift):
+    rows = x.reshape(len(x), GROUPS, -1)
+    mean, variance = rows.mean(-1, keepdims=True), rows.var(-1, keepdims=True)
+    y = ((rows - mean) / np.sqrt(variance + EPSILON)).reshape(x.shape)
+    y = y * scale[:, None, None] + shift[:, None, None]
+    return y / (1 + np.exp(-y))
+
+
+def run(claim, inputs, shape, dtype):
+    """Launch both kernels one after the other; workspaces and results held NaNs before."""
+    emission = claim.template.emit(claim, CUDA.tvm_target())
+    arrays = {("input", i): x for i, x in enumerate(inputs)}
+    arrays["output", 0] = np.full(shape, np.nan, dtype)
+    for i, workspace in enumerate(emission.workspaces):
+        extents = [int(e) for e in workspace.shape.values]
+        arrays["workspace", i] = np.full(extents, np.nan, str(workspace.dtype))
+    for kernel in emission.kernels:
+        slots = [*kernel.reads, *kernel.writes]
+        launch(kernel.func, [arrays[s.kind, s.index] for s in slots], CUDA.tvm_target())
+    return arrays["output", 0]
+
+
+def drawn(dtype, offset):
+    rng = np.random.default_rng()
+    shapes = [(2, CHANNELS, SIZE, SIZE), (CHANNELS,), (CHANNELS,)]
+    x, scale, shift = (rng.standard_normal(s) for s in shapes)
+    return [v.astype(dtype) for v in (x + offset, scale, shift)]
+
+
+TERMS = (
+    128  # additions on the way of an element into a sum, at most: 64 of a thread, the rest trees
+)
+
+
+def check(found, inputs, dtype):
+    """Allow two roundings of the result, and those of the sums.
+
+    A mean is off by ``TERMS * u`` of the largest element, a variance by as much of itself; SiLU's
+    slope is at most 1.1.
+    """
+    x, scale, shift = (v.astype("float64") for v in inputs)
+    exact, unit = expected(x, scale, shift), 2.0**-24
+    rows = x.reshape(len(x), GROUPS, -1)
+    deviation = np.sqrt(rows.var(-1, keepdims=True) + EPSILON)
+    z = np.abs(rows - rows.mean(-1, keepdims=True)) / deviation
+    sums = TERMS * unit * (2 * np.abs(rows).max(-1, keepdims=True) / deviation + z)
+    linear = sums.reshape(x.shape) * np.abs(scale)[:, None, None]
+    linear += 4 * unit * (z.reshape(x.shape) * np.abs(scale)[:, None, None] + np.abs(shift).max())
+    rounded = 2 * float(np.finfo(dtype).eps) * np.abs(exact) + float(np.finfo(dtype).tiny)
+    assert (np.abs(found.astype("float64") - exact) <= rounded + 1.1 * linear).all()
+
+
+@pytest.mark.parametrize("offset", [0, 20])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_both_launches_give_the_norm(dtype, offset):
+    """A mean of 20 standard deviations costs nothing: squares are about the mean of a part."""
+    claim = SplitRows().claim(group(parameters(dtype=dtype), normalized, CUDA), CUDA.device)
+    assert isinstance(claim, Claim), claim
+    assert claim.launches == len(claim.template.emit(claim, CUDA.tvm_target()).kernels) == 2
+    inputs = drawn(dtype, offset)
+    check(run(claim, inputs, inputs[0].shape, dtype), inputs, dtype)
+
+
+def test_channels_last_images_stay_so():
+    """Sums take the order of the axes that the maps write; both halves have vectors of channels."""
+    *_, claim = variant_of(main_module(parameters(), normalized), Layout(0), "cuda:sm_90a")
+    assert claim.template.name == "split_rows"
+    x, *vectors = drawn("float16", 3)
+    channels_last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    assert [len(v.shape) for v in claim.group.inputs] == [4, 1, 1]
+    values = [channels_last, *vectors]
+    found = run(claim, values, channels_last.shape, "float16")
+    check(found.transpose(0, 3, 1, 2), [x, *vectors], "float16")
+
+
+@pytest.mark.parametrize(
+    ("spec", "batch", "channels", "reason"),
+    [
+        ("cuda:sm_90a", 44, CHANNELS, "132 rows are enough"),
+        ("cuda:sm_90a", 2, GROUPS, "are short"),
+        ("rocm:gfx942", 2, CHANNELS, "no NVIDIA GPU"),
+    ],
+)
+def test_refusals(spec, batch, channels, reason):
+    spec = parse(spec)
+    members = group(parameters(batch, channels=channels), normalized, spec)
+    refusal = SplitRows().claim(members, spec.device)
+    assert isinstance(refusal, Refusal)
+    assert reason in refusal.sentence
+
+
+def test_short_runs_of_channels_are_refused():
+    """Of 8 channels a group, a pixel has 16 bytes: half of what a cache moves for them."""
+    params = parameters(channels=24)
+    params[0] = tensor("x", 2, 24, 92, 92, dtype="float16")
+    *_, claim = variant_of(main_module(params, normalized), Layout(0), "cuda:sm_90a")
+    assert claim.template.name == "rows"
+
+
+def test_concatenations_are_not_read_through_branches():
+    """Single elements behind a branch each cost more than a kernel that concatenates."""
+    parts = [
+        tensor(n, 1, c, 32, 32, dtype="float16") for n, c in zip("ab", (1280, 640), strict=True)
+    ]
+    vectors = [tensor(n, 1920, dtype="float16") for n in ("scale", "shift")]
+
+    def body(emit, a, b, scale, shift):
+        x = emit(op.concat([a, b], 1))
+        return op.nn.group_norm(x, scale, shift, 32, 1, [2, 3], epsilon=EPSILON)
+
+    mod = main_module([*parts, *vectors], body)
+    with CUDA.tvm_target():
+        planned = transform.FuseOperators()(transform.Legalize()(mod))
+    assert len(planned["main"].body.blocks[0].bindings) == 2
+
+
+def test_other_reductions_are_refused():
+    """A softmax's sum is of what depends on the maximum; a part of it cannot be joined."""
+    members = group([tensor("x", 2, 1 << 16)], lambda emit, x: op.nn.softmax(x), CUDA)
+    refusal = SplitRows().claim(members, CUDA.device)
+    assert isinstance(refusal, Refusal)
+    assert "not just sums" in refusal.sentence
+
+
+def test_sums_of_both_inputs_are_split_alike():
+    """Two plain sums: no mean, so no joined squares."""
+
+    def body(emit, x, y):
+        total = emit(op.add(emit(op.sum(x, 1, keepdims=True)), emit(op.sum(y, 1, keepdims=True))))
+        return emit(op.multiply(x, total))
+
+    members = group([tensor("x", 2, 1 << 16), tensor("y", 2, 1 << 16)], body, CUDA)
+    split = split_reduction(row_program(members.program), 8)
+    assert split is not None
+    assert [len(s.stages) for s in (split.first, split.second)] == [4, 3]
+    assert all([int(e) for e in p.shape] == [2, 8] for p in split.partial)
