@@ -8,6 +8,7 @@ split    the columns of a tile are those of one part of a column split behind th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -20,6 +21,7 @@ from ..gpu.wgmma import THREADS, WARPS, M
 from .tile_gemm_config import TileGemmConfig, axis_values
 from .tile_shape import REGISTER_FILE
 from .tma_operand import TmaOperand
+from .tma_window import TmaWindow
 
 STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
@@ -170,6 +172,47 @@ class WgmmaConfig(TileGemmConfig):
     def n8(self) -> int:
         """Tiles of eight columns of a thread's accumulators."""
         return self.block_n // GROUPS
+
+
+@dataclass(frozen=True)
+class WgmmaWindowConfig(WgmmaConfig):
+    """Configuration of a convolution with TMA and wgmma: a tile's rows are a rectangle of pixels.
+
+    Rows are counted over whole tiles, those of pixels beyond the edges included; steps along K are
+    taps times chunks of channels. ``operand_a`` is a :class:`.tma_window.TmaWindow`.
+    """
+
+    @property
+    def window(self) -> TmaWindow:
+        """Operand A."""
+        assert isinstance(self.operand_a, TmaWindow)
+        return self.operand_a
+
+    @property
+    def k_tiles(self) -> int:
+        """Pipeline steps of a block."""
+        return -(-self.window.steps // self.split_k)
+
+    @property
+    def tiles_m(self) -> ir.Expr:
+        """Rectangles of the output."""
+        return index(math.prod(self.window.tiles))
+
+    def row_at(
+        self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the pixel of a row of a tile; clamped, the nearest that exists."""
+        places = self.window.pixel(m_tile, row)
+        if is_clamped:
+            last = zip(places, self.window.pixels, strict=True)
+            places = [tirx.min(x, index(extent - 1)) for x, extent in last]
+        return {a.var: x for a, x in zip(self.m_axes, places, strict=True)}
+
+    def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
+        """List when the pixel exists, where the last rectangles reach beyond an edge."""
+        window = self.window
+        sizes = zip(window.pixel(m_tile, row), window.pixels, window.rectangle, strict=True)
+        return [x < index(extent) for x, extent, size in sizes if extent % size]
 
 
 def staged_bytes(consumers: int) -> int:
