@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from tvm import ir
 from tvm.target import Target
 
 from ...core.expressions import is_expensive
@@ -20,6 +21,7 @@ from ...program.stage import Stage
 from ..design_space import not_in_space
 from ..estimate import flops, operations, points, traffic
 from ..gpu.mma import find_atom
+from .aligned_rows import AlignedRows, aligned_rows, copies_clocks
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
@@ -30,9 +32,17 @@ from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_prologue
 from .tile_gemm_config import TileGemmConfig, narrow_operand
-from .tile_gemm_model import LEAST_ROWS, best_tile, estimated_clocks, gemm_problem, gemm_sizes
+from .tile_gemm_model import (
+    LEAST_ROWS,
+    RATES,
+    best_tile,
+    estimated_clocks,
+    gemm_problem,
+    gemm_sizes,
+)
 from .tile_operand import OperandTile
 from .tuning_gpu import KERNELS, configured, designs
+from .wgmma_config import WgmmaConfig
 from .wgmma_model import best_wgmma_tile, wgmma_clocks
 
 # How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
@@ -41,6 +51,8 @@ GATHERED = 8
 # The same of windows whose elements only one output channel reads, those of depthwise convolutions
 # over NCHW: adjacent threads load single elements, as often as there are taps.
 UNTILED = 32
+# The same of tiles of mma.sync whose rows are not aligned.
+UNALIGNED = 2.0
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
 THREADS = 128  # of a block without tiles
@@ -80,6 +92,10 @@ class GpuContraction(Contraction):
             program, contraction = convolution.program(program), convolution.contraction
         else:
             tile, convolution = _tile(contraction, skinny, device), None
+        aligned = _aligned(contraction, tile, constants_of(group), device)
+        if aligned is not None:
+            (copies, tile) = aligned
+            program, contraction = copies.program(program), copies.contraction
         if tile is not None:
             skinny = None
             work *= GATHERED if _is_gathered(tile) else 1
@@ -92,8 +108,8 @@ class GpuContraction(Contraction):
         return Claim(
             self,
             group,
-            launches=1,
-            bytes=traffic(group, stages),
+            launches=1 if aligned is None else 1 + aligned[0].launches,
+            bytes=traffic(group, stages) + (0 if aligned is None else aligned[0].bytes),
             flops=work,
             parallelism=blocks,
             shared_bytes=0 if config is None else config.shared_bytes,
@@ -103,6 +119,7 @@ class GpuContraction(Contraction):
                 "arithmetic": "" if tile is None else tile.arithmetic,
                 "matrix_dtype": "" if tile is None else tile.narrow_dtype,
                 "convolution": convolution,
+                "packed": convolution if aligned is None else aligned[0],
             },
         )
 
@@ -135,10 +152,10 @@ class GpuContraction(Contraction):
         """Make the kernel of the claimed configuration."""
         func = contraction_gpu(claim.details["config"], claim.group.title, target)
         made = Emission.one(func, claim.group)
-        convolution = claim.details.get("convolution")
-        if convolution is None:
+        packed = claim.details.get("packed")
+        if packed is None:
             return made
-        return replace(made, packing=convolution.packing(claim.group.program))
+        return replace(made, packing=packed.packing(claim.group.program))
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate tiles, warps, pipelines and instructions; untiled kernels have no choices."""
@@ -225,6 +242,25 @@ def _tensor_core_tile(contraction: SumOfProducts, device: Device) -> TileGemmCon
         return small or large
     clocks = estimated_clocks(small, gemm_sizes(small), device)
     return large if wgmma_clocks(large, device) < clocks else small
+
+
+def _aligned(
+    contraction: SumOfProducts,
+    tile: TileGemmConfig | None,
+    constants: Collection[ir.Var],
+    device: Device,
+) -> tuple[AlignedRows, WgmmaConfig] | None:
+    """Choose wgmma behind copies of operands that are not aligned, where it is faster with them."""
+    if tile is None or isinstance(tile, WgmmaConfig):
+        return None
+    copies = aligned_rows(contraction, constants)
+    problem = None if copies is None else gemm_problem(copies.contraction, device)
+    large = None if problem is None else best_wgmma_tile(problem, device)
+    if copies is None or large is None:
+        return None
+    clocks = wgmma_clocks(large, device) + copies_clocks(copies, device)
+    small = estimated_clocks(tile, gemm_sizes(tile), device) - RATES.launch
+    return (copies, large) if clocks < RATES.launch + UNALIGNED * small else None
 
 
 def _slowdown(group: Group, contraction: SumOfProducts) -> int:
