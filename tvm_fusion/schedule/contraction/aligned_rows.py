@@ -1,6 +1,7 @@
 """GEMMs whose rows are copied to multiples of 16 bytes first, so that TMA and wgmma take them.
 
-    before:  padded[row, k] = operand[row, k] if k < K else 0        weights at compile time
+    kernel:  padded[row, k] = operand[row, k] if k < K else 0         (pad_rows_gpu)
+             of weights at compile time
     kernel:  C[m, n] = sum over k < K of padded A[m, k] * padded B[n, k]
 
 Rows of, say, 4,684 or 7,207 half floats begin at addresses that neither TMA nor 16-byte copies can
@@ -14,16 +15,19 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import tvm_ffi
-from tvm import DataType, ir, tirx
+from tvm import DataType, ir, relax, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads
 from ...core.loops import block, constant, index, product
+from ...core.template import Emission, Kernel, Slot
 from ...device import Device
 from ...program.program import Program
 from ...program.stage import Axis
+from ..gpu.mma import HALF_TYPES
 from ..gpu.tma import ALIGNMENT
 from .operands import SumOfProducts
+from .pad_rows_gpu import pad_rows
 from .prim_func import nest
 from .tile_gemm_config import is_plain, narrow_operand
 from .tile_gemm_model import RATES
@@ -50,25 +54,50 @@ class AlignedRows:
 
     @property
     def launches(self) -> int:
-        """Copies at run time."""
-        return self.is_constant.count(False)
+        """Kernels of copies at run time: one, of all operands."""
+        return int(not all(self.is_constant))
 
     @property
     def bytes(self) -> int:
         """Bytes that these read and write."""
+        return sum(_size(a) + _size(b) for a, b in self._copied)
+
+    @property
+    def _copied(self) -> list[tuple[ir.Var, ir.Var]]:
         pairs = zip(self.sources, self.padded, self.is_constant, strict=True)
-        return sum(_size(a) + _size(b) for a, b, is_constant in pairs if not is_constant)
+        return [(source, padded) for source, padded, is_constant in pairs if not is_constant]
 
     def program(self, program: Program) -> Program:
         """Replace the operands among the inputs of a program."""
         padded = dict(zip(self.sources, self.padded, strict=True))
         return replace(program, inputs=tuple(padded.get(x, x) for x in program.inputs))
 
-    def packing(self, program: Program) -> dict[int, tirx.PrimFunc]:
-        """Make the functions that copy, by positions among the inputs of a program."""
+    def emission(self, program: Program, made: Emission) -> Emission:
+        """Put the copies in front of a kernel.
+
+        Parameters
+        ----------
+        program : Program
+            Of the group, over its own inputs.
+        made : Emission
+            The kernel, over padded operands.
+        """
         positions = {x: n for n, x in enumerate(program.inputs)}
-        pairs = zip(self.sources, self.padded, strict=True)
-        return {positions[source]: _copy(source, padded) for source, padded in pairs}
+        pairs = zip(self.sources, self.padded, self.is_constant, strict=True)
+        packing = {positions[s]: _copy(s, p) for s, p, is_constant in pairs if is_constant}
+        if not self._copied:
+            return replace(made, packing=packing)
+        slots = {positions[s]: n for n, (s, _) in enumerate(self._copied)}
+        (kernel,) = made.kernels
+        reads = tuple(
+            Slot("workspace", slots[x.index]) if x.kind == "input" and x.index in slots else x
+            for x in kernel.reads
+        )
+        inputs = tuple(Slot("input", position) for position in slots)
+        between = tuple(Slot("workspace", n) for n in slots.values())
+        copies = Kernel(pad_rows(self._copied), inputs, between)
+        types = [relax.TensorType(list(p.ty.shape), str(p.ty.dtype)) for _, p in self._copied]
+        return Emission((copies, replace(kernel, reads=reads)), tuple(types), packing)
 
 
 def aligned_rows(contraction: SumOfProducts, constants: Collection[ir.Var]) -> AlignedRows | None:
@@ -122,7 +151,7 @@ def _padded(source: ir.Var) -> ir.Var | None:
     """Declare an operand with aligned rows; ``None`` where they are, or are not known."""
     shape, dtype = list(source.ty.shape), str(source.ty.dtype)
     width, lanes = constant(shape[-1]), ALIGNMENT // DataType(dtype).itemsize
-    if width is None or width % lanes == 0:
+    if width is None or width % lanes == 0 or dtype not in HALF_TYPES:
         return None
     return declare([*shape[:-1], index(-(-width // lanes) * lanes)], dtype, f"{source.name}_padded")
 

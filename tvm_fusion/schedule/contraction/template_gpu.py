@@ -119,7 +119,7 @@ class GpuContraction(Contraction):
                 "arithmetic": "" if tile is None else tile.arithmetic,
                 "matrix_dtype": "" if tile is None else tile.narrow_dtype,
                 "convolution": convolution,
-                "packed": convolution if aligned is None else aligned[0],
+                "aligned": None if aligned is None else aligned[0],
             },
         )
 
@@ -152,10 +152,12 @@ class GpuContraction(Contraction):
         """Make the kernel of the claimed configuration."""
         func = contraction_gpu(claim.details["config"], claim.group.title, target)
         made = Emission.one(func, claim.group)
-        packed = claim.details.get("packed")
-        if packed is None:
-            return made
-        return replace(made, packing=packed.packing(claim.group.program))
+        program, details = claim.group.program, claim.details
+        if (aligned := details.get("aligned")) is not None:
+            return aligned.emission(program, made)
+        if (convolution := details.get("convolution")) is not None:
+            return replace(made, packing=convolution.packing(program))
+        return made
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate tiles, warps, pipelines and instructions; untiled kernels have no choices."""
