@@ -11,11 +11,12 @@ from tvm_fusion.schedule.gather import gather
 NHWC = (0, 2, 3, 1)
 
 
-def laid_out(params, body):
-    """The group of a body, all of its images channels-last."""
+def laid_out(params, body, only=None):
+    """The group of a body, all of its images channels-last, or those of some names."""
     members = group(params, body, CUDA)
     images = [v for v in (*members.inputs, *members.outputs) if v.constant is None]
-    return variant(members, {v: Layout(0) for v in images if len(v.shape) == 4}).group
+    chosen = [v for v in images if len(v.shape) == 4 and (only is None or v.name in only)]
+    return variant(members, {v: Layout(0) for v in chosen}).group
 
 
 def convolution(x, w, stride, padding, dilation, groups):

@@ -62,7 +62,7 @@ def test_both_operands_are_copied(shape, dtype, monkeypatch):
 def test_unaligned_columns(monkeypatch):
     """Rows of ``[K, N]``: columns beyond the last are not those of the next row."""
     case = product(80, 64, 83)
-    members, claim, emission = emitted(*case[:2], monkeypatch)
+    members, _claim, emission = emitted(*case[:2], monkeypatch)
     assert len(emission.workspaces) == 1
     given = arrays(case[0], int(np.random.default_rng().integers(1 << 30)))
     (found,) = results(members, emission, given)
@@ -77,7 +77,7 @@ def test_constants_are_copied_at_compile_time(monkeypatch):
     def body(emit, x):
         return op.matmul(x, emit(op.permute_dims(relax.const(w))), "float32")
 
-    members, claim, emission = emitted(params, body, monkeypatch)
+    members, _claim, emission = emitted(params, body, monkeypatch)
     assert len(emission.packing) == len(emission.workspaces) == 1
     x = rng.standard_normal((72, 67)).astype("float16")
     (found,) = results(members, emission, {"x": x})

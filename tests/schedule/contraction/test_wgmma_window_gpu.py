@@ -34,8 +34,12 @@ CASES = {
 }
 
 
-def build(shape, weight, options, dtype="float16", out_dtype="float32", constant=None):
-    """The group, its inputs, the sums in float64, and those of absolute values."""
+def build(shape, weight, options, constant=None, is_nchw=False):
+    """The group, its inputs, the sums in float64, and those of absolute values.
+
+    Images are channels-last; results, and what is added to them, are or are not.
+    """
+    dtype = "float16"
     options = {"stride": 1, "padding": (1, 1), "dilation": 1, "groups": 1, **options}
     rng = np.random.default_rng()
     x, w = (rng.standard_normal(s).astype(dtype) for s in (shape, weight))
@@ -49,13 +53,14 @@ def build(shape, weight, options, dtype="float16", out_dtype="float32", constant
         given = {k: options[k] for k in ("padding", "dilation", "groups")}
         strides = options["stride"]
         y = emit(op.nn.conv2d(x, relax.const(w), strides, **given, out_dtype="float32"))
-        y = emit(op.add(y, emit(op.astype(r, "float32"))))
-        return y if out_dtype == "float32" else emit(op.astype(y, out_dtype))
+        return op.add(y, emit(op.astype(r, "float32")))
 
     given = [tensor("x", *shape, dtype=dtype), tensor("r", *r.shape, dtype=dtype)]
-    arrays = {"x": x.transpose(NHWC), "r": r.transpose(NHWC)}
+    order = (0, 1, 2, 3) if is_nchw else NHWC
+    arrays = {"x": x.transpose(NHWC), "r": r.transpose(order)}
     exact = exact + r.astype("float64")
-    return laid_out(given, body), arrays, exact.transpose(NHWC), size.transpose(NHWC)
+    members = laid_out(given, body, only=["x"] if is_nchw else None)
+    return members, arrays, exact.transpose(order), size.transpose(order)
 
 
 def of_tile(claim, device=FEW, **tile):
@@ -83,6 +88,31 @@ def test_computes_the_convolution(case):
     check(build(*CASES[case]), SMALL)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c != "3x3"])
+def test_results_along_pixels(case):
+    """Images are operand B where results are in the order of the graph."""
+    shape, weight, options = CASES[case]
+    made = build(shape, (40, *weight[1:]), options, is_nchw=True)
+    claim = of_tile(TEMPLATE.claim(made[0], CUDA.device), **SMALL)
+    assert not claim.details["config"].tile.is_of_rows
+    check(made, SMALL)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"block_m": 128, "block_n": 128, "consumers": 2, "is_ping_pong": False},
+        {"block_m": 64, "block_n": 96, "consumers": 2, "is_ping_pong": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("width", [16, 12])
+def test_tiles_of_results_along_pixels(tile, width):
+    """In vectors of 8 and of 4 pixels, of rectangles that reach beyond edges."""
+    made = build((2, 136, 9, width), (72, 136, 3, 3), {}, is_nchw=True)
+    check(made, tile)
+
+
 @pytest.mark.parametrize(
     "tile",
     [
@@ -97,10 +127,12 @@ def test_tiles_and_roles(case, tile):
     check(build(*CASES[case]), tile)
 
 
+@pytest.mark.parametrize("is_nchw", [False, True])
 @pytest.mark.parametrize("tile", [{}, {"block_m": 128, "consumers": 2, "is_ping_pong": False}])
-def test_split_k(tile):
+def test_split_k(tile, is_nchw):
     """Of 9 taps and 2 chunks, by ranks that have whole steps alone."""
-    check(build(*CASES["batch"]), {**SMALL, **tile}, {"split_k": 2, "stages": 4})
+    made = build((3, 72, 5, 8), (40, 72, 3, 3), {}, is_nchw=is_nchw)
+    check(made, {**SMALL, **tile}, {"split_k": 2, "stages": 4})
 
 
 def test_weights_need_not_be_packed():

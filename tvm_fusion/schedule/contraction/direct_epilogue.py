@@ -33,7 +33,7 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import touch
 from ..gpu.wgmma import M
 from .fuse_epilogue import store_results
-from .tile_gemm_config import TilePlace, axis_values
+from .tile_gemm_config import TilePlace
 from .tile_results import ResultVectors, VectorResults, result_vectors
 from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
@@ -66,7 +66,7 @@ __device__ __forceinline__ void {name}({kind}* to, const {kind}* acc) {{
 
 
 class Part(NamedTuple):
-    """Results that a thread stores together: row of the tile, column, and first accumulator."""
+    """Results that a thread stores together: row and column of the tile, first accumulator."""
 
     row: ir.Expr
     n: ir.Expr
@@ -147,7 +147,7 @@ class DirectEpilogue:
             for half in range(2):
                 row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
                 for first in range(0, cut.tile_positions // COLUMNS, self._at_once):
-                    n = self._place.n_tile * cut.tile_positions + first * COLUMNS + quad * GROUPS
+                    n = quad * GROUPS + first * COLUMNS
                     tile = slab * cut.n8 + first * THREADS_IN_GROUP
                     yield Part(row, n, tile * ACCUMULATORS + half * 2)
 
@@ -187,7 +187,8 @@ class DirectEpilogue:
         row = self._cut.axes_at(self._place.batch)
         row |= self._cut.row_at(self._place.m_tile, part.row, is_clamped=True)
         for i, column in enumerate(columns):
-            where = row | axis_values(self._cut.n_axes, self._nearest(column))
+            width = self._vectors.width
+            where = row | self._cut.column_at(self._place.n_tile, column, clamped=width)
             copy = index(number % 2 * len(columns) + i)
             stmts.append(self._results.load(copy, where))
         return sequence(stmts)
@@ -211,12 +212,6 @@ class DirectEpilogue:
 
     def _where(self, row: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
         return self._cut.element_at(self._place, row, n)
-
-    def _nearest(self, column: ir.Expr) -> ir.Expr:
-        """Clamp a column to the last vector, where the last tile reaches beyond."""
-        if self._cut.n % self._cut.tile_positions == 0:
-            return column
-        return tirx.min(column, index(self._cut.n - self._vectors.width))
 
     def _inside(self, part: Part, column: ir.Expr) -> ir.Expr | None:
         """Tell whether a vector exists, where the last tile reaches beyond the edge."""

@@ -85,7 +85,7 @@ class StagedEpilogue:
         for slab in range(cut.slabs):
             m = self._first_row + slab * M + warp * M16  # of the tile
             for first in range(0, cut.block_n, WARP):
-                n = self._place.n_tile * cut.block_n + first + lane
+                n = first + lane
                 tile = slab * cut.n8 + first // GROUPS
                 stmts += [self._stage(base, lane, tile), warp_sync()]
                 stmts += [self._totals(base, lane), *self._results(m, n), warp_sync()]

@@ -210,8 +210,7 @@ class TileEpilogue:
         in_tile = in_slab + loop.slab_row(slab + own_slab, warp_m)
         parts = cut.parts
         warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
-        n = self._place.n_tile * cut.tile_positions + warp_n * (cut.warp_n // parts)
-        n = n + first // parts + in_warp
+        n = warp_n * (cut.warp_n // parts) + first // parts + in_warp
         column = position
         if parts > 1:
             panel, in_panel = coordinates(in_warp, [index(1), GROUPS])

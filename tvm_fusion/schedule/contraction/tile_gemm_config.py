@@ -117,9 +117,9 @@ class TileGemmConfig(TileShape, GemmView):
             del found[axis.var]
         return found | {a.var: p for a, p in zip(self.batch, batch, strict=True)}
 
-    def element_at(self, place: TilePlace, row: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the values of the axes at a row of a tile and a column of C."""
-        rows, columns = self.row_at(place.m_tile, row), axis_values(self.n_axes, n)
+    def element_at(self, place: TilePlace, row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the values of the axes at a row and a column of a tile."""
+        rows, columns = self.row_at(place.m_tile, row), self.column_at(place.n_tile, column)
         return {**self.axes_at(place.batch), **rows, **columns}
 
     def row_at(
@@ -138,10 +138,27 @@ class TileGemmConfig(TileShape, GemmView):
             return [m_tile * self.block_m + row < self.m]
         return []
 
-    def bounds(self, place: TilePlace, row: ir.Expr, n: ir.Expr) -> list[ir.Expr]:
-        """List when a row of a tile and a column exist, where the last tile reaches beyond."""
-        found = self.row_bounds(place.m_tile, row)
-        return found + ([n < self.n] if self.n % self.tile_positions else [])
+    def column_at(
+        self, n_tile: ir.Expr, column: ir.Expr, clamped: int = 0
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the values of the axes of N at a column of a tile.
+
+        Clamped to a vector of so many columns, of the last that exists.
+        """
+        n = n_tile * self.tile_positions + column
+        if clamped and self.column_bounds(n_tile, column):
+            n = tirx.min(n, index(self.n - clamped))
+        return axis_values(self.n_axes, n)
+
+    def column_bounds(self, n_tile: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
+        """List when a column of a tile exists, where the last tile reaches beyond the edge."""
+        if self.n % self.tile_positions == 0:
+            return []
+        return [n_tile * self.tile_positions + column < self.n]
+
+    def bounds(self, place: TilePlace, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
+        """List when a row and a column of a tile exist."""
+        return self.row_bounds(place.m_tile, row) + self.column_bounds(place.n_tile, column)
 
 
 @dataclass(frozen=True)

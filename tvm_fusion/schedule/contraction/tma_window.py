@@ -1,13 +1,14 @@
 """Operands of a convolution as tensor maps: windows of an image, and the weight by its taps.
 
-    image[n, y, x, c]       A: boxes of 128 bytes of c times a rectangle of pixels, from
+    image[n, y, x, c]       one: boxes of 128 bytes of c times a rectangle of pixels, from
                             (n, y * stride + r * dilation - padding, x * .. + s * .. - .., c)
-    packed[k, r, s, c]      B: boxes of 128 bytes of c of one tap times the columns of a tile
+    packed[k, r, s, c]      the other: boxes of 128 bytes of c of one tap times columns k of a tile
 
 A step of K is a tap and a chunk of channels: for tap: for chunk. Pixels of the padding are elements
 beyond the sizes, which the Tensor Memory Accelerator makes zeros; so are channels beyond the last
-in both operands. A stride is the map's step from pixel to pixel. The rows of a tile are a rectangle
-of as many output pixels, so that a window of them is one box: no thread computes an address.
+in both operands. A stride is the map's step from pixel to pixel. Rows of a tile are a rectangle of
+as many output pixels, so that a window of them is one box: no thread computes an address. Where
+results are contiguous along pixels, NCHW, the image is B, and columns of a tile are the rectangle.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, sym, tirx
 
-from ...core.expressions import int64
 from ...core.loops import constant, coordinates, index, product, simplified, substitute
 from ...program.stage import Axis
 from ..address import known_step, offset, stride
@@ -27,6 +27,8 @@ from ..gpu.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorM
 from .gemm_view import GemmView
 from .tile_gemm_config import is_plain, unguarded
 from .tma_operand import TmaOperand
+
+SECTOR = 16  # elements of a half type
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class ImageDim:
     Attributes
     ----------
     row : int, optional
-        The axis of M that moves along it, by its number.
+        The axis of pixels that moves along it, by its number.
     step : int
         From one pixel of the output to the next.
     taps : tuple of int
@@ -93,17 +95,20 @@ class TmaWindow(TmaTaps):
     dims : tuple of ImageDim
         Of the image behind the channels, the innermost first.
     pixels : tuple of int
-        Extents of the axes of M.
+        Extents of the axes of the output's pixels: those of M, or of N.
     taps : tuple of int
         Extents of the window.
     rectangle : tuple of int
-        Pixels of a tile along each axis of M: powers of two, together its rows.
+        Pixels of a tile along each axis: together its rows, or columns.
+    multiple : int
+        What the last of them is a multiple of: pixels that are stored together.
     """
 
     dims: tuple[ImageDim, ...] = ()
     pixels: tuple[int, ...] = ()
     taps: tuple[int, ...] = ()
     rectangle: tuple[int, ...] = ()
+    multiple: int = 1
 
     @property
     def steps(self) -> int:
@@ -112,7 +117,7 @@ class TmaWindow(TmaTaps):
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Tiles along each axis of M."""
+        """Tiles along each axis of pixels."""
         return tuple(-(-e // size) for e, size in zip(self.pixels, self.rectangle, strict=True))
 
     def of_rows(self, rows: int) -> TmaWindow | None:
@@ -130,7 +135,8 @@ class TmaWindow(TmaTaps):
 
     @property
     def _has_box(self) -> bool:
-        return all(self._span(d) <= MAX_BOX for d in self.dims)
+        is_whole = self.rectangle[-1] % self.multiple == 0
+        return is_whole and all(self._span(d) <= MAX_BOX for d in self.dims)
 
     @property
     def _read(self) -> int:
@@ -159,14 +165,27 @@ class TmaWindow(TmaTaps):
             places.append(place)
         return [(0, 0, places)]
 
-    def pixel(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
-        """Give the place along each axis of M of a row of a tile."""
-        tile, inside = coordinates(m_tile, self.tiles), coordinates(row, self.rectangle)
-        return [t * s + i for t, s, i in zip(tile, self.rectangle, inside, strict=True)]
+    def pixel(self, tile: ir.Expr, place: ir.Expr, clamped: int = 0) -> list[ir.Expr]:
+        """Give where the pixel at a place of a tile lies along each axis.
+
+        Clamped to a vector of so many pixels along the last axis, the nearest that exists.
+        """
+        tiles, inside = coordinates(tile, self.tiles), coordinates(place, self.rectangle)
+        found = [t * s + i for t, s, i in zip(tiles, self.rectangle, inside, strict=True)]
+        if not clamped:
+            return found
+        last = [*[1] * (len(found) - 1), clamped]
+        sizes = zip(found, self.pixels, last, strict=True)
+        return [tirx.min(x, index(extent - size)) for x, extent, size in sizes]
+
+    def bounds(self, tile: ir.Expr, place: ir.Expr) -> list[ir.Expr]:
+        """List when that pixel exists, where the last rectangles reach beyond an edge."""
+        sizes = zip(self.pixel(tile, place), self.pixels, self.rectangle, strict=True)
+        return [x < index(extent) for x, extent, size in sizes if extent % size]
 
 
 def _rectangles(rows: int, rank: int) -> Iterator[tuple[int, ...]]:
-    """Enumerate powers of two of a product."""
+    """Enumerate extents of a product: powers of two, but for the last."""
     if rank == 1:
         yield (rows,)
         return
@@ -175,8 +194,8 @@ def _rectangles(rows: int, rank: int) -> Iterator[tuple[int, ...]]:
             yield from ((1 << shift, *rest) for rest in _rectangles(rows >> shift, rank - 1))
 
 
-def tma_window(view: GemmView, block_k: int) -> tuple[TmaWindow, TmaTaps] | None:
-    """View A and B as an image and its weight, of tiles of no rows yet; ``None`` if they are none.
+def tma_window(view: GemmView, block_k: int) -> tuple[TmaTaps, TmaTaps] | None:
+    """View one operand as an image, the other as its weight, of tiles of no rows yet.
 
     Parameters
     ----------
@@ -184,52 +203,79 @@ def tma_window(view: GemmView, block_k: int) -> tuple[TmaWindow, TmaTaps] | None
         With the channels as last axis of K.
     block_k : int
         Terms of a tile.
+
+    Returns
+    -------
+    (TmaTaps, TmaTaps) or None
+        A and B, one of which is a :class:`TmaWindow`; ``None`` if they are no such operands.
     """
-    image, guard = unguarded(view.a)
-    if view.batch or not is_plain(image) or not is_plain(view.b):
+    if view.batch:
         return None
-    extents = [constant(a.extent) for a in (*view.m_axes, *view.k_axes)]
+    sides = (view.a, view.m_axes), (view.b, view.n_axes)
+    for number in range(2):
+        image = _image(*sides[number], view.k_axes, block_k)
+        weight = _weight(*sides[1 - number], view.k_axes, block_k)
+        if image is None or weight is None:
+            continue
+        if number == 0:
+            return image, weight
+        # Stores of a channel's pixels are whole sectors of 32 bytes.
+        least = min(SECTOR, 1 << (image.pixels[-1] - 1).bit_length())
+        return weight, replace(image, multiple=least)
+    return None
+
+
+def _image(
+    operand: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis], block_k: int
+) -> TmaWindow | None:
+    """View an operand as an image under a window; ``None`` if it is none."""
+    image, guard = unguarded(operand)
+    if not is_plain(image):
+        return None
+    *taps, channels = k_axes
+    extents = [constant(a.extent) for a in (*pixels, *k_axes)]
     shape = [constant(d) for d in image.source.ty.shape]
-    *taps, channels = view.k_axes
     if None in (*extents, *shape) or not 1 < len(shape) <= MAX_RANK:
         return None
     sizes = [int(d) for d in shape if d is not None]
     item_bytes = DataType(str(image.ty.dtype)).itemsize
     strides = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
-    if any(s * item_bytes % ALIGNMENT for s in strides):
+    if any(s * item_bytes % ALIGNMENT for s in strides) or constant(channels.extent) != sizes[-1]:
         return None
-    last = _image_dim(image.indices[-1], view.m_axes, view.k_axes)
-    dims = [_image_dim(i, view.m_axes, view.k_axes) for i in image.indices[:-1]]
+    last = _image_dim(image.indices[-1], pixels, k_axes)
+    found = [_image_dim(i, pixels, k_axes) for i in image.indices[:-1]]
+    dims = [d for d in reversed(found) if d is not None]
+    rows = sorted(d.row for d in dims if d.row is not None)
     only_channels = ImageDim(None, 1, (*[0] * len(taps), 1), 0)
-    if last != only_channels or not _is_of_bounds(guard, image):
+    if last != only_channels or len(dims) != len(found) or rows != list(range(len(pixels))):
         return None
-    found = [d for d in dims if d is not None]
-    rows = sorted(d.row for d in found if d.row is not None)
-    moves = any(d.taps[-1] for d in found)
-    if len(found) != len(dims) or rows != list(range(len(view.m_axes))) or moves:
+    if any(d.taps[-1] for d in dims) or not _is_of_bounds(guard, image):
         return None
-    if constant(channels.extent) != sizes[-1]:
-        return None
-    behind = tuple(replace(d, taps=d.taps[:-1]) for d in reversed(found))
-    box = (ROW_BYTES // item_bytes, *[1] * len(behind))
-    steps = (1, *(d.step for d in behind))
-    own = TensorMap(image.source, index(0), tuple(map(index, reversed(sizes))),
-                    tuple(map(index, reversed(strides))), box, steps)  # fmt: skip
-    chunks = -(-sizes[-1] // block_k)
-    pixels, extent = ([int(a.extent) for a in axes] for axes in (view.m_axes, taps))
-    weight = _weight(view, taps, channels, item_bytes)
-    if weight is None:
-        return None
-    return (
-        TmaWindow((own,), True, (), 0, block_k, chunks=chunks, dims=behind,
-                  pixels=tuple(pixels), taps=tuple(extent)),
-        TmaTaps((weight,), True, (), 0, block_k, chunks=chunks),
-    )  # fmt: skip
+    box = (ROW_BYTES // item_bytes, *[1] * len(dims))
+    own = TensorMap(
+        image.source,
+        index(0),
+        tuple(map(index, reversed(sizes))),
+        tuple(map(index, reversed(strides))),
+        box,
+        (1, *(d.step for d in dims)),
+    )
+    return TmaWindow(
+        (own,),
+        is_k_contiguous=True,
+        batch=(),
+        rows=0,
+        block_k=block_k,
+        chunks=-(-sizes[-1] // block_k),
+        dims=tuple(replace(d, taps=d.taps[:-1]) for d in dims),
+        pixels=tuple(int(a.extent) for a in pixels),
+        taps=tuple(int(a.extent) for a in taps),
+    )
 
 
-def _image_dim(place: ir.Expr, m_axes: Sequence[Axis], k_axes: Sequence[Axis]) -> ImageDim | None:
+def _image_dim(place: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis]) -> ImageDim | None:
     """Read an index of an image as a sum of a pixel's place and a tap's."""
-    every = [a.var for a in (*m_axes, *k_axes)]
+    every = [a.var for a in (*pixels, *k_axes)]
     found = [stride(place, axis, every) for axis in every]
     steps = [None if s is None else constant(s) for s in found]
     start = constant(simplified(substitute(place, dict.fromkeys(every, index(0)))))
@@ -239,8 +285,8 @@ def _image_dim(place: ir.Expr, m_axes: Sequence[Axis], k_axes: Sequence[Axis]) -
     total = sum((axis * s for axis, s in zip(every, known, strict=True)), start=index(start))
     if not sym.Analyzer().can_prove_equal(place, total):
         return None
-    moved = [(i, s) for i, s in enumerate(known[: len(m_axes)]) if s]
-    taps = tuple(known[len(m_axes) :])
+    moved = [(i, s) for i, s in enumerate(known[: len(pixels)]) if s]
+    taps = tuple(known[len(pixels) :])
     if not moved:
         return ImageDim(None, 1, taps, start)
     (row, step) = moved[0]
@@ -269,23 +315,30 @@ def _is_of_bounds(guard: ir.Expr | None, image: ir.TensorLoad) -> bool:
 
 
 def _weight(
-    view: GemmView, taps: Sequence[Axis], channels: Axis, item_bytes: int
-) -> TensorMap | None:
-    """Make the map of B: channels, taps that lie in memory as one, and columns."""
-    b, every = view.b, [a.var for a in (*view.n_axes, *view.k_axes)]
-    steps = {a: known_step(b.source, b.indices, a, every) for a in every}
-    merged = [_merged(axes, steps) for axes in (taps, view.n_axes)]
-    sizes = [product([a.extent for a in axes]) for axes in ((channels,), taps, view.n_axes)]
-    place = offset(b.source, b.indices)
-    start = simplified(substitute(place, dict.fromkeys(every, index(0))))
-    strides = [s or constant(channels.extent) for s in merged]  # 0 of a single tap
-    aligned = [constant(start), *strides]
-    if steps[channels.var] != 1 or None in (*merged, *aligned):
+    operand: ir.Expr, own: Sequence[Axis], k_axes: Sequence[Axis], block_k: int
+) -> TmaTaps | None:
+    """View an operand as a weight: channels, taps that lie in memory as one, and columns."""
+    if not is_plain(operand):
         return None
-    if any(int64(s) % (ALIGNMENT // item_bytes) for s in aligned):
+    *taps, channels = k_axes
+    every = [a.var for a in (*own, *k_axes)]
+    steps = {a: known_step(operand.source, operand.indices, a, every) for a in every}
+    merged = [_merged(axes, steps) for axes in (taps, own)]
+    sizes = [product([a.extent for a in axes]) for axes in ((channels,), taps, own)]
+    place = offset(operand.source, operand.indices)
+    start = simplified(substitute(place, dict.fromkeys(every, index(0))))
+    count = constant(channels.extent)
+    strides = [s or count for s in merged]  # 0 of a single tap
+    aligned = [constant(start), *strides]
+    if steps[channels.var] != 1 or count is None or None in (*merged, *aligned):
+        return None
+    item_bytes = DataType(str(operand.ty.dtype)).itemsize
+    if any(s is None or s * item_bytes % ALIGNMENT for s in aligned):
         return None
     box = (ROW_BYTES // item_bytes, 1, 1)
-    return TensorMap(b.source, start, tuple(sizes), tuple(index(s) for s in strides), box)
+    steps_of = tuple(index(s) for s in strides if s is not None)
+    found = TensorMap(operand.source, start, tuple(sizes), steps_of, box)
+    return TmaTaps((found,), True, (), 0, block_k, chunks=-(-count // block_k))
 
 
 def _merged(axes: Sequence[Axis], steps: dict[ir.Var, int | None]) -> int | None:

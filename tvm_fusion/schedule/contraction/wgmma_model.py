@@ -209,7 +209,12 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     """Estimate the time of a product, in clocks of a multiprocessor."""
     sms, sizes = device.sm_count or 1, gemm_sizes(config)
     batch, m, n, k = sizes
-    tiles = batch * (constant(config.tiles_m) or -(-m // config.block_m)) * -(-n // config.block_n)
+    tiles = batch * -(-m // config.block_m) * -(-n // config.block_n)
+    read = float(m * k + k * n)
+    if isinstance(config, WgmmaWindowConfig):
+        tiles = (constant(config.tiles_m) or 1) * config.tiles_n
+        pixels = m if config.is_of_rows else n  # read once, not for every tap
+        read -= pixels * k * (1 - 1 / math.prod(config.window.taps))
     blocks = tiles * config.split_k
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips = -(-blocks // (sms * resident))
@@ -232,7 +237,5 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
         total = max(trips * main + epilogue, -(-trips // 2) * (main + epilogue))
     else:
         total = trips * (main + epilogue)
-    taps = math.prod(config.window.taps) if isinstance(config, WgmmaWindowConfig) else 1
-    read = config.item_bytes * (m * k / taps + k * n)  # a pixel once, not for every tap
-    dram = batch * (read + 4 * m * n) / (RATES.dram * sms)
+    dram = batch * (config.item_bytes * read + 4 * m * n) / (RATES.dram * sms)
     return max(total, dram) + RATES.launch + min(total, dram) / 8
