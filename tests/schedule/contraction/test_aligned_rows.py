@@ -22,7 +22,8 @@ TEMPLATE, TARGET = GpuContraction(), CUDA.tvm_target()
 
 def emitted(params, body, monkeypatch):
     """Claim and emit with copies, which are slower than the rest of so small a product."""
-    monkeypatch.setattr(template_gpu, "UNALIGNED", 1e9)
+    monkeypatch.setattr(template_gpu, "LEAST_ALIGNED_K", 0)
+    monkeypatch.setattr(template_gpu, "copies_clocks", lambda *_: -1e9)
     members = group(params, body, CUDA)
     claim = TEMPLATE.claim(members, CUDA.device)
     assert isinstance(claim.details["config"].tile, WgmmaConfig)
