@@ -13,6 +13,7 @@ from rounding import assert_sums_close
 from tvm import relax
 
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
 from tvm_fusion.schedule.contraction.tile_gemm_model import gemm_problem
 from tvm_fusion.schedule.contraction.tuning_gpu import KERNELS
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
@@ -125,6 +126,16 @@ def test_tiles_of_results_along_pixels(tile, width):
 @pytest.mark.parametrize("case", ["batch", "strided"])
 def test_tiles_and_roles(case, tile):
     check(build(*CASES[case]), tile)
+
+
+def test_few_output_channels_take_small_tiles():
+    """Of mma.sync, as a decoder's last convolution has three."""
+    members, arrays, exact, size = build((1, 64, 9, 12), (3, 64, 3, 3), {}, is_nchw=True)
+    claim = TEMPLATE.claim(members, CUDA.device)
+    tile = claim.details["config"].tile
+    assert type(tile) is TileGemmConfig
+    result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
+    assert_sums_close(result, exact, size, tile.k + 2)
 
 
 @pytest.mark.parametrize("is_nchw", [False, True])

@@ -56,6 +56,7 @@ UNTILED = 32
 # 65 us against 130, 53 by 667 by 8108 10.4 against 15.4; 164 by 47 by 4789 9.1 against 6.6.
 SHIFTED = 2.6
 LEAST_ALIGNED_K = 128  # of a product that is worth copies of its operands
+LEAST_CHANNELS = 2  # of a convolution's output: those of a decoder's last are 3, a pixel's colours
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
 THREADS = 128  # of a block without tiles
@@ -90,7 +91,7 @@ class GpuContraction(Contraction):
             work = flops(stages) * _slowdown(group, contraction)
         tile, convolution = None, implicit_gemm(contraction, constants_of(group))
         if convolution is not None and (skinny is None or skinny.m >= LEAST_ROWS):
-            tile = _tensor_core_tile(convolution.contraction, device)
+            tile = _tensor_core_tile(convolution.contraction, device, LEAST_CHANNELS)
         if convolution is not None and tile is not None:
             program, contraction = convolution.program(program), convolution.contraction
         else:
@@ -237,9 +238,11 @@ def _is_gathered(tile: TileGemmConfig) -> bool:
     return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
 
 
-def _tensor_core_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
+def _tensor_core_tile(
+    contraction: SumOfProducts, device: Device, least_rows: int = LEAST_ROWS
+) -> TileGemmConfig | None:
     """Choose between mma.sync and wgmma by what their models estimate."""
-    problem = gemm_problem(contraction, device)
+    problem = gemm_problem(contraction, device, least_rows)
     if problem is None:
         return None
     small, large = best_tile(problem, device), best_wgmma_tile(problem, device)
