@@ -22,11 +22,14 @@ class TensorMap:
     view : array
         Innermost dimension last.
     box : tuple of int
-        As long.
+        As long: how many elements.
+    steps : tuple of int
+        As long: from one of them to the next; empty: 1.
     """
 
     view: np.ndarray
     box: tuple[int, ...]
+    steps: tuple[int, ...] = ()
 
     @classmethod
     def encoded(cls, array, offset, numbers, attributes):
@@ -42,31 +45,43 @@ class TensorMap:
             or str(array.dtype) != attributes.descriptor_dtype
         ):
             raise EmulationError("a tensor map of another rank or type than its array")
-        if attributes.interleave or attributes.oob_fill or (steps != 1).any():
-            raise EmulationError("a tensor map with interleaving, steps or NaN as padding")
+        if attributes.interleave or attributes.oob_fill:
+            raise EmulationError("a tensor map with interleaving, or NaN as padding")
         if int(attributes.swizzle) != SWIZZLE_128B or box[0] * item != ROW:
             raise EmulationError("a tensor map without rows of 128 bytes that are swizzled")
-        if (box < 1).any() or (box > 256).any() or (sizes < 1).any() or (sizes > 2**32).any():
+        if (
+            (box < 1).any()
+            or (box > 256).any()
+            or (steps < 1).any()
+            or (steps > 8).any()
+            or (sizes < 1).any()
+            or (sizes > 2**32).any()
+        ):
             raise EmulationError("a tensor map with an extent out of range")
         if offset * item % 16 or (strides % 16).any() or (strides < 1).any():
             raise EmulationError("a tensor map whose address or strides are no multiples of 16")
-        steps = np.array([item, *strides])
-        if offset * item + ((sizes - 1) * steps).sum() + item > array.nbytes or offset < 0:
+        if steps[0] != 1:
+            raise EmulationError("a tensor map with a step along its rows")
+        places = np.array([item, *strides])
+        if offset * item + ((sizes - 1) * places).sum() + item > array.nbytes or offset < 0:
             raise EmulationError("a tensor map reaches beyond its array")
         data = array.reshape(-1).view("uint8")  # float8_e5m2 has no array interface
-        view = np.ndarray(sizes[::-1], array.dtype, data, offset * item, steps[::-1])
+        view = np.ndarray(sizes[::-1], array.dtype, data, offset * item, places[::-1])
         view.flags.writeable = False
-        return cls(view, tuple(int(x) for x in box[::-1]))
+        count = -(-box // steps)  # a box spans as many elements as are given
+        return cls(view, tuple(map(int, count[::-1])), tuple(map(int, steps[::-1])))
 
     def read(self, first):
         """Copy the box at coordinates, innermost first, in rows; zeros where there is nothing."""
-        first = np.array(first[::-1])
-        begin = np.maximum(first, 0)
-        end = np.minimum(first + self.box, self.view.shape)
+        first, box = np.array(first[::-1]), np.array(self.box)
+        steps = np.array(self.steps or [1] * len(box))
+        begin = np.maximum(-(first // steps), 0)  # the first element of the box that exists
+        end = np.minimum(-((first - self.view.shape) // steps), box)
         found = np.zeros(self.box, self.view.dtype)
         if (begin < end).all():
-            to = tuple(slice(b - f, e - f) for b, e, f in zip(begin, end, first, strict=True))
-            found[to] = self.view[tuple(map(slice, begin, end))]
+            to = tuple(map(slice, begin, end))
+            of = (map(int, x) for x in (first + begin * steps, first + end * steps, steps))
+            found[to] = self.view[tuple(map(slice, *of))]
         return found.reshape(-1, self.box[-1])
 
 

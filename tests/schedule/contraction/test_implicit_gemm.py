@@ -4,53 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulator.launch import launch
+from conv_graphs import NHWC, convolution, laid_out, launched
 from group_kernels import CUDA, cuda_kernel, group, tensor
 from nvcc import machine_code, needs_nvcc
 from tvm import relax
 
 from tvm_fusion.core.template import Claim
-from tvm_fusion.program.layouts import Layout
-from tvm_fusion.program.variant import variant
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_operand import OperandTile
-from tvm_fusion.schedule.gather import gather
 
 op = relax.op
 TEMPLATE = GpuContraction()
-NHWC = (0, 2, 3, 1)
-
-
-def laid_out(params, body):
-    """The group of a body, all of its images channels-last."""
-    members = group(params, body, CUDA)
-    images = [v for v in (*members.inputs, *members.outputs) if v.constant is None]
-    return variant(members, {v: Layout(0) for v in images if len(v.shape) == 4}).group
-
-
-def convolution(x, w, stride, padding, dilation, groups):
-    """Over NCHW in float64."""
-    x = np.pad(x, [(0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2])
-    k, c, *window = w.shape
-    rows, columns = (
-        (x.shape[2 + n] - dilation * (window[n] - 1) - 1) // stride + 1 for n in range(2)
-    )
-    y = np.zeros((len(x), k, rows, columns))
-    for group_ in range(groups):
-        own = slice(group_ * (k // groups), (group_ + 1) * (k // groups))
-        image = x[:, group_ * c : (group_ + 1) * c]
-        for r in range(window[0]):
-            for s in range(window[1]):
-                down, across = r * dilation, s * dilation
-                part = image[
-                    :,
-                    :,
-                    down : down + stride * (rows - 1) + 1 : stride,
-                    across : across + stride * (columns - 1) + 1 : stride,
-                ]
-                y[:, own] += np.einsum("nchw,kc->nkhw", part, w[own, :, r, s])
-    return y
-
 
 CASES = {
     "3x3": ((1, 16, 9, 7), (24, 16, 3, 3), {}),
@@ -105,21 +69,8 @@ def claimed(members):
 
 
 def run(claim, arrays):
-    """Run in the emulator over packed weights; images are found by their shapes."""
-    emission = TEMPLATE.emit(claim, CUDA.tvm_target())
-    passed = []
-    for position, value in enumerate(claim.group.inputs):
-        if value.constant is None:
-            name = value.name.partition("_")[0]
-            passed.append(np.ascontiguousarray(arrays[name]))
-        elif position in emission.packing:
-            passed.append(gather(emission.packing[position], value.constant.value).numpy())
-        else:
-            passed.append(value.constant.value.numpy())
-    (output,) = claim.group.outputs
-    result = np.full([int(d) for d in output.shape], np.nan, output.dtype)
-    launch(emission.kernels[0].func, [*passed, result], CUDA.tvm_target())
-    return result
+    """Run in the emulator; images are found by their names."""
+    return launched(TEMPLATE.emit(claim, CUDA.tvm_target()), claim.group, arrays)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -23,7 +23,6 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.expressions import load
 from ...core.loops import (
-    constant,
     coordinates,
     index,
     local,
@@ -67,9 +66,9 @@ __device__ __forceinline__ void {name}({kind}* to, const {kind}* acc) {{
 
 
 class Part(NamedTuple):
-    """Results that a thread stores together: row, first column, and its first accumulator."""
+    """Results that a thread stores together: row and column of the tile, first accumulator."""
 
-    m: ir.Expr
+    row: ir.Expr
     n: ir.Expr
     first: int
 
@@ -147,11 +146,10 @@ class DirectEpilogue:
         for slab in range(cut.slabs):
             for half in range(2):
                 row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
-                m = self._place.m_tile * cut.block_m + row
                 for first in range(0, cut.tile_positions // COLUMNS, self._at_once):
-                    n = self._place.n_tile * cut.tile_positions + first * COLUMNS + quad * GROUPS
+                    n = quad * GROUPS + first * COLUMNS
                     tile = slab * cut.n8 + first * THREADS_IN_GROUP
-                    yield Part(m, n, tile * ACCUMULATORS + half * 2)
+                    yield Part(row, n, tile * ACCUMULATORS + half * 2)
 
     def _columns(self, part: Part) -> list[ir.Expr]:
         """List the first columns of a part's vectors."""
@@ -174,7 +172,7 @@ class DirectEpilogue:
         """Store the results of a part one by one."""
         stmts = self._totals(part)
         for i, column in enumerate(self._columns(part)):
-            where = self._where(part.m, column)
+            where = self._where(part.row, column)
             at = [where[a.var] for a in self._cut.contraction.stage.axes]
             sums = [self._sum(of_split, i) for of_split in range(self._cut.parts)]
             stored = store_results(self._cut.contraction, at, *sums)
@@ -186,11 +184,13 @@ class DirectEpilogue:
         """Load what the results of a part read, into one of two copies of registers."""
         assert self._results is not None
         columns, stmts = self._columns(part), []
+        row = self._cut.axes_at(self._place.batch)
+        row |= self._cut.row_at(self._place.m_tile, part.row, is_clamped=True)
         for i, column in enumerate(columns):
-            m = self._last(part.m, self._cut.m)
-            n = self._last(column, index(self._cut.n), self._vectors.width)
+            width = self._vectors.width
+            where = row | self._cut.column_at(self._place.n_tile, column, clamped=width)
             copy = index(number % 2 * len(columns) + i)
-            stmts.append(self._results.load(copy, self._where(m, n)))
+            stmts.append(self._results.load(copy, where))
         return sequence(stmts)
 
     def _store(self, part: Part, number: int) -> list[tirx.Stmt]:
@@ -203,27 +203,19 @@ class DirectEpilogue:
                 return self._sum(of_split, i * width + lane)
 
             copy = index(number % 2 * len(columns) + i)
-            where, inside = self._where(part.m, column), self._inside(part, column)
+            where, inside = self._where(part.row, column), self._inside(part, column)
             stmts.append(self._results.finish(copy, where, sums, inside))
         return stmts
 
     def _sum(self, of_split: int, i: int) -> ir.Expr:
         return load(self._total, [index(of_split * self._size + i)])
 
-    def _where(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        return self._cut.element_at(self._place.batch, m, n)
-
-    def _last(self, position: ir.Expr, extent: ir.Expr, width: int = 1) -> ir.Expr:
-        """Clamp a position to the last vector, where the last tile reaches beyond."""
-        size = self._cut.block_m if width == 1 else self._cut.tile_positions
-        known = constant(extent)
-        if known is not None and known % size == 0:
-            return position
-        return tirx.min(position, extent - width)
+    def _where(self, row: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        return self._cut.element_at(self._place, row, n)
 
     def _inside(self, part: Part, column: ir.Expr) -> ir.Expr | None:
         """Tell whether a vector exists, where the last tile reaches beyond the edge."""
-        inside = self._cut.bounds(part.m, column)
+        inside = self._cut.bounds(self._place, part.row, column)
         return tirx.all(*inside) if inside else None
 
 

@@ -4,6 +4,7 @@ few rows:      skinny GEMM                                              (skinny_
 half types:    tiled GEMM on tensor cores
                  mma.sync, small tiles, split-K, any operands            (tile_gemm_gpu)
                  wgmma on Hopper, operands that TMA copies               (wgmma_gemm_gpu)
+                   windows of images and rectangles of pixels, too       (tma_window)
                    of two weights and one A, too                         (dual_gemm)
 otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one launch:
                  block tile of A and B in shared memory, barrier, register tile of acc;

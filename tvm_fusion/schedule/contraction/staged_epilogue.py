@@ -83,9 +83,9 @@ class StagedEpilogue:
         base = (self._consumer * WARPS + warp) * STAGED_WARP_BYTES + cut.staging_offset
         stmts = [touch(self._acc, cut.accumulators - 1), touch(self._total, M16 - 1)]
         for slab in range(cut.slabs):
-            m = self._place.m_tile * cut.block_m + self._first_row + slab * M + warp * M16
+            m = self._first_row + slab * M + warp * M16  # of the tile
             for first in range(0, cut.block_n, WARP):
-                n = self._place.n_tile * cut.block_n + first + lane
+                n = first + lane
                 tile = slab * cut.n8 + first // GROUPS
                 stmts += [self._stage(base, lane, tile), warp_sync()]
                 stmts += [self._totals(base, lane), *self._results(m, n), warp_sync()]
@@ -119,14 +119,14 @@ class StagedEpilogue:
         for result, made in zip(self._cut.contraction.results, self._made, strict=True):
 
             def compute(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
-                where = self._cut.element_at(self._place.batch, m + row, n)
+                where = self._cut.element_at(self._place, m + row, n)
                 sums = {self._cut.contraction.total: load(self._total, [row])}
                 value = substitute(result.value, {**where, **sums})
                 stored = tirx.BufferStore(made, value, [row])
                 return self._guarded(result, where, m + row, n, stored)
 
             def store(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
-                where = self._cut.element_at(self._place.batch, m + row, n)
+                where = self._cut.element_at(self._place, m + row, n)
                 places = [substitute(i, where) for i in result.indices]
                 stored = tirx.BufferStore(result.buffer, load(made, [row]), places)
                 return self._guarded(result, where, m + row, n, stored)
@@ -142,7 +142,7 @@ class StagedEpilogue:
         n: ir.Expr,
         stmt: tirx.Stmt,
     ) -> tirx.Stmt:
-        conditions = self._cut.bounds(m, n)
+        conditions = self._cut.bounds(self._place, m, n)
         if result.condition is not None:
             conditions.append(substitute(result.condition, where))
         return when(tirx.all(*conditions), stmt) if conditions else stmt

@@ -207,18 +207,18 @@ class TileEpilogue:
         """Find the first element of a vector of staged sums, of a column split those of part 0."""
         cut, loop = self._cut, self._mainloop
         own_slab, warp_m, in_slab = coordinates(row, [index(1), loop.warps_m, M16])
-        m = self._place.m_tile * cut.block_m + in_slab
-        m = m + loop.slab_row(slab + own_slab, warp_m)
+        in_tile = in_slab + loop.slab_row(slab + own_slab, warp_m)
         parts = cut.parts
         warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
-        n = self._place.n_tile * cut.tile_positions + warp_n * (cut.warp_n // parts)
-        n = n + first // parts + in_warp
+        n = warp_n * (cut.warp_n // parts) + first // parts + in_warp
         column = position
         if parts > 1:
             panel, in_panel = coordinates(in_warp, [index(1), GROUPS])
             column = warp_n * self._columns + panel * (GROUPS * parts) + in_panel
-        where = cut.element_at(self._place.batch, m, n)
-        return VectorPlace(row, column, where, tirx.all(has_one, *cut.bounds(m, n)))
+        where = cut.element_at(self._place, in_tile, n)
+        return VectorPlace(
+            row, column, where, tirx.all(has_one, *cut.bounds(self._place, in_tile, n))
+        )
 
     def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
         """Add up the sums of a vector, compute its results and store them."""

@@ -117,19 +117,48 @@ class TileGemmConfig(TileShape, GemmView):
             del found[axis.var]
         return found | {a.var: p for a, p in zip(self.batch, batch, strict=True)}
 
-    def element_at(self, batch: Sequence[ir.Expr], m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the values of the axes at a row and a column of C."""
-        rows, columns = axis_values(self.m_axes, m), axis_values(self.n_axes, n)
-        return {**self.axes_at(batch), **rows, **columns}
+    def element_at(self, place: TilePlace, row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the values of the axes at a row and a column of a tile."""
+        rows, columns = self.row_at(place.m_tile, row), self.column_at(place.n_tile, column)
+        return {**self.axes_at(place.batch), **rows, **columns}
 
-    def bounds(self, m: ir.Expr, n: ir.Expr) -> list[ir.Expr]:
-        """List when a row and a column exist, where the last tile reaches beyond the edge."""
-        rows, found = constant(self.m), []
+    def row_at(
+        self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the values of the axes of M at a row of a tile; clamped, of the last that exists."""
+        m = m_tile * self.block_m + row
+        if is_clamped and self.row_bounds(m_tile, row):
+            m = tirx.min(m, self.m - 1)
+        return axis_values(self.m_axes, m)
+
+    def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
+        """List when a row of a tile exists, where the last tile reaches beyond the edge."""
+        rows = constant(self.m)
         if rows is None or rows % self.block_m:
-            found.append(m < self.m)
-        if self.n % self.tile_positions:
-            found.append(n < self.n)
-        return found
+            return [m_tile * self.block_m + row < self.m]
+        return []
+
+    def column_at(
+        self, n_tile: ir.Expr, column: ir.Expr, clamped: int = 0
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the values of the axes of N at a column of a tile.
+
+        Clamped to a vector of so many columns, of the last that exists.
+        """
+        n = n_tile * self.tile_positions + column
+        if clamped and self.column_bounds(n_tile, column):
+            n = tirx.min(n, index(self.n - clamped))
+        return axis_values(self.n_axes, n)
+
+    def column_bounds(self, n_tile: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
+        """List when a column of a tile exists, where the last tile reaches beyond the edge."""
+        if self.n % self.tile_positions == 0:
+            return []
+        return [n_tile * self.tile_positions + column < self.n]
+
+    def bounds(self, place: TilePlace, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
+        """List when a row and a column of a tile exist."""
+        return self.row_bounds(place.m_tile, row) + self.column_bounds(place.n_tile, column)
 
 
 @dataclass(frozen=True)

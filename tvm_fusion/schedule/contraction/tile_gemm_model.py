@@ -189,8 +189,20 @@ def tile_shapes(
                     yield shape
 
 
-def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
-    """Read a product of types that tensor cores multiply as a tiled GEMM, of any tile."""
+def gemm_problem(
+    contraction: SumOfProducts, device: Device, least_rows: int = LEAST_ROWS
+) -> TileGemmConfig | None:
+    """Read a product of types that tensor cores multiply as a tiled GEMM, of any tile.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    device : Device
+        A GPU.
+    least_rows : int
+        With fewer there is none.
+    """
     if contraction.dtype not in SUM_TYPES:
         return None
     if device.kind != "cuda" or not device.async_copy:
@@ -204,7 +216,7 @@ def gemm_problem(contraction: SumOfProducts, device: Device) -> TileGemmConfig |
     if any(constant(a.extent) is None for a in (*view.n_axes, *view.k_axes)):
         return None
     sizes = gemm_sizes(view)
-    if sizes.m < LEAST_ROWS or sizes.n < LEAST_COLUMNS or sizes.k < LEAST_K:
+    if sizes.m < least_rows or sizes.n < LEAST_COLUMNS or sizes.k < LEAST_K:
         return None
     own = {a.var for a in (*view.batch, *view.m_axes, *view.n_axes, *view.k_axes)}
     symbols = [v for x in (view.a, view.b) for v in variables(x) - own]

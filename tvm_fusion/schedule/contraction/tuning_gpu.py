@@ -21,16 +21,18 @@ from .skinny_mma_config import SkinnyMmaConfig
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_configs import tile_gemm_configs
 from .tile_gemm_model import estimated_clocks, gemm_sizes
-from .wgmma_config import WgmmaConfig
+from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
 from .wgmma_model import wgmma_clocks, wgmma_configs
 
 HOPELESS = 2.0  # times the least estimate
 _TILE = ("block_m", "block_n", "block_k", "stages", "split_k", "group_m")
+_WGMMA = (*_TILE, "consumers", "is_ping_pong", "blocks_per_sm")
 _SKINNY = ("slices_k", "stages", "min_blocks_per_sm")
 KERNELS = Kernels(
     {
         TileGemmConfig: ("mma.sync", (*_TILE, "warps_m", "warps_n", "warps_k")),
-        WgmmaConfig: ("wgmma", (*_TILE, "consumers", "is_ping_pong", "blocks_per_sm")),
+        WgmmaConfig: ("wgmma", _WGMMA),
+        WgmmaWindowConfig: ("wgmma of windows", _WGMMA),
         GemvConfig: ("gemv", (*_SKINNY, "threads_n", "cp_async_stages")),
         SkinnyMmaConfig: ("skinny mma.sync", _SKINNY),
     }

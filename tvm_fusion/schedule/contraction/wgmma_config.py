@@ -8,11 +8,14 @@ split    the columns of a tile are those of one part of a column split behind th
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 
 from ...core.loops import constant, index
+from ...program.stage import Axis
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
 from ..gpu.tma import ROW_BYTES
@@ -20,6 +23,7 @@ from ..gpu.wgmma import THREADS, WARPS, M
 from .tile_gemm_config import TileGemmConfig, axis_values
 from .tile_shape import REGISTER_FILE
 from .tma_operand import TmaOperand
+from .tma_window import TmaWindow
 
 STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
@@ -170,6 +174,73 @@ class WgmmaConfig(TileGemmConfig):
     def n8(self) -> int:
         """Tiles of eight columns of a thread's accumulators."""
         return self.block_n // GROUPS
+
+
+@dataclass(frozen=True)
+class WgmmaWindowConfig(WgmmaConfig):
+    """Configuration of a convolution with TMA and wgmma: rows of a tile are a rectangle of pixels.
+
+    Or its columns are, where results are contiguous along pixels: one operand is a
+    :class:`.tma_window.TmaWindow`. Steps along K are taps times chunks of channels.
+    """
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether operand A is the image; otherwise B is."""
+        return isinstance(self.operand_a, TmaWindow)
+
+    @property
+    def window(self) -> TmaWindow:
+        """The image."""
+        found = self.operand_a if self.is_of_rows else self.operand_b
+        assert isinstance(found, TmaWindow)
+        return found
+
+    @property
+    def k_tiles(self) -> int:
+        """Pipeline steps of a block."""
+        return -(-self.window.steps // self.split_k)
+
+    @property
+    def tiles_m(self) -> ir.Expr:
+        """Tiles along M."""
+        return index(math.prod(self.window.tiles)) if self.is_of_rows else super().tiles_m
+
+    @property
+    def tiles_n(self) -> int:
+        """Tiles along N."""
+        return super().tiles_n if self.is_of_rows else math.prod(self.window.tiles)
+
+    def row_at(
+        self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the pixel, or the channel, of a row of a tile; clamped, the nearest that exists."""
+        if not self.is_of_rows:
+            return super().row_at(m_tile, row, is_clamped)
+        return self._pixel(self.m_axes, self.window.pixel(m_tile, row, int(is_clamped)))
+
+    def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
+        """List when it exists, where the last rectangles reach beyond an edge."""
+        if not self.is_of_rows:
+            return super().row_bounds(m_tile, row)
+        return self.window.bounds(m_tile, row)
+
+    def column_at(
+        self, n_tile: ir.Expr, column: ir.Expr, clamped: int = 0
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the pixel, or the channel, of a column of a tile."""
+        if self.is_of_rows:
+            return super().column_at(n_tile, column, clamped)
+        return self._pixel(self.n_axes, self.window.pixel(n_tile, column, clamped))
+
+    def column_bounds(self, n_tile: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
+        """List when it exists."""
+        if self.is_of_rows:
+            return super().column_bounds(n_tile, column)
+        return self.window.bounds(n_tile, column)
+
+    def _pixel(self, axes: Sequence[Axis], place: list[ir.Expr]) -> dict[ir.Var, ir.Expr]:
+        return {a.var: x for a, x in zip(axes, place, strict=True)}
 
 
 def staged_bytes(consumers: int) -> int:

@@ -40,7 +40,8 @@ from .tile_gemm_model import (
 from .tile_results import result_vectors
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .wgmma_config import STAGE_K_BYTES, WgmmaConfig, staged_bytes
+from .tma_window import tma_window
+from .wgmma_config import STAGE_K_BYTES, WgmmaConfig, WgmmaWindowConfig, staged_bytes
 
 Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
@@ -132,8 +133,12 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
     block_k = STAGE_K_BYTES // start.item_bytes
     a, b = (tma_operand(start, is_a, block_k) for is_a in (True, False))
+    kind: type[WgmmaConfig] = WgmmaConfig
     if a is None or b is None:
-        return
+        found = tma_window(start, block_k)
+        if found is None or result_vectors(start).is_along_m:
+            return
+        (a, b), kind = found, WgmmaWindowConfig
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
@@ -168,7 +173,7 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
             "split_k": 1,
             "group_m": 8,
         }
-        config = WgmmaConfig(
+        config = kind(
             **{**given, **changed},
             operand_a=tile_a,
             operand_b=tile_b,
@@ -193,6 +198,8 @@ def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
         return
     for split_k in SPLIT_K[1:]:
         k_tiles = -(-config.k_tiles // split_k)
+        if isinstance(config, WgmmaWindowConfig) and config.k_tiles % split_k:
+            continue  # a window has no taps beyond the last, of which boxes are zeros
         if tiles * split_k <= config.multiprocessors and k_tiles >= LEAST_K_TILES:
             stages = min(config.stages, k_tiles)
             yield replace(config, split_k=split_k, stages=stages, is_staged=False)
@@ -203,6 +210,11 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     sms, sizes = device.sm_count or 1, gemm_sizes(config)
     batch, m, n, k = sizes
     tiles = batch * -(-m // config.block_m) * -(-n // config.block_n)
+    read = float(m * k + k * n)
+    if isinstance(config, WgmmaWindowConfig):
+        tiles = (constant(config.tiles_m) or 1) * config.tiles_n
+        pixels = m if config.is_of_rows else n  # read once, not for every tap
+        read -= pixels * k * (1 - 1 / math.prod(config.window.taps))
     blocks = tiles * config.split_k
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips = -(-blocks // (sms * resident))
@@ -214,7 +226,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     steps = config.block_k // config.k_step
     products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
-    main = -(-k // (config.block_k * config.split_k)) * stage
+    main = config.k_tiles * stage
     is_dear = any(is_expensive(r.value) for r in config.contraction.results)
     each = (DEAR_ELEMENT if is_dear else ELEMENT) * elements * resident
     # With split-K, sums that are exchanged take the time that a second consumer saves.
@@ -225,6 +237,5 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
         total = max(trips * main + epilogue, -(-trips // 2) * (main + epilogue))
     else:
         total = trips * (main + epilogue)
-    read = config.item_bytes * (m * k + k * n)
-    dram = batch * (read + 4 * m * n) / (RATES.dram * sms)
+    dram = batch * (config.item_bytes * read + 4 * m * n) / (RATES.dram * sms)
     return max(total, dram) + RATES.launch + min(total, dram) / 8

@@ -24,6 +24,7 @@ ROW_BYTES = 128  # of a box, the innermost dimension
 PANEL = ROW_BYTES // 2  # elements of a half type: boxes of one tile lie side by side
 ALIGNMENT = 16  # bytes, of an address and of all strides but the innermost
 MAX_RANK = 5
+MAX_BOX, MAX_STEP = 256, 8  # of a dimension: elements that a box spans, and from one to the next
 TILE_ALIGNMENT = 1024  # bytes: eight rows, after which the swizzle repeats
 _SWIZZLE_128B, _PROMOTE_TO_128B = 3, 2
 
@@ -60,7 +61,9 @@ class TensorMap:
     strides : tuple of Expr
         Of the other dimensions, in elements.
     box : tuple of int
-        Extents of a box.
+        Elements of a box.
+    steps : tuple of int
+        From one element of a box to the next, along each dimension; empty: 1.
     """
 
     buffer: ir.Var
@@ -68,6 +71,7 @@ class TensorMap:
     sizes: tuple[ir.Expr, ...]
     strides: tuple[ir.Expr, ...]
     box: tuple[int, ...]
+    steps: tuple[int, ...] = ()
 
     def encode(self, name: str) -> tuple[ir.Var, list[tirx.Stmt]]:
         """Write what the host does before a launch; gives the map's variable as well."""
@@ -80,14 +84,16 @@ class TensorMap:
             flat = tirx.floordiv(flat, index(extent))
         first = element(self.buffer, [flat, *reversed(places)])
         item = tirx.const(self.item_bytes, "int64")
+        steps = self.steps or (1,) * rank
+        spans = [(size - 1) * step + 1 for size, step in zip(self.box, steps, strict=True)]
         room = tirx.call_intrin(variable.ty, "tirx.tvm_stack_alloca", "tensormap", 1)
         encoded = tirx.tensormap_encode_tiled(
             variable,
             tirx.address_of(first),
             *map(index, self.sizes),
             *(index(s) * item for s in self.strides),
-            *map(index, self.box),
-            *[index(1)] * rank,
+            *map(index, spans),
+            *map(index, steps),
             descriptor_dtype=dtype,
             rank=rank,
             swizzle=_SWIZZLE_128B,

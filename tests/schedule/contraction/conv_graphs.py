@@ -1,0 +1,59 @@
+"""Convolutions of channels-last images: groups, what they compute, and their kernels' results."""
+
+import numpy as np
+from emulator.launch import launch
+from group_kernels import CUDA, group
+
+from tvm_fusion.program.layouts import Layout
+from tvm_fusion.program.variant import variant
+from tvm_fusion.schedule.gather import gather
+
+NHWC = (0, 2, 3, 1)
+
+
+def laid_out(params, body, only=None):
+    """The group of a body, all of its images channels-last, or those of some names."""
+    members = group(params, body, CUDA)
+    images = [v for v in (*members.inputs, *members.outputs) if v.constant is None]
+    chosen = [v for v in images if len(v.shape) == 4 and (only is None or v.name in only)]
+    return variant(members, {v: Layout(0) for v in chosen}).group
+
+
+def convolution(x, w, stride, padding, dilation, groups):
+    """Over NCHW in float64."""
+    x = np.pad(x, [(0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2])
+    k, c, *window = w.shape
+    rows, columns = (
+        (x.shape[2 + n] - dilation * (window[n] - 1) - 1) // stride + 1 for n in range(2)
+    )
+    y = np.zeros((len(x), k, rows, columns))
+    for group_ in range(groups):
+        own = slice(group_ * (k // groups), (group_ + 1) * (k // groups))
+        image = x[:, group_ * c : (group_ + 1) * c]
+        for r in range(window[0]):
+            for s in range(window[1]):
+                down, across = r * dilation, s * dilation
+                part = image[
+                    :,
+                    :,
+                    down : down + stride * (rows - 1) + 1 : stride,
+                    across : across + stride * (columns - 1) + 1 : stride,
+                ]
+                y[:, own] += np.einsum("nchw,kc->nkhw", part, w[own, :, r, s])
+    return y
+
+
+def launched(emission, members, arrays):
+    """Run one kernel in the emulator over packed weights; images are found by their names."""
+    passed = []
+    for position, value in enumerate(members.inputs):
+        if value.constant is None:
+            passed.append(np.ascontiguousarray(arrays[value.name.partition("_")[0]]))
+        elif position in emission.packing:
+            passed.append(gather(emission.packing[position], value.constant.value).numpy())
+        else:
+            passed.append(value.constant.value.numpy())
+    (output,) = members.outputs
+    result = np.full([int(d) for d in output.shape], np.nan, output.dtype)
+    launch(emission.kernels[0].func, [*passed, result], CUDA.tvm_target())
+    return result
