@@ -42,7 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     path = options.json or Path(os.environ.get("OUT", "."), "gpu.json")
     index = json.loads((options.folder / INDEX).read_text())
-    record: dict[str, Any] = {"about": {**index, **_about()}, "rows": []}
+    record: dict[str, Any] = {"about": {**index, **about()}, "rows": []}
     known = {work.name: work for work in works(index["seed"], index["count"])}
     for name in index["names"]:
         if name in index["failed"] or options.only not in name:
@@ -84,14 +84,14 @@ def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
     if rival:
         torch._dynamo.reset()
         sides["inductor"] = work.rival()
-    turns = _turns(size)
-    sets = [work.draw(seed, "cuda") for seed in range(turns)]
+    count = turns(size)
+    sets = [work.draw(seed, "cuda") for seed in range(count)]
     graphs = {name: captured(side, sets) for name, side in sides.items()}
-    graphs["copy"], graphs["copy_alike"] = copies(2, COPY_BYTES), copies(turns, size)
+    graphs["copy"], graphs["copy_alike"] = copies(2, COPY_BYTES), copies(count, size)
     calls = {"copy": 2}
-    us = {name: t / calls.get(name, turns) for name, t in alternate(graphs).items()}
+    us = {name: t / calls.get(name, count) for name, t in alternate(graphs).items()}
     us["copy"] *= size / COPY_BYTES
-    return row | {"bytes": size, "us": us, "of_copy": us["copy"] / us["ours"], "turns": turns}
+    return row | {"bytes": size, "us": us, "of_copy": us["copy"] / us["ours"], "turns": count}
 
 
 def _ours(folder: Path) -> Callable[..., Any]:
@@ -152,11 +152,13 @@ def captured(function: Callable[..., Any], sets: list[list[torch.Tensor]]) -> to
     return graph
 
 
-def alternate(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, float]:
+def alternate(
+    graphs: dict[str, torch.cuda.CUDAGraph], rounds: int = ROUNDS, seconds: float = SECONDS
+) -> dict[str, float]:
     """Time graphs in turns; the median microseconds of one replay of each."""
     times: dict[str, list[float]] = {name: [] for name in graphs}
-    repeats = {name: max(1, int(SECONDS / _seconds(g, 1))) for name, g in graphs.items()}
-    for _ in range(ROUNDS):
+    repeats = {name: max(1, int(seconds / _seconds(g, 1))) for name, g in graphs.items()}
+    for _ in range(rounds):
         for name, graph in graphs.items():
             times[name].append(_seconds(graph, repeats[name]))
     return {name: 1e6 * statistics.median(found) for name, found in times.items()}
@@ -173,7 +175,7 @@ def _seconds(graph: torch.cuda.CUDAGraph, repeats: int) -> float:
     return start.elapsed_time(end) / 1e3 / repeats
 
 
-def _turns(size: int) -> int:
+def turns(size: int) -> int:
     """Count the buffers that exceed the last cache several times."""
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     return max(2, -(-L2_TIMES * cache // size))
@@ -184,7 +186,8 @@ def leaves(result: Any) -> list[torch.Tensor]:
     return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
-def _about() -> dict[str, Any]:
+def about() -> dict[str, Any]:
+    """Name the device, and what it runs with."""
     return {
         "device": torch.cuda.get_device_name(0),
         "torch": torch.__version__,

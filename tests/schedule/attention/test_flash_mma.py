@@ -163,6 +163,16 @@ def test_hidden_tiles_are_skipped(queries, keys, options, skips):
     assert len(problem.score.bounds) == (1 + ("window" in options) if skips else 0)
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "options"), [(150, 200, None), (150, 150, {}), (150, 150, {"window": 40})]
+)
+def test_ping_pong_of_two_warpgroups(queries, keys, options):
+    """The second is half a tile behind; its last product follows the loop."""
+    body, expected = PLAIN if options is None else visible(queries, keys, **options)
+    params = tensors(1, 1, queries, keys, 64, dtype=HALF)
+    compare(params, body, expected, accept=lambda c: c.is_ping_pong)
+
+
 def float32_operands(body):
     def wrapped(emit, q, k, v, *rest):
         return body(emit, *(emit(op.astype(x, "float32")) for x in (q, k, v)), *rest)

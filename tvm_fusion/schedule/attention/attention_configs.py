@@ -35,7 +35,10 @@ KERNELS = Kernels(
         FlashDecodeConfig: ("flash decoding", ("splits", "groups", "stages")),
         FlashMmaConfig: (
             "flash mma",
-            ("warps", "rows_of_warp", "block_n", "stages", "q_in_registers", "uses_wgmma"),
+            (
+                *("warps", "rows_of_warp", "block_n", "stages", "q_in_registers"),
+                *("uses_wgmma", "is_ping_pong"),
+            ),
         ),
         GpuConfig: ("CUDA cores", ("rows", "lanes", "keys")),
     }

@@ -14,7 +14,10 @@ for n in range(tiles that a row of the block sees):
     acc += mma(p_frag, v_frag)                                   ldmatrix, transposed
 l_i = sum over the four threads of a row; __syncthreads
 (wgmma instead, four warps together: fence.proxy.async before each barrier, q_frag for every tile,
-k and v from shared memory)
+k and v from shared memory; ping-pong of two warpgroups: the second is half a tile behind, so that
+each computes softmax while the other multiplies. Between the barriers of a tile the first computes
+s and softmax, the second acc += p * v of the tile before and s; then the first acc += p * v, the
+second softmax. v(n + 1) is issued with k(n + 2), behind the second barrier.)
 acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> global, in vectors
 """
 
@@ -39,7 +42,7 @@ from ..gpu.cp_async import commit, wait
 from ..gpu.launch import block_barrier, block_by_address, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
-from ..gpu.wgmma import fence_proxy
+from ..gpu.wgmma import WARPS, fence_proxy
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
@@ -103,7 +106,7 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             *(x for x in pads if x is not None),
             self._initialize(),
             *self._keep_queries(),
-            loop("n", tiles.count, self._tile),
+            *self._loop(tiles.count),
             *self._finish(),
         ]
         return block_by_address("flash_attention", sequence(stmts), self._buffers)
@@ -113,6 +116,42 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         if not self._config.q_in_registers:
             return []
         return [wait(2 * self._config.stages - 2), block_barrier(), self._load_queries()]
+
+    def _loop(self, count: ir.Expr) -> list[tirx.Stmt]:
+        if not self._config.is_ping_pong:
+            return [loop("n", count, self._tile)]
+        left = tirx.all(self._is_second(), count > 0)
+        last = when(left, self._multiply_values(simplified(count - 1)))
+        return [loop("n", count, self._shared_tile), last]
+
+    def _is_second(self) -> ir.Expr:
+        """Whether this is a thread of the second warpgroup."""
+        return self._g >= WARPS
+
+    def _shared_tile(self, n: ir.Expr) -> tirx.Stmt:
+        """Let the second warpgroup multiply while the first computes softmax, and conversely."""
+        stages = self._config.stages
+        before = simplified(n - 1)
+        first = sequence([self._multiply_keys(n), self._softmax(n)])
+        second = [when(n > 0, self._multiply_values(before)), self._multiply_keys(n)]
+        return sequence(
+            [
+                wait(2 * (stages - 1)),
+                fence_proxy(),
+                block_barrier(),
+                tirx.IfThenElse(self._is_second(), sequence(second), first),
+                wait(2 * (stages - 1) - 1),
+                fence_proxy(),
+                block_barrier(),
+                self._issue_values(simplified(n + (stages - 1))),
+                commit(),
+                self._issue_keys(n + stages),
+                commit(),
+                tirx.IfThenElse(
+                    self._is_second(), self._softmax(n), self._multiply_values(n)
+                ),
+            ]
+        )
 
     def _tile(self, n: ir.Expr) -> tirx.Stmt:
         stages = self._config.stages

@@ -37,6 +37,8 @@ class FlashMmaConfig:
         Of an element of the result in shared memory.
     uses_wgmma : bool
         Whether four warps multiply together, with k and v from shared memory.
+    is_ping_pong : bool
+        Whether one of two warpgroups computes its softmax while the other multiplies.
     """
 
     warps: int
@@ -49,6 +51,7 @@ class FlashMmaConfig:
     column16: int
     staged_bytes: int
     uses_wgmma: bool = False
+    is_ping_pong: bool = False
 
     @property
     def block_m(self) -> int:

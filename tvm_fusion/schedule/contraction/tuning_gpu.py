@@ -47,7 +47,7 @@ def designs(claim: Claim, device: Device) -> Iterator[TileGemmConfig | GemvConfi
     elif claimed.tile is not None and "convolution" in claim.details:  # dual GEMMs have no choices
         yield claimed.tile
         first = KERNELS.plain(claimed.tile)
-        found = [(config, _clocks(config, device)) for config in _tiles(claimed, device)]
+        found = [(config, tile_clocks(config, device)) for config in _tiles(claimed, device)]
         least = min((clocks for _, clocks in found), default=0.0)
         for config, clocks in found:
             if clocks <= HOPELESS * least and KERNELS.plain(config) != first:
@@ -77,7 +77,8 @@ def _tiles(claimed: GpuContractionConfig, device: Device) -> Iterator[TileGemmCo
     return chain(small, large)
 
 
-def _clocks(config: TileGemmConfig, device: Device) -> float:
+def tile_clocks(config: TileGemmConfig, device: Device) -> float:
+    """Estimate the time of a tiled GEMM, in clocks of a multiprocessor."""
     if isinstance(config, WgmmaConfig):
         return wgmma_clocks(config, device)
     return estimated_clocks(config, gemm_sizes(config), device)

@@ -1,0 +1,78 @@
+"""Which configurations of a design space are measured: those that the model ranks first, all sorts.
+
+The default; of each tile (its sizes, and how warps share it) the configuration with the least
+estimate, in the order of the estimates; of the default's tile two other pipelines or orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tvm_fusion.core.template import Claim, Config
+from tvm_fusion.device import Device
+from tvm_fusion.schedule.attention import attention_configs, flash_mma_model
+from tvm_fusion.schedule.attention.constants import read_group
+from tvm_fusion.schedule.attention.flash_problem import flash_problem
+from tvm_fusion.schedule.attention.pattern import Pattern
+from tvm_fusion.schedule.contraction import tuning_gpu
+
+# What makes a tile, of GEMM and of attention; the rest are its variants.
+TILE = ("kernel", "block_m", "block_n", "warps_m", "warps_n", "consumers", "is_ping_pong")
+TILE += ("blocks_per_sm", "split_k", "warps", "rows_of_warp", "uses_wgmma")
+USUAL_GROUP_M = 8
+VARIANTS = 2
+
+Estimated = tuple[float, Config]
+
+
+def choose(found: Sequence[Estimated], default: Config, count: int) -> list[Config]:
+    """Choose configurations by what they are estimated to take.
+
+    Parameters
+    ----------
+    found : sequence of (float, Config)
+        A design space with the clocks of each.
+    default : Config
+        The first one that is chosen.
+    count : int
+        How many to choose.
+    """
+    ranked = [
+        config
+        for _, config in sorted(
+            found, key=lambda one: (one[0], one[1].get("group_m", 0) != USUAL_GROUP_M)
+        )
+        if config != default
+    ]
+    variants = [c for c in ranked if _tile(c) == _tile(default)][:VARIANTS]
+    tiles = {_tile(default)}
+    others = []
+    for config in ranked:
+        if _tile(config) not in tiles:
+            tiles.add(_tile(config))
+            others.append(config)
+    chosen = [default, *others[: max(0, count - 1 - len(variants))], *variants]
+    chosen += [c for c in ranked if c not in chosen]  # small design spaces
+    return chosen[:count]
+
+
+def estimated(claim: Claim, device: Device) -> list[Estimated]:
+    """Give the configurations of a claimed GEMM or attention, and their clocks by the model."""
+    if claim.template.name == "attention":
+        pattern = read_group(claim.group, claim.template._floats)
+        assert isinstance(pattern, Pattern)
+        return list(_attention(pattern, device))
+    designs, clocks = tuning_gpu.designs(claim, device), tuning_gpu.tile_clocks
+    return [(clocks(x, device), tuning_gpu.KERNELS.plain(x)) for x in designs]
+
+
+def _attention(pattern: Pattern, device: Device) -> Iterator[Estimated]:
+    problem = flash_problem(pattern)
+    if problem is not None:
+        for config in flash_mma_model.configs(problem, device):
+            cycles = flash_mma_model.cycles(config, problem, device)
+            yield cycles, attention_configs.KERNELS.plain(config)
+
+
+def _tile(config: Config) -> tuple[object, ...]:
+    return tuple(config.get(name) for name in TILE)
