@@ -1,6 +1,7 @@
 import gc
 import inspect
 import itertools
+import linecache
 import os
 import random
 import secrets
@@ -42,13 +43,16 @@ np.random.default_rng = lambda seed=None: default_rng(next(seeds) if seed is Non
 def own_frames(frame, context=1):
     """Do as ``inspect.getouterframes``, without the frames of pytest and of imports.
 
-    TVMScript asks for the stack at each function that it parses. Of pytest's forty frames, those of
-    importlib have no file, and for each of them all modules are looked through: this was two thirds
-    of what the collection took.
+    TVMScript asks for the stack at each function that it parses, and needs the nearest frames. For
+    each one without a file, such as importlib's among pytest's forty, ``inspect`` looks through all
+    modules, which was two thirds of the collection.
     """
     found = []
     while frame and not frame.f_code.co_filename.startswith(FOREIGN):
-        found.append(inspect.FrameInfo(frame, *inspect.getframeinfo(frame, context)))
+        code, number = frame.f_code, frame.f_lineno
+        lines = [linecache.getline(code.co_filename, number, frame.f_globals)]
+        lines = (lines, 0) if all(lines) and context else (None, None)
+        found.append(inspect.FrameInfo(frame, code.co_filename, number, code.co_name, *lines))
         frame = frame.f_back
     return found
 
