@@ -214,6 +214,15 @@ def test_threads_for_narrow_accesses():
     assert threads_and_blocks(scheduled(rms_norm(8192, 8214, "float16")))[1:] == (32, 32)
 
 
+def test_two_blocks_for_rows_that_are_read_again():
+    """Registers do not hold them: many rows have 512 threads each, few all that there are."""
+    for rows, threads in ((512, 512), (200, 1024)):
+        example = programs.softmax(rows, 65536, dtype="float16")
+        config = estimate_rows_gpu(example.program(), DEVICE).config
+        assert config.threads == threads
+        assert config.min_blocks_per_sm == (2 if rows == 512 else None)
+
+
 def test_threads_for_unaligned_rows_that_share_a_scale():
     """Rounded down to whole warps: 1025 vectors of four elements, 8 or 9 for each thread."""
     example = programs.layer_norm(8192, 4095, "float16")

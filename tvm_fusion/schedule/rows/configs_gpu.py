@@ -1,6 +1,6 @@
 """The design space of a row kernel on a GPU: every configuration that fits the device.
 
-``row_config`` chooses the default by rules; ``configs`` enumerates what a tuner may measure
+``default_config`` chooses the default by rules; ``configs`` enumerates what a tuner may measure
 instead. Each is plain data; the kernel (rows/gpu) is made of any of them.
 """
 
@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from ...device import Device
 from ..design_space import Kernels
-from .config_gpu import WARP_SIZE, RowConfig, blocks_per_sm, longest_loop, row_config
+from .config_gpu import WARP_SIZE, RowConfig, blocks_per_sm, longest_loop
+from .default_config import default_config
 from .emit import static_volume
 from .passes import lanes_are_rows
 from .row_program import RowProgram
@@ -52,7 +53,7 @@ def configs(program: RowProgram, device: Device) -> Iterator[RowConfig]:
         Each one once. Only the default where threads run along neighbouring rows, or where a
         reduction is one thread's.
     """
-    chosen = row_config(program, device)
+    chosen = default_config(program, device)
     found = {chosen}
     yield chosen
     loop = longest_loop(program)

@@ -21,7 +21,8 @@ from ...device import Device
 from ...program.program import Program
 from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
 from .arg_extremum import with_extrema_first
-from .config_gpu import RowConfig, row_config
+from .config_gpu import RowConfig
+from .default_config import default_config
 from .emit import volume
 from .half_precision import with_half_precision_math
 from .passes import plan_passes
@@ -72,9 +73,9 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
     except ValueError as reason:
         return Refusal("no_combiner", f"{reason}.")
     split = with_extrema_first(rows)
-    config = row_config(split, device)
+    config = default_config(split, device)
     if not _holds(split, config):
-        config = row_config(rows, device)
+        config = default_config(rows, device)
     storage = place_rows(rows, config, _shared_limit(device), copies=False)
     if isinstance(storage, str):
         return Refusal("row_too_long", storage)
@@ -85,7 +86,7 @@ def tunable_rows(program: Program, device: Device) -> RowProgram:
     """Give the form of a row program that :func:`estimate_rows_gpu` configures."""
     rows = row_program(program)
     split = with_extrema_first(rows)
-    return split if _holds(split, row_config(split, device)) else rows
+    return split if _holds(split, default_config(split, device)) else rows
 
 
 def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> tirx.PrimFunc:
