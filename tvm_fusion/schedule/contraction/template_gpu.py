@@ -20,7 +20,7 @@ from ...program.program import Program
 from ...program.stage import Stage
 from ..design_space import not_in_space
 from ..estimate import flops, operations, points, traffic
-from ..gpu.mma import find_atom
+from ..gpu.mma import HALF_TYPES, find_atom
 from .aligned_rows import AlignedRows, aligned_rows, copies_clocks
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
@@ -48,8 +48,8 @@ from .wgmma_model import best_wgmma_tile, wgmma_clocks
 # How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
 # pixels and 64 channels in half types, NCHW against NHWC.
 GATHERED = 8
-# The same of windows whose elements only one output channel reads, those of depthwise convolutions
-# over NCHW: adjacent threads load single elements, as often as there are taps.
+# The same of windows without tiles: adjacent threads load single elements, as often as there are
+# taps. So do depthwise convolutions over NCHW; 3 channels of 512 by 512 pixels of 128 took 1.9 ms.
 UNTILED = 32
 # The same of tiles of mma.sync whose words threads shift, as odd row lengths want it; others are
 # copied in 8 or 4 bytes. On an H200 in half types, with copies to aligned rows: 77 by 7207 by 4210
@@ -103,7 +103,11 @@ class GpuContraction(Contraction):
         if tile is not None:
             skinny = None
             work *= GATHERED if _is_gathered(tile) else 1
-        elif skinny is None and reads_windows(contraction) and not reuses_operands(contraction):
+        elif (
+            skinny is None
+            and reads_windows(contraction)
+            and (_is_of_half_types(contraction) or not reuses_operands(contraction))
+        ):
             work *= UNTILED
         if skinny is None and tile is None and (refusal := _refuse_split(contraction, device)):
             return refusal
@@ -277,6 +281,12 @@ def _slowdown(group: Group, contraction: SumOfProducts) -> int:
     operands = (contraction.left, contraction.right)
     is_dear = any(is_expensive(x) or operations(x) > PROLOGUE for x in operands)
     return RECOMPUTE_FACTOR if is_dear and has_prologue(group) else 1
+
+
+def _is_of_half_types(contraction: SumOfProducts) -> bool:
+    """Whether tensor cores would multiply the operands, were there tiles."""
+    sides = contraction.left, contraction.right
+    return all(str(narrow_operand(x).ty.dtype) in HALF_TYPES for x in sides)
 
 
 def _blocks(contraction: SumOfProducts) -> int:

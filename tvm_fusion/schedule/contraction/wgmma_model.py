@@ -27,6 +27,7 @@ from ...device import Device
 from ..gpu.mma import FLOAT8_TYPES, find_atom
 from ..gpu.wgmma import WARPS, K, M
 from .direct_epilogue import COLUMNS
+from .match_tma_window import tma_window
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import (
@@ -40,7 +41,6 @@ from .tile_gemm_model import (
 from .tile_results import result_vectors
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand
-from .tma_window import tma_window
 from .wgmma_config import STAGE_K_BYTES, WgmmaConfig, WgmmaWindowConfig, staged_bytes
 
 Tile = tuple[int, int, int, bool]

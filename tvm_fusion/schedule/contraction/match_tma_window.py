@@ -1,0 +1,183 @@
+"""Which operands of a product are an image under a window and its weight, as tensor maps.
+
+    image[n, y * stride + r * dilation - padding, .., c]    contiguous along c, all channels
+    weight[k, r, s, c]                                      contiguous along c, taps as one
+
+Every index of the image is a sum of multiples of one pixel axis and of taps. A condition around it
+may say no more than that the pixel is one of the image: boxes are zeros beyond.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm import DataType, ir, sym, tirx
+
+from ...core.loops import constant, index, product, simplified, substitute
+from ...program.stage import Axis
+from ..address import known_step, offset, stride
+from ..gpu.tma import ALIGNMENT, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
+from .gemm_view import GemmView
+from .tile_gemm_config import is_plain, unguarded
+from .tma_window import ImageDim, TmaTaps, TmaWindow
+
+SECTOR = 16  # elements of a half type
+
+
+def tma_window(view: GemmView, block_k: int) -> tuple[TmaTaps, TmaTaps] | None:
+    """View one operand as an image, the other as its weight, of tiles of no rows yet.
+
+    Parameters
+    ----------
+    view : GemmView
+        With the channels as last axis of K.
+    block_k : int
+        Terms of a tile.
+
+    Returns
+    -------
+    (TmaTaps, TmaTaps) or None
+        A and B, one of which is a :class:`TmaWindow`; ``None`` if they are no such operands.
+    """
+    if view.batch:
+        return None
+    sides = (view.a, view.m_axes), (view.b, view.n_axes)
+    for number in range(2):
+        image = _image(*sides[number], view.k_axes, block_k)
+        weight = _weight(*sides[1 - number], view.k_axes, block_k)
+        if image is None or weight is None:
+            continue
+        if number == 0:
+            return image, weight
+        # Stores of a channel's pixels are whole sectors of 32 bytes.
+        least = min(SECTOR, 1 << (image.pixels[-1] - 1).bit_length())
+        return weight, replace(image, multiple=least)
+    return None
+
+
+def _image(
+    operand: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis], block_k: int
+) -> TmaWindow | None:
+    """View an operand as an image under a window; ``None`` if it is none."""
+    image, guard = unguarded(operand)
+    if not is_plain(image):
+        return None
+    *taps, channels = k_axes
+    extents = [constant(a.extent) for a in (*pixels, *k_axes)]
+    shape = [constant(d) for d in image.source.ty.shape]
+    if None in (*extents, *shape) or not 1 < len(shape) <= MAX_RANK:
+        return None
+    sizes = [int(d) for d in shape if d is not None]
+    item_bytes = DataType(str(image.ty.dtype)).itemsize
+    strides = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
+    if any(s * item_bytes % ALIGNMENT for s in strides) or constant(channels.extent) != sizes[-1]:
+        return None
+    last = _image_dim(image.indices[-1], pixels, k_axes)
+    found = [_image_dim(i, pixels, k_axes) for i in image.indices[:-1]]
+    dims = [d for d in reversed(found) if d is not None]
+    rows = sorted(d.row for d in dims if d.row is not None)
+    only_channels = ImageDim(None, 1, (*[0] * len(taps), 1), 0)
+    if last != only_channels or len(dims) != len(found) or rows != list(range(len(pixels))):
+        return None
+    if any(d.taps[-1] for d in dims) or not _is_of_bounds(guard, image):
+        return None
+    box = (ROW_BYTES // item_bytes, *[1] * len(dims))
+    own = TensorMap(
+        image.source,
+        index(0),
+        tuple(map(index, reversed(sizes))),
+        tuple(map(index, reversed(strides))),
+        box,
+        (1, *(d.step for d in dims)),
+    )
+    return TmaWindow(
+        (own,),
+        is_k_contiguous=True,
+        batch=(),
+        rows=0,
+        block_k=block_k,
+        chunks=-(-sizes[-1] // block_k),
+        dims=tuple(replace(d, taps=d.taps[:-1]) for d in dims),
+        pixels=tuple(int(a.extent) for a in pixels),
+        taps=tuple(int(a.extent) for a in taps),
+    )
+
+
+def _image_dim(place: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis]) -> ImageDim | None:
+    """Read an index of an image as a sum of a pixel's place and a tap's."""
+    every = [a.var for a in (*pixels, *k_axes)]
+    found = [stride(place, axis, every) for axis in every]
+    steps = [None if s is None else constant(s) for s in found]
+    start = constant(simplified(substitute(place, dict.fromkeys(every, index(0)))))
+    if start is None or None in steps:
+        return None
+    known = [int(s) for s in steps if s is not None]
+    total = sum((axis * s for axis, s in zip(every, known, strict=True)), start=index(start))
+    if not sym.Analyzer().can_prove_equal(place, total):
+        return None
+    moved = [(i, s) for i, s in enumerate(known[: len(pixels)]) if s]
+    taps = tuple(known[len(pixels) :])
+    if not moved:
+        return ImageDim(None, 1, taps, start)
+    (row, step) = moved[0]
+    if len(moved) > 1 or not 0 < step <= MAX_STEP:
+        return None
+    return ImageDim(row, step, taps, start)
+
+
+def _is_of_bounds(guard: ir.Expr | None, image: ir.TensorLoad) -> bool:
+    """Whether a condition says no more than that a pixel is one of the image."""
+    if guard is None:
+        return True
+    if isinstance(guard, tirx.And):
+        return _is_of_bounds(guard.a, image) and _is_of_bounds(guard.b, image)
+    if isinstance(guard, tirx.LE | tirx.LT):
+        least = guard.b - guard.a - int(isinstance(guard, tirx.LT))
+    elif isinstance(guard, tirx.GE | tirx.GT):
+        least = guard.a - guard.b - int(isinstance(guard, tirx.GT))
+    else:
+        return False
+    analyzer = sym.Analyzer()
+    ends = [
+        (i, index(d) - 1 - i) for i, d in zip(image.indices, image.source.ty.shape, strict=True)
+    ]
+    return any(analyzer.can_prove_equal(least, end) for both in ends for end in both)
+
+
+def _weight(
+    operand: ir.Expr, own: Sequence[Axis], k_axes: Sequence[Axis], block_k: int
+) -> TmaTaps | None:
+    """View an operand as a weight: channels, taps that lie in memory as one, and columns."""
+    if not is_plain(operand):
+        return None
+    *taps, channels = k_axes
+    every = [a.var for a in (*own, *k_axes)]
+    steps = {a: known_step(operand.source, operand.indices, a, every) for a in every}
+    merged = [_merged(axes, steps) for axes in (taps, own)]
+    sizes = [product([a.extent for a in axes]) for axes in ((channels,), taps, own)]
+    place = offset(operand.source, operand.indices)
+    start = simplified(substitute(place, dict.fromkeys(every, index(0))))
+    count = constant(channels.extent)
+    strides = [s or count for s in merged]  # 0 of a single tap
+    aligned = [constant(start), *strides]
+    if steps[channels.var] != 1 or count is None or None in (*merged, *aligned):
+        return None
+    item_bytes = DataType(str(operand.ty.dtype)).itemsize
+    if any(s is None or s * item_bytes % ALIGNMENT for s in aligned):
+        return None
+    box = (ROW_BYTES // item_bytes, 1, 1)
+    steps_of = tuple(index(s) for s in strides if s is not None)
+    found = TensorMap(operand.source, start, tuple(sizes), steps_of, box)
+    return TmaTaps((found,), True, (), 0, block_k, chunks=-(-count // block_k))
+
+
+def _merged(axes: Sequence[Axis], steps: dict[ir.Var, int | None]) -> int | None:
+    """Give the stride of axes that lie in memory as one, 0 of none; ``None`` if they do not."""
+    for outer, inner in itertools.pairwise(axes):
+        step = steps[inner.var]
+        if step is None or steps[outer.var] != step * (constant(inner.extent) or 0):
+            return None
+    return steps[axes[-1].var] if axes else 0
