@@ -84,7 +84,7 @@ L2_HALF, L2_ALL = 84.0, 58.0  # bytes of copies in a clock, half or all multipro
 WIDE_ITEM = 4  # bytes of float32
 # Clocks of an epilogue, and of each element of a tile, by one consumer.
 EPILOGUE, ELEMENT, DEAR_ELEMENT = 405.0, 0.106, 0.266
-CLUSTER, CLUSTER_BLOCK = 512.0, 29.0  # of each doubling of split-K, and of each block of the grid
+CLUSTER, CLUSTER_BLOCK = 600.0, 42.0  # of each doubling of split-K, and of each block of the grid
 
 
 def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | None:
