@@ -80,7 +80,7 @@ WGMMA, NARROW_WGMMA, TF32_COLUMNS = 1395.0, 1350.0, 0.88
 # How much longer products of float8 take where no other consumer multiplies while one adds up the
 # sums of a stage: 78 us in turns, 56 shared (512x4096x14336).
 PROMOTED_ALONE = 1.62
-L2_HALF, L2_ALL = 84.0, 58.0  # bytes of copies in a clock, half or all multiprocessors busy
+L2_HALF, L2_ALL = 84.0, 56.0  # bytes of copies in a clock, half or all multiprocessors busy
 WIDE_ITEM = 4  # bytes of float32
 # Clocks of an epilogue, and of each element of a tile, by one consumer.
 EPILOGUE, ELEMENT, DEAR_ELEMENT = 405.0, 0.106, 0.266
