@@ -66,8 +66,8 @@ MOST_WANTED = 250  # registers of a thread
 RESERVED_SHARED = 1024  # of every block, by the device
 # Tiles of rows that are not aligned are copied in small pieces, or go through registers as shifted
 # words: clocks of an element, by a thread alone, and where eight warps or more of a multiprocessor
-# take turns. Other tiles and more splits are considered then (1980x92x2410: 39.0 us with 64x128x128,
-# 15.4 with 64x64x32).
+# take turns. Other tiles and more splits are considered then (1980x92x2410: 39.0 us with tiles of
+# 64x128x128, 15.4 with 64x64x32).
 UNALIGNED_ALONE, UNALIGNED_BUSY = 50.0, 25.0
 UNALIGNED_TILES = (
     (64, 128, 2, 2, 2),
@@ -175,13 +175,13 @@ def _is_unaligned(problem: TileGemmConfig, is_a: bool) -> bool:
 def _best_shape(
     sizes: Sizes, start: TileShape, device: Device, unaligned: tuple[bool, ...]
 ) -> TileShape | None:
-    tiles, sizes_of_k, splits = TILES, BLOCK_K_BYTES, SPLIT_K
+    tiles, sizes_of_k, splits = [*TILES], [*BLOCK_K_BYTES], [*SPLIT_K]
     if sizes.m > UNALIGNED_ROWS and sizes.k > UNALIGNED_TERMS:
         unaligned = ()
     if any(unaligned):
         tiles += UNALIGNED_TILES
-        sizes_of_k += (UNALIGNED_BLOCK_K_BYTES,)
-        splits += (UNALIGNED_SPLIT_K,)
+        sizes_of_k.append(UNALIGNED_BLOCK_K_BYTES)
+        splits.append(UNALIGNED_SPLIT_K)
     block_k = [size // start.item_bytes for size in sizes_of_k]
     spaces = (tiles, block_k, STAGES, splits if device.clusters else SPLIT_K[:1])
     found = tile_shapes(sizes, start, device, *spaces)
