@@ -1,1 +1,1 @@
-"""Design spaces of GEMM and attention measured on a GPU: the default beside other configurations."""
+"""Design spaces of GEMM and attention measured on a GPU: defaults beside other configurations."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tvm import relax
 from tvm.ir.transform import Sequential
 
 from benchmarks.gpu.catalog import works
@@ -86,6 +87,7 @@ def _shape(
     return {
         "name": work.name,
         "order": _order(imported, spec, config),
+        "inputs": [[int(d) for d in p.ty.shape.values] for p in task.mod[MAIN].params],
         "candidates": candidates,
     }, failed
 
@@ -94,7 +96,17 @@ def _order(imported: Imported, spec: TargetSpec, config: FusionConfig) -> list[i
     """Give the number of the work's argument that each of the group's is."""
     with spec.tvm_target():
         mod = Sequential(stages(config)[:-1])(imported.mod)
-    params = list(mod[MAIN].params)
+    main = mod[MAIN]
+    bound = {b.var: b.value for block in main.body.blocks for b in block.bindings}
     ((_, call, _),) = calls_of(mod)
-    found = [next((i for i, p in enumerate(params) if p.same_as(x)), None) for x in call.args]
+    found = [_argument(arg, list(main.params), bound) for arg in call.args]
     return [number for number in found if number is not None]  # the others are constants
+
+
+def _argument(
+    arg: relax.Expr, params: Sequence[relax.Var], bound: Mapping[relax.Var, relax.Expr]
+) -> int | None:
+    """Give the number of a parameter, also behind reshapes."""
+    while isinstance(bound.get(arg), relax.Call) and len(bound[arg].args):
+        arg = bound[arg].args[0]
+    return next((i for i, p in enumerate(params) if p.same_as(arg)), None)

@@ -67,7 +67,7 @@ def measure(work: Work, shape: dict[str, Any], folder: Path) -> dict[str, Any]:
         row = {k: v for k, v in candidate.items() if k != "file"} | {"wrong": None}
         rows.append(row)
         try:
-            call = _call(folder / candidate["file"], shape["order"])
+            call = _call(folder / candidate["file"], shape["order"], shape["inputs"])
             results = poisoned(call, arguments)
         # guard: a candidate that does not run is a row of the table
         except Exception as error:
@@ -104,7 +104,9 @@ def _open_runtime() -> None:
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
 
 
-def _call(path: Path, order: Sequence[int]) -> Callable[..., list[Any]]:
+def _call(
+    path: Path, order: Sequence[int], inputs: Sequence[Sequence[int]]
+) -> Callable[..., list[Any]]:
     """Load a candidate; it is called with the work's arguments."""
     library = tvm_ffi.load_module(str(path))
     machine = library["vm_load_executable"]()
@@ -114,11 +116,12 @@ def _call(path: Path, order: Sequence[int]) -> Callable[..., list[Any]]:
     function = machine["main"]
 
     def call(*tensors: torch.Tensor) -> list[Any]:
-        given = [tvm_ffi.from_dlpack(tensors[i]) for i in order]
+        views = [tensors[i].view(shape) for i, shape in zip(order, inputs, strict=True)]
+        given = [tvm_ffi.from_dlpack(view) for view in views]
         stream = torch.cuda.current_stream()
         with tvm_ffi.use_torch_stream(torch.cuda.stream(stream)):
             result = function(*given)
-        return [result] if hasattr(result, "dtype") else list(result)
+        return [result] if hasattr(result, "dtype") else list(result)  # shaped as the group's
 
     call.library = library  # type: ignore[attr-defined]  # it must outlive its functions
     return call

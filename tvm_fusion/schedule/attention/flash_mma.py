@@ -147,9 +147,7 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
                 commit(),
                 self._issue_keys(n + stages),
                 commit(),
-                tirx.IfThenElse(
-                    self._is_second(), self._softmax(n), self._multiply_values(n)
-                ),
+                tirx.IfThenElse(self._is_second(), self._softmax(n), self._multiply_values(n)),
             ]
         )
 

@@ -29,7 +29,7 @@ from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..gpu.launch import STATIC_SHARED_BYTES
-from ..gpu.mma import FLOAT8_TYPES, GROUPS, HALF_TYPES, SUM_TYPES, find_atom
+from ..gpu.mma import FLOAT8_TYPES, GROUPS, HALF_TYPES, SUM_TYPES, WARP, find_atom
 from .gemm_view import GemmView, gemm_view
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig, narrow_operand, narrowed
@@ -64,6 +64,20 @@ GROUPS_M = (1, 8)
 LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
 MOST_WANTED = 250  # registers of a thread
 RESERVED_SHARED = 1024  # of every block, by the device
+# Tiles of rows that are not aligned are copied in small pieces, or go through registers as shifted
+# words: clocks of an element, by a thread alone, and where eight warps or more of a multiprocessor
+# take turns. Other tiles and more splits are considered then (1980x92x2410: 39.0 us with tiles of
+# 64x128x128, 15.4 with 64x64x32).
+UNALIGNED_ALONE, UNALIGNED_BUSY = 50.0, 25.0
+UNALIGNED_TILES = (
+    (64, 128, 2, 2, 2),
+    (64, 64, 1, 2, 2),
+    (32, 128, 1, 2, 2),
+    (32, 32, 1, 2, 2),
+)
+UNALIGNED_BLOCK_K_BYTES, UNALIGNED_SPLIT_K = 64, 8
+# Few rows, or few terms; of more, the estimate chose 32.4 us where 27.8 can be had (276x1476x6602).
+UNALIGNED_ROWS, UNALIGNED_TERMS = 32, 128
 
 
 @dataclass(frozen=True)
@@ -147,17 +161,52 @@ def best_tile(
     problem: TileGemmConfig, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
 ) -> TileGemmConfig | None:
     """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
-    shape = _best_shape(gemm_sizes(problem, rows), TileShape.of(problem), device)
+    unaligned = tuple(_is_unaligned(problem, is_a) for is_a in (True, False))
+    shape = _best_shape(gemm_sizes(problem, rows), TileShape.of(problem), device, unaligned)
     return None if shape is None else replace(problem, **asdict(shape))
 
 
+def _is_unaligned(problem: TileGemmConfig, is_a: bool) -> bool:
+    tile = OperandTile(problem, is_a)
+    return tile.is_shifted or (tile.is_copied and tile.lanes < problem.chunk)
+
+
 @lru_cache(maxsize=1024)
-def _best_shape(sizes: Sizes, start: TileShape, device: Device) -> TileShape | None:
-    splits = SPLIT_K if device.clusters else SPLIT_K[:1]
-    block_k = [size // start.item_bytes for size in BLOCK_K_BYTES]
-    spaces = (TILES, block_k, STAGES, splits)
+def _best_shape(
+    sizes: Sizes, start: TileShape, device: Device, unaligned: tuple[bool, ...]
+) -> TileShape | None:
+    tiles, sizes_of_k, splits = [*TILES], [*BLOCK_K_BYTES], [*SPLIT_K]
+    if sizes.m > UNALIGNED_ROWS and sizes.k > UNALIGNED_TERMS:
+        unaligned = ()
+    if any(unaligned):
+        tiles += UNALIGNED_TILES
+        sizes_of_k.append(UNALIGNED_BLOCK_K_BYTES)
+        splits.append(UNALIGNED_SPLIT_K)
+    block_k = [size // start.item_bytes for size in sizes_of_k]
+    spaces = (tiles, block_k, STAGES, splits if device.clusters else SPLIT_K[:1])
     found = tile_shapes(sizes, start, device, *spaces)
-    return min(found, key=lambda shape: estimated_clocks(shape, sizes, device), default=None)
+
+    def clocks(shape: TileShape) -> float:
+        pieces = _unaligned_clocks(shape, sizes, device, unaligned)
+        return estimated_clocks(shape, sizes, device) + pieces
+
+    return min(found, key=clocks, default=None)
+
+
+def _unaligned_clocks(
+    shape: TileShape, sizes: Sizes, device: Device, unaligned: tuple[bool, ...]
+) -> float:
+    """Estimate how long tiles of unaligned rows take on their way to shared memory."""
+    sms = device.sm_count or 1
+    batch, m, n, _ = sizes
+    blocks = batch * -(-m // shape.block_m) * -(-n // shape.block_n) * shape.split_k
+    resident = min(blocks_per_sm(shape, device), -(-blocks // sms))
+    waves = -(-blocks // (sms * resident))
+    rows = (shape.block_m, shape.block_n)
+    elements = shape.block_k * sum(itertools.compress(rows, unaligned))
+    alone = UNALIGNED_ALONE * elements / shape.threads
+    busy = UNALIGNED_BUSY * resident * elements / (4 * WARP)
+    return waves * _k_tiles(shape, sizes) * max(alone, busy)
 
 
 def tile_shapes(

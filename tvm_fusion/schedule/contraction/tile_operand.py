@@ -65,6 +65,8 @@ class OperandTile:
         Whether it is loaded as it is, by cp.async.
     is_gathered : bool
         Whether it is loaded by elements.
+    is_shifted : bool
+        Whether unaligned rows are loaded as words, and shifted.
     lanes : int
         Elements that a copy has: a chunk's unless rows are unaligned.
     words : int
@@ -93,7 +95,7 @@ class OperandTile:
         ]
         layout = min(layouts, key=lambda x: x.cost)
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
-        self._values, vectors, self._is_shifted = layout.values, layout.vectors, layout.is_shifted
+        self._values, vectors, self.is_shifted = layout.values, layout.vectors, layout.is_shifted
         across = cut.block_k if self.is_k_contiguous else self._block
         self.row_chunks = across // self._chunk
         self.words = self._block * cut.block_k * cut.item_bytes // WORD_BYTES
@@ -103,7 +105,7 @@ class OperandTile:
         self._guard = layout.guard
         is_loaded = is_plain(self._expr) or self._guard is not None
         self.is_copied = self._values is not None and len(vectors) == 1 and is_loaded
-        self.is_gathered = self._values is None and not self._is_shifted
+        self.is_gathered = self._values is None and not self.is_shifted
         self._first = vectors[0].first if self.is_copied else None
         self._registers = None
         self._window: WindowCopies | None = None
@@ -119,14 +121,14 @@ class OperandTile:
         if not self.is_copied:
             name = "a" if is_a else "b"
             size = self._chunk * (1 if self._values is not None else self._each)
-            if self._is_shifted:
+            if self.is_shifted:
                 self._words = local(f"{name}_words", [self._each * ELEMENTS], self._dtype)
                 self.buffers.append(self._words)
                 self.by_address.append(self._words)
                 size = self._chunk
             self._staged = local(f"{name}_chunk", [size], self._dtype)
             self.buffers.append(self._staged)
-            self.by_address += [self._staged] if self._is_shifted else []
+            self.by_address += [self._staged] if self.is_shifted else []
             if self._values is not None:
                 self._registers = RegisterBuffers(vectors, self._each)
                 self.buffers += self._registers.arrays
@@ -188,7 +190,7 @@ class OperandTile:
             elif self._registers is not None:
                 stmt = self._registers.fill(i, {**where, **there})
                 stmt = when(is_k_inside, stmt)
-            elif self._is_shifted:
+            elif self.is_shifted:
                 source, count = self._unaligned(where, row, column, first, k_tile)
                 stmt = load_words(load(self._words, [i * ELEMENTS]), source, count)
             else:
@@ -212,7 +214,7 @@ class OperandTile:
         def one(i: ir.Expr) -> tirx.Stmt:
             row, chunk, inside = self._place(i, thread)
             place = load(to[0], [to[1] + self._word(row, chunk)])
-            if self._is_shifted:
+            if self.is_shifted:
                 source, _ = self._unaligned(where, row, chunk, first, k_tile)
                 held, chunk_of = load(self._words, [i * ELEMENTS]), load(self._staged, [index(0)])
                 stmts = [shift_words(chunk_of, held, source), store_shared(place, chunk_of, 16)]

@@ -9,9 +9,9 @@ A configuration's time is estimated in clocks of a multiprocessor as
     split    clusters and the exchange of sums between their blocks, with split-K
     where two consumers take turns, one's epilogue runs beside the other's products
 
-Fitted on one H200 to products of 128 to 1,576 rows, K and N of 768 to 3,072, it is off by 5 %
-(median), and what it picks is at most 6 % slower than the best measured. The least one wins, if it
-is less than what tile_gemm_model estimates for ``mma.sync``, which has smaller tiles.
+Fitted on one H200 to 21 products of 128 to 4,096 rows, half types and bytes (benchmarks.gpu_sweep).
+The least one wins, if it is less than what tile_gemm_model estimates for ``mma.sync``, which has
+smaller tiles.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
 TILES = (
     (128, 256, 2, False),
+    (128, 224, 2, False),
     (256, 128, 2, False),
     (128, 192, 2, False),
+    (128, 160, 2, False),
     (128, 128, 2, False),
     (128, 128, 2, True),
     (128, 96, 2, False),
@@ -58,9 +60,11 @@ TILES = (
     (64, 96, 1, False),
     (64, 64, 1, False),
     (64, 256, 2, True),
+    (64, 224, 2, True),
     (64, 192, 2, True),
     (64, 128, 2, True),
 )
+SIMPLE_COLUMNS = (160, 224)  # with cheap epilogues only
 FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
 STAGED_WIDTH = 2  # elements of vectors that are rather stored through shared memory
 RESIDENT = (1, 2)  # blocks of a multiprocessor
@@ -73,11 +77,14 @@ MOST_PROMOTED = 192  # sums of a thread, of stages and of all of them
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
 # Multiply-adds of half types in a clock, and clocks of an epilogue: fitted to measured times on an
 # H200. Of tfloat32, 256 columns take 364 us where 128 take 425 (4096^3).
-WGMMA, NARROW_WGMMA = 1700.0, 1500.0
-L2_HALF, L2_ALL = 80.0, 62.0  # bytes of copies in a clock, half or all multiprocessors busy
+WGMMA, NARROW_WGMMA, TF32_COLUMNS = 1395.0, 1350.0, 0.88
+# How much longer products of float8 take where no other consumer multiplies while one adds up the
+# sums of a stage: 78 us in turns, 56 shared (512x4096x14336).
+PROMOTED_ALONE = 1.62
+L2_HALF, L2_ALL = 84.0, 56.0  # bytes of copies in a clock, half or all multiprocessors busy
 WIDE_ITEM = 4  # bytes of float32
 # Clocks of an epilogue, and of each element of a tile, by one consumer.
-EPILOGUE, ELEMENT, DEAR_ELEMENT = 450.0, 0.21, 0.47
+EPILOGUE, ELEMENT, DEAR_ELEMENT = 405.0, 0.106, 0.266
 CLUSTER, CLUSTER_BLOCK = 600.0, 42.0  # of each doubling of split-K, and of each block of the grid
 
 
@@ -102,9 +109,13 @@ def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | No
         return None
     if gemm_sizes(problem).m <= FEW_ROWS:
         return None
-    tiles: Sequence[Tile] = TILES
+    skipped: tuple[int, ...] = ()
+    is_dear = any(is_expensive(r.value) for r in problem.contraction.results)
+    if problem.parts > 1 or is_dear:  # 1576x768x3072 with GELU: 20.4 us with 224 columns, 19.4 128
+        skipped = SIMPLE_COLUMNS
     if atom.dtype == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
-        tiles = tuple(t for t in TILES if t[1] != 192)
+        skipped = (192, *SIMPLE_COLUMNS)
+    tiles = [tile for tile in TILES if tile[1] not in skipped]
     found = _space(problem, device, tiles)
     return min(found, key=lambda config: wgmma_clocks(config, device), default=None)
 
@@ -219,8 +230,11 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips = -(-blocks // (sms * resident))
     elements = config.block_m * config.block_n
-    wide = 4 * M if config.item_bytes == WIDE_ITEM else 2 * M
-    rate = WGMMA if config.block_n >= wide else NARROW_WGMMA
+    rate = WGMMA if config.block_n >= 2 * M else NARROW_WGMMA
+    if config.item_bytes == WIDE_ITEM and config.block_n < 4 * M:
+        rate *= TF32_COLUMNS
+    if config.is_promoted and config.sharers == resident == 1:
+        rate /= PROMOTED_ALONE
     busy = min(max(2 * blocks / sms - 1, 0), 1)
     copies = config.stage_bytes / (L2_HALF + (L2_ALL - L2_HALF) * busy)
     steps = config.block_k // config.k_step
