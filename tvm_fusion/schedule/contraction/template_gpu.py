@@ -43,7 +43,7 @@ from .tile_gemm_model import (
 from .tile_operand import OperandTile
 from .tuning_gpu import KERNELS, configured, designs
 from .wgmma_config import WgmmaConfig
-from .wgmma_model import best_wgmma_tile, wgmma_clocks
+from .wgmma_model import BESIDE_MMA, best_wgmma_tile, wgmma_clocks
 
 # How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
 # pixels and 64 channels in half types, NCHW against NHWC.
@@ -270,7 +270,7 @@ def _aligned(
     large = None if problem is None else best_wgmma_tile(problem, device)
     if copies is None or large is None:
         return None
-    clocks = wgmma_clocks(large, device) + copies_clocks(copies, device)
+    clocks = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
     small = estimated_clocks(tile, gemm_sizes(tile), device) - RATES.launch
     small *= SHIFTED if tile.staged_a or tile.staged_b else 1
     return (copies, large) if clocks < RATES.launch + small else None

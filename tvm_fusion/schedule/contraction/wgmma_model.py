@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from ...core.expressions import is_expensive
 from ...core.loops import constant
@@ -75,17 +75,41 @@ LEAST_OTHER_REGISTERS = 48  # beside accumulators: fewer are spilled
 MOST_STAGES = 12
 MOST_PROMOTED = 192  # sums of a thread, of stages and of all of them
 ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
-# Multiply-adds of half types in a clock, and clocks of an epilogue: fitted to measured times on an
-# H200. Of tfloat32, 256 columns take 364 us where 128 take 425 (4096^3).
-WGMMA, NARROW_WGMMA, TF32_COLUMNS = 1395.0, 1350.0, 0.88
+WIDE_ITEM = 4  # bytes of float32
+TF32_COLUMNS = 0.88  # of the rate: 256 columns take 364 us where 128 take 425 (4096^3)
 # How much longer products of float8 take where no other consumer multiplies while one adds up the
 # sums of a stage: 78 us in turns, 56 shared (512x4096x14336).
 PROMOTED_ALONE = 1.62
-L2_HALF, L2_ALL = 84.0, 56.0  # bytes of copies in a clock, half or all multiprocessors busy
-WIDE_ITEM = 4  # bytes of float32
-# Clocks of an epilogue, and of each element of a tile, by one consumer.
-EPILOGUE, ELEMENT, DEAR_ELEMENT = 405.0, 0.106, 0.266
 CLUSTER, CLUSTER_BLOCK = 600.0, 42.0  # of each doubling of split-K, and of each block of the grid
+
+
+@dataclass(frozen=True)
+class WgmmaRates:
+    """How fast a multiprocessor is, fitted to measured times on an H200.
+
+    Attributes
+    ----------
+    wide, narrow : float
+        Multiply-adds of half types in a clock, of tiles of 128 columns or more, and of fewer.
+    l2_half, l2_all : float
+        Bytes of copies in a clock, half or all multiprocessors busy.
+    epilogue, element, dear_element : float
+        Clocks of an epilogue, and of each element of a tile, by one consumer.
+    """
+
+    wide: float
+    narrow: float
+    l2_half: float
+    l2_all: float
+    epilogue: float
+    element: float
+    dear_element: float
+
+
+GEMM = WgmmaRates(1395.0, 1350.0, 84.0, 56.0, 405.0, 0.106, 0.266)
+# Beside mma.sync's estimates, which know neither gathered nor shifted operands well: convolutions
+# of 2x640x32 took 32 us with windows and 53 with the tile that the rates of GEMMs prefer.
+BESIDE_MMA = WgmmaRates(1700.0, 1500.0, 80.0, 62.0, 450.0, 0.21, 0.47)
 
 
 def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | None:
@@ -216,8 +240,10 @@ def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
             yield replace(config, split_k=split_k, stages=stages, is_staged=False)
 
 
-def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
+def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None = None) -> float:
     """Estimate the time of a product, in clocks of a multiprocessor."""
+    is_window = isinstance(config, WgmmaWindowConfig)
+    rates = rates or (BESIDE_MMA if is_window else GEMM)
     sms, sizes = device.sm_count or 1, gemm_sizes(config)
     batch, m, n, k = sizes
     tiles = batch * -(-m // config.block_m) * -(-n // config.block_n)
@@ -230,21 +256,21 @@ def wgmma_clocks(config: WgmmaConfig, device: Device) -> float:
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips = -(-blocks // (sms * resident))
     elements = config.block_m * config.block_n
-    rate = WGMMA if config.block_n >= 2 * M else NARROW_WGMMA
+    rate = rates.wide if config.block_n >= 2 * M else rates.narrow
     if config.item_bytes == WIDE_ITEM and config.block_n < 4 * M:
         rate *= TF32_COLUMNS
     if config.is_promoted and config.sharers == resident == 1:
         rate /= PROMOTED_ALONE
     busy = min(max(2 * blocks / sms - 1, 0), 1)
-    copies = config.stage_bytes / (L2_HALF + (L2_ALL - L2_HALF) * busy)
+    copies = config.stage_bytes / (rates.l2_half + (rates.l2_all - rates.l2_half) * busy)
     steps = config.block_k // config.k_step
     products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = config.k_tiles * stage
     is_dear = any(is_expensive(r.value) for r in config.contraction.results)
-    each = (DEAR_ELEMENT if is_dear else ELEMENT) * elements * resident
+    each = (rates.dear_element if is_dear else rates.element) * elements * resident
     # With split-K, sums that are exchanged take the time that a second consumer saves.
-    epilogue = EPILOGUE + (each if config.split_k > 1 else each / config.sharers)
+    epilogue = rates.epilogue + (each if config.split_k > 1 else each / config.sharers)
     if config.split_k > 1:
         epilogue += CLUSTER * math.log2(config.split_k) + CLUSTER_BLOCK * blocks
     if config.is_ping_pong:
