@@ -39,7 +39,8 @@ def render(record: Mapping[str, Any]) -> str:
         "",
         f"On one {about['device']}, compiled for {about['target']}, float16; PyTorch"
         f" {about['torch']}, transformers {about['transformers']}. Microseconds a call, host"
-        " included, waiting for the device after each: medians of calls in turns. Ours:"
+        " included, waiting for the device after each: medians of calls in turns; a row is of one"
+        " run, but not all rows of the same. Ours:"
         " `tvm_fusion.load`, inputs by name as PyTorch's tensors. PyTorch: `torch.compile` in its"
         " default mode, captured in a CUDA graph, replayed over inputs that stay; of models of"
         " images the faster of both layouts, contiguous and channels last. Host: until our"
