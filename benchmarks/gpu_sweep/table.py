@@ -52,6 +52,7 @@ def render(record: Mapping[str, Any]) -> str:
         f"Defaults take {mean:.3f} times as long as the best (geometric mean of {len(ratios)};"
         f" wanted: at most {FLOOR}); {behind} more than {BEHIND} times.",
         "",
+        *([about["remark"], ""] if "remark" in about else []),
         *table(
             ["shape", "measured", "default", "us", "best", "us", "ratio"], map(_cells, measured)
         ),
