@@ -19,7 +19,7 @@ from tvm import DataType, ir, relax, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads
-from ...core.loops import block, constant, index, product
+from ...core.loops import constant, index, product
 from ...core.template import Emission, Kernel, Slot
 from ...device import Device
 from ...program.program import Program
@@ -27,8 +27,8 @@ from ...program.stage import Axis
 from ..gpu.mma import HALF_TYPES
 from ..gpu.tma import ALIGNMENT
 from .operands import SumOfProducts
+from .packing_function import packing_function
 from .pad_rows_gpu import pad_rows
-from .prim_func import nest
 from .tile_gemm_config import is_plain, narrow_operand
 from .tile_gemm_model import RATES
 
@@ -162,9 +162,7 @@ def _copy(source: ir.Var, padded: ir.Var) -> tirx.PrimFunc:
     zero = tirx.const(0, str(source.ty.dtype))
     inside = place[-1] < index(source.ty.shape[-1])
     value = tirx.if_then_else(inside, load(source, place), zero)
-    func = tirx.PrimFunc([source, padded], block("root", nest("padded", axes, [], padded, value)))
-    attrs = {"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"}
-    return func.with_attrs(attrs)
+    return packing_function(source, padded, axes, value)
 
 
 def _size(buffer: ir.Var) -> int:

@@ -16,12 +16,12 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads, variables
-from ...core.loops import block, constant, index
+from ...core.loops import constant, index
 from ...program.program import Program
 from ...program.stage import Axis
 from ..address import known_step
 from .operands import SumOfProducts, is_weight
-from .prim_func import nest
+from .packing_function import packing_function
 from .tile_gemm_config import is_plain, narrow_operand, unguarded
 
 
@@ -57,10 +57,8 @@ class ImplicitGemm:
     def packing(self, program: Program) -> dict[int, tirx.PrimFunc]:
         """Make the function that packs, by the weight's position among the inputs of a program."""
         position = next(n for n, x in enumerate(program.inputs) if x.same_as(self.source))
-        body = nest("packed", self.axes, [], self.packed, self.value)
-        func = tirx.PrimFunc([self.source, self.packed], block("root", body))
-        attrs = {"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"}
-        return {position: func.with_attrs(attrs)}
+        packs = packing_function(self.source, self.packed, self.axes, self.value)
+        return {position: packs}
 
 
 def implicit_gemm(contraction: SumOfProducts, constants: Collection[ir.Var]) -> ImplicitGemm | None:

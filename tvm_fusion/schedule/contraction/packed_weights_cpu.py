@@ -9,12 +9,12 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads, variables
-from ...core.loops import block, constant, index, substitute
+from ...core.loops import constant, index, substitute
 from ...program.stage import Axis
 from .gemm_view import GemmView
 from .operand_b_cpu import OperandB, Panel
 from .operands import SumOfProducts
-from .prim_func import nest
+from .packing_function import packing_function
 
 
 class PackedB(OperandB):
@@ -65,10 +65,7 @@ class PackedB(OperandB):
         if (constant(column.extent) or 0) % self.width:
             zero = tirx.const(0, str(value.ty.dtype))
             value = tirx.if_then_else(position < index(column.extent), value, zero)
-        body = nest("packed", axes, [], self.buffer, value)
-        return tirx.PrimFunc([self.source, self.buffer], block("root", body)).with_attrs(
-            {"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"}
-        )
+        return packing_function(self.source, self.buffer, axes, value)
 
 
 def packable(

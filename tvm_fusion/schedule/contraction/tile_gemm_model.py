@@ -161,14 +161,18 @@ def best_tile(
     problem: TileGemmConfig, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
 ) -> TileGemmConfig | None:
     """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
-    unaligned = tuple(_is_unaligned(problem, is_a) for is_a in (True, False))
-    shape = _best_shape(gemm_sizes(problem, rows), TileShape.of(problem), device, unaligned)
+    sizes = gemm_sizes(problem, rows)
+    unaligned = _unaligned(problem, sizes)
+    shape = _best_shape(sizes, TileShape.of(problem), device, unaligned)
     return None if shape is None else replace(problem, **asdict(shape))
 
 
-def _is_unaligned(problem: TileGemmConfig, is_a: bool) -> bool:
-    tile = OperandTile(problem, is_a)
-    return tile.is_shifted or (tile.is_copied and tile.lanes < problem.chunk)
+def _unaligned(problem: TileGemmConfig, sizes: Sizes) -> tuple[bool, ...]:
+    """Tell of A and B whether rows are not aligned; of larger products it makes no difference."""
+    if sizes.m > UNALIGNED_ROWS and sizes.k > UNALIGNED_TERMS:
+        return ()
+    tiles = (OperandTile(problem, is_a) for is_a in (True, False))
+    return tuple(t.is_shifted or (t.is_copied and t.lanes < problem.chunk) for t in tiles)
 
 
 @lru_cache(maxsize=1024)
@@ -176,8 +180,6 @@ def _best_shape(
     sizes: Sizes, start: TileShape, device: Device, unaligned: tuple[bool, ...]
 ) -> TileShape | None:
     tiles, sizes_of_k, splits = [*TILES], [*BLOCK_K_BYTES], [*SPLIT_K]
-    if sizes.m > UNALIGNED_ROWS and sizes.k > UNALIGNED_TERMS:
-        unaligned = ()
     if any(unaligned):
         tiles += UNALIGNED_TILES
         sizes_of_k.append(UNALIGNED_BLOCK_K_BYTES)
@@ -197,11 +199,7 @@ def _unaligned_clocks(
     shape: TileShape, sizes: Sizes, device: Device, unaligned: tuple[bool, ...]
 ) -> float:
     """Estimate how long tiles of unaligned rows take on their way to shared memory."""
-    sms = device.sm_count or 1
-    batch, m, n, _ = sizes
-    blocks = batch * -(-m // shape.block_m) * -(-n // shape.block_n) * shape.split_k
-    resident = min(blocks_per_sm(shape, device), -(-blocks // sms))
-    waves = -(-blocks // (sms * resident))
+    resident, waves = _residency(shape, sizes, device)
     rows = (shape.block_m, shape.block_n)
     elements = shape.block_k * sum(itertools.compress(rows, unaligned))
     alone = UNALIGNED_ALONE * elements / shape.threads
@@ -368,14 +366,20 @@ def blocks_per_sm(shape: TileShape, device: Device) -> int:
     return max(1, min(threads, registers, memory))
 
 
+def _residency(shape: TileShape, sizes: Sizes, device: Device) -> tuple[int, int]:
+    """Count blocks that share the busiest multiprocessor, and how many rounds of them there are."""
+    sms = device.sm_count or 1
+    tiles = -(-sizes.m // shape.block_m) * -(-sizes.n // shape.block_n)
+    blocks = sizes.batch * tiles * shape.split_k
+    resident = min(blocks_per_sm(shape, device), -(-blocks // sms))
+    return resident, -(-blocks // (sms * resident))
+
+
 def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
     """Estimate the time of a product, in clocks of a multiprocessor."""
     sms = device.sm_count or 1
     batch, m, n, k = sizes
-    blocks = batch * -(-m // shape.block_m) * -(-n // shape.block_n) * shape.split_k
-    # Blocks that share the busiest multiprocessor, and how many rounds of them there are.
-    resident = min(blocks_per_sm(shape, device), -(-blocks // sms))
-    waves = -(-blocks // (sms * resident))
+    resident, waves = _residency(shape, sizes, device)
     stage, steps = shape.stage_bytes, shape.block_k // shape.k_step
     warps = shape.warps_m * shape.warps_n
     mma = shape.block_m * shape.block_n * steps * 16 * shape.products / rates.mma

@@ -9,14 +9,14 @@ from tvm import DataType, ir, sym, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import loads, variables
-from ...core.loops import block, constant, index, substitute
+from ...core.loops import constant, index, substitute
 from ...core.template import Refusal
 from ...program.program import Program
 from ...program.stage import Axis
 from ..address import conditional_loads, is_aligned, lies_along, offset, same
 from ..contraction.operands import SumOfProducts, is_weight
+from ..contraction.packing_function import packing_function
 from ..contraction.padding import merge_sums
-from ..contraction.prim_func import nest
 from ..contraction.tile_gemm_config import is_plain, narrow_operand, unguarded
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 
@@ -98,10 +98,8 @@ class DepthwiseView:
     def packing(self, program: Program, packed: ir.Var) -> dict[int, tirx.PrimFunc]:
         """Make the function that packs, by the weight's position among the inputs."""
         position = next(n for n, x in enumerate(program.inputs) if x.same_as(self.source))
-        body = nest("packed", self._packed_axes, [], packed, self.weight)
-        func = tirx.PrimFunc([self.source, packed], block("root", body))
-        attrs = {"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"}
-        return {position: func.with_attrs(attrs)}
+        packs = packing_function(self.source, packed, self._packed_axes, self.weight)
+        return {position: packs}
 
     @property
     def _packed_axes(self) -> tuple[Axis, ...]:

@@ -12,7 +12,7 @@ from ...core.loops import block, ceildiv, constant, index, substitute
 from ...core.untouched import SCHEDULED
 from ...program.program import Program
 from ...program.stage import Axis
-from ..contraction.prim_func import nest
+from ..contraction.packing_function import packing_function
 from .groups import Band
 from .problem import ConvProblem
 
@@ -90,6 +90,4 @@ class PackedWeight:
         value = substitute(problem.weight, place)
         for condition in inside:
             value = tirx.if_then_else(condition, value, tirx.const(0, str(value.ty.dtype)))
-        body = nest("packed", axes, [], self.buffer, value)
-        func = tirx.PrimFunc([problem.source, self.buffer], block("root", body))
-        return func.with_attrs({"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"})
+        return packing_function(problem.source, self.buffer, axes, value)

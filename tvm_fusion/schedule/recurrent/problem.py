@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from tvm import ir, relax, tirx
 
 from ..._tvm.buffer import declare
-from ...core.loops import block, index
+from ...core.loops import index
 from ...core.recurrence import Recurrence, recurrence_of
 from ...core.recurrent_buffers import RecurrentBuffers
 from ...core.template import Slot
 from ...ecg.graph import Value
 from ...program.group import Group
 from ...program.stage import Axis
-from ..contraction.prim_func import nest
+from ..contraction.packing_function import packing_function
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +110,7 @@ class RecurrentProblem:
             zero = tirx.const(0, str(packed.dtype))
             value = tirx.if_then_else(unit < index(buffers.hidden), value, zero)
         loops = [Axis(v, extent) for v, extent in zip(variables, packed.shape, strict=True)]
-        body = nest("packed", loops, [], packed, value)
-        return tirx.PrimFunc([source, packed], block("root", body)).with_attrs(
-            {"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"}
-        )
+        return packing_function(source, packed, loops, value)
 
 
 def workspace_types(states: Sequence[ir.Var]) -> tuple[relax.TensorType, ...]:
