@@ -262,11 +262,14 @@ PREFETCH = r"\tprefetch|\tprfm"
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)
-@pytest.mark.parametrize(("window", "channels"), [(1, 64), (3, 64), (3, 400)])
-def test_conv_tiles_stay_in_registers(name, window, channels):
+@pytest.mark.parametrize(
+    ("window", "channels", "block"), [(1, 64, 16), (3, 64, 16), (3, 400, 16), (3, 64, 0)]
+)
+def test_conv_tiles_stay_in_registers(name, window, channels, block):
     """The innermost loop loads, multiplies, adds, prefetches far weights; it stores nothing."""
     spec = parse(name)
-    conv = Conv(channels, channels, (28, 28), (window, window), padding=((window - 1) // 2,) * 4)
+    padding = ((window - 1) // 2,) * 4
+    conv = Conv(channels, 64, (28, 28), (window, window), padding=padding, block_in=block)
     claim = claimed(conv.params(), conv.body, spec)
     (made,) = CpuConvolution().emit(claim, spec.tvm_target()).kernels
     func = made.func.with_attr("global_symbol", "main")

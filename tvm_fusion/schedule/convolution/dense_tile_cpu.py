@@ -163,7 +163,7 @@ class DenseTile:
         problem, band, ranges = self._problem, self._weight.band, self._ranges
         if not band.is_aligned:
             return self._unaligned_sums(number, accumulate)
-        size = problem.block
+        size = problem.depth
         blocks, rest = divmod(band.most, size)
         count: ir.Expr | int = blocks
         if band.size is None:
@@ -233,7 +233,7 @@ class DenseTile:
             if joins:
                 column, c = coordinates(c, [columns, inner])
                 window.append(column)
-            return accumulate(block_c * problem.block + c, packed, window, c)
+            return accumulate(block_c * problem.depth + c, packed, window, c)
 
         return self._window(extents, step)
 

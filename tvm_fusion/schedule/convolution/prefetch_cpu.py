@@ -102,7 +102,7 @@ class TilePrefetch:
         for pixel in range(config.height * config.width):
             down, right = divmod(pixel, config.width)
             place = {**task, problem.y.var: row + down, problem.x.var: column + right}
-            place[problem.c.var] = block_c * problem.block
+            place[problem.c.var] = block_c * problem.depth
             stmts.append(prefetch(self._image.at(task, place, self._ranges), level=1))
         return stmts
 
