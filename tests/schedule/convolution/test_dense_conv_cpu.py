@@ -27,7 +27,8 @@ from tvm import relax, tirx
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.convolution.config import ConvConfig
+from tvm_fusion.schedule.contraction.blocking import PER_CYCLE
+from tvm_fusion.schedule.convolution.config import L1_BYTES, STREAM, ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
 op = relax.op
@@ -281,6 +282,18 @@ def test_conv_tiles_stay_in_registers(name, window, channels, block):
     assert len(pattern.findall(inner)) >= 12
     assert not re.search(r"\tv?mov[au]ps\s+%\w+, .*\)|\tst[pr]\s|gather", inner)
     assert bool(re.search(PREFETCH, inner)) == (channels > 64)
+
+
+@pytest.mark.parametrize("channels", [16, 512])
+def test_a_weight_beyond_the_level_1_cache_streams_no_faster_than_it_is_used(channels):
+    """4 x 4 vectors take 8 cycles for 256 bytes of the weight, 2 x 14 take 14 for half of them."""
+    conv = Conv(channels, 512, (7, 7))
+    config = claimed(conv.params(), conv.body, parse("cpu:znver4")).details["config"]
+    pixels = config.height * config.width
+    products = pixels * config.vectors / PER_CYCLE
+    is_far = config.vectors * config.lanes * 4 * channels * 9 > L1_BYTES
+    assert is_far == (channels == 512)
+    assert (config.vectors * config.lanes * 4 <= STREAM * products) or not is_far
 
 
 @pytest.mark.parametrize("groups", [1, 20])
