@@ -55,10 +55,8 @@ def tile_gemm_config(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
-    device : Device
-        A GPU.
+    contraction, device
+        As in :func:`.tile_gemm_problem.gemm_problem`.
     rows : int
         A guess of M where it is symbolic.
     """

@@ -27,10 +27,8 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
-    device : Device
-        A GPU.
+    contraction, device
+        As in :func:`.tile_gemm_problem.gemm_problem`.
 
     Yields
     ------
