@@ -31,15 +31,10 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_prologue
+from .tile_gemm_choice import best_tile
 from .tile_gemm_config import TileGemmConfig, narrow_operand
-from .tile_gemm_model import (
-    LEAST_ROWS,
-    RATES,
-    best_tile,
-    estimated_clocks,
-    gemm_problem,
-    gemm_sizes,
-)
+from .tile_gemm_model import RATES, estimated_clocks
+from .tile_gemm_problem import LEAST_ROWS, gemm_problem, gemm_sizes
 from .tile_operand import OperandTile
 from .tuning_gpu import KERNELS, configured, designs
 from .wgmma_config import WgmmaConfig
