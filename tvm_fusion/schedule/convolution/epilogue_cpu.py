@@ -2,7 +2,9 @@
 
 for pixel:  for vector of channels:  results(acc)            unrolled where results are short
 the last channels, of fewer than a vector: from a copy of the tile, by powers of two
-results whose channels are shuffled:  for channel:  for pixel:  result(copy of the tile)
+results of other layouts (NCHW, shuffled channels), from a copy of the tile:
+  for pixel:  for vector of channels:  stored = result(acc)      where its operands are vectors
+  for channel:  for pixel:  result = stored                      where a channel goes is known once
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import is_expensive, load, variables
+from ...core.expressions import is_expensive, load, loads, variables
 from ...core.loops import constant, index, loop, sequence, substitute
 from ..address import lies_along
 from ..contraction.fuse_epilogue import is_vector_code
@@ -125,30 +127,83 @@ class ConvEpilogue:
         kind = tirx.ForKind.UNROLLED if is_inline else tirx.ForKind.SERIAL
         if self._results:
             stmts.append(loop("i", sums.count, pixel, kind))
+        existing = [(n, size) for n, size in parts if n < inside]
         for result in self._shuffled:
-            stmts.append(self._shuffle(result, sums, inside, first_k, ranges))
+            stored = self._stored(result, sums.count, inside)
+            if stored is not None:
+                buffers.append(stored)
+                stmts.append(self._stage(result, stored, sums, existing, first_k, ranges))
+            stmts.append(self._shuffle(result, stored, sums, inside, first_k, ranges))
         return sequence(stmts), buffers
 
+    def _stored(self, result: Result, pixels: int, inside: int) -> ir.Var | None:
+        """Declare the values of a shuffled result, if vectors of channels compute them."""
+        k = self._problem.k
+        along = [x for x in loads(result.value) if k.var in variables(x)]
+        contiguous = all(lies_along(x.source, x.indices, k, self._lanes) for x in along)
+        is_vector = is_vector_code(replace(result, condition=None), self._total)
+        if not inside or not contiguous or not is_vector:
+            return None
+        shape = [index(pixels), index(inside)]
+        return declare(shape, str(result.buffer.ty.dtype), "stored", "local")
+
+    def _stage(
+        self,
+        result: Result,
+        stored: ir.Var,
+        sums: TileSums,
+        parts: Sequence[tuple[int, int]],
+        first_k: ir.Expr,
+        ranges: Ranges,
+    ) -> tirx.Stmt:
+        """Compute the values of a shuffled result, by vectors of channels."""
+
+        def pixel(i: ir.Expr) -> tirx.Stmt:
+            ranges.bind(i, sums.count)
+            return sequence(
+                [
+                    self._store(result, sums, i, n, size, first_k, ranges, stored)
+                    for n, size in parts
+                ]
+            )
+
+        return loop("i", sums.count, pixel)
+
     def _shuffle(
-        self, result: Result, sums: TileSums, inside: int, first_k: ir.Expr, ranges: Ranges
+        self,
+        result: Result,
+        stored: ir.Var | None,
+        sums: TileSums,
+        inside: int,
+        first_k: ir.Expr,
+        ranges: Ranges,
     ) -> tirx.Stmt:
         """Store elements one by one; where a channel is going is worked out once for all pixels."""
         k = self._problem.k.var
+        rows, columns = sums.shape
 
         def channel(lane: ir.Expr) -> tirx.Stmt:
             ranges.bind(lane, inside)
             own = tirx.Var("channel", "int64")
             ranges.bind(own, self._size)
 
-            def pixel(i: ir.Expr) -> tirx.Stmt:
-                ranges.bind(i, sums.count)
+            def pixel(row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
+                ranges.bind(row, rows)
+                ranges.bind(column, columns)
+                i = row * columns + column
                 where = {**sums.place(i), k: own}
-                where[self._total] = sums.value(i, lane, where)
-                value = ranges.value(substitute(result.value, where))
+                if stored is not None:
+                    value: ir.Expr = load(stored, [i, lane])
+                else:
+                    where[self._total] = sums.value(i, lane, where)
+                    value = ranges.value(substitute(result.value, where))
                 indices = ranges.indices([substitute(x, where) for x in result.indices])
                 return tirx.BufferStore(result.buffer, value, indices)
 
-            return sequence([tirx.Bind(own, first_k + lane), loop("i", sums.count, pixel)])
+            pixels = loop(
+                "row", rows, lambda row: loop("column", columns, lambda column: pixel(row, column))
+            )
+            return sequence([tirx.Bind(own, first_k + lane), pixels])
 
         return loop("lane", inside, channel)
 
@@ -166,8 +221,9 @@ class ConvEpilogue:
         size: int,
         first_k: ir.Expr,
         ranges: Ranges,
+        stored: ir.Var | None = None,
     ) -> tirx.Stmt:
-        """Store some adjacent channels of one pixel."""
+        """Store some adjacent channels of one pixel, into a buffer of the tile if one is given."""
         where = sums.place(i)
 
         def at(expr: ir.Expr, lane: ir.Expr) -> ir.Expr:
@@ -186,6 +242,8 @@ class ConvEpilogue:
 
         def element(lane: ir.Expr) -> tirx.Stmt:
             ranges.bind(lane, size)
+            if stored is not None:
+                return tirx.BufferStore(stored, at(result.value, lane), [i, start + lane])
             indices = ranges.indices([at(x, lane) for x in result.indices])
             return tirx.BufferStore(result.buffer, at(result.value, lane), indices)
 
@@ -197,15 +255,10 @@ def is_contiguous(result: Result, problem: ConvProblem, lanes: int) -> bool:
     return lies_along(result.buffer, result.indices, problem.k, lanes)
 
 
-def can_store(result: Result, problem: ConvProblem, lanes: int) -> bool:
-    """Whether output channels are contiguous in a result, or shuffled among each other.
-
-    What pooling leaves is little: it may be stored in any order.
-    """
-    if is_contiguous(result, problem, lanes) or (problem.pool and result.condition is None):
-        return True
+def shuffles_channels(result: Result, problem: ConvProblem, lanes: int) -> bool:
+    """Whether channels of a pixel are near each other in a result, although not in order."""
     last = result.indices[-1] if len(result.indices) else index(0)
-    return result.condition is None and problem.k.var in variables(last)
+    return problem.k.var in variables(last) and not is_contiguous(result, problem, lanes)
 
 
 def conditions_known(results: Sequence[Result], problem: ConvProblem) -> bool:

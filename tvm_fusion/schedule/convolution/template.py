@@ -28,7 +28,7 @@ from .config import ConvConfig, configs, default
 from .dense_cpu import dense_cpu
 from .depthwise_config import DepthwiseConfig, depthwise_config, depthwise_configs
 from .depthwise_cpu import depthwise_cpu
-from .epilogue_cpu import can_store, conditions_known, is_contiguous
+from .epilogue_cpu import conditions_known, is_contiguous, shuffles_channels
 from .groups import with_groups
 from .pool_proposals import pooling_proposals
 from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
@@ -40,7 +40,7 @@ TIME = 0.45
 
 
 class CpuConvolution(Template):
-    """Convolutions whose output channels are contiguous: blocked layouts and NHWC."""
+    """Convolutions: tiles of vectors of output channels, whatever the layouts around them."""
 
     name = "convolution"
 
@@ -69,8 +69,6 @@ class CpuConvolution(Template):
         results = problem.contraction.results
         if not _is_convolution(problem, lanes):
             return Refusal(NOT_MINE, "There is neither a window nor a block of channels.")
-        if not all(can_store(r, problem, lanes) for r in results):
-            return Refusal(NOT_MINE, "Output channels are no innermost dimension of the results.")
         if not conditions_known(results, problem):
             return Refusal(NOT_MINE, "A result has a part of the channels or of the pixels.")
         config: ConvConfig | DepthwiseConfig | None
@@ -81,8 +79,7 @@ class CpuConvolution(Template):
         if config is None:
             return Refusal(NOT_MINE, "Channels of the image are not contiguous.")
         products = _waste(problem, config) * flops(stages)
-        if problem.pool is not None:
-            products += SCATTER / TIME * _scattered(problem, lanes)
+        products += SCATTER / TIME * _scattered(problem, lanes)
         return Claim(
             self,
             group,
@@ -136,18 +133,29 @@ def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
 
 
 def _scattered(problem: ConvProblem, lanes: int) -> int:
-    """Count the elements that are stored one by one."""
+    """Count the elements that are stored one by one, and not beside others of their pixel."""
+    is_pooled = problem.pool is not None
     return sum(
         math.prod(at(d) for d in r.buffer.ty.shape)
         for r in problem.contraction.results
         if not is_contiguous(r, problem, lanes)
+        and (is_pooled or not shuffles_channels(r, problem, lanes))
     )
 
 
 def _waste(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> float:
-    """Tell how many times as many products as a grouped convolution has its tiles compute."""
-    if problem.groups is None or not isinstance(config, ConvConfig):
+    """Tell how many times as many products as a convolution has its tiles compute.
+
+    Tiles of a grouped one read the channels of several groups; few channels of results in other
+    layouts leave lanes empty.
+    """
+    if not isinstance(config, ConvConfig):
         return 1.0
+    if problem.groups is None:
+        results = problem.contraction.results
+        is_plain = not any(is_contiguous(r, problem, config.lanes) for r in results)
+        channels = constant(problem.k.extent) or 1
+        return max(1.0, config.lanes / channels) if is_plain else 1.0
     bands = problem.groups.bands(problem.channels, config.lanes * config.vectors)
     return sum(end - begin for begin, end in bands) / (len(bands) * problem.groups.c)
 

@@ -58,6 +58,11 @@ class TileSums:
         self._tile, self._at_pixel, self._ranges = tile, at_pixel, ranges
         self.count = math.prod(self._left)
 
+    @property
+    def shape(self) -> list[int]:
+        """Rows and columns of what is left."""
+        return self._left
+
     def place(self, i: ir.Expr) -> Place:
         """Give all axes but the channels."""
         row, column = coordinates(i, self._left)
