@@ -9,14 +9,14 @@ results of other layouts (NCHW, shuffled channels), from a copy of the tile:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import is_expensive, load, loads, variables
-from ...core.loops import constant, index, loop, sequence, substitute
+from ...core.expressions import call_name, is_expensive, load, loads, variables
+from ...core.loops import constant, find, index, loop, sequence, substitute
 from ..address import lies_along
 from ..contraction.fuse_epilogue import is_vector_code
 from ..contraction.operands import Result
@@ -26,6 +26,8 @@ from ..vector_math import vector_math
 from .problem import ConvProblem
 from .simplify import Ranges
 from .tile_sums import AtPixel, TileSums
+
+RowsOf = Callable[[Result], "ir.Var | None"]
 
 MOST_INLINE = 8  # operations of a result that are unrolled for every pixel of a tile
 
@@ -64,6 +66,7 @@ class ConvEpilogue:
         is_last: bool,
         place: AtPixel,
         ranges: Ranges,
+        rows_of: RowsOf = lambda result: None,
     ) -> tuple[tirx.Stmt, list[ir.Var]]:
         """Store the results of a tile.
 
@@ -81,6 +84,8 @@ class ConvEpilogue:
             Gives all axes but the channels, at a row and a column of the tile.
         ranges : Ranges
             Of their variables.
+        rows_of : callable
+            Gives the rows of pixels that a result is gathered in, if it is (row_stores_cpu).
 
         Returns
         -------
@@ -133,7 +138,8 @@ class ConvEpilogue:
             if stored is not None:
                 buffers.append(stored)
                 stmts.append(self._stage(result, stored, sums, existing, first_k, ranges))
-            stmts.append(self._shuffle(result, stored, sums, inside, first_k, ranges))
+            rows = rows_of(result)
+            stmts.append(self._shuffle(result, stored, rows, sums, inside, first_k, ranges))
         return sequence(stmts), buffers
 
     def _stored(self, result: Result, pixels: int, inside: int) -> ir.Var | None:
@@ -141,8 +147,7 @@ class ConvEpilogue:
         k = self._problem.k
         along = [x for x in loads(result.value) if k.var in variables(x)]
         contiguous = all(lies_along(x.source, x.indices, k, self._lanes) for x in along)
-        is_vector = is_vector_code(replace(result, condition=None), self._total)
-        if not inside or not contiguous or not is_vector:
+        if not inside or not contiguous:
             return None
         shape = [index(pixels), index(inside)]
         return declare(shape, str(result.buffer.ty.dtype), "stored", "local")
@@ -173,6 +178,7 @@ class ConvEpilogue:
         self,
         result: Result,
         stored: ir.Var | None,
+        gathered: ir.Var | None,
         sums: TileSums,
         inside: int,
         first_k: ir.Expr,
@@ -197,6 +203,9 @@ class ConvEpilogue:
                 else:
                     where[self._total] = sums.value(i, lane, where)
                     value = ranges.value(substitute(result.value, where))
+                if gathered is not None:
+                    x = ranges.index(where[self._problem.x.var])
+                    return tirx.BufferStore(gathered, value, [lane, row, x])
                 indices = ranges.indices([substitute(x, where) for x in result.indices])
                 return tirx.BufferStore(result.buffer, value, indices)
 
@@ -255,10 +264,29 @@ def is_contiguous(result: Result, problem: ConvProblem, lanes: int) -> bool:
     return lies_along(result.buffer, result.indices, problem.k, lanes)
 
 
+def can_store(results: Sequence[Result], problem: ConvProblem, lanes: int) -> bool:
+    """Whether output channels are contiguous in results, or these may be stored one by one.
+
+    Concatenations may not, unless they are stored in vectors as well: their other channels would be
+    lanes of zeros.
+    """
+    if problem.pool or any(is_contiguous(r, problem, lanes) for r in results):
+        return True
+    return all(
+        _is_last(r, problem)
+        or not any(call_name(c) == "if_then_else" for c in find(r.value, ir.Call))
+        for r in results
+    )
+
+
 def shuffles_channels(result: Result, problem: ConvProblem, lanes: int) -> bool:
     """Whether channels of a pixel are near each other in a result, although not in order."""
+    return _is_last(result, problem) and not is_contiguous(result, problem, lanes)
+
+
+def _is_last(result: Result, problem: ConvProblem) -> bool:
     last = result.indices[-1] if len(result.indices) else index(0)
-    return problem.k.var in variables(last) and not is_contiguous(result, problem, lanes)
+    return problem.k.var in variables(last)
 
 
 def conditions_known(results: Sequence[Result], problem: ConvProblem) -> bool:

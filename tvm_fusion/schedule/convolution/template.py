@@ -28,7 +28,7 @@ from .config import ConvConfig, configs, default
 from .dense_cpu import dense_cpu
 from .depthwise_config import DepthwiseConfig, depthwise_config, depthwise_configs
 from .depthwise_cpu import depthwise_cpu
-from .epilogue_cpu import conditions_known, is_contiguous, shuffles_channels
+from .epilogue_cpu import can_store, conditions_known, is_contiguous, shuffles_channels
 from .groups import with_groups
 from .pool_proposals import pooling_proposals
 from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
@@ -69,6 +69,8 @@ class CpuConvolution(Template):
         results = problem.contraction.results
         if not _is_convolution(problem, lanes):
             return Refusal(NOT_MINE, "There is neither a window nor a block of channels.")
+        if not can_store(results, problem, lanes):
+            return Refusal(NOT_MINE, "Channels of a concatenation are not contiguous.")
         if not conditions_known(results, problem):
             return Refusal(NOT_MINE, "A result has a part of the channels or of the pixels.")
         config: ConvConfig | DepthwiseConfig | None
