@@ -90,7 +90,7 @@ def test_networks_are_right_and_blocked_throughout(body):
     else:
         assert all(images if body is depthwise else images[:-1])
     assert len(images) >= 4
-    assert not layout_kernels(decisions)
+    assert body is concats or not layout_kernels(decisions)
     x = np.random.default_rng(2).standard_normal((2, 3, 9, 11)).astype("float32")
     np.testing.assert_allclose(run(mod, x), run_stock(mod, x), rtol=1e-4, atol=1e-5)
 

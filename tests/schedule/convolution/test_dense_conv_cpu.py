@@ -270,6 +270,24 @@ def test_results_of_both_layouts():
     np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k :], 0)
 
 
+def test_a_concatenation_in_both_layouts():
+    """Its other channels are lanes beyond those of the sum."""
+    conv, more = Conv(16, 40, (9, 13)), 24
+    other = np.random.default_rng().standard_normal((1, more, 9, 13)).astype("float32")
+    x = conv.image()
+
+    def body(emit, x, other):
+        y = emit(op.concat([dataclasses.replace(conv, block_out=0).body(emit, x), other], 1))
+        return [y, block(emit, y, 16)]
+
+    claim = claimed([*conv.params(), tensor("other", *other.shape)], body)
+    results = run(claim, {"x": to_blocks(x, conv.block_in), "other": other})
+    plain, blocked = sorted(results, key=np.ndim)
+    np.testing.assert_allclose(plain[:, : conv.k], conv.reference(x), atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(plain[:, conv.k :], other)
+    np.testing.assert_array_equal(from_blocks(blocked), plain)
+
+
 def test_an_expensive_epilogue_of_plain_results_is_vectors():
     conv = Conv(16, 32, (7, 7), block_out=0)
 

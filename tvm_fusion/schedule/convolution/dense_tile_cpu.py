@@ -23,6 +23,7 @@ from tvm.tirx import ForKind
 
 from ...core.expressions import load
 from ...core.loops import block, constant, coordinates, index, local, loop, sequence
+from ..contraction.operands import Result
 from ..register_tile import clear, each, with_prefetch
 from .config import ConvConfig
 from .epilogue_cpu import ConvEpilogue
@@ -164,12 +165,17 @@ class DenseTile:
         is_last: bool,
     ) -> tirx.Stmt:
         """Store what a row of tiles has gathered; parameters are those of :meth:`write`."""
-        first_k, channels = number * self._nr, vectors * self._config.lanes
-        if is_last:
-            channels = max(0, min(channels, self._problem.channels - int(first_k)))
+        problem, first_k = self._problem, number * self._nr
+
+        def channels(result: Result) -> int:
+            width = vectors * self._config.lanes
+            if not is_last:
+                return width
+            most = constant(problem.k.extent) if result.condition is None else problem.channels
+            return max(0, min(width, (most or 0) - int(first_k)))
 
         def place(row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            at = {self._problem.y.var: y + row, self._problem.x.var: column}
+            at = {problem.y.var: y + row, problem.x.var: column}
             return self._pixel_place(task, at)
 
         return rows.store(channels, first_k, place, self._ranges)

@@ -132,14 +132,16 @@ class ConvEpilogue:
         kind = tirx.ForKind.UNROLLED if is_inline else tirx.ForKind.SERIAL
         if self._results:
             stmts.append(loop("i", sums.count, pixel, kind))
-        existing = [(n, size) for n, size in parts if n < inside]
         for result in self._shuffled:
-            stored = self._stored(result, sums.count, inside)
+            # A concatenation has channels beyond those of the sum.
+            count = end if result.condition is None else inside
+            stored = self._stored(result, sums.count, count)
             if stored is not None:
                 buffers.append(stored)
+                existing = [(n, size) for n, size in parts if n < count]
                 stmts.append(self._stage(result, stored, sums, existing, first_k, ranges))
             rows = rows_of(result)
-            stmts.append(self._shuffle(result, stored, rows, sums, inside, first_k, ranges))
+            stmts.append(self._shuffle(result, stored, rows, sums, count, first_k, ranges))
         return sequence(stmts), buffers
 
     def _stored(self, result: Result, pixels: int, inside: int) -> ir.Var | None:

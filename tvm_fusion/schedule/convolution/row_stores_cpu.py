@@ -73,14 +73,18 @@ class RowStores:
         return block("rows", sequence([tiles, store]), [rows for _, rows in self._rows])
 
     def store(
-        self, channels: int, first_k: ir.Expr, at_pixel: AtPixel, ranges: Ranges
+        self,
+        count: Callable[[Result], int],
+        first_k: ir.Expr,
+        at_pixel: AtPixel,
+        ranges: Ranges,
     ) -> tirx.Stmt:
         """Store the rows.
 
         Parameters
         ----------
-        channels : int
-            How many there are.
+        count : callable
+            Gives the number of a result's channels.
         first_k : PrimExpr
             The first of them.
         at_pixel : callable
@@ -90,8 +94,14 @@ class RowStores:
         """
         stmts = []
         for result, rows in self._rows:
+            channels = count(result)
 
-            def channel(lane: ir.Expr, result: Result = result, rows: ir.Var = rows) -> tirx.Stmt:
+            def channel(
+                lane: ir.Expr,
+                result: Result = result,
+                rows: ir.Var = rows,
+                channels: int = channels,
+            ) -> tirx.Stmt:
                 ranges.bind(lane, channels)
 
                 def row(number: ir.Expr) -> tirx.Stmt:
