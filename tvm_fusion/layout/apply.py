@@ -132,12 +132,12 @@ class _Writer:
         self._bindings.append(relax.VarBinding(whole, result))
         items: dict[int, int] = {}
         for k, own in enumerate(new.group.outputs):
-            value = new.original[own]
-            old = list(call.group.outputs).index(value)
-            if own.producer is not None and value in twice and is_layout_map(own.producer.func):
-                self._second(call.writes[value], relax.TupleGetItem(whole, k))
+            output = new.original[own]
+            is_second = own.producer is not None and is_layout_map(own.producer.func)
+            if output in twice and is_second:
+                self._second(call.writes[output], relax.TupleGetItem(whole, k))
             else:
-                items[old] = k
+                items[list(call.group.outputs).index(output)] = k
         if len(call.group.outputs) == 1:
             self._bind(call.binding.var, relax.TupleGetItem(whole, items[0]))
             return

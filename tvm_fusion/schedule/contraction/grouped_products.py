@@ -69,12 +69,12 @@ def grouped_products(program: Program, stages: Sequence[Stage]) -> GroupedProduc
             found = sums_of(loads(part.values[0]), totals)
             (own[found.pop()] if found else others).append(part)
     contractions = []
-    for part in own.values():
-        contraction = analyse(replace(program, stages=tuple(part)), part)
+    for stages in own.values():
+        contraction = analyse(replace(program, stages=tuple(stages)), stages)
         if isinstance(contraction, Refusal):
             return contraction
         if contraction.column_split is not None:
-            return elsewhere(part[-1], part[0])
+            return elsewhere(stages[-1], stages[0])
         contractions.append(contraction)
     return GroupedProducts(contractions, [tuple(part) for part in own.values()], tuple(others))
 

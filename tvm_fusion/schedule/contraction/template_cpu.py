@@ -57,11 +57,11 @@ class CpuContraction(Contraction):
             return Refusal("not_mine", sentence)
         contraction, concat = analyse(program, stages), None
         if isinstance(contraction, Refusal):
-            refusal = contraction
+            first = contraction
             concat = None if has_convolution(group) else concat_epilogue(stages)
-            contraction = refusal if concat is None else analyse(program, concat.stages)
+            contraction = first if concat is None else analyse(program, concat.stages)
             if isinstance(contraction, Refusal):
-                return refusal
+                return first
         refusal = refuse_unpacked_split(group, contraction)
         if refusal is not None:
             return refusal
