@@ -67,12 +67,10 @@ class GroupedGemm(Template):
         gemms = [default(x, device, constants) for x in found.contractions]
         whole = [gemm for gemm in gemms if gemm is not None and gemm.dot is None]
         if len(whole) < len(gemms):
-            return Refusal("no_gemm", "Some of the products are no GEMMs of floating point.")
+            return Refusal(NOT_MINE, "Some of the products are no GEMMs of floating point.")
         packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]
         if any(_readers(found, source) > 1 for source in packed):
-            return Refusal(
-                "shared_constant", "Two of the products read one constant, to be packed."
-            )
+            return Refusal(NOT_MINE, "Two of the products read one constant, to be packed.")
         everything = (*(s for part in found.stages for s in part), *found.others)
         maps = ElementwiseCpuConfig.of(found.others, Registers.of(device))
         return Claim(
