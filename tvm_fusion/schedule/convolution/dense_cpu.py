@@ -16,12 +16,12 @@ from tvm import ir, tirx
 from ...core.loops import block, ceildiv, constant, index, product, sequence
 from ...program.program import Program
 from ...program.stage import Axis
+from ..index_ranges import Ranges
 from .config import ConvConfig
 from .dense_tile_cpu import DenseTile
 from .image_cpu import image_reader
 from .problem import ConvProblem
 from .row_stores_cpu import RowStores
-from .simplify import Ranges
 from .task_loop import fresh, task_loop
 from .weight_cpu import PackedWeight
 

@@ -24,6 +24,7 @@ from tvm.tirx import ForKind
 from ...core.expressions import load
 from ...core.loops import block, constant, coordinates, index, local, loop, sequence
 from ..contraction.operands import Result
+from ..index_ranges import Ranges
 from ..register_tile import clear, each, with_prefetch
 from .config import ConvConfig
 from .epilogue_cpu import ConvEpilogue
@@ -31,7 +32,6 @@ from .image_reader import ImageReader
 from .prefetch_cpu import TilePrefetch
 from .problem import ConvProblem
 from .row_stores_cpu import RowStores
-from .simplify import Ranges
 from .weight_cpu import PackedWeight
 
 UNROLLED = 8  # trips of the innermost loop that are written out

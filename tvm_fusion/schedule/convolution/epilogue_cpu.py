@@ -21,10 +21,10 @@ from ..address import lies_along
 from ..contraction.fuse_epilogue import is_vector_code
 from ..contraction.operands import Result
 from ..estimate import operations
+from ..index_ranges import Ranges
 from ..register_tile import in_vectors
 from ..vector_math import vector_math
 from .problem import ConvProblem
-from .simplify import Ranges
 from .tile_sums import AtPixel, TileSums
 
 RowsOf = Callable[[Result], "ir.Var | None"]

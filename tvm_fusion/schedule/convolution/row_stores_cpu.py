@@ -20,10 +20,10 @@ from ...core.expressions import load
 from ...core.loops import block, constant, index, loop, sequence, substitute
 from ..address import known_step
 from ..contraction.operands import Result
+from ..index_ranges import Ranges
 from ..vector_loops import by_vectors
 from .epilogue_cpu import is_contiguous
 from .problem import ConvProblem
-from .simplify import Ranges
 
 MOST_BYTES = 1 << 17  # of the rows, which are to stay in the level-2 cache
 

@@ -15,9 +15,9 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import coordinates, index, substitute
+from ..index_ranges import Ranges
 from .pool import Pool
 from .problem import ConvProblem
-from .simplify import Ranges
 
 Place = dict[ir.Var, ir.Expr]
 AtPixel = Callable[[ir.Expr, ir.Expr], Place]
