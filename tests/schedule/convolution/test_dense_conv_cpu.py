@@ -48,6 +48,10 @@ CASES = {
     "groups within vectors, 3x3": Conv(102, 60, (6, 7), groups=3),
     "groups within vectors, plain": Conv(15, 63, (6, 7), groups=3, block_in=0),
     "plain image, few channels": Conv(3, 40, (17, 18), (7, 7), (2, 2), (3, 3, 3, 3), block_in=0),
+    "plain results": Conv(20, 33, (13, 5), residual=True, batch=2, block_out=0),
+    "plain results of few channels": Conv(16, 3, (9, 21), block_out=0),
+    "plain throughout, strided": Conv(5, 8, (9, 13), stride=(2, 2), block_in=0, block_out=0),
+    "groups, plain results": Conv(32, 32, (7, 9), groups=8, block_out=0),
     "one row of pixels": Conv(16, 16, (1, 19), (1, 5), padding=(0, 2, 0, 2)),
     "one pixel": Conv(40, 70, (1, 1), (1, 1), padding=NONE),
 }
@@ -239,11 +243,61 @@ def test_what_is_no_convolution_is_refused(case):
     assert answer.code == "not_mine"
 
 
-def test_plain_results_are_refused():
-    """Their channels are not contiguous: the template of contractions makes them."""
-    conv = Conv(16, 32, (7, 7), block_in=0, block_out=0)
-    answer = CpuConvolution().claim(group(conv.params(), conv.body), CPU.device)
-    assert isinstance(answer, Refusal)
+def test_plain_results_cost_more():
+    """Their channels are not contiguous: elements are stored one by one, once they are computed."""
+    conv = Conv(16, 32, (7, 7), residual=True)
+    plain = dataclasses.replace(conv, block_out=0)
+    few = dataclasses.replace(conv, k=2, block_out=0)
+    blocked, stored, narrow = (claimed(c.params(), c.body) for c in (conv, plain, few))
+    assert stored.flops > blocked.flops
+    assert narrow.flops > stored.flops / 16  # lanes of a vector that no channel fills
+    assert stored.launches == 1
+
+
+def test_results_of_both_layouts():
+    """Vectors for the one, elements for the other, which the model's output or a norm wants."""
+    conv = Conv(20, 33, (9, 13))
+    x = conv.image()
+
+    def body(emit, x):
+        y = dataclasses.replace(conv, block_out=0).body(emit, x)
+        return [y, block(emit, y, 16)]
+
+    claim = claimed(conv.params(), body)
+    results = run(claim, {"x": to_blocks(x, conv.block_in)})
+    plain, blocked = sorted(results, key=np.ndim)
+    np.testing.assert_allclose(plain, conv.reference(x), atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(from_blocks(blocked)[:, : conv.k], plain)
+    np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k :], 0)
+
+
+def test_a_concatenation_in_both_layouts():
+    """Its other channels are lanes beyond those of the sum."""
+    conv, more = Conv(16, 40, (9, 13)), 24
+    other = np.random.default_rng().standard_normal((1, more, 9, 13)).astype("float32")
+    x = conv.image()
+
+    def body(emit, x, other):
+        y = emit(op.concat([dataclasses.replace(conv, block_out=0).body(emit, x), other], 1))
+        return [y, block(emit, y, 16)]
+
+    claim = claimed([*conv.params(), tensor("other", *other.shape)], body)
+    results = run(claim, {"x": to_blocks(x, conv.block_in), "other": other})
+    plain, blocked = sorted(results, key=np.ndim)
+    np.testing.assert_allclose(plain[:, : conv.k], conv.reference(x), atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(plain[:, conv.k :], other)
+    np.testing.assert_array_equal(from_blocks(blocked), plain)
+
+
+def test_an_expensive_epilogue_of_plain_results_is_vectors():
+    conv = Conv(16, 32, (7, 7), block_out=0)
+
+    def body(emit, x):
+        return op.sigmoid(conv.body(emit, x))
+
+    x = conv.image()
+    (y,) = run(claimed(conv.params(), body), {"x": to_blocks(x, conv.block_in)})
+    np.testing.assert_allclose(y, 1 / (1 + np.exp(-conv.reference(x))), atol=2e-5, rtol=0)
 
 
 def test_one_kernel_of_a_compiled_model():
