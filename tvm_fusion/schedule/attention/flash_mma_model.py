@@ -26,6 +26,7 @@ from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
 from .flash_mma_config import MAX_REGISTERS, FlashMmaConfig
 from .flash_problem import FlashProblem
+from .flash_tma_config import FlashTmaAheadConfig, FlashTmaConfig, tma_configs
 
 WARPS = (1, 2, 4, 8)
 ROWS_OF_WARP = (16, 32)
@@ -36,6 +37,7 @@ MAX_BLOCKS_PER_SM = 8
 # With q in registers, what ptxas 13.0 made was fast but wrong where block_n is as large as a head
 # (measured on an H200). It is loaded again for every tile: 22 cases were right there.
 WGMMA_BY_DEFAULT = True
+TMA_BY_DEFAULT = False  # not measured yet
 MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
@@ -43,6 +45,7 @@ RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 def flash_mma_config(problem: FlashProblem, device: Device) -> FlashMmaConfig | None:
     """Choose the configuration that is estimated to be the fastest; ``None`` where none fits."""
     found = (c for c in _all(problem, device) if WGMMA_BY_DEFAULT or not c.uses_wgmma)
+    found = (c for c in found if TMA_BY_DEFAULT or not isinstance(c, FlashTmaConfig))
     return min(found, key=lambda c: cycles(c, problem, device), default=None)
 
 
@@ -91,6 +94,7 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
             yield replace(config, min_blocks=blocks)
         if blocks and uses_wgmma and warps == 2 * WARPS_OF_GROUP and stages == 2:
             yield replace(config, min_blocks=blocks, is_ping_pong=True)
+    yield from tma_configs(problem, device)
 
 
 def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:
@@ -141,9 +145,12 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     left = 0.36 if config.rows_of_warp == 16 else 0.68
     if config.uses_wgmma:
         mma, fragments, left = 2 * width / 4096, 0.0, 0.8
+    has_roles = isinstance(config, FlashTmaConfig)
+    if has_roles:  # one consumer multiplies while another computes softmax
+        left = 0.2 if isinstance(config, FlashTmaAheadConfig) else 0.4
     softmax = 1 / 16 + 4.5 / 128
     score = max(mma, fragments) + left * (min(mma, fragments) + softmax)
-    loads = config.block_n * width * 2 / 64
+    loads = 0 if has_roles else config.block_n * width * 2 / 64
     # Statistics of the rows, and accumulators that are rescaled.
     rescale = config.block_m * (2 + config.column16 / 128)
     busy = config.block_m * config.block_n * score + 0.2 * loads + rescale
