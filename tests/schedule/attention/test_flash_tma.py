@@ -14,7 +14,7 @@ from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_mma import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash_mma_model import configs
 from tvm_fusion.schedule.attention.flash_problem import flash_problem
-from tvm_fusion.schedule.attention.flash_tma_config import FlashTmaAheadConfig, FlashTmaConfig
+from tvm_fusion.schedule.attention.flash_tma_config import FlashTmaConfig
 from tvm_fusion.schedule.attention.flash_tma_operand import tma_operands
 from tvm_fusion.schedule.attention.match import FLOATS
 from tvm_fusion.schedule.gpu.dlight import check_gpu
@@ -64,12 +64,10 @@ def compare(params, body, expected, accept=lambda c: True, operands=None, edit=N
 
 
 def pace_of(config):
-    if isinstance(config, FlashTmaAheadConfig):
-        return "ahead"
     return "turns" if config.is_ping_pong else "own"
 
 
-PACES = pytest.mark.parametrize("pace", ["own", "turns", "ahead"])
+PACES = pytest.mark.parametrize("pace", ["own", "turns"])
 
 
 @PACES

@@ -20,7 +20,7 @@ from .config_gpu import MAX_LANES, MIN_LANES, SHARED_BYTES, THREADS, GpuConfig
 from .flash_decode import FlashDecodeConfig, flash_decode_config
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import flash_problem
-from .flash_tma_config import FlashTmaAheadConfig, FlashTmaConfig
+from .flash_tma_config import FlashTmaConfig
 from .mma_config import MAX_WARPS
 from .pattern import Pattern
 
@@ -42,7 +42,6 @@ KERNELS = Kernels(
             ),
         ),
         FlashTmaConfig: ("flash tma", ("warps", "block_n", "stages", "is_ping_pong")),
-        FlashTmaAheadConfig: ("flash tma, scores ahead", ("warps", "block_n", "stages")),
         GpuConfig: ("CUDA cores", ("rows", "lanes", "keys")),
     }
 )

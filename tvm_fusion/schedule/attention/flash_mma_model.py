@@ -26,7 +26,7 @@ from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
 from .flash_mma_config import MAX_REGISTERS, FlashMmaConfig
 from .flash_problem import FlashProblem
-from .flash_tma_config import FlashTmaAheadConfig, FlashTmaConfig, tma_configs
+from .flash_tma_config import FlashTmaConfig, tma_configs
 
 WARPS = (1, 2, 4, 8)
 ROWS_OF_WARP = (16, 32)
@@ -147,7 +147,7 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
         mma, fragments, left = 2 * width / 4096, 0.0, 0.8
     has_roles = isinstance(config, FlashTmaConfig)
     if has_roles:  # one consumer multiplies while another computes softmax
-        left = 0.2 if isinstance(config, FlashTmaAheadConfig) else 0.4
+        left = 0.4
     softmax = 1 / 16 + 4.5 / 128
     score = max(mma, fragments) + left * (min(mma, fragments) + softmax)
     loads = 0 if has_roles else config.block_n * width * 2 / 64

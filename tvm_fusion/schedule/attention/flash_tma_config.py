@@ -21,9 +21,7 @@ from .flash_tma_operand import tma_operands
 
 # By the number of consumers: registers of a thread as a block starts, and what a producer's and a
 # consumer's threads have afterwards, of the 65,536 of a multiprocessor.
-REGISTERS = {2: (168, 24, 240), 3: (128, 32, 160)}
-# Addresses take fewer registers where no thread computes those of rows.
-AHEAD_SAVED = 16
+REGISTERS = {2: (168, 40, 232), 3: (128, 32, 160)}
 HALF_BYTES = 2  # of an element
 BLOCK_N = (64, 80, 96, 112, 128, 160, 176)
 STAGES = (2, 3)
@@ -95,16 +93,6 @@ class FlashTmaConfig(FlashMmaConfig):
         return self.barrier_offset + -(-count * mbarrier.BYTES // 16) * 16
 
 
-@dataclass(frozen=True)
-class FlashTmaAheadConfig(FlashTmaConfig):
-    """The same, with scores of a tile computed while softmax is of the tile before."""
-
-    @property
-    def registers_needed(self) -> int:
-        """Registers of a consumer's thread, roughly: scores of two tiles, and weights of one."""
-        return super().registers_needed + self.block_n // 2 + self.block_n // 4 - AHEAD_SAVED
-
-
 def tma_configs(problem: FlashProblem, device: Device) -> Iterator[FlashTmaConfig]:
     """Enumerate the configurations that fit a device.
 
@@ -123,11 +111,10 @@ def tma_configs(problem: FlashProblem, device: Device) -> Iterator[FlashTmaConfi
     if tma_operands(problem) is None:
         return
     for consumers, block_n, stages in itertools.product(REGISTERS, BLOCK_N, STAGES):
-        sizes = (
+        config = FlashTmaConfig(
             *(consumers * WARPS, 16, block_n, stages, False, 1),
             *(problem.q.extent16, problem.v.extent16, DataType(problem.staged).itemsize, True),
         )
-        config = FlashTmaConfig(*sizes)
         if queries is not None and config.block_m >= 2 * queries:
             continue
         if keys is not None and (stages > -(-keys // block_n) or block_n >= 2 * keys):
@@ -138,6 +125,3 @@ def tma_configs(problem: FlashProblem, device: Device) -> Iterator[FlashTmaConfi
         if config.shared_bytes <= limit and config.column16 <= 256:
             yield config
             yield replace(config, is_ping_pong=True)
-            ahead = FlashTmaAheadConfig(*sizes)
-            if ahead.registers_needed <= REGISTERS[consumers][2]:
-                yield ahead
