@@ -37,8 +37,13 @@ MAX_BLOCKS_PER_SM = 8
 # With q in registers, what ptxas 13.0 made was fast but wrong where block_n is as large as a head
 # (measured on an H200). It is loaded again for every tile: 22 cases were right there.
 WGMMA_BY_DEFAULT = True
-TMA_BY_DEFAULT = False  # not measured yet
+TMA_BY_DEFAULT = False  # they are in the design space alone
 MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
+# Of warp-specialized kernels, fitted to 12 configurations of three shapes on an H200, within 11 %:
+# operations a cycle of wgmma, cycles from one consumer's products to the next one's, of a score's
+# softmax, and of the first loads.
+WGMMA_RATE, TURN, CONSUMER_SOFTMAX, TMA_AROUND = 2800, 280, 0.138, 2800
+OWN_PACE = 1.08  # how much longer tiles take without turns
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
 
@@ -136,6 +141,11 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     if problem.skips:
         tiles = (tiles + config.block_m / config.block_n) / 2
     width = config.depth16 + config.column16
+    if isinstance(config, FlashTmaConfig):
+        waves = blocks / (device.sm_count or 1)
+        around = TMA_AROUND + config.block_m * width / 16
+        tile = _tile_of_roles(config, width)
+        return (waves if waves > MANY_WAVES else math.ceil(waves)) * (tiles * tile + around)
     # Of a score: products, fragments of k and v from shared memory (128 bytes a cycle), exponential
     # (16 a cycle) and arithmetic. What is not the longest of them overlaps in part: better where
     # warps have 16 rows, as they are more.
@@ -145,12 +155,9 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     left = 0.36 if config.rows_of_warp == 16 else 0.68
     if config.uses_wgmma:
         mma, fragments, left = 2 * width / 4096, 0.0, 0.8
-    has_roles = isinstance(config, FlashTmaConfig)
-    if has_roles:  # one consumer multiplies while another computes softmax
-        left = 0.4
     softmax = 1 / 16 + 4.5 / 128
     score = max(mma, fragments) + left * (min(mma, fragments) + softmax)
-    loads = 0 if has_roles else config.block_n * width * 2 / 64
+    loads = config.block_n * width * 2 / 64
     # Statistics of the rows, and accumulators that are rescaled.
     rescale = config.block_m * (2 + config.column16 / 128)
     busy = config.block_m * config.block_n * score + 0.2 * loads + rescale
@@ -167,3 +174,16 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
         tile += 0.8 * loads * at_once
     around = 1500 + config.block_m * width / 16 * at_once  # the first loads, and the results
     return (waves if waves > MANY_WAVES else math.ceil(waves)) * (tiles * tile + around)
+
+
+def _tile_of_roles(config: FlashTmaConfig, width: int) -> float:
+    """Estimate a step over keys of consumers that take turns with the tensor cores.
+
+    Either these are always taken, or a consumer comes back to them as soon as it has computed
+    softmax.
+    """
+    scores = config.rows_of_warp * WARPS_OF_GROUP * config.block_n
+    turn = scores * 2 * width / WGMMA_RATE + TURN
+    softmax = scores * CONSUMER_SOFTMAX
+    tile = max(config.consumers * turn, turn + softmax)
+    return tile if config.is_ping_pong else OWN_PACE * tile

@@ -26,9 +26,9 @@ from .query_group import QueryGroup
 
 LAUNCH_US = 2.0
 # Time of an element over what its arithmetic and loads take at the peak of CUDA cores: nothing
-# overlaps with it. Four decoder layers at 512 tokens, rotary in the prologue, took 1,895 us of
-# attention at batch 8 and 402 at batch 1 on an H200, of which products are 200 and 40 (python -m
-# benchmarks.gpu_models).
+# overlaps with it. A decoder layer of 4096 at 512 tokens, rotary in the prologue, took 101 us of
+# attention at batch 1 and 457 at batch 8 on an H200; without it 27 and 116, and the product before,
+# which rotates instead, 7 and 22 more (python -m benchmarks.gpu_models, profiled).
 SLOWDOWN = 8
 
 
