@@ -206,6 +206,25 @@ def test_roles_in_machine_code():
         assert made.ptx.count("cp.async.bulk.tensor") > 0
 
 
+@pytest.mark.parametrize(
+    ("shape", "is_causal", "is_chosen"),
+    [
+        ((1, 8, 4096, 4096, 40), False, True),
+        ((2, 8, 2048, 2048, 128), True, True),
+        ((1, 2, 2048, 2048, 128), True, False),
+        ((2, 8, 2048, 2048, 128), False, False),
+        ((1, 16, 1024, 1024, 64), False, False),
+    ],
+)
+def test_the_default_where_it_was_measured(shape, is_causal, is_chosen):
+    """Of many blocks, and of measured heads; elsewhere it is in the design space alone."""
+    body = visible(*shape[2:4])[0] if is_causal else PLAIN[0]
+    _, problem = problem_of(tensors(*shape, dtype=HALF), body)
+    first, *others = configs(problem, CUDA.device)
+    assert isinstance(first, FlashTmaConfig) == is_chosen
+    assert any(isinstance(c, FlashTmaConfig) for c in others)
+
+
 def test_roles_meet_once():
     """Behind the initialization of barriers; afterwards each goes at its own pace."""
     members, problem = problem_of(tensors(1, 16, 1024, 1024, 64, dtype=HALF), PLAIN[0])
