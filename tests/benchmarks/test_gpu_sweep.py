@@ -7,9 +7,9 @@ from group_kernels import CUDA, group, tensor
 from tvm.relax import op
 
 from benchmarks.gpu_sweep import table
-from benchmarks.gpu_sweep.choose import choose, estimated
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.tuning.model_order import choose, estimated
 
 
 def config(block_m, block_n, **others):

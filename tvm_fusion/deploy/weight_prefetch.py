@@ -24,6 +24,8 @@ from ..core.loops import index
 from ..device import parse
 from ..schedule.gpu.launch import PREFETCHED
 
+# Attribute of a function: bytes that kernels of the model which it is a part of might ask for.
+MODEL_BYTES = "tvm_fusion.model_weight_bytes"
 LEAST_BYTES = 64 << 10  # of a weight that is asked for
 _SHARE_OF_L2 = 3  # what is asked for must not drive out what the kernel before reads
 _RESHAPE = ir.Op.get("relax.reshape")
@@ -74,7 +76,7 @@ def prefetched_weights(
         if isinstance(value, ir.Call) and value.op == _CALL_TIR:
             calls.setdefault(value.args[0], []).append(value.args[1].fields)
     l2 = min(device.l2_bytes or 0 for device in parse(target).devices)
-    found, total = {}, 0
+    found, total = {}, int((func.attrs or {}).get(MODEL_BYTES, 0))
     for gvar, passed in calls.items():
         numbers = map(int, (callees[gvar].attrs or {}).get(PREFETCHED, ()))
         params = [callees[gvar].params[n] for n in numbers if all(is_weight(p[n]) for p in passed)]
