@@ -76,13 +76,13 @@ def prefetched_weights(
         if isinstance(value, ir.Call) and value.op == _CALL_TIR:
             calls.setdefault(value.args[0], []).append(value.args[1].fields)
     l2 = min(device.l2_bytes or 0 for device in parse(target).devices)
-    found, total = {}, int((func.attrs or {}).get(MODEL_BYTES, 0))
+    found, total = {}, 0
     for gvar, passed in calls.items():
         numbers = map(int, (callees[gvar].attrs or {}).get(PREFETCHED, ()))
         params = [callees[gvar].params[n] for n in numbers if all(is_weight(p[n]) for p in passed)]
         total += len(passed) * sum(map(_bytes, params))
         found[gvar] = [p for p in params if LEAST_BYTES <= _bytes(p) <= l2 // _SHARE_OF_L2]
-    return found if total > l2 else {}
+    return found if max(total, int((func.attrs or {}).get(MODEL_BYTES, 0))) > l2 else {}
 
 
 def prefetch(weight: ir.Var) -> tirx.Stmt:

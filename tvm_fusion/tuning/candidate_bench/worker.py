@@ -9,6 +9,7 @@ an error is told; who asks ends this process then, for nothing in it can be reli
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 from .clock import Call, Clock
 from .tensors import Draw, Runtime, difference
 
+WARM_SECONDS = 0.02  # of a default alone: a GPU's clocks rise meanwhile
 _PR_SET_PDEATHSIG = 1
 
 
@@ -47,7 +49,8 @@ def main(folder: str) -> None:
         request = json.loads(line)
         try:
             if "prepare" in request:
-                task = None  # its memory is free before the next one's is taken
+                task = None
+                gc.collect()  # its memory, which calls in cycles hold, before the next one's
                 task = Task(place, data, data["tasks"][request["prepare"]], runtime, clock)
                 us = [task.default_us, task.default_us]
             else:
@@ -100,7 +103,7 @@ class Task:
         if self._weights:
             self._sets += [self._weight_set() for _ in range(self._count - 1)]
         self._default = clock.timed(self._turns(default))
-        (us,) = clock.alternate([self._default], 0.0)
+        (us,) = clock.alternate([self._default], WARM_SECONDS)
         self.default_us = us / self._per_turn
 
     @property
