@@ -21,7 +21,7 @@ from .vectorize import vectorize
 
 BLOCKS_PER_SM = 16  # of both launches; with 4, a block's threads do not hold a part of 2 MB rows
 MIN_PART = 1 << 11  # elements: of less, a block takes longer to start than to read
-TUNED_BLOCKS_PER_SM = (4, 8, 16, 32)
+SHARES = (1.0, 0.25, 0.5, 2.0)  # of the default's most parts
 VECTORS = (1, 2, 4, 8)  # of a part that a thread computes
 
 
@@ -54,9 +54,9 @@ class SplitRowsConfig:
 
 
 def split_rows_config(
-    program: RowProgram, device: Device, blocks_per_sm: int = BLOCKS_PER_SM
+    program: RowProgram, device: Device, share: float = 1.0
 ) -> SplitRowsConfig | None:
-    """Split rows for so many blocks; ``None`` where the program has another form.
+    """Split rows until multiprocessors are full; ``None`` where the program has another form.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ def split_rows_config(
         The whole.
     device : Device
         A GPU.
-    blocks_per_sm : int
-        Parts of all rows, over multiprocessors.
+    share : float
+        Of the parts that are chosen by default.
     """
     size = row_size(program)
     rows = math.prod(at(axis.extent) for axis in program.rows)
-    most = min(-(-blocks_per_sm * (device.sm_count or 1) // rows), size // MIN_PART)
-    split = split_reduction(program, most)
+    most = min(-(-BLOCKS_PER_SM * (device.sm_count or 1) // rows), size // MIN_PART)
+    split = split_reduction(program, max(1, min(int(share * most), size // MIN_PART)))
     if split is None:
         return None
     first, second = (row_config(half, device) for half in (split.first, split.second))
@@ -87,9 +87,8 @@ def configs(program: RowProgram, device: Device) -> Iterator[SplitRowsConfig]:
     device : Device
         A GPU.
     """
-    blocks = (BLOCKS_PER_SM, *(b for b in TUNED_BLOCKS_PER_SM if b != BLOCKS_PER_SM))
     found: set[int] = set()
-    for start in (split_rows_config(program, device, one) for one in blocks):
+    for start in (split_rows_config(program, device, share) for share in SHARES):
         if start is None or start.parts in found:
             continue
         found.add(start.parts)
