@@ -38,10 +38,13 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
         if name == "table":
             command.add_argument("result", type=Path, help="what benchmarks.gpu_models.run wrote")
+            command.add_argument("--remark", default="", help="a paragraph of the page")
     options = parser.parse_args(arguments)
     if options.command == "table":
         whole = json.loads(options.result.read_text())
-        keep({"about": whole["about"], "models": found(whole, options.out)})
+        about = {name: whole["about"][name] for name in ("device", "target", "torch")}
+        about["remark"] = options.remark
+        keep({"about": about, "models": found(whole, options.out)})
         return 0
     from . import steps
 

@@ -43,12 +43,11 @@ def found(whole: Mapping[str, Any], out: Path) -> list[dict[str, Any]]:
 
 
 def tasks(folder: Path) -> list[dict[str, Any]]:
-    """Read what a folder of candidates has measured: a line for each task, the longest first."""
+    """Read what a folder of candidates has measured, tasks by their share; those that were."""
     exported = json.loads((folder / "candidates.json").read_text())["tasks"]
     lines = [json.loads(line) for line in (folder / LINES).read_text().splitlines()]
-    return [
-        _task(task, [line for line in lines if line["key"] == task["key"]]) for task in exported
-    ]
+    own = [(task, [line for line in lines if line["key"] == task["key"]]) for task in exported]
+    return [_task(task, found) for task, found in own if found]
 
 
 def _task(task: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -92,6 +91,7 @@ def render(record: Mapping[str, Any]) -> str:
         f"Default over records: {_mean(ratios):.3f} (geometric mean of {len(ratios)}; wanted of"
         f" each: {FLOOR}).",
         "",
+        *([about["remark"], ""] if about.get("remark") else []),
         *table(
             [
                 *("model", "default us", "with records us", "default / records", "least / least"),

@@ -167,7 +167,8 @@ def _left_until(folder, records):
     def left(self):
         path = folder / "records.jsonl"
         known = len(path.read_text().splitlines()) if path.exists() else 0
-        return WAIT_SECONDS if known < records or self._prepared is None else 0.2
+        is_asking = self._worker is not None and self._worker.prepared is not None
+        return 0.2 if is_asking and known >= records else WAIT_SECONDS
 
     return left
 
@@ -197,35 +198,37 @@ def test_a_device_that_is_not_there(folder):
         run(folder)
 
 
-class OneOfTwo:
-    """A process that answers from a list: of times, or of errors that end it."""
+class Fake:
+    """A process that answers from a list: times, or an error for the second behind the first."""
 
-    started = 0
+    started: list
 
     def __init__(self, folder):
-        OneOfTwo.started += 1
-        self.number, self.measured = OneOfTwo.started, 0
+        self.prepared, self.is_used = None, False
+        self.started.append(self)
+        self.is_killed = False
 
     def wait_until_ready(self, seconds):
         pass
 
     def ask(self, request, seconds):
+        assert not self.is_killed
         if "prepare" in request:
             return {"us": [10.0, 10.0]}
-        self.measured += 1
-        if request["candidate"] == 2 and self.measured > 1:
+        if request["candidate"] == 2 and self is self.started[0]:
             raise workers.Failed("spoilt by the one before")
-        us = {1: 9.0, 2: 8.0 if self.number == 2 else 9.9}[request["candidate"]]
+        is_race = request["seconds"] > 0.001
+        us = {1: 9.0, 2: 9.9 if is_race else 8.0}[request["candidate"]]
         return {"us": [us, 10.0]}
 
     def kill(self):
-        pass
+        self.is_killed = True
 
 
 @pytest.fixture
 def faked(tmp_path, monkeypatch):
-    OneOfTwo.started = 0
-    monkeypatch.setattr(bench, "Worker", OneOfTwo)
+    monkeypatch.setattr(Fake, "started", [], raising=False)
+    monkeypatch.setattr(bench, "Worker", Fake)
     configs = [{"config": {"mr": n}, "file": f"0_{n}.so"} for n in range(3)]
     task = {"key": {"structure": "0"}, "title": "a task", "candidates": configs}
     data = {"kind": "cuda", "gain": 0.98, "tasks": [task]}
@@ -236,6 +239,8 @@ def faked(tmp_path, monkeypatch):
 def test_what_fails_behind_others_gets_a_fresh_process(faked):
     """The second fails behind the first, is right alone, and does not gain when it is raced."""
     assert run(faked) == 0
+    assert len(Fake.started) == 3  # the one that fails, the one behind it, a spare one
+    assert all(one.is_killed for one in Fake.started)
     assert [(us, error) for _, _, us, error in trials(faked)] == [(10.0, ""), (9.0, ""), (8.0, "")]
     (decided,) = [line["tuned"] for line in lines(faked) if "decided" in line]
     assert decided == [{"mr": 1}, pytest.approx(9.0), 10.0]

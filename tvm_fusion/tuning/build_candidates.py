@@ -154,7 +154,7 @@ def _weight(constant: ir.GenericConst) -> Weight:
     array = constant.value.numpy()
     sample = array.reshape(-1)[:: max(1, array.size // _SAMPLED)]
     if array.dtype.kind in "iub":
-        drawn = [int(array.min()), int(array.max())]
+        drawn: list[float] = [int(array.min()), int(array.max())]
     else:
         wide = sample.astype("float64")
         finite = wide[np.isfinite(wide)]

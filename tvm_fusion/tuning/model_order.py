@@ -19,8 +19,10 @@ from ..schedule.contraction.gpu import GpuContractionConfig
 from ..schedule.contraction.tile_gemm_config import TileGemmConfig
 
 # What makes a tile, of GEMM and of attention; the rest are its variants.
-TILE = ("kernel", "block_m", "block_n", "warps_m", "warps_n", "consumers", "is_ping_pong")
-TILE += ("blocks_per_sm", "split_k", "warps", "rows_of_warp", "uses_wgmma")
+TILE = (
+    *("kernel", "block_m", "block_n", "warps_m", "warps_n", "consumers", "is_ping_pong"),
+    *("blocks_per_sm", "split_k", "warps", "rows_of_warp", "uses_wgmma"),
+)
 USUAL_GROUP_M = 8
 VARIANTS = 2
 

@@ -41,12 +41,9 @@ class Bench:
         self._timeout, self._seconds = options.timeout, options.seconds
         self._worker: Worker | None = None
         self._spare: Worker | None = None
-        self._prepared: int | None = None
-        self._is_used = False  # it has measured a candidate
 
     def default(self, number: int) -> Outcome:
         """Measure a task's default."""
-        self._prepared = None
         return self._outcome(number, None)
 
     def candidate(self, number: int, place: int, times: int = 1) -> Outcome:
@@ -56,54 +53,59 @@ class Bench:
     def _outcome(self, number: int, request: dict[str, Any] | None) -> Outcome:
         """Ask once; what fails behind others, which may have spoilt the process, in a fresh one."""
         while True:
+            worker = self._ready()
             try:
-                if self._prepared != number:
-                    self._prepared = None
-                    times = self._ask({"prepare": number})["us"]
-                    self._prepared = number
+                if request is None or worker.prepared != number:
+                    worker.prepared = None
+                    times = self._ask(worker, {"prepare": number})["us"]
+                    worker.prepared = number
                 if request is not None:
-                    times = self._ask(request)["us"]
-                    self._is_used = True
+                    times = self._ask(worker, request)["us"]
+                    worker.is_used = True
             except Failed as reason:
-                is_over = not self._is_used or isinstance(reason, TooSlow)
-                self.renew()
-                if is_over:
+                self._end_worker()
+                if not worker.is_used or isinstance(reason, TooSlow):
                     return None, None, str(reason)
             else:
                 us, default_us = times
                 return us, default_us, ""
 
-    def renew(self) -> None:
-        """End the process; the next measurement is the first one of another."""
-        if self._worker is not None:
-            self._worker.kill()
-        self._worker, self._prepared, self._is_used = None, None, False
+    def change(self) -> None:
+        """Let another process measure next: the spare one, which this one becomes."""
+        if self._spare is None:
+            self._end_worker()
+        else:
+            self._worker, self._spare = self._spare, self._worker
 
     def close(self) -> None:
         """End both processes."""
-        self.renew()
-        if self._spare is not None:
-            self._spare.kill()
-            self._spare = None
+        for worker in (self._worker, self._spare):
+            if worker is not None:
+                worker.kill()
+        self._worker = self._spare = None
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask the process within the time-out and the budget, which ends it, too."""
-        if self._worker is None:
-            self._start()
-        assert self._worker is not None
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+        self._worker = None
+
+    def _ask(self, worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask a process within the time-out and the budget, which ends it, too."""
         left = self._left()
         try:
-            return self._worker.ask(request, min(self._timeout, left))
+            return worker.ask(request, min(self._timeout, left))
         except TooSlow:
             if left < self._timeout:  # nothing is known of the candidate
                 raise BudgetSpent from None
             raise
 
-    def _start(self) -> None:
-        """Take the spare process, or a new one, and wait until it is ready."""
+    def _ready(self) -> Worker:
+        """Give the process that measures, the spare one if there is none, once it is ready."""
         self._left()
-        self._worker = self._spare or Worker(self._folder)
-        self._spare = Worker(self._folder) if self._has_spare else None
+        if self._worker is None:
+            self._worker, self._spare = self._spare or Worker(self._folder), None
+        if self._spare is None and self._has_spare:
+            self._spare = Worker(self._folder)
         left = self._left()
         try:
             self._worker.wait_until_ready(min(START_SECONDS, left))
@@ -113,6 +115,7 @@ class Bench:
             raise SystemExit(f"the device was not ready after {START_SECONDS:g} seconds") from None
         except Failed as reason:
             raise SystemExit(f"nothing can be measured here: {reason}") from None
+        return self._worker
 
     def _left(self) -> float:
         left = self._end - time.monotonic()

@@ -6,7 +6,7 @@
     for each task, those with the largest share of the model's time first:
       one process prepares the default, then measures candidate after candidate beside it
       a crash, a hang or an error costs the candidate and the process; a spare one goes on
-      what is faster than the default is raced again in a fresh process, and the worse counts
+      what is faster than the default is raced again in another process, and the worse counts
 
 ``tvm-fusion tune --export-candidates`` writes the folder; ``tvm-fusion tune --import`` takes the
 records where the compiler is. Each line is on the disk as soon as its measurement is known.
@@ -76,14 +76,14 @@ def measure_task(bench: Bench, log: Log, number: int, task: dict[str, Any], gain
 def _winner(
     bench: Bench, number: int, task: dict[str, Any], known: dict[str, Outcome], gain: float
 ) -> list[Any] | None:
-    """Race what is faster than the default again, in a fresh process: configuration and times."""
+    """Race what is faster than the default again, in another process: configuration and times."""
     passed: list[tuple[float, int]] = []
     for place, candidate in enumerate(task["candidates"][1:], start=1):
         us, base, _ = known[text(candidate["config"])]
         if us is not None and base is not None and us < gain * base:
             passed.append((us / base, place))
     if passed:
-        bench.renew()
+        bench.change()
     for ratio, place in sorted(passed)[:RACED]:
         us, base, _ = bench.candidate(number, place, CAREFUL)
         if us is None or base is None:

@@ -32,9 +32,20 @@ class Worker:
     ----------
     folder : Path
         Of the candidates.
+
+    Attributes
+    ----------
+    is_ready : bool
+        Whether the device can be used, as far as it has said so.
+    prepared : int or None
+        The task that it has prepared.
+    is_used : bool
+        Whether it has measured a candidate.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.is_ready, self.is_used = False, False
+        self.prepared: int | None = None
         start = f"from {PACKAGE}.worker import main; main({str(folder.resolve())!r})"
         self._process = subprocess.Popen(
             [sys.executable, "-c", start],
@@ -52,7 +63,9 @@ class Worker:
         Failed
             If it cannot.
         """
-        self._answer(seconds)
+        if not self.is_ready:
+            self._answer(seconds)
+            self.is_ready = True
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request and wait for the answer.
