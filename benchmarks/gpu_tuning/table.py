@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,10 +108,6 @@ def render(record: Mapping[str, Any]) -> str:
             ["model", "task", "calls", "default us", "default", "gain", "configuration"],
             [cells for one in models for cells in _faster(one)],
         ),
-        "",
-        "## Failed trials",
-        "",
-        *table(["model", "trials"], _failed(models)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -159,11 +154,6 @@ def _words(config: Mapping[str, Any]) -> str:
     if config.get("kernel") in DESCRIBED:
         return describe(config)
     return ", ".join(f"{name} {value}" for name, value in config.items() if value)
-
-
-def _failed(models: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    counts = Counter({one["name"]: sum(t["failed"] for t in one["tasks"]) for one in models})
-    return [[name, str(count)] for name, count in counts.items() if count]
 
 
 def _mean(ratios: Sequence[float]) -> float:
