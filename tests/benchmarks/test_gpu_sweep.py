@@ -26,6 +26,7 @@ def test_one_of_each_tile_and_variants_of_the_default():
     found = [(9, SMALL), (3, deep), (2, columns), (1, DEFAULT), (2, WIDE)]
     assert choose(found, DEFAULT, 4) == [DEFAULT, WIDE, SMALL, columns]
     assert choose(found, DEFAULT, 3) == [DEFAULT, WIDE, columns]
+    assert choose(found, DEFAULT, 2) == [DEFAULT, WIDE]
     assert choose(found, DEFAULT, 1) == [DEFAULT]
     assert sorted(map(str, choose(found, DEFAULT, 9))) == sorted(str(c) for _, c in found)
 

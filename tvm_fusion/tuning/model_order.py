@@ -48,7 +48,8 @@ def choose(found: Sequence[Estimated], default: Config, count: int) -> list[Conf
         )
         if config != default
     ]
-    variants = [c for c in ranked if _tile(c) == _tile(default)][:VARIANTS]
+    variants = [c for c in ranked if _tile(c) == _tile(default)]
+    variants = variants[: min(VARIANTS, (count - 1) // 2)]
     tiles = {_tile(default)}
     others = []
     for config in ranked:
