@@ -1,4 +1,4 @@
-"""Relax modules with one function ``main``."""
+"""Relax modules of functions that are given by their results."""
 
 from tvm import relax
 
@@ -8,13 +8,21 @@ def main_module(params, result):
 
     Either is an expression, or a list of those that a tuple is returned of if they are several.
     """
+    return module_of({"main": (params, result)})
+
+
+def module_of(functions):
+    """Write several such functions, as ``(params, result)`` by their names."""
     builder = relax.BlockBuilder()
-    with builder.function("main", list(params)):
-        with builder.dataflow():
-            found = (
-                result if isinstance(result, list | relax.Expr) else result(builder.emit, *params)
-            )
-            found = found if isinstance(found, list) else [found]
-            outputs = [builder.emit_output(builder.normalize(one)) for one in found]
-        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    for name, (params, result) in functions.items():
+        with builder.function(name, list(params)):
+            with builder.dataflow():
+                found = (
+                    result
+                    if isinstance(result, list | relax.Expr)
+                    else result(builder.emit, *params)
+                )
+                found = found if isinstance(found, list) else [found]
+                outputs = [builder.emit_output(builder.normalize(one)) for one in found]
+            builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return builder.get()

@@ -20,6 +20,7 @@ from .rewrite.join_matmuls import JoinMatmuls
 from .rewrite.recompose.recompose import Recompose
 from .rewrite.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
+from .rewrite.transposed_phases import TransposedConvByPhases
 from .schedule import kernels, templates
 
 _ = templates  # their import makes them known to the planner
@@ -39,6 +40,7 @@ __all__ = [
     "ScheduleKernels",
     "SearchEquivalents",
     "ToHalfPrecision",
+    "TransposedConvByPhases",
 ]
 
 

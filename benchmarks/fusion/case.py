@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import ir, relax
 
 from tvm_fusion._tvm.versions import PIPELINE
@@ -125,18 +124,6 @@ def draw(mod: tvm.IRModule, dims: Mapping[str, int], seed: int) -> list[np.ndarr
 
 def _extent(extent: Any, dims: Mapping[str, int]) -> int:
     return dims[extent.name] if isinstance(extent, ir.Var) else int(extent)
-
-
-def operators(mod: tvm.IRModule) -> list[str]:
-    """Names of the PrimFuncs that ``main`` calls, in order."""
-    called: list[str] = []
-
-    def meet(call: ir.Call) -> None:
-        if isinstance(call.op, ir.Op) and call.op.name == "relax.call_tir":
-            called.append(call.args[0].name_hint)
-
-    tvm_ffi.structural_walk(mod["main"], (ir.Call, meet))
-    return called
 
 
 def compile_case(case: Case, target: str) -> Compiled:

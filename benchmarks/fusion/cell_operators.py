@@ -13,9 +13,10 @@ import numpy as np
 from tvm import relax, te
 from tvm.relax import op
 
+from .references import EPSILON, layer_norm, softmax
+
 Shape = Sequence[Any]
 BLOCK = 2  # of depth-to-space
-EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,6 @@ def _resize(_builder: relax.BlockBuilder, x: relax.Expr) -> relax.Expr:
 
 
 # Many-to-Many
-
-
-def _softmax(x: np.ndarray) -> np.ndarray:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def _layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON) * gamma + beta
 
 
 def _windows(x: np.ndarray) -> np.ndarray:
@@ -197,11 +188,11 @@ OPERATORS = {
         lambda _, x: op.mean(x, axis=-1, keepdims=True),
         lambda x: x.mean(-1, keepdims=True),
     ),
-    "softmax": Operator("Many-to-Many", lambda _, x: op.nn.softmax(x, axis=-1), _softmax),
+    "softmax": Operator("Many-to-Many", lambda _, x: op.nn.softmax(x, axis=-1), softmax),
     "layer_norm": Operator(
         "Many-to-Many",
         lambda _, x, gamma, beta: op.nn.layer_norm(x, gamma, beta, axes=-1, epsilon=EPSILON),
-        _layer_norm,
+        layer_norm,
         lambda shape: [[shape[-1]], [shape[-1]]],
     ),
     "max_pool": Operator(

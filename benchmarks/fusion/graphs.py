@@ -16,8 +16,8 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from .case import Case, module, tensor
+from .references import EPSILON, layer_norm, softmax
 
-EPSILON = 1e-5
 SIZES: dict[str, tuple[int, int, bool]] = {
     "8x1024": (8, 1024, False),
     "7x1000": (7, 1000, False),
@@ -79,21 +79,11 @@ def _rows(rows: Any, columns: int, *names: str, dtype: str = "float32") -> list[
     return [tensor(name, rows, columns, dtype=dtype) for name in names]
 
 
-def _softmax(x: np.ndarray) -> np.ndarray:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def _layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON) * gamma + beta
-
-
 def _gelu(x: np.ndarray) -> np.ndarray:
     return x * (1 + _erf(x / math.sqrt(2))) / 2
 
 
-@_graph(_softmax, stock=4)
+@_graph(softmax, stock=4)
 def softmax_written_out(rows: Any, columns: int) -> tvm.IRModule:
     """Write softmax as max, sub, exp, sum, div."""
 
@@ -125,20 +115,20 @@ def _affine(columns: int) -> list[relax.Var]:
     return [tensor("gamma", columns), tensor("beta", columns)]
 
 
-@_graph(lambda x, r, gamma, beta: _gelu(_layer_norm(x + r, gamma, beta)), stock=2)
+@_graph(lambda x, r, gamma, beta: _gelu(layer_norm(x + r, gamma, beta)), stock=2)
 def add_layer_norm_gelu(rows: Any, columns: int) -> tvm.IRModule:
     """Return gelu(layer_norm(x + r))."""
     return module([*_rows(rows, columns, "x", "r"), *_affine(columns)], _add_norm_gelu)
 
 
-@_graph(lambda x, r, gamma, beta: _gelu(_layer_norm(x + r, gamma, beta)), stock=3)
+@_graph(lambda x, r, gamma, beta: _gelu(layer_norm(x + r, gamma, beta)), stock=3)
 def without_dataflow_block(rows: Any, columns: int) -> tvm.IRModule:
     """Return gelu(layer_norm(x + r)), its bindings in no dataflow block."""
     params = [*_rows(rows, columns, "x", "r"), *_affine(columns)]
     return module(params, _add_norm_gelu, dataflow=False)
 
 
-@_graph(lambda x, r, gamma, beta: [x + r, _layer_norm(x + r, gamma, beta)], stock=2)
+@_graph(lambda x, r, gamma, beta: [x + r, layer_norm(x + r, gamma, beta)], stock=2)
 def residual_and_norm(rows: Any, columns: int) -> tvm.IRModule:
     """Return s = x + r, and layer_norm(s)."""
 
@@ -149,7 +139,7 @@ def residual_and_norm(rows: Any, columns: int) -> tvm.IRModule:
     return module([*_rows(rows, columns, "x", "r"), *_affine(columns)], body)
 
 
-@_graph(lambda x, mask: _softmax(0.125 * x + mask), stock=2)
+@_graph(lambda x, mask: softmax(0.125 * x + mask), stock=2)
 def scale_mask_softmax(rows: Any, columns: int) -> tvm.IRModule:
     """Return softmax(scale * x + mask)."""
 
@@ -160,7 +150,7 @@ def scale_mask_softmax(rows: Any, columns: int) -> tvm.IRModule:
     return module(_rows(rows, columns, "x", "mask"), body)
 
 
-@_graph(_softmax, stock=2, tolerance=1e-3)
+@_graph(softmax, stock=2, tolerance=1e-3)
 def cast_softmax_cast(rows: Any, columns: int) -> tvm.IRModule:
     """Compute softmax of float16 in float32."""
 

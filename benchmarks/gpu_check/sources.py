@@ -7,10 +7,9 @@ from itertools import count
 from typing import Any
 
 import tvm
-from tvm.target import Target
 
 from benchmarks import zoo
-from benchmarks.groups.cases import Case
+from benchmarks.groups.cases import Case, grouped
 from tvm_fusion import transform
 from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.config import FusionConfig
@@ -49,7 +48,7 @@ def zoo_groups(
         try:
             dims = {"seq": _SEQUENCE} if name.endswith("_dyn") else {}
             mod = import_model(zoo.load(name, seed), FusionConfig(dims=dims)).mod
-            found = list(distinct(planned(mod, parse(target).tvm_target())))
+            found = list(distinct(grouped(mod, parse(target).tvm_target())))
         # guard: becomes a line of the report; the other models are asked all the same
         except Exception as error:
             yield LeftOut.because(name, "zoo group", "plan", error)
@@ -83,7 +82,7 @@ def fuzz_groups(most: int, distinct: Distinct, target: str, seed: int) -> Iterat
             continue
         name = f"fuzz {number}"
         try:
-            mod = planned(to_module(graph), parse(target).tvm_target())
+            mod = grouped(to_module(graph), parse(target).tvm_target())
             found = spread(list(distinct(mod)), min(PER_GRAPH, most - made))
         # guard: becomes a line of the report; the other graphs are asked all the same
         except Exception as error:
@@ -105,7 +104,7 @@ def whole_graph(graph: Any, distinct: Distinct, target: str) -> Entry | LeftOut:
     name, kind = f"fuzz graph {graph.seed}", "half graph"
     try:
         tvm_target = parse(target).tvm_target()
-        mod = planned(to_module(graph), tvm_target)
+        mod = grouped(to_module(graph), tvm_target)
         groups = len(list(distinct(mod)))
         with tvm_target:
             passes = [transform.PlanLayout(), transform.ScheduleKernels(), transform.LowerToVM()]
@@ -137,15 +136,3 @@ def spread(found: list[Case], most: int) -> list[Case]:
             if not queues[name]:
                 del queues[name]
     return chosen[:most]
-
-
-def planned(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """Run the pipeline until groups are decided."""
-    stages = (
-        transform.NormalizeImport,
-        transform.Rewrite,
-        transform.Legalize,
-        transform.FuseOperators,
-    )
-    with target:
-        return tvm.ir.transform.Sequential([stage() for stage in stages])(mod)

@@ -49,13 +49,27 @@ def build(folder: Path, target: str, only: Sequence[str] = ()) -> dict[str, str]
     return failed
 
 
-def compile_model(model: Model, folder: Path, target: str) -> dict[str, Any]:
-    """Compile one model; returns what its compilation took and how many kernels there are."""
+def compile_model(
+    model: Model, folder: Path, target: str, db: Path | None = None
+) -> dict[str, Any]:
+    """Compile one model; returns what its compilation took and how many kernels there are.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    folder : Path
+        Gets the artifact.
+    target : str
+        As of :func:`tvm_fusion.device.parse`.
+    db : Path, optional
+        Records of its kernels.
+    """
     import tvm_fusion
 
     exported, module = model.exported()
     before = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    artifact = tvm_fusion.compile(exported, target=target)
+    artifact = tvm_fusion.compile(exported, target=target, db=db)
     after = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     artifact.export(folder)
     weights.drop(folder, {n: p.numpy() for n, p in module.named_parameters()})

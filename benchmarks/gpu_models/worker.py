@@ -30,9 +30,10 @@ WRONG = 0.05  # of the largest element; float16 stays below a tenth of that
 Side = Callable[[], Any]
 
 
-def main(name: str, folder: str, rival: str, profile: str) -> None:
+def main(name: str, folder: str, rival: str, profile: str, records: str = "") -> None:
     """Do it all for one model."""
-    sides, row = prepare(MODELS[name], Path(folder) / name, "cuda", bool(int(rival)))
+    tuned = Path(records) / name if records else None
+    sides, row = prepare(MODELS[name], Path(folder) / name, "cuda", bool(int(rival)), tuned)
     print(json.dumps(row), flush=True)
     if row["wrong"]:
         return
@@ -45,9 +46,18 @@ def main(name: str, folder: str, rival: str, profile: str) -> None:
 
 @torch.no_grad()
 def prepare(
-    model: Model, folder: Path, device: str, rival: bool
+    model: Model, folder: Path, device: str, rival: bool, tuned: Path | None = None
 ) -> tuple[dict[str, Side], dict[str, Any]]:
     """Load and compile; compare everybody's result with that of a float64 run.
+
+    Parameters
+    ----------
+    model, folder, device
+        What to load, and where it runs.
+    rival : bool
+        Whether PyTorch compiles it, too.
+    tuned : Path, optional
+        The same model, compiled with records.
 
     Returns
     -------
@@ -57,15 +67,12 @@ def prepare(
         The first part of the row; ``wrong`` says what, if anything is.
     """
     module, inputs = model.module(device), model.draw(1, device)
-    weights.restore(folder, {n: p.cpu().numpy() for n, p in module.named_parameters()})
-    executable = tvm_fusion.load(folder)
-    (output,) = [spec.name for spec in executable.signatures["main"].outputs]
-
-    def ours() -> Any:
-        return executable.run(inputs)[output]
-
+    ours = _loaded(folder, module, inputs)
     results = {"ours": poisoned(ours), "eager": model.result(module(**inputs))}
     sides: dict[str, Side] = {"ours": ours}
+    if tuned is not None:
+        sides["records"] = _loaded(tuned, module, inputs)
+        results["records"] = poisoned(sides["records"])
     layouts = {"inductor": torch.contiguous_format}
     if model.has_images:
         layouts["inductor_nhwc"] = torch.channels_last
@@ -74,9 +81,19 @@ def prepare(
     exact = _exact(model, inputs, device)
     errors = {side: relative(result, exact) for side, result in results.items()}
     row = {"about": _about(), "wrong": None, "errors": errors}
-    if not errors["ours"] <= max(WRONG, 3 * errors["eager"]):
-        row["wrong"] = f"an error of {errors['ours']:.2e}; eager PyTorch's is {errors['eager']:.2e}"
+    for side in {"ours", "records"} & results.keys():
+        if not errors[side] <= max(WRONG, 3 * errors["eager"]):
+            eager = f"eager PyTorch's is {errors['eager']:.2e}"
+            row["wrong"] = f"an error of {errors[side]:.2e} ({side}); {eager}"
     return sides, row
+
+
+def _loaded(folder: Path, module: torch.nn.Module, inputs: dict[str, Tensor]) -> Side:
+    """Load an artifact with a module's weights; its call."""
+    weights.restore(folder, {n: p.cpu().numpy() for n, p in module.named_parameters()})
+    executable = tvm_fusion.load(folder)
+    (output,) = [spec.name for spec in executable.signatures["main"].outputs]
+    return lambda: executable.run(inputs)[output]
 
 
 def _compiled(

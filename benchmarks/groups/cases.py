@@ -67,7 +67,11 @@ class Case:
 
 def planned(name: str, seed: int, target: Target) -> tvm.IRModule:
     """Import a model of the zoo and run the pipeline until groups are decided."""
-    mod = import_model(zoo.load(name, seed), FusionConfig()).mod
+    return grouped(import_model(zoo.load(name, seed), FusionConfig()).mod, target)
+
+
+def grouped(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """Run the pipeline until groups are decided."""
     stages = (
         transform.NormalizeImport,
         transform.Rewrite,

@@ -195,7 +195,7 @@ def softmax_block(n):
 
 def planned_groups(n):
     distinct = groups.Distinct("cpu")
-    mod = sources.planned(softmax_block(n), parse("cpu").tvm_target())
+    mod = sources.grouped(softmax_block(n), parse("cpu").tvm_target())
     found = list(distinct(mod))
     assert not list(distinct(mod))  # met before
     return found

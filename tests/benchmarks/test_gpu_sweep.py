@@ -7,9 +7,9 @@ from group_kernels import CUDA, group, tensor
 from tvm.relax import op
 
 from benchmarks.gpu_sweep import table
-from benchmarks.gpu_sweep.choose import choose, estimated
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.tuning.model_order import choose, estimated
 
 
 def config(block_m, block_n, **others):
@@ -26,6 +26,7 @@ def test_one_of_each_tile_and_variants_of_the_default():
     found = [(9, SMALL), (3, deep), (2, columns), (1, DEFAULT), (2, WIDE)]
     assert choose(found, DEFAULT, 4) == [DEFAULT, WIDE, SMALL, columns]
     assert choose(found, DEFAULT, 3) == [DEFAULT, WIDE, columns]
+    assert choose(found, DEFAULT, 2) == [DEFAULT, WIDE]
     assert choose(found, DEFAULT, 1) == [DEFAULT]
     assert sorted(map(str, choose(found, DEFAULT, 9))) == sorted(str(c) for _, c in found)
 

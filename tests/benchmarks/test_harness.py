@@ -208,9 +208,9 @@ def test_real_engines_agree(names, tmp_path):
 @pytest.mark.slow
 def test_torch_peers_run_the_module_of_the_zoo(tmp_path):
     result = session.measure_model(
-        "unet2d",
-        zoo.load("unet2d"),
-        zoo.inputs("unet2d"),
+        "bert_base",
+        zoo.load("bert_base"),
+        zoo.inputs("bert_base"),
         session.choose(["torch", "torch-compile", "onnxruntime"]),
         settings=QUICK,
         threads=1,

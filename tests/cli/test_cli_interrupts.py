@@ -120,23 +120,46 @@ COMMANDS = {
 }
 
 
+# Seconds of computing until a program is through, or waits for others to compute.
+LONGEST = {"compile": 1.0, "tune": 1.0, "bisect": 1.0, "bundle": 0.15}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8, 1])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_interrupt_at_a_random_moment(dense_file, dense_folder, tmp_path, name, share):
-    """Nothing half written is left, no temporary file and no process."""
-    here, temporary = tmp_path / "here", tmp_path / "temporary"
+def test_an_interrupt_at_a_random_moment(dense_file, dense_folder, tmp_path, name):
+    seconds = random.uniform(0.01, LONGEST[name])
+    interrupted_in_time(tmp_path, name, seconds, m=dense_file, a=dense_folder)
+
+
+CMAKE = """#!/bin/sh
+touch "$4/half"
+kill -INT 0
+"""
+
+
+def test_an_interrupt_while_the_runner_is_built(dense_folder, tmp_path):
+    """By a CMake that sends it to all processes of the group."""
+    cmake = tmp_path / "tools" / "cmake"
+    cmake.parent.mkdir()
+    cmake.write_text(CMAKE)
+    cmake.chmod(0o755)
+    path = os.pathsep.join([str(cmake.parent), os.environ["PATH"]])
+    assert interrupted_in_time(tmp_path, "bundle", 1000, a=dense_folder, PATH=path) == 130
+    assert not list((tmp_path / "here").iterdir())
+
+
+def interrupted_in_time(folder, name, seconds, PATH=os.environ["PATH"], **names):
+    """Nothing half written is left, no temporary file and no process; gives the exit code."""
+    here, temporary = folder / "here", folder / "temporary"
     here.mkdir()
     temporary.mkdir()
-    names = {"m": dense_file, "a": dense_folder, "here": here}
-    arguments = [name, *(argument.format(**names) for argument in COMMANDS[name])]
-    seconds = random.uniform(share - 0.2, share) * 8 + 0.1
+    arguments = [name, *(argument.format(**names, here=here) for argument in COMMANDS[name])]
     process = subprocess.Popen(
         [sys.executable, "-c", TIMED, str(seconds), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={**os.environ, "TMPDIR": str(temporary), "PATH": PATH},
         start_new_session=True,
     )
     out, err = process.communicate()
@@ -157,6 +180,7 @@ def test_an_interrupt_at_a_random_moment(dense_file, dense_folder, tmp_path, nam
         arguments = check.get(name, ["inspect", where, "--verify"])
         command = [sys.executable, "-m", "tvm_fusion.cli", *map(str, arguments)]
         assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0, found
+    return process.returncode
 
 
 def _is_gone(group):

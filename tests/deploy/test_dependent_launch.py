@@ -64,6 +64,17 @@ def waits_by_itself(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")
 
 
 @T.prim_func(private=True, s_tir=True)
+def lets_go_by_itself(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    T.func_attr({"tirx.noalias": True})
+    with T.sblock("root"):
+        for i in T.thread_binding(2, "blockIdx.x"):
+            for j in T.thread_binding(32, "threadIdx.x"):
+                if j < 16:
+                    b[i * 32 + j] = a[i * 32 + j] + T.float32(1)
+                    T.ptx.griddepcontrol.launch_dependents()
+
+
+@T.prim_func(private=True, s_tir=True)
 def on_the_host(a: T.Buffer((64,), "float32")):
     with T.sblock("root"):
         for i in range(64):
@@ -83,6 +94,12 @@ def test_it_is_done_once():
 
 def test_a_kernel_that_waits_by_itself_waits_once():
     body = str(launched_early(waits_by_itself).body)
+    assert body.count("wait") == 1
+    assert body.count("launch_dependents") == 1
+
+
+def test_a_kernel_that_lets_the_next_go_by_itself_does_so_there_alone():
+    body = str(launched_early(lets_go_by_itself).body)
     assert body.count("wait") == 1
     assert body.count("launch_dependents") == 1
 

@@ -139,9 +139,8 @@ def test_a_library_that_is_none(dense_copy):
     assert "does not load" in verdict(dense_copy)
 
 
-@pytest.mark.parametrize("name", [manifest.MANIFEST, manifest.LIBRARY, manifest.WEIGHTS])
-def test_what_is_no_plain_file(dense_copy, name):
-    path = dense_copy / name
+def each_special_file(path):
+    """Put what is no file in a file's place, one kind after the other."""
     path.unlink()
     for make, undo in (
         (os.mkfifo, os.unlink),
@@ -151,8 +150,14 @@ def test_what_is_no_plain_file(dense_copy, name):
         (lambda p: os.symlink("/dev/zero", p), os.unlink),
     ):
         make(path)
-        assert name in verdict(dense_copy)
+        yield
         undo(path)
+
+
+@pytest.mark.parametrize("name", [manifest.MANIFEST, manifest.LIBRARY, manifest.WEIGHTS])
+def test_what_is_no_plain_file(dense_copy, name):
+    for _ in each_special_file(dense_copy / name):
+        assert name in verdict(dense_copy)
 
 
 def test_links_to_a_store_of_files_are_followed(dense_folder, tmp_path):

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from test_hostile_artifacts import TEXTS, VALUES, changed, places
+from test_hostile_artifacts import TEXTS, VALUES, changed, each_special_file, places
 
 from tvm_fusion.deploy import manifest
 
@@ -77,18 +77,8 @@ def test_a_changed_byte_in_the_library(runner, dense_copy, where):
 
 @pytest.mark.parametrize("name", [manifest.MANIFEST, manifest.LIBRARY, manifest.WEIGHTS])
 def test_what_is_no_plain_file(runner, dense_copy, name):
-    path = dense_copy / name
-    path.unlink()
-    for make, undo in (
-        (os.mkfifo, os.unlink),
-        (os.mkdir, os.rmdir),
-        (lambda p: os.symlink("absent", p), os.unlink),
-        (lambda p: os.symlink(p, p), os.unlink),
-        (lambda p: os.symlink("/dev/zero", p), os.unlink),
-    ):
-        make(path)
+    for _ in each_special_file(dense_copy / name):
         assert name in refusal(runner, dense_copy)
-        undo(path)
 
 
 def test_links_to_a_store_of_files_are_followed(runner, dense_copy, tmp_path):

@@ -9,6 +9,7 @@ from tvm.script import tirx as T
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
 from tvm_fusion.deploy.dependent_launch import LaunchEarly
+from tvm_fusion.deploy.weight_prefetch import MODEL_BYTES
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.gpu.launch import PREFETCHED
 
@@ -75,6 +76,12 @@ def test_nothing_else_is(mod):
     asked, first = statements(mod)
     assert not asked
     assert call_name(first) == "griddepcontrol"
+
+
+def test_a_part_of_a_model_asks_as_the_model_does():
+    mod = calls(1)
+    mod.update_func(mod.get_global_var("main"), mod["main"].with_attr(MODEL_BYTES, 64 * MIB))
+    assert len(statements(mod)[0]) == 1
 
 
 def test_devices_without_dependent_launch():

@@ -38,11 +38,18 @@ def launch(func, arguments, target):
         In the order of its parameters; outputs are written in place.
     target : Target
         Of CUDA.
+
+    Returns
+    -------
+    set of str
+        Names of the kernels that ran.
     """
     host, device = _lowered(func, str(target))
     arrays = [x for x in arguments if isinstance(x, np.ndarray)]
+    running = _Host(device, arrays, _values(func, arguments))
     with np.errstate(all="ignore"):
-        _Host(device, arrays, _values(func, arguments)).run(host["main"].body)
+        running.run(host["main"].body)
+    return running.launched
 
 
 def is_for_gpu(func):
@@ -93,6 +100,7 @@ class _Host:
     def __init__(self, device, arrays, values):
         self.kernels = {g.name_hint: f for g, f in device.functions.items()}
         self.arguments, self.arrays, self.values = iter(arrays), {}, values
+        self.launched = set()
 
     def run(self, stmt):
         if isinstance(stmt, tirx.SeqStmt):
@@ -157,6 +165,7 @@ class _Host:
                 given.append(self.arrays[argument.args[0]])
             else:
                 given.append(self._value(argument))
+        self.launched.add(call.args[0].value)
         run_kernel(kernel, given)
 
 

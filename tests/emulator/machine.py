@@ -48,6 +48,7 @@ class Machine:
             np.zeros(blocks, int),
             np.zeros(blocks * warps, int),
         )
+        self.counts = None  # what ``passed`` gives of all threads; none after a barrier
         self.clock = 0  # barriers that all blocks have passed, where they passed as many
         self.memories = []
         self.committed = np.zeros(self.threads, int)
@@ -60,6 +61,9 @@ class Machine:
     def only(self, condition):
         """Let the threads run for which a condition holds; gives whether any does."""
         before = self.mask
+        if np.ndim(condition) == 0 and condition:
+            yield before is None or before.any()
+            return
         condition = np.broadcast_to(np.reshape(condition, (-1,)), (self.threads,))
         mask = condition if before is None else before & condition
         self.mask = None if mask.all() else mask
@@ -73,11 +77,12 @@ class Machine:
 
     def passed(self, threads):
         """How many barriers of their blocks and of their warps threads have passed."""
-        warp = self.warp[threads]
-        counts = [self.block_barriers[self.block[threads]], self.warp_barriers[warp]]
-        return np.stack(
-            counts if self.mbarriers is None else [*counts, self.mbarriers.epochs[warp]]
-        )
+        if self.counts is None:
+            counts = [self.block_barriers[self.block], self.warp_barriers[self.warp]]
+            if self.mbarriers is not None:
+                counts.append(self.mbarriers.epochs[self.warp])
+            self.counts = np.stack(counts)
+        return self.counts[:, threads]
 
     def place(self, memory, alignment):
         """Give shared memory an address, which is aligned as declared and no better."""
@@ -107,6 +112,7 @@ class Machine:
             self._note_reads()
             self.clock = None
         self.block_barriers[np.unique(self.block[self.active()])] += 1
+        self.counts = None
         if self.mbarriers is not None:
             self.mbarriers.join(self.block)
 
@@ -132,6 +138,7 @@ class Machine:
         self.whole(self.warp, "warp")
         self._note_reads()
         self.warp_barriers[np.unique(self.warp[self.active()])] += 1
+        self.counts = None
         if self.mbarriers is not None:
             self.mbarriers.join(self.warp)
 

@@ -153,6 +153,7 @@ class Mbarriers:
             memory.note_reads()
         warp = self.machine.warp[threads]
         self.epochs[np.unique(warp)] += 1
+        self.machine.counts = None
         self.clocks[threads, warp % self.warps] = self.epochs[warp]
 
     def _end_phases(self, at):

@@ -80,6 +80,7 @@ class Memory:
         self.name, self.machine, self.per_block, self.watched = name, machine, per_block, watched
         self.data = np.tile(data, machine.blocks) if per_block else data
         self.size, self.item = len(data), data.itemsize
+        self.first = self._first()
         self.unit = unit or self.item
         self.base, self.chunks = base, None  # address in shared memory
         if per_block and machine.mbarriers is not None:
@@ -102,7 +103,12 @@ class Memory:
         view = copy(self)
         view.data, view.item = self.data.view(dtype), dtype.itemsize
         view.size = self.size * self.item // view.item
+        view.first = view._first()
         return view
+
+    def _first(self):
+        """Where the memory of each thread's block begins."""
+        return self.machine.block[:, None] * self.size if self.per_block else 0
 
     def _units(self, place, *others):
         """Places of what is watched, which several numbers of one element may be."""
@@ -151,7 +157,8 @@ class Memory:
 
     def _set(self, place, threads, value):
         self.data[place] = value
-        if not _same(self.data[place], value).all():
+        found = self.data[place]
+        if not (found == value).all() and not _same(found, value).all():
             raise EmulationError(f"{self.name}: threads write different values to one element")
         place, threads = self._units(place, threads)
         if self.chunks is not None:
@@ -190,7 +197,7 @@ class Memory:
         if machine.mask is not None:
             where = np.where(machine.mask[:, None], where, 0)
         if self.per_block:
-            where = where + machine.block[:, None] * self.size
+            where = where + self.first
         return where, np.broadcast_to(machine.numbers[:, None], where.shape)
 
     def _ordered(self, then, warp, threads):
@@ -255,10 +262,16 @@ class Memory:
         self.read_at[:, place] = now
 
     def check_write(self, place, threads, value):
-        differs = np.ones(place.shape, bool) if value is None else ~_same(self.data[place], value)
-        self._check_write(*self._units(place, threads, differs))
+        def differs():
+            if value is None:
+                return True
+            _, found = self._units(place, ~_same(self.data[place], value))
+            return found
+
+        self._check_write(*self._units(place, threads), differs)
 
     def _check_write(self, place, threads, differs):
+        """``differs()`` says of which elements the value changes; few writes ask."""
         machine = self.machine
         self._check_copies(place, "written")
         if self.chunks is not None:
@@ -267,16 +280,16 @@ class Memory:
         if any(np.isin(place, read).any() for read in self.remote_reads):
             raise EmulationError(f"{self.name}: written while other blocks of a cluster may read")
         writer = self.writer[place]
-        other = differs & (writer >= 0) & (writer != threads)
-        if other.any():
+        other = (writer >= 0) & (writer != threads)
+        if other.any() and (other := other & differs()).any():
             then, warp = self.written[:, place[other]], machine.warp[writer[other]]
             if not self._ordered(then, warp, threads[other]).all():
                 raise EmulationError(f"{self.name}: written twice without a barrier between")
         if not self.per_block:
             return
         reader, warp = self.reader[place], self.reader_warp[place]
-        other = differs & (reader != -1) & (reader != threads)
-        if other.any():
+        other = (reader != -1) & (reader != threads)
+        if other.any() and (other := other & differs()).any():
             place, threads, warp = place[other], threads[other], warp[other]
             several = warp < 0
             then = self.read_at[:, place]
@@ -307,7 +320,7 @@ class Memory:
         self.note_reads()
         self.reader[units] = -1  # as checked
         if (self.writer[units] != -1).any():
-            self._check_write(units, np.full(units.shape, thread), np.ones(units.shape, bool))
+            self._check_write(units, np.full(units.shape, thread), lambda: True)
 
     def copied(self, block, offset, data, bar, phase):
         """Write what a copy brings by the end of a phase of an mbarrier."""

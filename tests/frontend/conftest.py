@@ -43,12 +43,20 @@ def onnx_model():
 
 @pytest.fixture(scope="session")
 def run():
-    """Compile a module as it is for this machine's CPU and call one of its functions."""
+    """Compile a module as it is for this machine's CPU and call one of its functions.
+
+    Several calls in a row of one module compile it once.
+    """
+    last = []
+
+    def compiled(mod):
+        if not last or not last[0].same_as(mod):
+            executable = tvm.compile(relax.get_pipeline("zero")(mod), tvm.target.Target("llvm"))
+            last[:] = mod, relax.VirtualMachine(executable, tvm.cpu())
+        return last[1]
 
     def call(mod, *arrays, name="main"):
-        executable = tvm.compile(relax.get_pipeline("zero")(mod), tvm.target.Target("llvm"))
-        machine = relax.VirtualMachine(executable, tvm.cpu())
-        result = machine[name](*[tvm.runtime.tensor(array) for array in arrays])
+        result = compiled(mod)[name](*[tvm.runtime.tensor(array) for array in arrays])
         return result.numpy() if hasattr(result, "numpy") else [item.numpy() for item in result]
 
     return call

@@ -5,19 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import tvm_fusion
-
 torch = pytest.importorskip("torch")
+
+from torch_functions import Function  # noqa: E402
+
+import tvm_fusion  # noqa: E402
+
 pytestmark = pytest.mark.torch
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *arguments):
-        return self.function(*arguments)
 
 
 def filled(x, i):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import tvm_fusion
-from tvm_fusion.frontend import import_model
-
 torch = pytest.importorskip("torch")
+
+from torch_functions import Function  # noqa: E402
+
+import tvm_fusion  # noqa: E402
+from tvm_fusion.frontend import import_model  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 READS = {
@@ -23,15 +26,6 @@ READS = {
     "each_with_each": lambda x, i: x[i[0][:, None], i[1]],
     "triples": lambda x, i: x[i[0], i[1], i[1]],
 }
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *arguments):
-        return self.function(*arguments)
 
 
 @pytest.mark.parametrize("name", READS)

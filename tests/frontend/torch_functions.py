@@ -1,6 +1,17 @@
-"""Several functions of PyTorch as one module, so that one export and one build do for all."""
+"""Functions of PyTorch as modules, several as one, so that one export and one build do for all."""
 
 import torch
+
+
+class Function(torch.nn.Module):
+    """A function without parameters."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments):
+        return self.function(*arguments)
 
 
 class Functions(torch.nn.Module):

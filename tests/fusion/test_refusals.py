@@ -21,6 +21,7 @@ from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.attention.template import Attention
+from tvm_fusion.schedule.contraction.grouped_gemm_template import GroupedGemm
 from tvm_fusion.schedule.contraction.norm_gemm_template import NormGemm
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
@@ -170,6 +171,20 @@ def two_results(emit, x, w):
 
 
 CASES = [
+    Case(
+        "large_products",
+        GroupedGemm(),
+        [tensor(name, 300, 300) for name in "abcd"],
+        lambda emit, a, b, c, d: [op.matmul(a, b), op.matmul(c, d)],
+        ("far longer than a launch",),
+    ),
+    Case(
+        "products_in_a_row",
+        GroupedGemm(),
+        [tensor(name, 20, 20) for name in "abc"],
+        lambda emit, a, b, c: op.matmul(emit(op.matmul(a, b)), c),
+        ("matmul reads another product's result",),
+    ),
     Case("not_mine", Elementwise(False), XW, product, ("matmul is a reduction",)),
     Case(
         "one_operator_only",

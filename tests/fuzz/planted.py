@@ -42,10 +42,17 @@ class Bug:
 
 
 def plant(bug: Bug, folder: Path) -> Path:
-    """Copy the package into a folder, with the bug in it; returns the folder to import it from."""
+    """Copy the package into a folder, with the bug in it; returns the folder to import it from.
+
+    Bytecode comes along, which is that of files with the times of the originals: to compile the
+    package takes longer than most hunts.
+    """
     copy = folder / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    written_now = "*.pyc.*"  # by other processes
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns(written_now))
     file = copy / bug.file
+    for old in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
+        old.unlink()
     file.write_text(file.read_text().replace(bug.old, bug.new))
     return folder
 

@@ -7,6 +7,7 @@ from tvm import relax
 
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
+from tvm_fusion.layout import choose
 from tvm_fusion.layout.plan_layout import choose_layouts
 from tvm_fusion.program.layouts import Layout, layout_for
 from tvm_fusion.transform import FuseOperators, Legalize
@@ -32,8 +33,8 @@ def network(emit, x):
     return convolution(emit, c)
 
 
-def planned(spec, body):
-    x = relax.Var("x", relax.TensorType((1, CHANNELS, SIZE, SIZE), "float16"))
+def planned(spec, body, batch=1):
+    x = relax.Var("x", relax.TensorType((batch, CHANNELS, SIZE, SIZE), "float16"))
     with spec.tvm_target():
         mod = FuseOperators()(Legalize()(main_module([x], body)))
         with recording() as decisions:
@@ -66,6 +67,39 @@ def test_images_between_convolutions_are_channels_last():
     assert last == (1, CHANNELS, SIZE, SIZE)
     (copied,) = [d for d in decisions if d.code == "layout_kernel"]
     assert "it comes from outside of the groups" in copied.sentence
+
+
+def pointwise(emit, x, outputs):
+    w = weight(outputs, int(x.ty.shape[1]), 1, 1)
+    return emit(op.astype(emit(op.nn.conv2d(x, w, out_dtype="float32")), "float16"))
+
+
+def shortcuts(emit, x):
+    """Bound by memory: claims say the same of both layouts."""
+    x = pointwise(emit, x, 4 * CHANNELS)
+    for _ in range(2):
+        y = emit(op.nn.relu(pointwise(emit, x, CHANNELS)))
+        x = emit(op.nn.relu(emit(op.add(x, pointwise(emit, convolution(emit, y), 4 * CHANNELS)))))
+    return pointwise(emit, x, CHANNELS)
+
+
+def normalized(emit, x):
+    groups, ones = 32, relax.const(np.ones(4 * CHANNELS, "float16"))
+    y = pointwise(emit, x, 4 * CHANNELS)
+    y = emit(op.nn.group_norm(y, ones, ones, groups, 1, [2, 3], 1e-5))
+    return convolution(emit, pointwise(emit, y, CHANNELS))
+
+
+def test_shortcuts_are_channels_last():
+    mod, _ = planned(CUDA, shortcuts, batch=8)
+    wide = [s for s in shapes(mod) if 4 * CHANNELS in s]
+    assert wide == [(8, SIZE, SIZE, 4 * CHANNELS)] * 3
+
+
+def test_nothing_is_preferred_beside_norms(monkeypatch):
+    found = shapes(planned(CUDA, normalized)[0])
+    monkeypatch.setattr(choose, "PREFERENCE", 0.0)
+    assert shapes(planned(CUDA, normalized)[0]) == found
 
 
 @pytest.mark.parametrize(

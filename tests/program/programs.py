@@ -55,12 +55,23 @@ def program_of(mod: tvm.IRModule) -> Program:
     return compose(group.members, group.inputs, group.outputs)
 
 
+def compiled(programs: dict[str, Program]) -> tvm.runtime.Module:
+    """Compile the unscheduled PrimFuncs of programs for the host, in one module."""
+    functions = {}
+    for name, program in programs.items():
+        functions[name] = program.prim_func().with_attr("global_symbol", name)
+        s_tir.analysis.verify_well_formed(functions[name])
+    return tvm.compile(tvm.IRModule(functions), "llvm")
+
+
 def run(
-    program: Program, arrays: Sequence[np.ndarray], sizes: dict[str, int] | None = None
+    program: Program,
+    arrays: Sequence[np.ndarray],
+    sizes: dict[str, int] | None = None,
+    function: Callable | None = None,
 ) -> list[np.ndarray]:
-    """Compile the unscheduled PrimFunc for the host and run it."""
-    func = program.prim_func()
-    s_tir.analysis.verify_well_formed(func)
+    """Run a program by its compiled function, or compile it alone."""
+    function = function or compiled({"main": program})["main"]
     given = dict(sizes or {})
     shapes = [[_number(d, given) for d in out.shape] for out in program.outputs]
     # What is not written must not look like a result.
@@ -69,7 +80,7 @@ def run(
     ]
     inputs = [tvm.runtime.tensor(a) for a in arrays]
     results = [tvm.runtime.tensor(a) for a in outs]
-    tvm.compile(func, "llvm")(*inputs, *[given[v.name] for v in program.scalars], *results)
+    function(*inputs, *[given[v.name] for v in program.scalars], *results)
     return [t.numpy() for t in results]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from programs import CASES, Case, by_elements, check_rows, group_of, run
+from programs import CASES, Case, by_elements, check_rows, compiled, group_of, run
 
 from tvm_fusion.program.compose import compose
 
@@ -23,10 +23,12 @@ def test_program_computes_the_group(case):
     program = compose(group.members, group.inputs, group.outputs)
     check_rows(program)
     assert (len(program.stages), program.rows) == (case.stages, case.rows)
+    spellings = {"stages": program, "elements": by_elements(program)}
+    functions = compiled(spellings)
     for seed, sizes in enumerate(case.sizes):
         arrays = case.arrays(sizes, seed)
         given = [arrays[k] if isinstance(k, int) else k for k in order]
-        for spelling in (program, by_elements(program)):
-            results = run(spelling, given, sizes)
+        for name, spelling in spellings.items():
+            results = run(spelling, given, sizes, functions[name])
             for got, want in zip(results, _expected(case, arrays), strict=True):
                 np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)

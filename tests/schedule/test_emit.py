@@ -1,30 +1,22 @@
 """Groups read back from the IR and emitted; promises that are not kept."""
 
 import numpy as np
-from toy_kernels import MATRIX, TARGET, Chain, Toy, compiled, random, run, through_workspace
-from tvm.script import ir as I
-from tvm.script import relax as R
-from tvm.script import tirx as T
+from toy_kernels import (
+    MATRIX,
+    TARGET,
+    Chain,
+    Doubled,
+    Toy,
+    compiled,
+    random,
+    run,
+    through_workspace,
+)
 
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.templates import registered
 from tvm_fusion.schedule.emit import emit_groups, group_of, is_group
-
-
-@I.ir_module
-class Doubled:
-    """The extent ``n`` stands bare nowhere, so that it must be passed."""
-
-    @R.function
-    def main(x: R.Tensor(("n * 2", 4), "float32"), z: R.Tensor(("n",), "float32")):
-        n = T.int64()  # noqa: F841
-        with R.dataflow():
-            a = R.tanh(x)
-            b = R.nn.relu(a)
-            c = R.exp(z)
-            R.output(b, c)
-        return b, c
 
 
 def test_a_broken_claim_is_recorded_and_planned_again():

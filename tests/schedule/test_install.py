@@ -8,6 +8,7 @@ from toy_kernels import (
     ROOT,
     TARGET,
     Chain,
+    Doubled,
     Toy,
     buffer,
     called,
@@ -175,21 +176,6 @@ def test_equal_groups_are_emitted_once_and_called_with_their_own_operands():
 
 
 # Symbolic dimensions -----------------------------------------------------------------------------
-
-
-@I.ir_module
-class Doubled:
-    """The extent ``n`` stands bare nowhere, so that it must be passed."""
-
-    @R.function
-    def main(x: R.Tensor(("n * 2", 4), "float32"), z: R.Tensor(("n",), "float32")):
-        n = T.int64()  # noqa: F841
-        with R.dataflow():
-            a = R.tanh(x)
-            b = R.nn.relu(a)
-            c = R.exp(z)
-            R.output(b, c)
-        return b, c
 
 
 def symbolic(group):

@@ -46,6 +46,13 @@ def softmax():
     return main_module([tensor("x", 77, 1024)], lambda emit, x: emit(relax.op.nn.softmax(x)))
 
 
+def group_norm():
+    def body(emit, x):
+        return emit(relax.op.nn.group_norm(x, weight(32), weight(32), 2, 1, [2, 3]))
+
+    return main_module([tensor("x", 1, 32, 96, 80)], body)
+
+
 def convolution(groups=1):
     def body(emit, x):
         return emit(relax.op.nn.conv2d(x, weight(64, 64 // groups, 3, 3), padding=1, groups=groups))
@@ -61,6 +68,7 @@ CASES = {
     "convolution": (convolution(), "contraction", {"mma.sync"}),
     "depthwise": (convolution(64), "depthwise", set()),
     "rows": (softmax(), "rows", {"rows"}),
+    "split rows": (group_norm(), "split_rows", set()),
 }
 
 

@@ -7,6 +7,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from tvm_fusion import transform
 from tvm_fusion.core.loops import block, index, loop
@@ -126,6 +127,21 @@ class Chain:
             b = R.add(a, y)
             R.output(b)
         return b
+
+
+@I.ir_module
+class Doubled:
+    """The extent ``n`` stands bare nowhere, so that it must be passed."""
+
+    @R.function
+    def main(x: R.Tensor(("n * 2", 4), "float32"), z: R.Tensor(("n",), "float32")):
+        n = T.int64()  # noqa: F841
+        with R.dataflow():
+            a = R.tanh(x)
+            b = R.nn.relu(a)
+            c = R.exp(z)
+            R.output(b, c)
+        return b, c
 
 
 def unary(name, value):

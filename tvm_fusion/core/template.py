@@ -173,6 +173,10 @@ class Template(ABC):
         """Name sets of operators that growth one by one would not find; they are claimed next."""
         return ()
 
+    def kind(self, claim: Claim) -> Hashable:
+        """Tell what is equal of groups that are tried in one launch though none needs another."""
+        return claim.group.key
+
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the design space of a claimed group, the claim's own configuration first.
 

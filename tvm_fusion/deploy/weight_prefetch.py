@@ -24,6 +24,8 @@ from ..core.loops import index
 from ..device import parse
 from ..schedule.gpu.launch import PREFETCHED
 
+# Attribute of a function: bytes that kernels of the model which it is a part of might ask for.
+MODEL_BYTES = "tvm_fusion.model_weight_bytes"
 LEAST_BYTES = 64 << 10  # of a weight that is asked for
 _SHARE_OF_L2 = 3  # what is asked for must not drive out what the kernel before reads
 _RESHAPE = ir.Op.get("relax.reshape")
@@ -80,7 +82,7 @@ def prefetched_weights(
         params = [callees[gvar].params[n] for n in numbers if all(is_weight(p[n]) for p in passed)]
         total += len(passed) * sum(map(_bytes, params))
         found[gvar] = [p for p in params if LEAST_BYTES <= _bytes(p) <= l2 // _SHARE_OF_L2]
-    return found if total > l2 else {}
+    return found if max(total, int((func.attrs or {}).get(MODEL_BYTES, 0))) > l2 else {}
 
 
 def prefetch(weight: ir.Var) -> tirx.Stmt:

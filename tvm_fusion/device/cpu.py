@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache, lru_cache
 from typing import Any
 
 from ..errors import UserError
@@ -96,23 +97,33 @@ def from_config(config: dict[str, Any]) -> TargetSpec:
 
 
 def _features(config: dict[str, Any]) -> set[str]:
+    return set(_known_features(tuple(sorted(config.items()))))
+
+
+@lru_cache(maxsize=256)  # a compilation asks for the device of its target again and again
+def _known_features(config: tuple[tuple[str, Any], ...]) -> frozenset[str]:
     from tvm.target import Target, codegen
 
-    target = Target({"kind": "llvm", **config})
-    return set(codegen.llvm_get_cpu_features(target)) & CPU_FEATURES
+    target = Target({"kind": "llvm", **dict(config)})
+    return frozenset(codegen.llvm_get_cpu_features(target)) & CPU_FEATURES
+
+
+@cache
+def _known_names(machine: str) -> tuple[str, ...]:
+    """Return the names of a family's CPUs that LLVM knows."""
+    from tvm.target import Target, codegen
+
+    target = Target({"kind": "llvm", "mtriple": _TRIPLES[machine]})
+    return tuple(str(cpu) for cpu in codegen.llvm_get_cpu_archlist(target))
 
 
 def _family(name: str, machines: list[str]) -> str:
     """Return the CPU family that LLVM knows this name in, this machine's first."""
-    from tvm.target import Target, codegen
-
     known: list[str] = []
     for machine in sorted(machines, key=lambda m: m != probe.machine()):
-        target = Target({"kind": "llvm", "mtriple": _TRIPLES[machine]})
-        names = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(target)]
-        if name in names:
+        if name in _known_names(machine):
             return machine
-        known += names
+        known += _known_names(machine)
     raise UserError(
         f"unknown CPU {name!r}",
         "a name that LLVM knows, such as x86-64-v3, skylake-avx512 or neoverse-n1",

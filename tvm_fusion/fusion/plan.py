@@ -192,14 +192,15 @@ class _Planner:
                 changed = self._group()
 
     def _group(self) -> bool:
-        """Join equal blocks that need nothing of each other: one launch does the work of several.
+        """Join alike blocks that need nothing of each other: one launch does the work of several.
 
-        AITemplate's group GEMM and group layer norm. Neighbours of a kind are tried, in order.
+        AITemplate's group GEMM and group layer norm. Neighbours of a kind, which is of one
+        structure unless their template says otherwise, are tried, in order.
         """
         alike: dict[Hashable, list[Block]] = {}
         for block in self._partition.blocks:
             if not block.is_opaque and not all(map(is_view, block.members)):
-                alike.setdefault(block.claim.group.key, []).append(block)
+                alike.setdefault(block.claim.template.kind(block.claim), []).append(block)
         changed = False
         for blocks in alike.values():
             grown, size = blocks[0], 1

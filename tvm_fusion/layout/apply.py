@@ -11,7 +11,7 @@ from ..core.template import TEMPLATE, Claim
 from ..ecg.graph import Value
 from ..fusion.claims import ClaimBook
 from ..program.group import Group
-from ..program.layouts import Layout
+from ..program.layouts import Layout, is_layout_map
 from ..program.primitive import call_group, primitive_function
 from ..program.variant import variant
 from .calls import Calls, GroupCall, Tensor
@@ -103,12 +103,14 @@ class _Writer:
     def _layouts(self, call: GroupCall) -> dict[Value, Layout | None]:
         found = {v: self._choice.reads.get((call, v)) for v in call.reads}
         for value, tensor in call.writes.items():
-            found[value] = self._choice.states.get(tensor, (None,))[0]
+            state = self._choice.states.get(tensor, (None,))
+            found[value] = _layout_of(state) if tensor in self._choice.twice else state[0]
         return found
 
     def _call(self, call: GroupCall) -> None:
         layouts = {v: layout for v, layout in self._layouts(call).items() if layout is not None}
-        new = variant(call.group, layouts, self._builder.add_func)
+        twice = [v for v, tensor in call.writes.items() if tensor in self._choice.twice]
+        new = variant(call.group, layouts, self._builder.add_func, twice)
         claim = self._book.claim(new.group)
         if not isinstance(claim, Claim):
             raise RuntimeError(f"{call.gvar.name_hint} has lost its claim: {claim.sentence}")
@@ -123,24 +125,42 @@ class _Writer:
             args.append(arg if layout is None else self._vars[arg, layout])
         known = _symbols(self._mod[call.gvar], list(value.args))
         result = call_group(gvar, new.group, args, known)
-        old_outputs = list(call.group.outputs)
-        order = [old_outputs.index(new.original[own]) for own in new.group.outputs]
-        if len(order) == 1:
+        if len(new.group.outputs) == 1:
             self._bind(call.binding.var, result)
             return
         whole = relax.DataflowVar(call.binding.var.name, result.ty)
         self._bindings.append(relax.VarBinding(whole, result))
+        items: dict[int, int] = {}
+        for k, own in enumerate(new.group.outputs):
+            output = new.original[own]
+            is_second = own.producer is not None and is_layout_map(own.producer.func)
+            if output in twice and is_second:
+                self._second(call.writes[output], relax.TupleGetItem(whole, k))
+            else:
+                items[list(call.group.outputs).index(output)] = k
+        if len(call.group.outputs) == 1:
+            self._bind(call.binding.var, relax.TupleGetItem(whole, items[0]))
+            return
         self._whole[call.binding.var] = whole
-        self._items[call.binding.var] = {old: k for k, old in enumerate(order)}
+        self._items[call.binding.var] = items
+
+    def _second(self, tensor: Tensor, value: relax.Expr) -> None:
+        """Bind a tensor in the layout that its producer writes beside that of the graph."""
+        layout = _layout_of(self._choice.states[tensor])
+        assert layout is not None
+        stored = _stored(tensor, layout)
+        self._vars[tensor.var, layout] = stored
+        self._bindings.append(relax.VarBinding(stored, value))
 
     def _bind(self, var: relax.Var, value: relax.Expr) -> None:
         """Bind what a group has written, by a new variable if it has a layout."""
         tensor = self._tensors.get(var)
         state = self._choice.states[tensor] if tensor is not None else (None,)
+        if tensor in self._choice.twice:
+            state = (None,)
         if state[0] is not None:
             assert tensor is not None
-            type_ = relax.TensorType(state[0].shape(tensor.shape), str(var.ty.dtype))
-            stored = relax.DataflowVar(f"{var.name}_{state[0].name(tensor.rank)}", type_)
+            stored = _stored(tensor, state[0])
             self._vars[var, state[0]] = stored
             var = stored
         self._bindings.append(relax.VarBinding(var, value))
@@ -169,6 +189,17 @@ class _Writer:
     def _add(self, group: Group, claim: Claim, name: str) -> ir.GlobalVar:
         func = primitive_function(group, {TEMPLATE: claim.template.name})
         return self._builder.add_func(func, name)
+
+
+def _layout_of(state: tuple[Layout | None, ...]) -> Layout | None:
+    """Give the layout of a state that is not that of the graph."""
+    return next((layout for layout in state if layout is not None), None)
+
+
+def _stored(tensor: Tensor, layout: Layout) -> relax.DataflowVar:
+    """Name a tensor in a layout."""
+    type_ = relax.TensorType(layout.shape(tensor.shape), str(tensor.var.ty.dtype))
+    return relax.DataflowVar(f"{tensor.var.name}_{layout.name(tensor.rank)}", type_)
 
 
 def _symbols(func: relax.Function, args: list[relax.Expr]) -> Mapping[ir.Var, ir.Expr]:

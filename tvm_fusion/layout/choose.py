@@ -4,7 +4,8 @@ A tensor's state says in which layouts it is in memory: one, as its producer wri
 one besides, which a layout kernel makes. A group costs what its claim says for the layouts that it
 reads and writes; of a tensor that is there in two it reads the better one. The sum over all groups
 and layout kernels is minimized (:mod:`.minimize`), all edges at once, so that both ends of a
-residual connection and all operands of a concatenation count.
+residual connection and all operands of a concatenation count. Where its producer can store both
+layouts for less than the layout kernel costs, it does.
 
 Groups of many tensors have too many assignments to ask for each: there the cost is taken to be the
 sum of what each operand costs that has not the layout of the result, by its share in the bytes.
@@ -19,9 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core.template import Claim
 from ..ecg.graph import Value
 from ..fusion.claims import ClaimBook
 from ..program.layouts import Layout, layout_for
+from ..program.variant import variant
 from .calls import Calls, GroupCall, Tensor, images_around_convolutions
 from .costs import Assignment, GroupCosts, copy_cost
 from .minimize import Table, minimize, total
@@ -29,8 +32,18 @@ from .minimize import Table, minimize, total
 State = tuple[Layout | None, ...]  # layouts in memory; the producer writes the first
 
 GAIN = 0.02  # of the time, below which layouts stay as they are
+# Of a tensor's layout kernel, by which its other layout is preferred on GPUs where claims say that
+# both cost the same, as kernels that are bound by memory do by the roofline. Not beside norms: on
+# an H200, ResNet-50 of batch 8 took 385 us so and 565 with 1x1 convolutions over the layout of the
+# graph (and another first layer); but group norms of the UNet's channels last took 427 us, not 313.
+PREFERENCE = 0.02
+ROWS = ("rows", "split_rows")  # templates
 MOST_IMAGES = 5  # of a group whose assignments are asked for one by one
 ROUNDS = 40
+# Times that a copy takes what its claim says, against the same of a convolution that stores both.
+# The UNet of the zoo on two Zen 5 cores: 5 layout kernels with 1, 2 with 2, in the same time; none
+# with 4, which takes 1.6 % longer.
+COPY = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +56,8 @@ class Choice:
         Of tensors that are not in the layout of the graph alone.
     reads : mapping of (GroupCall, Value) to Layout or None
         In which layout a call reads an input, for inputs among those tensors.
+    twice : set of Tensor
+        Those in two layouts that their producer writes itself, so that no kernel copies them.
     before_us, after_us : float
         Cost of all groups around, without and with the layouts.
     is_optimal : bool
@@ -51,6 +66,7 @@ class Choice:
 
     states: Mapping[Tensor, State]
     reads: Mapping[tuple[GroupCall, Value], Layout | None]
+    twice: frozenset[Tensor]
     before_us: float
     after_us: float
     is_optimal: bool
@@ -88,6 +104,20 @@ class _Network:
                 if key not in known:
                     known[key] = GroupCosts(call.group, layouts, book)
                 self._calls.append((call, known[key], list(mine.values())))
+        self._ties = self._preferred() if book.device.kind == "cuda" else frozenset()
+
+    def _preferred(self) -> frozenset[Tensor]:
+        """List the tensors that no norms read or write: rows with results as large as images."""
+        beside: set[Tensor] = set()
+        for call, costs, tensors in self._calls:
+            claim = costs.claim(costs.plain)
+            if claim is not None and claim.template.name in ROWS:
+                read, written = (
+                    {tuple(map(str, t.shape)) for t in some.values() if t in self._images}
+                    for some in (call.reads, call.writes)
+                )
+                beside |= set(tensors) if read & written else set()
+        return frozenset(self._images.keys() - beside)
 
     def profits(self) -> bool:
         """Whether a group is faster where all its images have layouts."""
@@ -141,13 +171,57 @@ class _Network:
             for value, tensor, layout in zip(costs.images, tensors, used, strict=True):
                 if value in call.reads and tensor in states:
                     reads[call, value] = layout
-        return Choice(states, reads, before, after, is_optimal)
+        twice = self._written_twice(states, reads)
+        return Choice(states, reads, twice, before, after, is_optimal)
+
+    def _written_twice(
+        self,
+        states: Mapping[Tensor, State],
+        reads: Mapping[tuple[GroupCall, Value], Layout | None],
+    ) -> frozenset[Tensor]:
+        """Choose the producers that write both layouts of a tensor, where a copy costs more.
+
+        On a CPU, whose threads wait for each other after every kernel; on GPUs it is unmeasured.
+        """
+        found: set[Tensor] = set()
+        if self._book.device.kind != "llvm":
+            return frozenset()
+        for call, _, _ in self._calls:
+            both = [v for v, t in call.writes.items() if len(states.get(t, ())) == 2]
+            layouts = {v: reads.get((call, v)) for v in call.reads}
+            layouts |= {v: states.get(t, (None,))[0] for v, t in call.writes.items()}
+            before = self._us(call, layouts, ()) if both else 0.0
+            chosen: list[Value] = []
+            for value in both:
+                tensor = call.writes[value]
+                layout = self._images[tensor]
+                copy = copy_cost(value, layout, states[tensor][1] is None, self._book)
+                more = {**layouts, value: layout}
+                after = self._us(call, more, (*chosen, value))
+                if after <= before + COPY * copy:
+                    layouts, before = more, after
+                    chosen.append(value)
+                    found.add(tensor)
+        return frozenset(found)
+
+    def _us(
+        self, call: GroupCall, layouts: Mapping[Value, Layout | None], twice: Sequence[Value]
+    ) -> float:
+        known = {v: layout for v, layout in layouts.items() if layout is not None}
+        claim = self._book.claim(variant(call.group, known, twice=twice).group)
+        return self._book.us(claim) if isinstance(claim, Claim) else math.inf
 
     def _copy_table(self, tensor: Tensor, layout: Layout) -> Table:
         value = Value(tensor.var.name, tensor.var.ty)
         states = _states_of(tensor, layout)
+        tie = 0.0
+        if tensor in self._ties:
+            copied = copy_cost(value, layout, False, self._book)
+            tie = PREFERENCE * copied if math.isfinite(copied) else 0.0
         costs = [
-            0.0 if len(s) == 1 else copy_cost(value, layout, s[1] is None, self._book)
+            (tie if s[0] is None else 0.0)
+            if len(s) == 1
+            else copy_cost(value, layout, s[1] is None, self._book)
             for s in states
         ]
         return Table((self._number[tensor],), np.array(costs))

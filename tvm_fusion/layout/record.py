@@ -18,7 +18,7 @@ def record_choice(choice: Choice) -> None:
             own = [v for v, t in reader.reads.items() if t is tensor]
             layout = choice.reads.get((reader, own[0]))
             record(_edge(tensor, reader, _name(layout, rank)))
-        if len(state) == 2:
+        if len(state) == 2 and tensor not in choice.twice:
             record(_kernel(choice, tensor, state))
 
 

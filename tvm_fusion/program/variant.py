@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -39,7 +39,12 @@ class Variant:
     original: Mapping[Value, Value]
 
 
-def variant(group: Group, layouts: Mapping[Value, Layout], naming: Naming = placeholder) -> Variant:
+def variant(
+    group: Group,
+    layouts: Mapping[Value, Layout],
+    naming: Naming = placeholder,
+    twice: Collection[Value] = (),
+) -> Variant:
     """Let a group read and write tensors in layouts.
 
     Parameters
@@ -50,6 +55,8 @@ def variant(group: Group, layouts: Mapping[Value, Layout], naming: Naming = plac
         Of some of its inputs and outputs.
     naming : callable
         Names the PrimFuncs of index maps.
+    twice : collection of Value
+        Outputs among these that it writes in the layout of the graph as well.
 
     Returns
     -------
@@ -80,7 +87,7 @@ def variant(group: Group, layouts: Mapping[Value, Layout], naming: Naming = plac
             own = Value(value.name, value.type, copy, is_parameter=value.is_parameter)
             share_buffer(own, value)
             new[value] = own
-            if value in group.outputs and value not in layouts:
+            if value in group.outputs and (value not in layouts or value in twice):
                 own.leaves = True
                 original[own] = value
             results.append(own)

@@ -10,6 +10,7 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst
+from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from ..core.decisions import Decision, record
@@ -51,7 +52,8 @@ class BatchMatmuls:
 
     What was several narrow products and a copy of their results is one product. Its left operand
     is the tensor that ``x | y | ...`` are the pieces of. Where they are none, they are
-    concatenated, if that copies no more than the one of the results did, which goes.
+    concatenated, if that copies no more than the one of the results did, which goes; on CPUs such
+    products are grouped instead.
 
     AITemplate's ``fuse_parallel_gemms``. Each element is the same sum of the same terms. A matrix
     that something else reads as well stays, or it would be stored twice.
@@ -84,6 +86,11 @@ def _batched(value: Any, scope: Scope) -> Any:
         return None
     source = _whole(products, scope)
     if source is None:
+        target = Target.current()
+        if target is not None and target.kind.name == "llvm":
+            sentence = "Kernels of CPUs multiply different operands, and write results in place."
+            _tell(products, "refused", "grouped", sentence)
+            return None
         if first.terms > first.width:
             sentence = "Their left operands, which would be copied, are wider than the results."
             _tell(products, "refused", "wide_operands", sentence)

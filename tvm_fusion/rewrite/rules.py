@@ -15,6 +15,7 @@ PASSES = {
     "byte_products": "products of quantised tensors multiply bytes",
     "batch_matmuls": "[x A | y B] = [x, y] [A, B], a product of batches",
     "join_matmuls": "x A, x B = x [A | B]",
+    "transposed_phases": "a transposed convolution is a convolution of all phases, on CPUs",
     "narrow_weights": "bytes and tfloat32 of a constant matrix lie along K for tensor cores",
 }
 

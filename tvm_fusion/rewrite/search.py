@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import tvm
 from tvm import relax
@@ -62,6 +63,12 @@ class Found:
         return self.cost_before.us - self.cost_after.us
 
 
+@lru_cache(maxsize=1024)
+def _operators(law: Law) -> frozenset[str]:
+    """Name the operators of a law's left side."""
+    return frozenset(operators_in(law.before))
+
+
 class Searcher:
     """Searches regions; equal ones once.
 
@@ -78,7 +85,7 @@ class Searcher:
     def __init__(self, laws: Sequence[Law], target: Target, limits: Limits | None = None) -> None:
         self.heads = Heads()
         self.uses: dict[str, Use] = {}
-        self.operators = frozenset(name for law in laws for name in operators_in(law.before))
+        self.operators = frozenset[str]().union(*map(_operators, laws))
         self._laws = laws
         self._limits = limits or Limits()
         self._estimator = Estimator(target)

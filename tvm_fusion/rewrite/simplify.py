@@ -23,6 +23,7 @@ from .greedy import GreedyEquivalents
 from .join_matmuls import JoinMatmuls
 from .recompose.recompose import Recompose
 from .search import SearchEquivalents
+from .transposed_phases import TransposedConvByPhases
 from .weight_layout import TransposeNarrowWeights
 
 
@@ -33,8 +34,8 @@ class Rewrite:
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
     computed that no output needs; then what is algebra: products of quantised tensors as products
     of bytes, operators in the place of what exporters wrote out, equal forms that are cheaper,
-    matrix products of one left operand joined, independent ones batched, and weights of narrow
-    types in the order of tensor cores.
+    matrix products of one left operand joined, independent ones batched, transposed convolutions by
+    phases on CPUs, and weights of narrow types in the order of tensor cores.
 
     Parameters
     ----------
@@ -80,6 +81,7 @@ class Rewrite:
         if not _same(found, mod):
             found = on_rewritable(FoldConstants(), *_tidy())(found)
         last = {
+            "transposed_phases": TransposedConvByPhases(),
             "batch_matmuls": BatchMatmuls(),
             "join_matmuls": JoinMatmuls(),
             "narrow_weights": TransposeNarrowWeights(),

@@ -6,6 +6,7 @@ from ..core.template import Template
 from ..core.templates import provide
 from .attention.template import Attention
 from .columns.template import ColumnReductions
+from .contraction.grouped_gemm_template import GroupedGemm
 from .contraction.norm_gemm_template import NormGemm
 from .contraction.template_cpu import CpuContraction
 from .contraction.template_gpu import GpuContraction
@@ -28,6 +29,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         Attention(is_gpu),
         *((GpuDepthwise(), GpuContraction()) if is_gpu else (CpuConvolution(), CpuContraction())),
         NormGemm(),
+        *(() if is_gpu else (GroupedGemm(),)),
         PrefixSum(is_gpu),
         Recurrent(is_gpu),
         Single(is_gpu),

@@ -1,10 +1,12 @@
 """A folder of candidates: built where the compiler is, to be measured where the device is.
 
-  survey the model; per task the default and configurations that are not recorded yet
-  build each into a library, in a process of its own
-  folder/  candidates.json  measure.py  NUMBER_NUMBER.so ...
+  survey the model; tasks by their share of its time
+  per task the default and configurations that are not recorded yet: on GPUs those that the
+    analytical models rank first, one of each tile; else those that the search proposes
+  build each into a library, in a process of its own (:mod:`.build_candidates`)
+  folder/  candidates.json  measure.py  candidate_bench/  NUMBER_NUMBER.so ...
 
-``measure.py`` (:mod:`.measure_candidates`) needs neither the compiler nor this package. What it
+``measure.py`` (:mod:`.candidate_bench`) needs neither the compiler nor this package. What it
 writes is imported like any exported records; exporting again continues from there.
 """
 
@@ -14,37 +16,42 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax
 
 from .._tvm.fork import has_run_kernels
 from ..config import FusionConfig
 from ..core.flags import TF32
 from ..core.template import Config
-from ..deploy.toolchain import toolchain
 from ..device import TargetSpec, parse
 from ..errors import UserError
 from ..frontend import import_model
 from ..fusion.cost import CostModel
 from ..fusion.profile import Profile, profiling
 from ..fusion.records import Records
-from ..fusion.tuning_records import Trial, TuningRecords
+from ..fusion.tuning_records import Trial, TuningRecords, text
 from ..measure.budget import Budget
-from ..measure.isolate import Failed, isolated
 from ..measure.timing import TOLERANCE
-from . import measure_candidates
-from .measure import build
+from . import candidate_bench
+from .build_candidates import export_task
+from .model_order import choose, estimated
 from .search import Search
-from .tasks import MAIN, Task, survey
+from .tasks import Task, survey
 from .tuner import GAIN
 
-SCHEMA = 1
-BUILD_SECONDS = 300.0
-REPEATS, REPEATED_BYTES = 16, 256 << 20  # calls of a GPU's group in one run, and their results
+SCHEMA = 2
+_SCRIPT = '''"""Measure this folder of candidates; --help says how."""
+
+import sys
+from pathlib import Path
+
+from candidate_bench.measure import main
+
+sys.exit(main(Path(__file__).resolve().parent))
+'''
 
 
 def export_candidates(
@@ -94,32 +101,56 @@ def export_candidates(
         records.check_writable()
         imported = import_model(model, config)
         has_run_kernels()
-        found = survey(imported, spec, config).tasks
+        found = survey(imported, spec, config)
         known = TuningRecords(records)
-        counts = _shares(found, spec, spending.trials)
-        tasks, failed = [], 0
-        for number, (task, count) in enumerate(zip(found, counts, strict=True)):
-            chosen = _chosen(task, known.trials(task.key), count, seed)
-            entry, reasons = _export(task, chosen, spec, place, number)
+        shares = _shares(found.tasks, spec)
+        table = _Table(place, spec, seed)
+        failed = 0
+        for number, (share, task) in enumerate(shares):
+            count = max(1, round(spending.trials * share))
+            chosen = _chosen(task, known.trials(task.key), count, seed, spec)
+            entry, reasons = export_task(task, chosen, spec, place, number, found.weight_bytes)
             for one, reason in reasons:
                 known.put_trial(task.key, task.title, Trial(one, None, None, reason))
             failed += len(reasons)
-            if len(entry["candidates"]) > 1:
-                tasks.append(entry)
-    data = {
-        "schema": SCHEMA,
-        "kind": spec.kind,
-        "target": spec.text,
-        "apache-tvm": tvm.__version__,
-        "seed": seed,
-        "gain": GAIN,
-        "tolerance": TOLERANCE,
-        "tasks": tasks,
+            table.add(entry)
+    return {
+        "folder": str(place),
+        "tasks": len(table.tasks),
+        "candidates": sum(len(task["candidates"]) for task in table.tasks),
+        "failed": failed,
     }
-    (place / "candidates.json").write_text(json.dumps(data, indent=1) + "\n")
-    shutil.copyfile(measure_candidates.__file__, place / "measure.py")
-    built = sum(len(task["candidates"]) for task in tasks)
-    return {"folder": str(place), "tasks": len(tasks), "candidates": built, "failed": failed}
+
+
+class _Table:
+    """What ``candidates.json`` says; it is there after each task, so that a kill loses one."""
+
+    def __init__(self, folder: Path, spec: TargetSpec, seed: int) -> None:
+        self.tasks: list[dict[str, Any]] = []
+        self._path = folder / "candidates.json"
+        self._data = {
+            "schema": SCHEMA,
+            "kind": spec.kind,
+            "target": spec.text,
+            "apache-tvm": tvm.__version__,
+            "seed": seed,
+            "gain": GAIN,
+            "tolerance": TOLERANCE,
+            "tasks": self.tasks,
+        }
+        bench = Path(candidate_bench.__file__).parent
+        shutil.copytree(bench, folder / bench.name, ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "measure.py").write_text(_SCRIPT)
+        self._write()
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Add a task that has candidates beside its default."""
+        if len(entry["candidates"]) > 1:
+            self.tasks.append(entry)
+            self._write()
+
+    def _write(self) -> None:
+        self._path.write_text(json.dumps(self._data, indent=1) + "\n")
 
 
 def _empty(folder: Path) -> Path:
@@ -132,85 +163,29 @@ def _empty(folder: Path) -> Path:
     return folder
 
 
-def _shares(tasks: Sequence[Task], spec: TargetSpec, trials: int) -> list[int]:
-    """Share trials among tasks by the time that their calls are estimated to take."""
+def _shares(tasks: Sequence[Task], spec: TargetSpec) -> list[tuple[float, Task]]:
+    """Give each task with its share of the time that all calls are estimated to take."""
     cost = CostModel(spec.device)
     times = [task.calls * cost.cost(task.claim).us for task in tasks]
     total = sum(times) or 1.0
-    return [max(1, round(trials * us / total)) for us in times]
+    shares = [(us / total, task) for us, task in zip(times, tasks, strict=True)]
+    return sorted(shares, key=lambda one: -one[0])
 
 
-def _chosen(task: Task, trials: Sequence[Trial], count: int, seed: int) -> list[Config]:
+def _chosen(
+    task: Task, trials: Sequence[Trial], count: int, seed: int, spec: TargetSpec
+) -> list[Config]:
     """Choose the default, and configurations that are not recorded."""
+    default = task.configs[0]
+    tried = {text(trial.config) for trial in trials}
+    ranked = [
+        one
+        for one in estimated(task.claim, spec.device)
+        if one[1] == default or text(one[1]) not in tried
+    ]
+    if ranked:
+        return choose(ranked, default, 1 + count)
     search = Search(task.configs, seed)
     for trial in trials:
         search.tell(trial)
-    return [task.configs[0], *([] if search.is_over else search.propose(count))]
-
-
-def _export(
-    task: Task, configs: Sequence[Config], spec: TargetSpec, folder: Path, number: int
-) -> tuple[dict[str, Any], list[tuple[Config, str]]]:
-    """Build a task's candidates; the entry of the table, and what could not be built."""
-    repeats = _repeats(task, spec)
-    repeated = replace(task, mod=_repeated(task.mod, repeats))
-    candidates: list[dict[str, Any]] = []
-    failed: list[tuple[Config, str]] = []
-    for place, config in enumerate(configs):
-        file = f"{number}_{place}.so"
-
-        def export(config: Config = config, file: str = file) -> None:
-            with toolchain(spec) as tools:
-                built = build(repeated, config, spec)
-                built.export_library(str(folder / file), fcompile=tools.link)
-
-        try:
-            isolated(export, BUILD_SECONDS)
-        except Failed as reason:
-            failed.append((config, str(reason)))
-            if not candidates:
-                break  # without the default there is nothing to compare with
-            continue
-        candidates.append({"config": dict(config), "file": file})
-    inputs = [
-        [[int(d) for d in param.ty.shape.values], str(param.ty.dtype)]
-        for param in task.mod[MAIN].params
-    ]
-    entry = {
-        "key": asdict(task.key),
-        "title": task.title,
-        "calls": task.calls,
-        "repeats": repeats,
-        "inputs": inputs,
-        "candidates": candidates,
-    }
-    return entry, failed
-
-
-def _repeats(task: Task, spec: TargetSpec) -> int:
-    """Choose how often a run calls the group: a launch from Python takes longer than kernels."""
-    if spec.kind == "llvm":
-        return 1
-    size = sum(value.bytes for value in task.claim.group.outputs)
-    return max(1, min(REPEATS, REPEATED_BYTES // max(size, 1)))
-
-
-def _repeated(mod: tvm.IRModule, repeats: int) -> tvm.IRModule:
-    """Let ``main`` call its group several times; it returns all results."""
-    if repeats == 1:
-        return mod
-    main = mod[MAIN]
-    (call,) = [
-        binding.value
-        for block in main.body.blocks
-        for binding in block.bindings
-        if isinstance(binding.value, relax.Call)
-    ]
-    functions = {gvar: func for gvar, func in mod.functions.items() if gvar.name_hint != MAIN}
-    builder = relax.BlockBuilder(tvm.IRModule(functions))
-    with builder.function(MAIN, list(main.params)):
-        with builder.dataflow():
-            results = [builder.emit(relax.Call(call.op, call.args)) for _ in range(repeats)]
-            output = builder.emit_output(relax.Tuple(results))
-        builder.emit_func_output(output)
-    return builder.get()
+    return [default, *([] if search.is_over else search.propose(count))]

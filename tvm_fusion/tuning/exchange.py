@@ -75,8 +75,9 @@ def _write(path: Path, text: str) -> None:
 def import_lines(db: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
     """Add tasks and comparisons to a file of records; tells how many.
 
-    Of a task that is there already, trials are added, and the configuration to use is replaced
-    where the new one gains more. Nothing is written unless all lines can be read.
+    A task may have several lines. Of one that is there already, trials are added, and the
+    configuration to use is replaced where the new one gains more. Nothing is written unless all
+    lines can be read.
 
     Raises
     ------
@@ -105,7 +106,8 @@ def import_lines(db: str | os.PathLike[str], path: str | os.PathLike[str]) -> in
             config, us, default_us = one.tuned
             if before is None or us / default_us < before.us / before.default_us:
                 known.put_best(one.key, one.title, config, us, default_us)
-    return len(read)
+    keys = {one.key for one in read if isinstance(one, _Line)}
+    return len(keys) + sum(isinstance(one, Comparison) for one in read)
 
 
 @dataclass(frozen=True)

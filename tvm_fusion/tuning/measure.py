@@ -11,7 +11,7 @@ Operands come from where they lie in the model, beyond the near caches (:mod:`..
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,8 +101,20 @@ class Bench:
         return isolated(measure, effort.timeout)
 
 
-def build(task: Task, config: Config | None, spec: TargetSpec) -> Any:
+def build(
+    task: Task,
+    config: Config | None,
+    spec: TargetSpec,
+    change: Callable[[tvm.IRModule], tvm.IRModule] = lambda mod: mod,
+) -> Any:
     """Build a task's group with a configuration, or with the default.
+
+    Parameters
+    ----------
+    task, config, spec
+        What to build, and what for.
+    change : callable
+        Changes the scheduled module before it is lowered.
 
     Raises
     ------
@@ -118,7 +130,7 @@ def build(task: Task, config: Config | None, spec: TargetSpec) -> Any:
         for decision in decisions:
             if decision.verdict == "fallback":
                 raise RuntimeError(decision.sentence)
-        lowered = Sequential([LowerToVM()])(scheduled)
+        lowered = Sequential([LowerToVM()])(change(scheduled))
         return tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
 
 

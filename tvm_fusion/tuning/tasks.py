@@ -6,6 +6,7 @@ recorded is what a compilation looks up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,11 +71,15 @@ class Survey:
         Distinct groups whose templates offer one configuration.
     symbolic : int
         Distinct groups of symbolic shapes that have choices: there is no one shape to measure.
+    weight_bytes : int
+        Constants that contractions read in a run of the model: see
+        :mod:`tvm_fusion.deploy.weight_prefetch`.
     """
 
     tasks: tuple[Task, ...]
     fixed: int
     symbolic: int
+    weight_bytes: int = 0
 
 
 def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey:
@@ -96,7 +101,10 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
         mod = Sequential(passes)(mod)
     tasks: dict[Key, Task] = {}
     others: dict[Key, bool] = {}  # whether its shapes are symbolic
+    weight_bytes = 0
     for gvar, call, calls in calls_of(mod):
+        if "contraction" in str(mod[gvar].attrs[TEMPLATE]):
+            weight_bytes += calls * _constant_bytes(call)
         task = _task(mod, gvar, call, calls, target)
         if isinstance(task, Task):
             known = tasks.get(task.key)
@@ -104,7 +112,7 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
         elif task is not None:
             others[task[0]] = task[1]
     symbolic = sum(others.values())
-    return Survey(tuple(tasks.values()), len(others) - symbolic, symbolic)
+    return Survey(tuple(tasks.values()), len(others) - symbolic, symbolic, weight_bytes)
 
 
 def calls_of(mod: tvm.IRModule) -> Iterator[tuple[ir.GlobalVar, relax.Call, int]]:
@@ -140,6 +148,12 @@ def _task(
     ):
         return key, True
     return Task(key, title_of(claim), calls, claim, tuple(configs.values()), alone(mod, gvar, call))
+
+
+def _constant_bytes(call: relax.Call) -> int:
+    found = [arg for arg in call.args if isinstance(arg, ir.GenericConst)]
+    tensors = [c for c in found if isinstance(c.ty, relax.TensorType)]
+    return sum(math.prod(c.value.shape) * tvm.DataType(c.ty.dtype).itemsize for c in tensors)
 
 
 def title_of(claim: Claim) -> str:

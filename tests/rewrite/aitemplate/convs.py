@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from .row import CPU, Row, example, relu, sigmoid, tensor, weight
+from .row import Row, example, relu, sigmoid, tensor, weight
 
 _W = weight(8, 5, 3, 3)
 _FEW = weight(16, 3, 7, 7)
@@ -17,13 +17,6 @@ _CUBE = weight(4, 3, 3, 3, 3)
 _BIAS, _MORE, _FOUR = weight(8), weight(16), weight(4)
 _SCALE, _SHIFT, _MEAN = weight(8), weight(8), weight(8)
 _VARIANCE = np.abs(weight(8)) + 0.5
-
-_COPIED = {
-    CPU: (
-        "the kernel copies its padded input first, so that sums read whole vectors: two loop nests "
-        "of one PrimFunc. Padding within the sum is for a template of convolutions."
-    )
-}
 
 
 def _const(x):
@@ -102,70 +95,62 @@ ROWS = (
                 [_X],
                 lambda e, x: op.nn.relu(_batch_norm(e, _conv(e, x, b=None))),
                 lambda x: relu(_batch_norm_reference(convolve(x, _W))),
-                missing=_COPIED,
             ),
             example(
                 "conv_bias_batch_norm",
                 [_X],
                 lambda e, x: _batch_norm(e, _conv(e, x)),
                 lambda x: _batch_norm_reference(convolve(x, _W) + _b(_BIAS)),
-                missing=_COPIED,
             ),
         ),
     ),
     Row(
         "Convolutions with what follows",
         ("fuse_conv_elementwise", "conv2d_bias_*", "conv3d_bias"),
-        "planner + contraction template: any maps behind the sum",
+        "planner + contraction and convolution templates: any maps behind the sum; transposed "
+        "convolutions by phases on CPUs",
         (
             example(
                 "conv_bias",
                 [_X],
                 lambda e, x: _conv(e, x),
                 lambda x: convolve(x, _W) + _b(_BIAS),
-                missing=_COPIED,
             ),
             example(
                 "conv_bias_relu",
                 lambda n: [tensor("x", n, 5, 9, 11)],
                 lambda e, x: op.nn.relu(_conv(e, x)),
                 lambda x: relu(convolve(x, _W) + _b(_BIAS)),
-                missing=_COPIED,
             ),
             example(
                 "conv_bias_sigmoid",
                 [_X],
                 lambda e, x: op.sigmoid(_conv(e, x)),
                 lambda x: sigmoid(convolve(x, _W) + _b(_BIAS)),
-                missing=_COPIED,
             ),
             example(
                 "conv_bias_hardswish",
                 [_X],
                 lambda e, x: _hard_swish(e, _conv(e, x)),
                 lambda x: _hard_swish_reference(convolve(x, _W) + _b(_BIAS)),
-                missing=_COPIED,
             ),
             example(
                 "conv_bias_add_relu",
                 [_X, _R],
                 lambda e, x, r: op.nn.relu(e(op.add(_conv(e, x), r))),
                 lambda x, r: relu(convolve(x, _W) + _b(_BIAS) + r),
-                missing=_COPIED,
             ),
             example(
                 "conv_bias_add_hardswish",
                 [_X, _R],
                 lambda e, x, r: _hard_swish(e, e(op.add(_conv(e, x), r))),
                 lambda x, r: _hard_swish_reference(convolve(x, _W) + _b(_BIAS) + r),
-                missing=_COPIED,
             ),
             example(
                 "depthwise_relu",
                 [_X],
                 lambda e, x: op.nn.relu(_conv(e, x, _DEPTH, None, groups=5)),
                 lambda x: relu(convolve(x, _DEPTH, groups=5)),
-                missing=_COPIED,
             ),
             example(
                 "transposed_conv_bias_relu",
@@ -174,7 +159,6 @@ ROWS = (
                     e(op.add(e(op.nn.conv2d_transpose(x, _const(_UP), strides=2)), _bias(_BIAS)))
                 ),
                 lambda x: relu(_up_reference(x) + _b(_BIAS)),
-                missing=_COPIED,
             ),
             example(
                 "conv3d_bias",
@@ -183,7 +167,6 @@ ROWS = (
                     e(op.nn.conv3d(x, _const(_CUBE), padding=1)), _const(_b(_FOUR, 3))
                 ),
                 lambda x: convolve(x, _CUBE) + _b(_FOUR, 3),
-                missing=_COPIED,
             ),
             example(
                 "upsampling_add",
@@ -208,14 +191,13 @@ ROWS = (
     Row(
         "Special convolutions",
         ("transform_special_ops", "*_few_channels", "conv2d 1x1 as gemm"),
-        "contraction template: channels and window are one sum",
+        "contraction and convolution templates: channels and window are one sum",
         (
             example(
                 "few_channels",
                 [tensor("x", 1, 3, 33, 31)],
                 lambda e, x: op.nn.relu(_conv(e, x, _FEW, _MORE, padding=3, strides=2)),
                 lambda x: relu(convolve(x, _FEW, 3, 2) + _b(_MORE)),
-                missing=_COPIED,
             ),
             example(
                 "one_by_one",

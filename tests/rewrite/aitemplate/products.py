@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from .row import CPU, Row, example, relu, sigmoid, tensor, weight
+from .row import CPU, GPU, Row, example, relu, sigmoid, tensor, weight
 
 _A, _B, _C = weight(65, 48), weight(65, 48), weight(65, 32)
 _LEFT, _RIGHT = weight(33, 17), weight(32, 17)
@@ -19,14 +19,13 @@ _TINY, _COLUMN, _ODD = weight(3, 5), weight(65, 1), weight(33, 7)
 _ACROSS = (
     "the cost decides: read across its columns, the operand takes longer than a copy and a product."
 )
-_COPIED = (
-    "the product's kernel copies the operands side by side before it sums; AITemplate leaves one "
-    "grouped product that writes both results in place."
-)
-_NO_GROUP = (
-    "the contraction template makes one sum per kernel, several only of one left operand or as "
-    "batches of one tensor; a grouped product needs a template whose blocks take operands each."
-)
+_NO_GROUP = {
+    GPU: (
+        "the contraction template makes one sum per kernel, several only of one left operand or "
+        "as batches of one tensor; a grouped product needs a template whose blocks take operands "
+        "each."
+    )
+}
 _NO_DUAL = (
     "the right operands are inputs: joining would copy them, and the contraction template makes "
     "one sum per kernel. With constant matrices it is one kernel, as above."
@@ -253,8 +252,8 @@ ROWS = (
     Row(
         "Products of one operand, concatenated",
         ("fuse_parallel_gemms",),
-        "JoinMatmuls where they share an operand, BatchMatmuls where they do not; split and "
-        "concatenation cancel as indices",
+        "JoinMatmuls where they share an operand; else grouped GEMM on CPUs, BatchMatmuls on GPUs; "
+        "split and concatenation cancel as indices",
         (
             example(
                 "siblings_concatenated",
@@ -276,7 +275,6 @@ ROWS = (
                     axis=1,
                 ),
                 lambda x, y: np.concatenate([x @ _GROUPS[0], y @ _GROUPS[1]], 1),
-                missing={CPU: _COPIED},
             ),
         ),
     ),
@@ -302,7 +300,7 @@ ROWS = (
     Row(
         "Products of different operands in one launch",
         ("fuse_group_ops",),
-        "none: products of different operands stay apart; maps and norms are grouped (see below)",
+        "planner + grouped GEMM on CPUs; maps and norms are grouped everywhere (see below)",
         (
             example(
                 "group_of_equal_products",

@@ -8,7 +8,7 @@ The tolerance is what rounding the original's operands and results once each cou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -40,15 +40,12 @@ class Program:
 
     def __init__(self, term: Term, heads: Heads) -> None:
         self._heads = heads
-        self._parts = tuple(subterms([term]))
+        parts = tuple(subterms([term]))
+        places = {id(part): place for place, part in enumerate(parts)}
         builder = relax.BlockBuilder()
-        self._calls = {
-            part: builder.normalize(
-                part.head.apply([relax.Var("x", o.type) for o in part.operands])
-            )
-            for part in self._parts
-            if part.head.call is not None
-        }
+        self._steps = [
+            _Step(part, tuple(places[id(o)] for o in part.operands), builder) for part in parts
+        ]
 
     def run(
         self,
@@ -57,49 +54,67 @@ class Program:
         rounding: tuple[np.random.Generator, float] | None = None,
     ) -> list[np.ndarray]:
         """Compute all subterms; ``is_wide`` in float64, ``rounding`` with random errors."""
-        done: dict[Term, np.ndarray] = {}
-        for part in self._parts:
-            call = self._calls.get(part)
-            if call is None:
-                result = self._leaf(part, leaves)
+        done: list[np.ndarray] = []
+        for step in self._steps:
+            if step.call is None:
+                result = self._leaf(step.head, leaves)
             else:
-                given = _arguments(call, [done[o] for o in part.operands])
-                is_convolution = ".conv" in part.head.name
-                found = convolve(call, given) if is_convolution else evaluate_exactly(call, given)
-                assert found is not None, f"evaluate.py does not know {part.head.name}"
-                result = found
-            is_rounding = call is not None and part.head.name in _ROUNDING
-            if not is_wide or is_rounding:
+                result = step.compute([done[place] for place in step.operands])
+            if not is_wide or step.is_rounding:
                 with np.errstate(all="ignore"):
-                    result = result.astype(numpy_dtype(str(part.type.dtype)), copy=False)
+                    result = result.astype(step.dtype, copy=False)
             if is_wide and result.dtype.kind in "fV":
                 result = result.astype(np.float64)
                 if rounding is not None:
                     rng, epsilon = rounding
                     result = np.asarray(result * (1 + epsilon * rng.uniform(-1, 1, result.shape)))
-            done[part] = result
-        return [done[part] for part in self._parts]
+            done.append(result)
+        return done
 
-    def _leaf(self, part: Term, leaves: Mapping[Head, np.ndarray]) -> np.ndarray:
-        if part.head in leaves:
-            return leaves[part.head]
-        return self._heads.values[part.head].value.numpy()
+    def _leaf(self, head: Head, leaves: Mapping[Head, np.ndarray]) -> np.ndarray:
+        return leaves[head] if head in leaves else self._heads.values[head].value.numpy()
 
 
-def _arguments(call: relax.Call, tensors: list[np.ndarray]) -> list[Any]:
+class _Step:
+    """A subterm, with what each of many runs asks for."""
+
+    def __init__(self, part: Term, operands: tuple[int, ...], builder: relax.BlockBuilder) -> None:
+        self.head, self.operands = part.head, operands
+        self.dtype = numpy_dtype(str(part.type.dtype))
+        self.call = None
+        self.is_rounding = False
+        if part.head.call is not None:
+            given = [relax.Var("x", o.type) for o in part.operands]
+            self.call = builder.normalize(part.head.apply(given))
+            self.is_rounding = part.head.name in _ROUNDING
+            self._arguments = [_argument(arg) for arg in self.call.args]
+            self._operator = convolve if ".conv" in part.head.name else evaluate_exactly
+
+    def compute(self, tensors: list[np.ndarray]) -> np.ndarray:
+        given = iter(tensors)
+        found = self._operator(self.call, [_filled(arg, given) for arg in self._arguments])
+        assert found is not None, f"evaluate.py does not know {self.head.name}"
+        return found
+
+
+_TENSOR = object()  # stands where a call has a tensor
+
+
+def _argument(arg: Any) -> Any:
+    if is_tensor(arg):
+        return _TENSOR
+    if isinstance(arg, relax.Tuple):
+        return [_argument(part) for part in arg.fields]
+    if isinstance(arg, relax.ShapeExpr):
+        return [int(v) for v in arg.values]
+    return arg.value if isinstance(arg, tirx.IntImm | tirx.FloatImm) else None
+
+
+def _filled(argument: Any, tensors: Iterator[np.ndarray]) -> Any:
     """Put arrays where a call has tensors."""
-    given = iter(tensors)
-
-    def place(arg: Any) -> Any:
-        if is_tensor(arg):
-            return next(given)
-        if isinstance(arg, relax.Tuple):
-            return [place(part) for part in arg.fields]
-        if isinstance(arg, relax.ShapeExpr):
-            return [int(v) for v in arg.values]
-        return arg.value if isinstance(arg, tirx.IntImm | tirx.FloatImm) else None
-
-    return [place(arg) for arg in call.args]
+    if isinstance(argument, list):
+        return [_filled(part, tensors) for part in argument]
+    return next(tensors) if argument is _TENSOR else argument
 
 
 def compare(left: Program, right: Program, leaves: Mapping[Head, np.ndarray], seed: int) -> int:

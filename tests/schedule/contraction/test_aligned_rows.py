@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 from emulator.launch import launch
-from gemm_graphs import contraction_of, product, with_epilogue
+from gemm_graphs import contraction_of, product, results, with_epilogue
 from group_kernels import CUDA, arrays, group
 from rounding import assert_products_close
 from tvm import relax
 
 from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.schedule.contraction import template_gpu
+from tvm_fusion.schedule.contraction import tile_choice
 from tvm_fusion.schedule.contraction.aligned_rows import aligned_rows
 from tvm_fusion.schedule.contraction.pad_rows_gpu import pad_rows
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
-from tvm_fusion.schedule.gather import gather
 
 op = relax.op
 TEMPLATE, TARGET = GpuContraction(), CUDA.tvm_target()
@@ -22,31 +21,12 @@ TEMPLATE, TARGET = GpuContraction(), CUDA.tvm_target()
 
 def emitted(params, body, monkeypatch):
     """Claim and emit with copies, which are slower than the rest of so small a product."""
-    monkeypatch.setattr(template_gpu, "LEAST_ALIGNED_K", 0)
-    monkeypatch.setattr(template_gpu, "copies_clocks", lambda *_: -1e9)
+    monkeypatch.setattr(tile_choice, "LEAST_ALIGNED_K", 0)
+    monkeypatch.setattr(tile_choice, "copies_clocks", lambda *_: -1e9)
     members = group(params, body, CUDA)
     claim = TEMPLATE.claim(members, CUDA.device)
     assert isinstance(claim.details["config"].tile, WgmmaConfig)
     return members, claim, TEMPLATE.emit(claim, TARGET)
-
-
-def results(members, emission, given):
-    """Run all kernels; workspaces held NaNs before."""
-    held = {}
-    for position, value in enumerate(members.inputs):
-        array = given[value.name] if value.constant is None else value.constant.value.numpy()
-        if position in emission.packing:
-            array = gather(emission.packing[position], value.constant.value).numpy()
-        held["input", position] = array
-    sizes = [("workspace", i, w) for i, w in enumerate(emission.workspaces)]
-    sizes += [("output", i, v.type) for i, v in enumerate(members.outputs)]
-    for kind, i, type_ in sizes:
-        shape = [int(d) for d in type_.shape.values]
-        held[kind, i] = np.full(shape, np.nan, str(type_.dtype))
-    for kernel in emission.kernels:
-        slots = (*kernel.reads, *kernel.writes)
-        launch(kernel.func, [held[s.kind, s.index] for s in slots], TARGET)
-    return [held["output", i] for i in range(len(members.outputs))]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -19,10 +19,10 @@ from tvm import relax, tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
 from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
 from tvm_fusion.schedule.contraction.tile_gemm_configs import tile_gemm_configs
 from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
-from tvm_fusion.schedule.contraction.tile_gemm_model import tile_gemm_config
 from tvm_fusion.schedule.contraction.tile_operand import OperandTile
 from tvm_fusion.schedule.contraction.tile_shape import TileShape
 from tvm_fusion.schedule.gpu.dlight import check_gpu

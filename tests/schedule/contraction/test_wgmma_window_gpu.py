@@ -14,7 +14,7 @@ from tvm import relax
 
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
-from tvm_fusion.schedule.contraction.tile_gemm_model import gemm_problem
+from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
 from tvm_fusion.schedule.contraction.tuning_gpu import KERNELS
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma_model import best_wgmma_tile, wgmma_configs

@@ -27,7 +27,8 @@ from tvm import relax, tirx
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.convolution.config import ConvConfig
+from tvm_fusion.schedule.contraction.blocking import PER_CYCLE
+from tvm_fusion.schedule.convolution.config import L1_BYTES, STREAM, ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
 op = relax.op
@@ -47,6 +48,10 @@ CASES = {
     "groups within vectors, 3x3": Conv(102, 60, (6, 7), groups=3),
     "groups within vectors, plain": Conv(15, 63, (6, 7), groups=3, block_in=0),
     "plain image, few channels": Conv(3, 40, (17, 18), (7, 7), (2, 2), (3, 3, 3, 3), block_in=0),
+    "plain results": Conv(20, 33, (13, 5), residual=True, batch=2, block_out=0),
+    "plain results of few channels": Conv(16, 3, (9, 21), block_out=0),
+    "plain throughout, strided": Conv(5, 8, (9, 13), stride=(2, 2), block_in=0, block_out=0),
+    "groups, plain results": Conv(32, 32, (7, 9), groups=8, block_out=0),
     "one row of pixels": Conv(16, 16, (1, 19), (1, 5), padding=(0, 2, 0, 2)),
     "one pixel": Conv(40, 70, (1, 1), (1, 1), padding=NONE),
 }
@@ -238,11 +243,61 @@ def test_what_is_no_convolution_is_refused(case):
     assert answer.code == "not_mine"
 
 
-def test_plain_results_are_refused():
-    """Their channels are not contiguous: the template of contractions makes them."""
-    conv = Conv(16, 32, (7, 7), block_in=0, block_out=0)
-    answer = CpuConvolution().claim(group(conv.params(), conv.body), CPU.device)
-    assert isinstance(answer, Refusal)
+def test_plain_results_cost_more():
+    """Their channels are not contiguous: elements are stored one by one, once they are computed."""
+    conv = Conv(16, 32, (7, 7), residual=True)
+    plain = dataclasses.replace(conv, block_out=0)
+    few = dataclasses.replace(conv, k=2, block_out=0)
+    blocked, stored, narrow = (claimed(c.params(), c.body) for c in (conv, plain, few))
+    assert stored.flops > blocked.flops
+    assert narrow.flops > stored.flops / 16  # lanes of a vector that no channel fills
+    assert stored.launches == 1
+
+
+def test_results_of_both_layouts():
+    """Vectors for the one, elements for the other, which the model's output or a norm wants."""
+    conv = Conv(20, 33, (9, 13))
+    x = conv.image()
+
+    def body(emit, x):
+        y = dataclasses.replace(conv, block_out=0).body(emit, x)
+        return [y, block(emit, y, 16)]
+
+    claim = claimed(conv.params(), body)
+    results = run(claim, {"x": to_blocks(x, conv.block_in)})
+    plain, blocked = sorted(results, key=np.ndim)
+    np.testing.assert_allclose(plain, conv.reference(x), atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(from_blocks(blocked)[:, : conv.k], plain)
+    np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k :], 0)
+
+
+def test_a_concatenation_in_both_layouts():
+    """Its other channels are lanes beyond those of the sum."""
+    conv, more = Conv(16, 40, (9, 13)), 24
+    other = np.random.default_rng().standard_normal((1, more, 9, 13)).astype("float32")
+    x = conv.image()
+
+    def body(emit, x, other):
+        y = emit(op.concat([dataclasses.replace(conv, block_out=0).body(emit, x), other], 1))
+        return [y, block(emit, y, 16)]
+
+    claim = claimed([*conv.params(), tensor("other", *other.shape)], body)
+    results = run(claim, {"x": to_blocks(x, conv.block_in), "other": other})
+    plain, blocked = sorted(results, key=np.ndim)
+    np.testing.assert_allclose(plain[:, : conv.k], conv.reference(x), atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(plain[:, conv.k :], other)
+    np.testing.assert_array_equal(from_blocks(blocked), plain)
+
+
+def test_an_expensive_epilogue_of_plain_results_is_vectors():
+    conv = Conv(16, 32, (7, 7), block_out=0)
+
+    def body(emit, x):
+        return op.sigmoid(conv.body(emit, x))
+
+    x = conv.image()
+    (y,) = run(claimed(conv.params(), body), {"x": to_blocks(x, conv.block_in)})
+    np.testing.assert_allclose(y, 1 / (1 + np.exp(-conv.reference(x))), atol=2e-5, rtol=0)
 
 
 def test_one_kernel_of_a_compiled_model():
@@ -262,11 +317,14 @@ PREFETCH = r"\tprefetch|\tprfm"
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)
-@pytest.mark.parametrize(("window", "channels"), [(1, 64), (3, 64), (3, 400)])
-def test_conv_tiles_stay_in_registers(name, window, channels):
+@pytest.mark.parametrize(
+    ("window", "channels", "block"), [(1, 64, 16), (3, 64, 16), (3, 400, 16), (3, 64, 0)]
+)
+def test_conv_tiles_stay_in_registers(name, window, channels, block):
     """The innermost loop loads, multiplies, adds, prefetches far weights; it stores nothing."""
     spec = parse(name)
-    conv = Conv(channels, channels, (28, 28), (window, window), padding=((window - 1) // 2,) * 4)
+    padding = ((window - 1) // 2,) * 4
+    conv = Conv(channels, 64, (28, 28), (window, window), padding=padding, block_in=block)
     claim = claimed(conv.params(), conv.body, spec)
     (made,) = CpuConvolution().emit(claim, spec.tvm_target()).kernels
     func = made.func.with_attr("global_symbol", "main")
@@ -278,6 +336,18 @@ def test_conv_tiles_stay_in_registers(name, window, channels):
     assert len(pattern.findall(inner)) >= 12
     assert not re.search(r"\tv?mov[au]ps\s+%\w+, .*\)|\tst[pr]\s|gather", inner)
     assert bool(re.search(PREFETCH, inner)) == (channels > 64)
+
+
+@pytest.mark.parametrize("channels", [16, 512])
+def test_a_weight_beyond_the_level_1_cache_streams_no_faster_than_it_is_used(channels):
+    """4 x 4 vectors take 8 cycles for 256 bytes of the weight, 2 x 14 take 14 for half of them."""
+    conv = Conv(channels, 512, (7, 7))
+    config = claimed(conv.params(), conv.body, parse("cpu:znver4")).details["config"]
+    pixels = config.height * config.width
+    products = pixels * config.vectors / PER_CYCLE
+    is_far = config.vectors * config.lanes * 4 * channels * 9 > L1_BYTES
+    assert is_far == (channels == 512)
+    assert (config.vectors * config.lanes * 4 <= STREAM * products) or not is_far
 
 
 @pytest.mark.parametrize("groups", [1, 20])

@@ -105,6 +105,33 @@ def test_both_launches_give_the_norm(dtype, offset):
     check(run(claim, inputs, inputs[0].shape, dtype), inputs, dtype)
 
 
+def test_any_configuration_gives_the_norm():
+    """The least and the greatest of the design space, and one between them."""
+    claim = SplitRows().claim(group(parameters(), normalized, CUDA), CUDA.device)
+    space = list(SplitRows().configs(claim, CUDA.device))
+    assert len({tuple(one.items()) for one in space}) == len(space) > 9
+    assert len({one["parts"] for one in space}) > 1
+    inputs = drawn("float16", 0)
+    by_work = sorted(space, key=lambda one: tuple(one.values()))
+    drawn_one = by_work[np.random.default_rng().integers(len(space))]
+    for config in (by_work[0], by_work[-1], drawn_one):
+        chosen = SplitRows().configure(claim, config, CUDA.device)
+        assert isinstance(chosen, Claim), chosen
+        assert chosen.details["config"].plain == config
+        check(run(chosen, inputs, inputs[0].shape, "float16"), inputs, "float16")
+
+
+def test_the_default_is_the_first_of_its_space():
+    claim = SplitRows().claim(group(parameters(), normalized, CUDA), CUDA.device)
+    first = next(iter(SplitRows().configs(claim, CUDA.device)))
+    assert first == claim.details["config"].plain
+    again = SplitRows().configure(claim, first, CUDA.device)
+    assert (again.bytes, again.parallelism) == (claim.bytes, claim.parallelism)
+    refusal = SplitRows().configure(claim, {**first, "parts": 7}, CUDA.device)
+    assert isinstance(refusal, Refusal)
+    assert "split_rows has no configuration of parts 7" in refusal.sentence
+
+
 def test_channels_last_images_stay_so():
     """Sums take the order of the axes that the maps write; both halves have vectors of channels."""
     *_, claim = variant_of(main_module(parameters(), normalized), Layout(0), "cuda:sm_90a")

@@ -40,5 +40,8 @@ class Attention(Pattern):
             found = reader.read()
             if isinstance(found, str):
                 return Mismatch(root, found)
-            return None if found is None else Match(found.leaves, found.build, str(found))
+            if found is None:
+                return None
+            parts = found.build_parts if found.has_half_values else None
+            return Match(found.leaves, found.build, str(found), parts)
         return None

@@ -31,11 +31,15 @@ class Match:
         :class:`Writer`, then what stands for the leaves.
     what : str
         The operator in particular, for a record.
+    parts : Build, optional
+        Gives the same as operators that templates of their own take, where the pattern's template
+        does not.
     """
 
     leaves: tuple[Any, ...]
     build: Build
     what: str = ""
+    parts: Build | None = None
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,30 @@ class Pricer:
         self._structures = Numbering(structure)
         self._known: dict[Hashable, Price] = {}
 
-    def price(self, pattern: Pattern, view: View, root: relax.Var, found: Match) -> Price | None:
-        """Compare an operator with its written-out form; None where that is no tensor function."""
+    def price(
+        self,
+        pattern: Pattern,
+        view: View,
+        root: relax.Var,
+        found: Match,
+        template: str | None = None,
+    ) -> Price | None:
+        """Compare an operator with its written-out form; None where that is no tensor function.
+
+        Parameters
+        ----------
+        pattern : Pattern
+            What was found.
+        view : View
+            Of the function.
+        root : relax.Var
+            Where the operator is bound.
+        found : Match
+            What to compare.
+        template : str, optional
+            What has to claim it, by default what the pattern says; empty: any one.
+        """
+        name = pattern.template if template is None else template
         region = _region(view, root, found)
         if region is None:
             return None
@@ -93,14 +115,13 @@ class Pricer:
         composed, fixed = self._composed(region, terms, root, found)
         own = self._structures.of(terms)
         other = self._key(composed, region)
-        key = pattern.name, own, other
+        key = pattern.name, name, own, other
         if key not in self._known:
             written, constants = function_of(terms, region, self._heads)
             before = self._estimator.estimate(written, constants)
             claims, operators = self._estimator.claims(composed, fixed)
             after = self._estimator.cost(claims, operators)
             used = [claim.template for claim in claims]
-            name = pattern.template
             is_claimed = not any(template.is_fallback for template in used)
             if name:
                 is_claimed &= name in (template.name for template in used)

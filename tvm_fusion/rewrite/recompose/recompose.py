@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import tvm
 from tvm import relax
@@ -94,6 +95,11 @@ def recompose(
             continue
         use.tried += 1
         price = pricer.price(pattern, view, root, found)
+        if found.parts is not None and price is not None and not price.is_claimed:
+            parts = replace(found, build=found.parts, what=f"{found.what}, in kernels of its parts")
+            other = pricer.price(pattern, view, root, parts, template="")
+            if other is not None and other.is_claimed and not other.is_dearer:
+                found, price = parts, other
         if price is None or not price.is_claimed or price.is_dearer:
             refused = _refused(pattern, root, price)
             record(refused)

@@ -20,6 +20,7 @@ from .config_gpu import MAX_LANES, MIN_LANES, SHARED_BYTES, THREADS, GpuConfig
 from .flash_decode import FlashDecodeConfig, flash_decode_config
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import flash_problem
+from .flash_tma_config import FlashTmaConfig
 from .mma_config import MAX_WARPS
 from .pattern import Pattern
 
@@ -40,6 +41,7 @@ KERNELS = Kernels(
                 *("uses_wgmma", "is_ping_pong"),
             ),
         ),
+        FlashTmaConfig: ("flash tma", ("warps", "block_n", "stages", "is_ping_pong")),
         GpuConfig: ("CUDA cores", ("rows", "lanes", "keys")),
     }
 )

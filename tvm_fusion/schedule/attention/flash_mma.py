@@ -49,6 +49,8 @@ from .flash_mma_products import FlashMmaProducts
 from .flash_mma_softmax import FlashMmaSoftmax
 from .flash_problem import FlashProblem
 from .flash_tiles import KeyTiles
+from .flash_tma import flash_tma_kernel
+from .flash_tma_config import FlashTmaConfig
 
 
 def flash_mma_kernel(
@@ -65,6 +67,8 @@ def flash_mma_kernel(
     config : FlashMmaConfig
         Of its configurations.
     """
+    if isinstance(config, FlashTmaConfig):
+        return flash_tma_kernel(program, problem, config)
     pattern = problem.pattern
     extents = [a.extent for a in pattern.batch]
     blocks = ceildiv(index(problem.query.extent), config.block_m)

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from tvm import DataType
 
+from ...core.expressions import loads
 from ...core.loops import constant, product
 from ...device import Device
 from ...ecg.work import at
@@ -26,6 +27,7 @@ from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
 from .flash_mma_config import MAX_REGISTERS, FlashMmaConfig
 from .flash_problem import FlashProblem
+from .flash_tma_config import FlashTmaConfig, tma_configs
 
 WARPS = (1, 2, 4, 8)
 ROWS_OF_WARP = (16, 32)
@@ -36,13 +38,24 @@ MAX_BLOCKS_PER_SM = 8
 # With q in registers, what ptxas 13.0 made was fast but wrong where block_n is as large as a head
 # (measured on an H200). It is loaded again for every tile: 22 cases were right there.
 WGMMA_BY_DEFAULT = True
+# Warp-specialized kernels are chosen where they were measured beside the others' best, interleaved,
+# on an H200: head dimension, padded, and whether tiles are skipped; at least so many blocks.
+# 8 heads of 40, 4,096 tokens: 77 us, 136 before; 4x32x4096x128 causal: 1,029, 1,223 before;
+# 8x32x512x128 causal, four heads to a KV head: 63, 69 before.
+TMA_MEASURED, TMA_LEAST_BLOCKS = {(48, False), (128, True)}, 256
 MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
+# Of warp-specialized kernels, fitted to 12 configurations of three shapes on an H200, within 11 %:
+# operations a cycle of wgmma, cycles from one consumer's products to the next one's, of a score's
+# softmax, and of the first loads.
+WGMMA_RATE, TURN, CONSUMER_SOFTMAX, TMA_AROUND = 2800, 280, 0.138, 2800
+OWN_PACE = 1.08  # how much longer tiles take without turns
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
 
 def flash_mma_config(problem: FlashProblem, device: Device) -> FlashMmaConfig | None:
     """Choose the configuration that is estimated to be the fastest; ``None`` where none fits."""
     found = (c for c in _all(problem, device) if WGMMA_BY_DEFAULT or not c.uses_wgmma)
+    found = (c for c in found if not isinstance(c, FlashTmaConfig) or _is_measured(c, problem))
     return min(found, key=lambda c: cycles(c, problem, device), default=None)
 
 
@@ -61,6 +74,21 @@ def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
         return
     yield chosen
     yield from (c for c in _all(problem, device) if c != chosen)
+
+
+def _is_measured(config: FlashTmaConfig, problem: FlashProblem) -> bool:
+    """Whether a warp-specialized kernel is one of those that were found to be faster."""
+    queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
+    heads = constant(product([a.extent for a in problem.pattern.batch]))
+    if queries is None or keys is None or heads is None or not config.is_ping_pong:
+        return False
+    is_plain = not loads(problem.score.full) and problem.factor is None
+    return (
+        is_plain
+        and config.depth16 == config.column16
+        and (config.depth16, problem.skips) in TMA_MEASURED
+        and heads * -(-queries // config.block_m) >= TMA_LEAST_BLOCKS
+    )
 
 
 def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
@@ -91,6 +119,7 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
             yield replace(config, min_blocks=blocks)
         if blocks and uses_wgmma and warps == 2 * WARPS_OF_GROUP and stages == 2:
             yield replace(config, min_blocks=blocks, is_ping_pong=True)
+    yield from tma_configs(problem, device)
 
 
 def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:
@@ -132,6 +161,11 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     if problem.skips:
         tiles = (tiles + config.block_m / config.block_n) / 2
     width = config.depth16 + config.column16
+    if isinstance(config, FlashTmaConfig):
+        waves = blocks / (device.sm_count or 1)
+        around = TMA_AROUND + config.block_m * width / 16
+        tile = _tile_of_roles(config, width)
+        return (waves if waves > MANY_WAVES else math.ceil(waves)) * (tiles * tile + around)
     # Of a score: products, fragments of k and v from shared memory (128 bytes a cycle), exponential
     # (16 a cycle) and arithmetic. What is not the longest of them overlaps in part: better where
     # warps have 16 rows, as they are more.
@@ -143,10 +177,10 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
         mma, fragments, left = 2 * width / 4096, 0.0, 0.8
     softmax = 1 / 16 + 4.5 / 128
     score = max(mma, fragments) + left * (min(mma, fragments) + softmax)
-    loads = config.block_n * width * 2 / 64
+    copied = config.block_n * width * 2 / 64
     # Statistics of the rows, and accumulators that are rescaled.
     rescale = config.block_m * (2 + config.column16 / 128)
-    busy = config.block_m * config.block_n * score + 0.2 * loads + rescale
+    busy = config.block_m * config.block_n * score + 0.2 * copied + rescale
     sms = device.sm_count or 1
     at_once = min(config.min_blocks, -(-blocks // sms))
     barriers = 400 + (200 if config.stages == 1 and tiles > 1 else 0)
@@ -157,6 +191,19 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     if config.block_n > max(BLOCK_N) and waves > MANY_WAVES:
         # One long tile: no copies overlap with products of the same block (64x12x197x64: 50.0
         # us with a tile of 208 keys, 40.7 with two of 112).
-        tile += 0.8 * loads * at_once
+        tile += 0.8 * copied * at_once
     around = 1500 + config.block_m * width / 16 * at_once  # the first loads, and the results
     return (waves if waves > MANY_WAVES else math.ceil(waves)) * (tiles * tile + around)
+
+
+def _tile_of_roles(config: FlashTmaConfig, width: int) -> float:
+    """Estimate a step over keys of consumers that take turns with the tensor cores.
+
+    Either these are always taken, or a consumer comes back to them as soon as it has computed
+    softmax.
+    """
+    scores = config.rows_of_warp * WARPS_OF_GROUP * config.block_n
+    turn = scores * 2 * width / WGMMA_RATE + TURN
+    softmax = scores * CONSUMER_SOFTMAX
+    tile = max(config.consumers * turn, turn + softmax)
+    return tile if config.is_ping_pong else OWN_PACE * tile

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator
 
 from tvm import DataType, tirx
 
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
+from ...ecg.work import at
 from ...program.bind import parts_of
 from ...program.contractions import is_contraction
 from ...program.stage import Stage, Unstructured
@@ -18,19 +20,22 @@ MAX_BEFORE = 64  # operators that feed one attention
 _IN_PLACE = (MappingType.ONE_TO_ONE, MappingType.REORGANIZE)
 
 
-def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
+def attention_proposals(graph: Graph, has_copies: bool = False) -> Iterator[tuple[Operator, ...]]:
     """Name sets of operators around two products with softmax between.
 
     Parameters
     ----------
     graph : Graph
         Where to look.
+    has_copies : bool
+        Whether kernels copy plain rows of keys asynchronously, which computed ones are not.
 
     Yields
     ------
     tuple of Operator
         The products and the operators between them; with the movement of the result; with that of
-        the operands; with all light producers that only this attention reads.
+        the operands; with all light producers that only this attention reads; and, where there are
+        copies, with those of them that compute no operand of a product from several tensors.
     """
     stages = {op: reductions(op) for op in graph.operators}
     products = [op for op, found in stages.items() if len(found) == 1 and is_contraction(found[0])]
@@ -40,15 +45,48 @@ def attention_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
         for last in [op for op in below if op in known]:
             core = {first, last} | reached([last], graph.predecessors, below)
             if _is_softmax([s for op in core - {first, last} for s in stages[op]]):
-                yield from _nested(graph, core, last)
+                yield from _nested(graph, core, last, has_copies)
 
 
-def _nested(graph: Graph, core: set[Operator], last: Operator) -> Iterator[tuple[Operator, ...]]:
+def _nested(
+    graph: Graph, core: set[Operator], last: Operator, has_copies: bool
+) -> Iterator[tuple[Operator, ...]]:
     after = core | set(_after(graph, last))
     moved = after | set(_before(graph, after, MOVES))
     everything = after | set(_before(graph, after, LIGHT))
-    for operators in dict.fromkeys(map(frozenset, (core, after, moved, everything))):
+    sets = [core, after, moved, everything]
+    if has_copies:
+        sets.append(everything - _computed_operands(graph, core, everything))
+    for operators in dict.fromkeys(map(frozenset, sets)):
         yield in_order(operators)
+
+
+def _computed_operands(
+    graph: Graph, core: Collection[Operator], everything: Collection[Operator]
+) -> set[Operator]:
+    """Find what computes operands of products from several tensors, and all that it needs.
+
+    Such as a rotary embedding, or a concatenation of its halves: keys are no plain rows then, and
+    are computed again by each block of queries. Casts, scales and broadcasts stay.
+    """
+    found: set[Operator] = set()
+    seen: set[Operator] = set()
+    frontier = [p for op in core if _is_product(op) for p in graph.predecessors(op)]
+    while frontier:
+        op = frontier.pop()
+        if op in seen or op in core or op not in everything:
+            continue
+        seen.add(op)
+        if sum(math.prod(map(at, value.shape)) > 1 for value in dict.fromkeys(op.tensors)) > 1:
+            found.add(op)
+        else:
+            frontier += graph.predecessors(op)
+    return reached(found, graph.predecessors, everything)
+
+
+def _is_product(op: Operator) -> bool:
+    found = reductions(op)
+    return len(found) == 1 and is_contraction(found[0])
 
 
 def _is_softmax(found: list[Stage]) -> bool:

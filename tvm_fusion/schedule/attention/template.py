@@ -34,6 +34,7 @@ from .flash_problem import flash_problem
 from .gpu import attention_gpu
 from .match import FLOATS
 from .pattern import Pattern
+from .prologue_cost import dear_prologue
 from .propose import attention_proposals
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
@@ -80,6 +81,10 @@ class Attention(Template):
             config = None if problem is None else flash_mma_config(problem, device)
             if config is None and (refusal := _slow_on_cuda_cores(pattern, queries, device)):
                 return refusal
+            if problem is not None and config is not None:
+                refusal = dear_prologue(problem, config, device)
+                if refusal is not None:
+                    return refusal
             config = config or GpuConfig.of(pattern)
         block_m = config.block_m if config else QUERIES_PER_TASK
         return Claim(
@@ -142,7 +147,7 @@ class Attention(Template):
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name the operators of every attention in a graph, in a few nested sets."""
-        return attention_proposals(graph)
+        return attention_proposals(graph, self._is_gpu and device.async_copy)
 
 
 def _claim_flash_decode(

@@ -21,6 +21,7 @@ from ...program.program import Program
 from ..address import known_step
 from ..block_info import block_info
 from ..cpu import Registers, plain_nest, tile_contraction
+from ..elementwise.cpu import ElementwiseCpuConfig
 from ..vector_math import vector_math
 from .fuse_epilogue import fuse_epilogue
 from .gemm_config_cpu import CpuGemmConfig, default
@@ -29,7 +30,7 @@ from .operands import SumOfProducts, reuses_operands
 from .padding import materialize_padded
 from .prim_func import MaterializedOperand, contraction_prim_func, materialize
 from .symbolic_extents import SymbolicExtents
-from .untiled_cpu import untiled_cpu
+from .untiled_cpu import untiled_copies, untiled_cpu
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,8 @@ class CpuContractionConfig:
         Otherwise: padded and strided operands, which are materialized first.
     registers : Registers
         Of tiles and vectors without a GEMM.
+    others : tuple of ElementwiseCpuConfig
+        Maps beside a GEMM that read nothing of it, a loop nest each.
     """
 
     program: Program
@@ -55,6 +58,7 @@ class CpuContractionConfig:
     gemm: CpuGemmConfig | None
     operands: tuple[MaterializedOperand, ...]
     registers: Registers
+    others: tuple[ElementwiseCpuConfig, ...] = ()
 
     @classmethod
     def of(
@@ -69,6 +73,13 @@ class CpuContractionConfig:
         operands = () if gemm is not None else tuple(materialized_operands(contraction))
         return cls(program, contraction, gemm, operands, Registers.of(device))
 
+    @property
+    def written(self) -> tuple[MaterializedOperand, ...]:
+        """Operands that loop nests of their own materialize; tasks copy the others themselves."""
+        if not self.operands or reuses_operands(self.contraction):
+            return self.operands
+        return () if untiled_copies(self.contraction, self.operands) else self.operands
+
 
 def contraction_cpu(
     config: CpuContractionConfig, target: Target
@@ -76,7 +87,7 @@ def contraction_cpu(
     """Make the kernel, and functions that pack constant inputs, by position."""
     program, contraction, operands = config.program, config.contraction, config.operands
     if config.gemm is not None:
-        return gemm_cpu(program, config.gemm, target)
+        return gemm_cpu(program, config.gemm, target, config.others)
     results = [replace(r, value=vector_math(r.value)) for r in contraction.results]
     contraction = replace(contraction, results=tuple(results))
     registers = config.registers

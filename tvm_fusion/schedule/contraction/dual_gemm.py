@@ -27,8 +27,10 @@ from ...program.stage import Axis, Stage
 from ..proposals import LIGHT, in_order, reached, reductions
 from .operands import SumOfProducts, analyse
 from .prim_func import replace_operand
+from .tile_gemm_choice import best_tile
 from .tile_gemm_config import narrow_operand
-from .tile_gemm_model import best_tile, estimated_clocks, gemm_problem, gemm_sizes
+from .tile_gemm_model import estimated_clocks
+from .tile_gemm_problem import gemm_problem, gemm_sizes
 from .wgmma_config import WgmmaConfig
 from .wgmma_model import best_wgmma_tile, has_wgmma, wgmma_clocks
 

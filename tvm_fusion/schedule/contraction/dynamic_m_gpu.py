@@ -27,9 +27,10 @@ from .gemv_choice import MAX_ACCUMULATORS
 from .operands import Result, SumOfProducts
 from .skinny_gemm_gpu import skinny_gemm_gpu
 from .skinny_mma_config import skinny_gemm_config
+from .tile_gemm_choice import tile_gemm_config
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_gpu import tile_gemm_gpu
-from .tile_gemm_model import LEAST_ROWS, tile_gemm_config
+from .tile_gemm_problem import LEAST_ROWS
 from .tile_shape import TileShape
 
 FEW_ROWS = 64  # memory is the limit up to here

@@ -16,12 +16,15 @@ With a dot-product instruction (VNNI, BF16), a group of k is one 32-bit element 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 from tvm.target import Target
 
-from ...core.loops import block
+from ...core.loops import block, sequence
 from ...core.untouched import SCHEDULED
 from ...program.program import Program
+from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from .gemm_config_cpu import CpuGemmConfig
 from .gemm_loops_cpu import GemmLoops
 from .operand_a_cpu import DirectA, NormalizedA, OperandA
@@ -30,7 +33,10 @@ from .packed_weights_cpu import PackedB
 
 
 def gemm_cpu(
-    program: Program, config: CpuGemmConfig, target: Target
+    program: Program,
+    config: CpuGemmConfig,
+    target: Target,
+    others: Sequence[ElementwiseCpuConfig] = (),
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the functions that pack constants, by position among the inputs.
 
@@ -42,14 +48,13 @@ def gemm_cpu(
         The configuration.
     target : Target
         A CPU, for the rows of a norm prologue.
+    others : sequence of ElementwiseCpuConfig
+        Maps that read nothing of the product, such as the other parts of a concatenation: loop
+        nests of their own.
     """
-    view, sizes, dot = config.view, config.sizes, config.dot
-    b = operand_b(config)
-    a: OperandA = DirectA(view)
-    if config.prologue is not None:
-        a = NormalizedA(view, config.prologue, sizes.block_m, target)
-    body = GemmLoops(config, a, b).tasks()
-    body = body if dot is None else dot.around(body)
+    body, b = gemm_tasks(config, target)
+    body = body if config.dot is None else config.dot.around(body)
+    body = sequence([*(maps_cpu(maps) for maps in others), body])
     packed = {b.source: b.buffer} if isinstance(b, PackedB) else {}
     inputs = [packed.get(x, x) for x in program.inputs]
     func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
@@ -58,6 +63,15 @@ def gemm_cpu(
     if isinstance(b, PackedB):
         packing[program.inputs.index(b.source)] = b.packing()
     return func, packing
+
+
+def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, OperandB]:
+    """Write the loop over the tasks of a GEMM, and tell how it reads B."""
+    view, b = config.view, operand_b(config)
+    a: OperandA = DirectA(view)
+    if config.prologue is not None:
+        a = NormalizedA(view, config.prologue, config.sizes.block_m, target)
+    return GemmLoops(config, a, b).tasks(), b
 
 
 def operand_b(config: CpuGemmConfig) -> OperandB:

@@ -68,7 +68,7 @@ class GemmLoops:
         )
         self._finish = TileEpilogue(contraction, view, sizes.nr)
 
-    def tasks(self) -> tirx.Stmt:
+    def tasks(self) -> tirx.For:
         """Write the parallel loop; consecutive tasks share columns, so that a thread reuses B."""
         view, sizes = self._view, self._sizes
         around = (*view.batch, *view.n_axes[:-1])

@@ -1,6 +1,7 @@
 """Which operands of a product are an image under a window and its weight, as tensor maps.
 
     image[n, y * stride + r * dilation - padding, .., c]    contiguous along c, all channels
+    image[n, y, x * stride * C + k]                         runs of k that overlap from x to x
     weight[k, r, s, c]                                      contiguous along c, taps as one
 
 Every index of the image is a sum of multiples of one pixel axis and of taps. A condition around it
@@ -72,24 +73,32 @@ def _image(
         return None
     sizes = [int(d) for d in shape if d is not None]
     item_bytes = DataType(str(image.ty.dtype)).itemsize
-    strides = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
-    if any(s * item_bytes % ALIGNMENT for s in strides) or constant(channels.extent) != sizes[-1]:
-        return None
-    last = _image_dim(image.indices[-1], pixels, k_axes)
-    found = [_image_dim(i, pixels, k_axes) for i in image.indices[:-1]]
+    strides = [math.prod(sizes[i:]) for i in reversed(range(1, len(sizes)))]
+    last = image_dim(image.indices[-1], pixels, k_axes)
+    found = [image_dim(i, pixels, k_axes) for i in image.indices[:-1]]
     dims = [d for d in reversed(found) if d is not None]
-    rows = sorted(d.row for d in dims if d.row is not None)
-    only_channels = ImageDim(None, 1, (*[0] * len(taps), 1), 0)
-    if last != only_channels or len(dims) != len(found) or rows != list(range(len(pixels))):
+    no_tap, count = (0,) * len(taps), int(channels.extent)
+    if last is None or (*last.taps, last.start) != (*no_tap, 1, 0) or len(dims) != len(found):
         return None
-    if any(d.taps[-1] for d in dims) or not _is_of_bounds(guard, image):
+    sizes.reverse()
+    if last.row is not None:  # a run for each pixel, from which the next one begins a step further
+        dims.insert(0, ImageDim(last.row, 1, (*no_tap, 0), 0))
+        sizes.insert(1, (sizes[0] - count) // last.step + 1)
+        strides.insert(0, last.step)
+        sizes[0] = count
+    rows = sorted(d.row for d in dims if d.row is not None)
+    if count != sizes[0] or rows != list(range(len(pixels))) or len(sizes) > MAX_RANK:
+        return None
+    if any(d.step > MAX_STEP or d.taps[-1] for d in dims) or not is_of_bounds(guard, image):
+        return None
+    if any(s * item_bytes % ALIGNMENT for s in strides):
         return None
     box = (ROW_BYTES // item_bytes, *[1] * len(dims))
     own = TensorMap(
         image.source,
         index(0),
-        tuple(map(index, reversed(sizes))),
-        tuple(map(index, reversed(strides))),
+        tuple(map(index, sizes)),
+        tuple(map(index, strides)),
         box,
         (1, *(d.step for d in dims)),
     )
@@ -99,15 +108,15 @@ def _image(
         batch=(),
         rows=0,
         block_k=block_k,
-        chunks=-(-sizes[-1] // block_k),
+        chunks=-(-count // block_k),
         dims=tuple(replace(d, taps=d.taps[:-1]) for d in dims),
         pixels=tuple(int(a.extent) for a in pixels),
         taps=tuple(int(a.extent) for a in taps),
     )
 
 
-def _image_dim(place: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis]) -> ImageDim | None:
-    """Read an index of an image as a sum of a pixel's place and a tap's."""
+def image_dim(place: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis]) -> ImageDim | None:
+    """Read an index of an image as a sum of a pixel's place and a tap's; ``None`` if it is none."""
     every = [a.var for a in (*pixels, *k_axes)]
     found = [stride(place, axis, every) for axis in every]
     steps = [None if s is None else constant(s) for s in found]
@@ -123,17 +132,17 @@ def _image_dim(place: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis]) -
     if not moved:
         return ImageDim(None, 1, taps, start)
     (row, step) = moved[0]
-    if len(moved) > 1 or not 0 < step <= MAX_STEP:
+    if len(moved) > 1 or step < 0:
         return None
     return ImageDim(row, step, taps, start)
 
 
-def _is_of_bounds(guard: ir.Expr | None, image: ir.TensorLoad) -> bool:
+def is_of_bounds(guard: ir.Expr | None, image: ir.TensorLoad) -> bool:
     """Whether a condition says no more than that a pixel is one of the image."""
     if guard is None:
         return True
     if isinstance(guard, tirx.And):
-        return _is_of_bounds(guard.a, image) and _is_of_bounds(guard.b, image)
+        return is_of_bounds(guard.a, image) and is_of_bounds(guard.b, image)
     if isinstance(guard, tirx.LE | tirx.LT):
         least = guard.b - guard.a - int(isinstance(guard, tirx.LT))
     elif isinstance(guard, tirx.GE | tirx.GT):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from tvm import DataType, ir
@@ -16,13 +16,17 @@ from ...device import Device
 from ...ecg.graph import Operator
 from ...ecg.work import at
 from ...program.group import Group
+from ...program.images import convolved_rank
 from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from ..address import lies_along
+from ..elementwise.cpu import ElementwiseCpuConfig
 from ..estimate import flops, operations, points, traffic
 from ..strides import SCATTER, strided_access_cost
+from .concat_epilogue import concat_epilogue
 from .cpu import CpuContractionConfig, contraction_cpu, is_strided
+from .epilogue import elsewhere
 from .gemm_config_cpu import CpuGemmConfig, configs
 from .operands import SumOfProducts, analyse, reuses_operands
 from .prim_func import MaterializedOperand
@@ -38,6 +42,7 @@ from .tuning_cpu import blockings, with_blocking
 
 PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
 TILE = 256  # accumulators of one tile, roughly
+SMALL = 1 << 23  # operations: about 50 microseconds of two cores
 
 
 class CpuContraction(Contraction):
@@ -50,26 +55,38 @@ class CpuContraction(Contraction):
             # Lanes of channels would be scattered: ShuffleNet took 123 ms so.
             sentence = "Results are blocks of channels, which direct convolutions write."
             return Refusal("not_mine", sentence)
-        contraction = analyse(program, stages)
+        contraction, concat = analyse(program, stages), None
         if isinstance(contraction, Refusal):
-            return contraction
+            first = contraction
+            concat = None if has_convolution(group) else concat_epilogue(stages)
+            contraction = first if concat is None else analyse(program, concat.stages)
+            if isinstance(contraction, Refusal):
+                return first
         refusal = refuse_unpacked_split(group, contraction)
         if refusal is not None:
             return refusal
         config = CpuContractionConfig.of(program, contraction, device, constants_of(group))
         if contraction.column_split is not None and config.gemm is None:
             return unpacked_split(contraction)
-        written = config.operands
-        copied = sum(points(x.stage) * DataType(str(x.buffer.ty.dtype)).itemsize for x in written)
+        if concat is not None:
+            if config.gemm is None:
+                return elsewhere(concat.others[0], contraction.stage)
+            maps = ElementwiseCpuConfig.of(concat.others, config.registers)
+            config = replace(config, others=(maps,))
+            stages = (*concat.stages, *concat.others)
+        written = config.written
+        copied = sum(
+            points(x.stage) * DataType(str(x.buffer.ty.dtype)).itemsize for x in config.operands
+        )
         tile = TILE if reuses_operands(contraction) else 1
         return Claim(
             self,
             group,
-            launches=1 + len(written),
+            launches=1 + len(written) + len(config.others),
             bytes=traffic(group, stages) + 2 * copied,
-            flops=flops(stages) * _slowdown(group, contraction, written)
+            flops=flops(stages) * _slowdown(group, contraction, config.operands)
             + scattered(contraction, contraction.stage.axes[-1:])
-            + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in written),
+            + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in config.operands),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
             details={"config": config},
         )
@@ -78,6 +95,14 @@ class CpuContraction(Contraction):
         """Make the kernel of the claimed configuration."""
         func, packing = contraction_cpu(claim.details["config"], target)
         return replace(Emission.one(func, claim.group), packing=packing)
+
+    def kind(self, claim: Claim) -> Hashable:
+        """Let small GEMMs of any shapes be tried in one launch (:mod:`.grouped_gemm_template`)."""
+        config: CpuContractionConfig = claim.details["config"]
+        is_gemm = config.gemm is not None and not config.others and claim.flops <= SMALL
+        if not is_gemm or has_convolution(claim.group):
+            return super().kind(claim)
+        return "small GEMM"
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the blockings of a GEMM; other contractions have no choices."""
@@ -89,6 +114,11 @@ class CpuContraction(Contraction):
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
         return not any(op.flops for op in expanded)
+
+
+def has_convolution(group: Group) -> bool:
+    """Whether a group has a convolution, whose images the layout stage may want in blocks."""
+    return any(map(convolved_rank, group.members))
 
 
 def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from tvm import ir
 from tvm.target import Target
 
 from ...core.expressions import is_expensive
@@ -21,7 +20,6 @@ from ...program.stage import Stage
 from ..design_space import not_in_space
 from ..estimate import flops, operations, points, traffic
 from ..gpu.mma import HALF_TYPES, find_atom
-from .aligned_rows import AlignedRows, aligned_rows, copies_clocks
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
@@ -31,32 +29,22 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_prologue
-from .tile_gemm_config import TileGemmConfig, narrow_operand
-from .tile_gemm_model import (
-    LEAST_ROWS,
-    RATES,
-    best_tile,
-    estimated_clocks,
-    gemm_problem,
-    gemm_sizes,
+from .tile_choice import (
+    GATHERED,
+    LEAST_CHANNELS,
+    behind_aligned_rows,
+    behind_im2col,
+    is_gathered,
+    tensor_core_tile,
 )
-from .tile_operand import OperandTile
+from .tile_gemm_config import TileGemmConfig, narrow_operand
+from .tile_gemm_problem import LEAST_ROWS
 from .tuning_gpu import KERNELS, configured, designs
-from .wgmma_config import WgmmaConfig
-from .wgmma_model import BESIDE_MMA, best_wgmma_tile, wgmma_clocks
 
-# How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
-# pixels and 64 channels in half types, NCHW against NHWC.
-GATHERED = 8
-# The same of windows without tiles: adjacent threads load single elements, as often as there are
-# taps. So do depthwise convolutions over NCHW; 3 channels of 512 by 512 pixels of 128 took 1.9 ms.
+# How much longer windows without tiles take: adjacent threads load single elements, as often as
+# there are taps. So do depthwise convolutions over NCHW; 3 channels of 512 by 512 pixels of 128
+# took 1.9 ms.
 UNTILED = 32
-# The same of tiles of mma.sync whose words threads shift, as odd row lengths want it; others are
-# copied in 8 or 4 bytes. On an H200 in half types, with copies to aligned rows: 77 by 7207 by 4210
-# 65 us against 130, 53 by 667 by 8108 10.4 against 15.4; 164 by 47 by 4789 9.1 against 6.6.
-SHIFTED = 2.6
-LEAST_ALIGNED_K = 128  # of a product that is worth copies of its operands
-LEAST_CHANNELS = 2  # of a convolution's output: those of a decoder's last are 3, a pixel's colours
 PROLOGUE = 8  # operations on an operand's element: once per element of a tile in shared memory
 TILE = 32 * 64
 THREADS = 128  # of a block without tiles
@@ -89,20 +77,23 @@ class GpuContraction(Contraction):
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction)
-        tile, convolution = None, implicit_gemm(contraction, constants_of(group))
+        constants = constants_of(group)
+        tile, found, convolution = None, None, implicit_gemm(contraction, constants)
         if convolution is not None and (skinny is None or skinny.m >= LEAST_ROWS):
-            tile = _tensor_core_tile(convolution.contraction, device, LEAST_CHANNELS)
-        if convolution is not None and tile is not None:
-            program, contraction = convolution.program(program), convolution.contraction
-        else:
+            tile = tensor_core_tile(convolution.contraction, device, LEAST_CHANNELS)
+        if convolution is None or tile is None:
             tile, convolution = _tile(contraction, skinny, device), None
-        aligned = _aligned(contraction, tile, constants_of(group), device)
-        if aligned is not None:
-            (copies, tile) = aligned
+            found = behind_aligned_rows(contraction, tile, constants, device)
+        found = found or behind_im2col(contraction, tile, constants, device)
+        copies = None
+        if found is not None:
+            (copies, tile), convolution = found, None
             program, contraction = copies.program(program), copies.contraction
+        elif convolution is not None:
+            program, contraction = convolution.program(program), convolution.contraction
         if tile is not None:
             skinny = None
-            work *= GATHERED if _is_gathered(tile) else 1
+            work *= GATHERED if is_gathered(tile) else 1
         elif (
             skinny is None
             and reads_windows(contraction)
@@ -116,8 +107,8 @@ class GpuContraction(Contraction):
         return Claim(
             self,
             group,
-            launches=1 if aligned is None else 1 + aligned[0].launches,
-            bytes=traffic(group, stages) + (0 if aligned is None else aligned[0].bytes),
+            launches=1 if copies is None else 1 + copies.launches,
+            bytes=traffic(group, stages) + (0 if copies is None else copies.bytes),
             flops=work,
             parallelism=blocks,
             shared_bytes=0 if config is None else config.shared_bytes,
@@ -127,7 +118,7 @@ class GpuContraction(Contraction):
                 "arithmetic": "" if tile is None else tile.arithmetic,
                 "matrix_dtype": "" if tile is None else tile.narrow_dtype,
                 "convolution": convolution,
-                "aligned": None if aligned is None else aligned[0],
+                "copies": copies,
             },
         )
 
@@ -161,8 +152,8 @@ class GpuContraction(Contraction):
         func = contraction_gpu(claim.details["config"], claim.group.title, target)
         made = Emission.one(func, claim.group)
         program, details = claim.group.program, claim.details
-        if (aligned := details.get("aligned")) is not None:
-            return aligned.emission(program, made)
+        if (copies := details.get("copies")) is not None:
+            return copies.emission(program, made)
         if (convolution := details.get("convolution")) is not None:
             return replace(made, packing=convolution.packing(program))
         return made
@@ -231,49 +222,9 @@ def _tile(
     """
     if skinny is not None and (skinny.norm_scale is not None or skinny.m < LEAST_ROWS):
         return None
-    tile = _tensor_core_tile(contraction, device)
+    tile = tensor_core_tile(contraction, device)
     is_computed = tile is not None and (tile.staged_a or tile.staged_b or tile.products > 1)
     return None if skinny is not None and is_computed else tile
-
-
-def _is_gathered(tile: TileGemmConfig) -> bool:
-    """Whether an operand's elements are loaded one by one, as those of NCHW images."""
-    sides = ((True, tile.staged_a), (False, tile.staged_b))
-    return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
-
-
-def _tensor_core_tile(
-    contraction: SumOfProducts, device: Device, least_rows: int = LEAST_ROWS
-) -> TileGemmConfig | None:
-    """Choose between mma.sync and wgmma by what their models estimate."""
-    problem = gemm_problem(contraction, device, least_rows)
-    if problem is None:
-        return None
-    small, large = best_tile(problem, device), best_wgmma_tile(problem, device)
-    if small is None or large is None:
-        return small or large
-    clocks = estimated_clocks(small, gemm_sizes(small), device)
-    return large if wgmma_clocks(large, device) < clocks else small
-
-
-def _aligned(
-    contraction: SumOfProducts,
-    tile: TileGemmConfig | None,
-    constants: Collection[ir.Var],
-    device: Device,
-) -> tuple[AlignedRows, WgmmaConfig] | None:
-    """Choose wgmma behind copies of operands that are not aligned, where it is faster with them."""
-    if tile is None or isinstance(tile, WgmmaConfig) or tile.k < LEAST_ALIGNED_K:
-        return None
-    copies = aligned_rows(contraction, constants)
-    problem = None if copies is None else gemm_problem(copies.contraction, device)
-    large = None if problem is None else best_wgmma_tile(problem, device)
-    if copies is None or large is None:
-        return None
-    clocks = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
-    small = estimated_clocks(tile, gemm_sizes(tile), device) - RATES.launch
-    small *= SHIFTED if tile.staged_a or tile.staged_b else 1
-    return (copies, large) if clocks < RATES.launch + small else None
 
 
 def _slowdown(group: Group, contraction: SumOfProducts) -> int:

@@ -12,8 +12,9 @@ from dataclasses import asdict, replace
 
 from ...device import Device
 from .operands import SumOfProducts
+from .tile_gemm_choice import GROUPS_M, tile_gemm_config, tile_shapes
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import GROUPS_M, gemm_sizes, tile_gemm_config, tile_shapes
+from .tile_gemm_problem import gemm_sizes
 from .tile_shape import TileShape
 
 SIZES, WARPS = (16, 32, 64, 128, 256), (1, 2, 4, 8)
@@ -26,10 +27,8 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
-    device : Device
-        A GPU.
+    contraction, device
+        As in :func:`.tile_gemm_problem.gemm_problem`.
 
     Yields
     ------

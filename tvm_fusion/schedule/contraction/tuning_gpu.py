@@ -20,7 +20,8 @@ from .skinny_configs import configs as skinny_configs
 from .skinny_mma_config import SkinnyMmaConfig
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_configs import tile_gemm_configs
-from .tile_gemm_model import estimated_clocks, gemm_sizes
+from .tile_gemm_model import estimated_clocks
+from .tile_gemm_problem import gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
 from .wgmma_model import wgmma_clocks, wgmma_configs
 

@@ -1,6 +1,7 @@
 """Untiled contraction on a CPU: depthwise convolutions, GEMV, and what has no columns.
 
     tasks in parallel: rows of results, or chunks of rows where rows are few
+      copy padded operands                                                        (task_copy_cpu)
       columns contiguous:  acc[lanes] = 0; for k: acc += left * right, vectors of columns
       terms contiguous:    acc[lanes] = 0; for k by lanes: acc += ...; result = sum of lanes
       epilogue
@@ -39,6 +40,7 @@ from ..vector_loops import by_vectors, over_vectors
 from .fuse_epilogue import store_results
 from .operands import SumOfProducts
 from .prim_func import MaterializedOperand, add_term, sum_terms, term
+from .task_copy_cpu import TaskCopy, in_task, task_copies
 
 Operands = Sequence[MaterializedOperand]
 VECTORS = 2  # vectors of accumulators
@@ -55,17 +57,16 @@ def untiled_cpu(
     width = VECTORS * registers.lanes
     summand = term(contraction, operands)
     work = constant(product([a.extent for a in (*stage.axes, *stage.reduce)])) or PARALLEL_WORK
-    along = [a.var for a in (*stage.axes, *stage.reduce)]
-
-    def is_contiguous(axis: ir.Var) -> bool:
-        steps = [stride(offset(x.source, x.indices), axis, along) for x in loads(summand)]
-        return any(step is not None and constant(step) == 1 for step in steps)
-
-    by_terms = bool(stage.reduce) and (
-        not stage.axes
-        or (not is_contiguous(stage.axes[-1].var) and is_contiguous(stage.reduce[-1].var))
-    )
-    if by_terms or not stage.axes:
+    copies = untiled_copies(contraction, operands)
+    if copies is not None:
+        count, own = copies
+        body = tasks(
+            product([a.extent for a in stage.axes[:count]]),
+            lambda task: _copying_task(contraction, own, count, task, width),
+            work >= PARALLEL_WORK,
+        )
+        return kernel(program, body)
+    if _by_terms(contraction, summand) or not stage.axes:
         extents = [a.extent for a in stage.axes]
 
         def dot(task: ir.Expr) -> tirx.Stmt:
@@ -78,6 +79,55 @@ def untiled_cpu(
     count = add(count for count, _ in chunks)
     body = tasks(count, lambda task: choose(task, chunks), work >= PARALLEL_WORK)
     return kernel(program, body, prologue=fill, buffers=[a.buffer for a in operands])
+
+
+def untiled_copies(
+    contraction: SumOfProducts, operands: Operands
+) -> tuple[int, list[TaskCopy]] | None:
+    """Tell how many outer axes make tasks that copy their part of the materialized operands.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        Without a register tile.
+    operands : sequence of MaterializedOperand
+        Those that it reads.
+    """
+    if not contraction.stage.axes or _by_terms(contraction, term(contraction, operands)):
+        return None
+    return task_copies(contraction, operands)
+
+
+def _by_terms(contraction: SumOfProducts, summand: ir.Expr) -> bool:
+    """Whether terms are contiguous in memory, and columns are not."""
+    stage = contraction.stage
+    along = [a.var for a in (*stage.axes, *stage.reduce)]
+
+    def is_contiguous(axis: ir.Var) -> bool:
+        steps = [stride(offset(x.source, x.indices), axis, along) for x in loads(summand)]
+        return any(step is not None and constant(step) == 1 for step in steps)
+
+    return bool(stage.reduce) and (
+        not stage.axes
+        or (not is_contiguous(stage.axes[-1].var) and is_contiguous(stage.reduce[-1].var))
+    )
+
+
+def _copying_task(
+    contraction: SumOfProducts,
+    copies: Sequence[TaskCopy],
+    count: int,
+    task: ir.Expr,
+    width: int,
+) -> tirx.Stmt:
+    """Copy what a task reads of padded operands, then compute its rows."""
+    outer, inner = contraction.stage.axes[:count], contraction.stage.axes[count:-1]
+    place = coordinates(task, [a.extent for a in outer])
+    where = dict(zip((a.var for a in outer), place, strict=True))
+    operands = [x.operand for x in copies]
+    rows = over(inner, lambda rest: _columns(contraction, operands, [*place, *rest], width))
+    filled = [x.fill(where, width) for x in copies]
+    return in_task(copies, sequence([*filled, rows]))
 
 
 def _rows(contraction: SumOfProducts, operands: Operands, width: int) -> list[tuple[ir.Expr, Body]]:

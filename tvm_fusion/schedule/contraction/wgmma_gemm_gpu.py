@@ -13,7 +13,6 @@ epilogue: acc of all ranks through shared memory to results       (tile_epilogue
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.loops import block, index, kernel, sequence, threads, when
 from ...program.program import Program
@@ -21,16 +20,11 @@ from ..gpu import tma, wgmma
 from ..gpu.launch import dependency_wait, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.shared_tiles import block_barrier
+from ..gpu.warp import warp_uniform
 from .tile_epilogue import TileEpilogue
 from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
 from .wgmma_roles import Roles
-
-_UNIFORM = """
-__device__ __forceinline__ int {name}(int value) {{
-  return __shfl_sync(0xffffffffu, value, 0);
-}}
-"""
 
 
 def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
@@ -62,11 +56,7 @@ def _block(cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr) -> tirx.
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         roles = Roles(cut, maps, number, thread, shared)
         group = tirx.Var("warpgroup", "int32")
-        name = "tvm_fusion_warp_uniform"
-        mine = tirx.Cast("int32", tirx.floordiv(thread, index(wgmma.THREADS)))
-        uniform = cuda_func_call(
-            name, mine, source_code=_UNIFORM.format(name=name), return_type="int32"
-        )
+        uniform = warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))
         stmts = [
             when(thread.equal(0), roles.initialize()),
             dependency_wait(),

@@ -29,15 +29,10 @@ from ..gpu.wgmma import WARPS, K, M
 from .direct_epilogue import COLUMNS
 from .match_tma_window import tma_window
 from .operands import SumOfProducts
+from .tile_gemm_choice import GROUPS_M, MOST_ACCUMULATORS
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import (
-    GROUPS_M,
-    MOST_ACCUMULATORS,
-    RATES,
-    RESERVED_SHARED,
-    gemm_problem,
-    gemm_sizes,
-)
+from .tile_gemm_model import RATES, RESERVED_SHARED
+from .tile_gemm_problem import gemm_problem, gemm_sizes
 from .tile_results import result_vectors
 from .tile_shape import REGISTER_FILE
 from .tma_operand import tma_operand

@@ -14,6 +14,7 @@
         arrive(turn[the other])
         epilogue: results in vectors, from registers                    (direct_epilogue)
                   or of unaligned rows, through shared memory           (staged_epilogue)
+      let the next kernel be launched
 
 The producer runs ahead into the next tile while consumers store results. The place in the ring of
 stages is kept in registers. With split-K a block has one tile, and the roles end with the sums.
@@ -28,6 +29,7 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ..gpu import mbarrier, tma, wgmma
+from ..gpu.launch import dependents_launch
 from ..gpu.mma import WARP
 from ..gpu.ring_position import RingPosition
 from ..gpu.shared_tiles import touch
@@ -172,7 +174,9 @@ class Roles:
         start = self._ring.start()
         if cut.is_ping_pong:  # the first tile is the other's
             start.append(when(own.equal(1), sequence(self._ring.advance(cut.k_tiles))))
-        return sequence([*take, *start, self._tiles(of_tile, *mine)])
+        # Producers have ended before; with split-K, all threads store results.
+        last = [] if cut.split_k > 1 else [dependents_launch()]
+        return sequence([*take, *start, self._tiles(of_tile, *mine), *last])
 
     def _epilogue(
         self, place: TilePlace, first_row: ir.Expr, consumer: ir.Expr

@@ -4,6 +4,7 @@
     copy lines of the image with their padding, unless they are read in place        (image_cpu)
     for tile of channels:                                     its weight stays in a near cache
       for tile of height * width pixels:                                        (dense_tile_cpu)
+      store rows of results whose channels are far apart                        (row_stores_cpu)
 
 The weight is packed at compile time in the order of these loops (weight_cpu).
 """
@@ -15,11 +16,12 @@ from tvm import ir, tirx
 from ...core.loops import block, ceildiv, constant, index, product, sequence
 from ...program.program import Program
 from ...program.stage import Axis
+from ..index_ranges import Ranges
 from .config import ConvConfig
 from .dense_tile_cpu import DenseTile
 from .image_cpu import image_reader
 from .problem import ConvProblem
-from .simplify import Ranges
+from .row_stores_cpu import RowStores
 from .task_loop import fresh, task_loop
 from .weight_cpu import PackedWeight
 
@@ -135,12 +137,13 @@ class DenseLoops:
         problem, config = self._problem, self._config
         full, rest = divmod(self._sizes[problem.x.var], config.width)
         count = full + bool(rest)
+        rows = RowStores(problem, config.lanes, height, vectors * config.lanes)
 
         def tile(column: ir.Expr, width: int) -> tirx.Stmt:
             y, x = n * config.height, column * config.width
             turn = n * count + column
             shape = height, width
-            return self._tile.write(place, number, y, x, shape, vectors, is_last, turn, count)
+            return self._tile.write(place, number, y, x, shape, vectors, is_last, turn, count, rows)
 
         stmts = []
         if full:
@@ -149,4 +152,6 @@ class DenseLoops:
             )
         if rest:
             stmts.append(tile(index(full), rest))
-        return sequence(stmts)
+        y = n * config.height
+        stored = self._tile.store_rows(rows, place, number, y, vectors, is_last)
+        return rows.around(sequence(stmts), stored)

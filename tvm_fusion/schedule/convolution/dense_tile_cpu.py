@@ -23,13 +23,15 @@ from tvm.tirx import ForKind
 
 from ...core.expressions import load
 from ...core.loops import block, constant, coordinates, index, local, loop, sequence
+from ..contraction.operands import Result
+from ..index_ranges import Ranges
 from ..register_tile import clear, each, with_prefetch
 from .config import ConvConfig
 from .epilogue_cpu import ConvEpilogue
 from .image_reader import ImageReader
 from .prefetch_cpu import TilePrefetch
 from .problem import ConvProblem
-from .simplify import Ranges
+from .row_stores_cpu import RowStores
 from .weight_cpu import PackedWeight
 
 UNROLLED = 8  # trips of the innermost loop that are written out
@@ -91,6 +93,7 @@ class DenseTile:
         is_last: bool,
         turn: ir.Expr,
         turns: int,
+        rows: RowStores,
     ) -> tirx.Stmt:
         """Write one tile: clear, accumulate, results.
 
@@ -112,6 +115,8 @@ class DenseTile:
             How many tiles of pixels the task has done with these channels.
         turns : int
             Tiles of a row of pixels.
+        rows : RowStores
+            Of the row of tiles.
         """
         problem, ranges = self._problem, self._ranges
         height, width = shape
@@ -143,12 +148,37 @@ class DenseTile:
             at = {problem.y.var: y + row, problem.x.var: x + column}
             return self._pixel_place(task, at)
 
-        results, buffers = self._epilogue.tile(acc, shape, first_k, is_last, place, ranges)
+        results, buffers = self._epilogue.tile(acc, shape, first_k, is_last, place, ranges, rows.of)
         operands = self._prefetch.operands(shape, nr, first_k, place)
         ahead = partial(self._prefetch.image, task, turn, turns)
         sums = self._sums(number, accumulate, ahead)
         parts = [*operands, clear(acc, problem.contraction.initial), *sums, results]
         return block("tile", sequence(parts), [acc, *buffers])
+
+    def store_rows(
+        self,
+        rows: RowStores,
+        task: dict,
+        number: ir.Expr,
+        y: ir.Expr,
+        vectors: int,
+        is_last: bool,
+    ) -> tirx.Stmt:
+        """Store what a row of tiles has gathered; parameters are those of :meth:`write`."""
+        problem, first_k = self._problem, number * self._nr
+
+        def channels(result: Result) -> int:
+            width = vectors * self._config.lanes
+            if not is_last:
+                return width
+            most = constant(problem.k.extent) if result.condition is None else problem.channels
+            return max(0, min(width, (most or 0) - int(first_k)))
+
+        def place(row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
+            at = {problem.y.var: y + row, problem.x.var: column}
+            return self._pixel_place(task, at)
+
+        return rows.store(channels, first_k, place, self._ranges)
 
     def _pixel_place(self, task: dict, pixel: dict) -> dict[ir.Var, ir.Expr]:
         """Give the axes of the results at a pixel, whose y is relative to the task."""
@@ -163,7 +193,7 @@ class DenseTile:
         problem, band, ranges = self._problem, self._weight.band, self._ranges
         if not band.is_aligned:
             return self._unaligned_sums(number, accumulate)
-        size = problem.block
+        size = problem.depth
         blocks, rest = divmod(band.most, size)
         count: ir.Expr | int = blocks
         if band.size is None:
@@ -233,7 +263,7 @@ class DenseTile:
             if joins:
                 column, c = coordinates(c, [columns, inner])
                 window.append(column)
-            return accumulate(block_c * problem.block + c, packed, window, c)
+            return accumulate(block_c * problem.depth + c, packed, window, c)
 
         return self._window(extents, step)
 

@@ -13,8 +13,8 @@ from tvm import ir, tirx
 
 from ...core.loops import constant, index, loop, substitute
 from ...program.stage import Axis
+from ..index_ranges import Ranges
 from .problem import ConvProblem
-from .simplify import Ranges
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,32 @@
 
 for pixel:  for vector of channels:  results(acc)            unrolled where results are short
 the last channels, of fewer than a vector: from a copy of the tile, by powers of two
-results whose channels are shuffled:  for channel:  for pixel:  result(copy of the tile)
+results of other layouts (NCHW, shuffled channels), from a copy of the tile:
+  for pixel:  for vector of channels:  stored = result(acc)      where its operands are vectors
+  for channel:  for pixel:  result = stored                      where a channel goes is known once
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import is_expensive, load, variables
-from ...core.loops import constant, index, loop, sequence, substitute
+from ...core.expressions import call_name, is_expensive, load, loads, variables
+from ...core.loops import constant, find, index, loop, sequence, substitute
 from ..address import lies_along
 from ..contraction.fuse_epilogue import is_vector_code
 from ..contraction.operands import Result
 from ..estimate import operations
+from ..index_ranges import Ranges
 from ..register_tile import in_vectors
 from ..vector_math import vector_math
 from .problem import ConvProblem
-from .simplify import Ranges
 from .tile_sums import AtPixel, TileSums
+
+RowsOf = Callable[[Result], "ir.Var | None"]
 
 MOST_INLINE = 8  # operations of a result that are unrolled for every pixel of a tile
 
@@ -62,6 +66,7 @@ class ConvEpilogue:
         is_last: bool,
         place: AtPixel,
         ranges: Ranges,
+        rows_of: RowsOf = lambda result: None,
     ) -> tuple[tirx.Stmt, list[ir.Var]]:
         """Store the results of a tile.
 
@@ -79,6 +84,8 @@ class ConvEpilogue:
             Gives all axes but the channels, at a row and a column of the tile.
         ranges : Ranges
             Of their variables.
+        rows_of : callable
+            Gives the rows of pixels that a result is gathered in, if it is (row_stores_cpu).
 
         Returns
         -------
@@ -126,29 +133,88 @@ class ConvEpilogue:
         if self._results:
             stmts.append(loop("i", sums.count, pixel, kind))
         for result in self._shuffled:
-            stmts.append(self._shuffle(result, sums, inside, first_k, ranges))
+            # A concatenation has channels beyond those of the sum.
+            count = end if result.condition is None else inside
+            stored = self._stored(result, sums.count, count)
+            if stored is not None:
+                buffers.append(stored)
+                existing = [(n, size) for n, size in parts if n < count]
+                stmts.append(self._stage(result, stored, sums, existing, first_k, ranges))
+            rows = rows_of(result)
+            stmts.append(self._shuffle(result, stored, rows, sums, count, first_k, ranges))
         return sequence(stmts), buffers
 
+    def _stored(self, result: Result, pixels: int, inside: int) -> ir.Var | None:
+        """Declare the values of a shuffled result, if vectors of channels compute them."""
+        k = self._problem.k
+        along = [x for x in loads(result.value) if k.var in variables(x)]
+        contiguous = all(lies_along(x.source, x.indices, k, self._lanes) for x in along)
+        if not inside or not contiguous:
+            return None
+        shape = [index(pixels), index(inside)]
+        return declare(shape, str(result.buffer.ty.dtype), "stored", "local")
+
+    def _stage(
+        self,
+        result: Result,
+        stored: ir.Var,
+        sums: TileSums,
+        parts: Sequence[tuple[int, int]],
+        first_k: ir.Expr,
+        ranges: Ranges,
+    ) -> tirx.Stmt:
+        """Compute the values of a shuffled result, by vectors of channels."""
+
+        def pixel(i: ir.Expr) -> tirx.Stmt:
+            ranges.bind(i, sums.count)
+            return sequence(
+                [
+                    self._store(result, sums, i, n, size, first_k, ranges, stored)
+                    for n, size in parts
+                ]
+            )
+
+        return loop("i", sums.count, pixel)
+
     def _shuffle(
-        self, result: Result, sums: TileSums, inside: int, first_k: ir.Expr, ranges: Ranges
+        self,
+        result: Result,
+        stored: ir.Var | None,
+        gathered: ir.Var | None,
+        sums: TileSums,
+        inside: int,
+        first_k: ir.Expr,
+        ranges: Ranges,
     ) -> tirx.Stmt:
         """Store elements one by one; where a channel is going is worked out once for all pixels."""
         k = self._problem.k.var
+        rows, columns = sums.shape
 
         def channel(lane: ir.Expr) -> tirx.Stmt:
             ranges.bind(lane, inside)
             own = tirx.Var("channel", "int64")
             ranges.bind(own, self._size)
 
-            def pixel(i: ir.Expr) -> tirx.Stmt:
-                ranges.bind(i, sums.count)
+            def pixel(row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
+                ranges.bind(row, rows)
+                ranges.bind(column, columns)
+                i = row * columns + column
                 where = {**sums.place(i), k: own}
-                where[self._total] = sums.value(i, lane, where)
-                value = ranges.value(substitute(result.value, where))
+                if stored is not None:
+                    value: ir.Expr = load(stored, [i, lane])
+                else:
+                    where[self._total] = sums.value(i, lane, where)
+                    value = ranges.value(substitute(result.value, where))
+                if gathered is not None:
+                    x = ranges.index(where[self._problem.x.var])
+                    return tirx.BufferStore(gathered, value, [lane, row, x])
                 indices = ranges.indices([substitute(x, where) for x in result.indices])
                 return tirx.BufferStore(result.buffer, value, indices)
 
-            return sequence([tirx.Bind(own, first_k + lane), loop("i", sums.count, pixel)])
+            pixels = loop(
+                "row", rows, lambda row: loop("column", columns, lambda column: pixel(row, column))
+            )
+            return sequence([tirx.Bind(own, first_k + lane), pixels])
 
         return loop("lane", inside, channel)
 
@@ -166,8 +232,9 @@ class ConvEpilogue:
         size: int,
         first_k: ir.Expr,
         ranges: Ranges,
+        stored: ir.Var | None = None,
     ) -> tirx.Stmt:
-        """Store some adjacent channels of one pixel."""
+        """Store some adjacent channels of one pixel, into a buffer of the tile if one is given."""
         where = sums.place(i)
 
         def at(expr: ir.Expr, lane: ir.Expr) -> ir.Expr:
@@ -186,6 +253,8 @@ class ConvEpilogue:
 
         def element(lane: ir.Expr) -> tirx.Stmt:
             ranges.bind(lane, size)
+            if stored is not None:
+                return tirx.BufferStore(stored, at(result.value, lane), [i, start + lane])
             indices = ranges.indices([at(x, lane) for x in result.indices])
             return tirx.BufferStore(result.buffer, at(result.value, lane), indices)
 
@@ -197,15 +266,29 @@ def is_contiguous(result: Result, problem: ConvProblem, lanes: int) -> bool:
     return lies_along(result.buffer, result.indices, problem.k, lanes)
 
 
-def can_store(result: Result, problem: ConvProblem, lanes: int) -> bool:
-    """Whether output channels are contiguous in a result, or shuffled among each other.
+def can_store(results: Sequence[Result], problem: ConvProblem, lanes: int) -> bool:
+    """Whether output channels are contiguous in results, or these may be stored one by one.
 
-    What pooling leaves is little: it may be stored in any order.
+    Concatenations may not, unless they are stored in vectors as well: their other channels would be
+    lanes of zeros.
     """
-    if is_contiguous(result, problem, lanes) or (problem.pool and result.condition is None):
+    if problem.pool or any(is_contiguous(r, problem, lanes) for r in results):
         return True
+    return all(
+        _is_last(r, problem)
+        or not any(call_name(c) == "if_then_else" for c in find(r.value, ir.Call))
+        for r in results
+    )
+
+
+def shuffles_channels(result: Result, problem: ConvProblem, lanes: int) -> bool:
+    """Whether channels of a pixel are near each other in a result, although not in order."""
+    return _is_last(result, problem) and not is_contiguous(result, problem, lanes)
+
+
+def _is_last(result: Result, problem: ConvProblem) -> bool:
     last = result.indices[-1] if len(result.indices) else index(0)
-    return result.condition is None and problem.k.var in variables(last)
+    return problem.k.var in variables(last)
 
 
 def conditions_known(results: Sequence[Result], problem: ConvProblem) -> bool:

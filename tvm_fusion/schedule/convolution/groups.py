@@ -20,8 +20,8 @@ from tvm import ir, tirx
 from ...core.expressions import variables
 from ...core.loops import constant, index, substitute
 from ...program.stage import Axis
+from ..index_ranges import Ranges
 from .problem import ConvProblem, Groups, block_of
-from .simplify import Ranges
 
 MOST_WASTE = 8  # times the multiplications
 

@@ -12,12 +12,12 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import constant, index, loop, sequence, substitute
+from ..index_ranges import Ranges
 from ..register_tile import in_vectors
 from ..vector_math import makes_vectors, vector_math
 from .groups import Band
 from .image_reader import ImageReader, Place
 from .problem import ConvProblem
-from .simplify import Ranges
 
 
 class CopiedImage(ImageReader):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from tvm import ir, tirx
 
+from ..index_ranges import Ranges
 from .problem import ConvProblem
-from .simplify import Ranges
 
 Place = Mapping[ir.Var, ir.Expr]
 

@@ -18,7 +18,7 @@ from ...core.template import Refusal
 from ...program.stage import Axis, Stage
 from ..address import conditional_loads
 from ..contraction.epilogue import Result, result_of
-from .simplify import Ranges
+from ..index_ranges import Ranges
 
 OVERLAPS = Refusal("not_mine", "Windows of the pooling overlap, or are padded.")
 

@@ -20,11 +20,11 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import index, prefetch, substitute
+from ..index_ranges import Ranges
 from .config import ConvConfig
 from .image_reader import ImageReader
 from .prefetch import Prefetch, pixel_operands
 from .problem import ConvProblem
-from .simplify import Ranges
 from .weight_cpu import PackedWeight
 
 
@@ -102,7 +102,7 @@ class TilePrefetch:
         for pixel in range(config.height * config.width):
             down, right = divmod(pixel, config.width)
             place = {**task, problem.y.var: row + down, problem.x.var: column + right}
-            place[problem.c.var] = block_c * problem.block
+            place[problem.c.var] = block_c * problem.depth
             stmts.append(prefetch(self._image.at(task, place, self._ranges), level=1))
         return stmts
 

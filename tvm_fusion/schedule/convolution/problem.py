@@ -104,6 +104,18 @@ class ConvProblem:
         """The buffer of the weight."""
         return loads(self.weight)[0].source
 
+    @property
+    def depth(self) -> int:
+        """Input channels that a tile takes at one place of the window, and then at the next.
+
+        In plain layouts it is not one: with the columns of the window as the innermost loop, LLVM
+        writes them out, loads the pixels that neighbours share once, and spills accumulators. On
+        one Zen 5 core, 192 channels of 32 x 32 pixels to 64 take 1.34 times as long.
+        """
+        if self.block > 1 or self.c is None or self.groups is not None or not self.window:
+            return self.block
+        return min(constant(self.c.extent) or 1, BLOCK)
+
 
 def conv_problem(
     program: Program, stages: Sequence[Stage], constants: Collection[ir.Var]

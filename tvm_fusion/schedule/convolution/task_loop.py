@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from ...core.loops import constant, coordinates, product, sequence, tasks
 from ...program.stage import Axis
 from ..cpu import PARALLEL_WORK
-from .simplify import Ranges
+from ..index_ranges import Ranges
 
 
 def task_loop(

@@ -15,9 +15,9 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import coordinates, index, substitute
+from ..index_ranges import Ranges
 from .pool import Pool
 from .problem import ConvProblem
-from .simplify import Ranges
 
 Place = dict[ir.Var, ir.Expr]
 AtPixel = Callable[[ir.Expr, ir.Expr], Place]
@@ -57,6 +57,11 @@ class TileSums:
         self._left = [n // size for n, size in zip(shape, self._window, strict=True)]
         self._tile, self._at_pixel, self._ranges = tile, at_pixel, ranges
         self.count = math.prod(self._left)
+
+    @property
+    def shape(self) -> list[int]:
+        """Rows and columns of what is left."""
+        return self._left
 
     def place(self, i: ir.Expr) -> Place:
         """Give all axes but the channels."""

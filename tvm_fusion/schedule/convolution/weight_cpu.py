@@ -34,7 +34,7 @@ class PackedWeight:
     def __init__(self, problem: ConvProblem, width: int) -> None:
         self._problem, self._width = problem, width
         self.band = Band(problem, width)
-        self.block = problem.block if self.band.is_aligned else 1
+        self.block = problem.depth if self.band.is_aligned else 1
         shape = [
             ceildiv(problem.k.extent, width),
             ceildiv(self.band.most, self.block),

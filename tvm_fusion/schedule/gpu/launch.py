@@ -40,7 +40,20 @@ def dependency_wait() -> tirx.Stmt:
     For kernels that have something to do before; others wait first (deploy/dependent_launch). It
     does nothing in a kernel that was not launched early.
     """
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.ptx.griddepcontrol", "wait", ""))
+    return _griddepcontrol("wait")
+
+
+def dependents_launch() -> tirx.Stmt:
+    """Let the next kernel be launched: PTX's griddepcontrol.launch_dependents.
+
+    The first thread of a block that comes here speaks for the block. For kernels of which some
+    threads end long before others; the rest say so at their ends (deploy/dependent_launch).
+    """
+    return _griddepcontrol("launch_dependents")
+
+
+def _griddepcontrol(action: str) -> tirx.Stmt:
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.ptx.griddepcontrol", action, ""))
 
 
 def block_barrier() -> tirx.Stmt:

@@ -14,11 +14,19 @@ import operator
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx.op import tvm_warp_shuffle
 
 from ...core.loops import index, threads, unrolled
 
 FULL_MASK = 0xFFFFFFFF  # every thread of a warp takes part in an exchange
+
+_UNIFORM = "tvm_fusion_warp_uniform"
+_UNIFORM_SOURCE = f"""
+__device__ __forceinline__ int {_UNIFORM}(int value) {{
+  return __shfl_sync(0xffffffffu, value, 0);
+}}
+"""
 
 Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
 EachThread = Callable[[Callable[[ir.Expr, ir.Expr], tirx.Stmt]], tirx.Stmt]
@@ -51,6 +59,12 @@ def each_thread(
         return threads(tag, extent, lambda i: level(depth + 1, [*done, i]))
 
     return level(0, [])
+
+
+def warp_uniform(value: ir.Expr) -> ir.Expr:
+    """Give a number that all threads of a warp have, so that CUDA's compiler knows they do."""
+    number = tirx.Cast("int32", value)
+    return cuda_func_call(_UNIFORM, number, source_code=_UNIFORM_SOURCE, return_type="int32")
 
 
 def shuffle(value: ir.Expr, lane: ir.Expr, lanes: int, warp_size: int) -> ir.Expr:

@@ -242,6 +242,20 @@ def wait(pending: int) -> tirx.Stmt:
     return _plain("wgmma_wait", pending)
 
 
+def wait_for(acc: ir.TensorLoad, count: int) -> tirx.Stmt:
+    """Wait for all groups; what reads these accumulators, of float32, stays behind.
+
+    Compilers know nothing of a wait that does not name the registers, and may move their uses.
+    """
+    name = f"tvm_fusion_wgmma_wait_for_{count}"
+    source = f"""
+__device__ __forceinline__ void {name}(float* acc) {{
+  asm volatile("wgmma.wait_group.sync.aligned 0;" : {_sums(count)} :: "memory");
+}}
+"""
+    return tirx.Evaluate(cuda_func_call(name, tirx.address_of(acc), source_code=source))
+
+
 def take_registers(count: int) -> tirx.Stmt:
     """Let a warpgroup's threads have more registers."""
     return _plain("wgmma_take", count)

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from tvm import relax
 from tvm.target import Target
 
-from ...core.template import Claim, Emission, Kernel, Refusal, Slot, Template
+from ...core.template import Claim, Config, Emission, Kernel, Refusal, Slot, Template
 from ...device import Device, device_of
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.stage import Unstructured
+from ..design_space import not_in_space
 from ..estimate import flops, too_many_parameters, traffic
-from .config_gpu import RowConfig, row_config
 from .contiguity import has_branches, run_bytes
 from .gpu import row_kernel
 from .half_precision import with_half_precision_math
-from .row_program import row_program
+from .row_program import RowProgram, row_program
 from .softmax import with_inverses
-from .split_reduction import SplitReduction, split_reduction
+from .split_configs import SplitRowsConfig, configs, row_size, split_rows_config
 
-BLOCKS_PER_SM = 16  # of both launches; with 4, a block's threads do not hold a part of 2 MB rows
-MIN_PART = 1 << 11  # elements: of less, a block takes longer to start than to read
 # That a cache moves at once: of groups of 16 bytes of a pixel, norms of 256 x 256 pixels took 92
 # us, and 53 channels first with a layout kernel.
 SECTOR_BYTES = 32
@@ -34,23 +33,6 @@ SECTOR_BYTES = 32
 # with 65,536. Channels last, of 65,536: 8.1 us, and 11.0 channels first with a layout kernel.
 MIN_ROW, MIN_ROW_CHANNELS_LAST = 96 << 10, 1 << 16
 _NOT_MINE = "not_mine"
-
-
-@dataclass(frozen=True, eq=False)
-class SplitRowsConfig:
-    """Both row programs, and how their threads run.
-
-    Attributes
-    ----------
-    split : SplitReduction
-        The programs.
-    first, second : RowConfig
-        Of each.
-    """
-
-    split: SplitReduction
-    first: RowConfig
-    second: RowConfig
 
 
 class SplitRows(Template):
@@ -75,25 +57,36 @@ class SplitRows(Template):
         refusal = too_many_parameters(program)
         if refusal is not None:
             return refusal
-        units = device.sm_count or 1
-        rows = math.prod(at(axis.extent) for axis in program.stages[0].axes[: program.rows])
+        units, rows = device.sm_count or 1, _row_count(program)
         if rows >= units:
             return Refusal(_NOT_MINE, f"{rows} rows are enough for all {units} multiprocessors.")
         in_layouts = any(is_layout_map(op.func) for op in group.members)
         least = MIN_ROW_CHANNELS_LAST if in_layouts else MIN_ROW
-        config = _config(program, rows, least, device)
-        if isinstance(config, Refusal):
-            return config
-        parts = int(config.split.partial[0].shape[-1])
+        config = _config(program, least, device)
+        return config if isinstance(config, Refusal) else self._claimed(group, config, device)
+
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate parts of a row and the threads of both launches."""
+        return (config.plain for config in configs(_whole(claim.group.program), device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give claimed norms another configuration."""
+        for chosen in configs(_whole(claim.group.program), device):
+            if chosen.plain == dict(config):
+                return self._claimed(claim.group, chosen, device)
+        return not_in_space(claim, config)
+
+    def _claimed(self, group: Group, config: SplitRowsConfig, device: Device) -> Claim:
+        program, rows = group.program, _row_count(group.program)
         read = traffic(group, program.stages)
         again = sum(v.bytes for v in group.inputs) if read > (device.l2_bytes or 0) else 0
         return Claim(
             self,
             group,
             launches=2,
-            bytes=read + again + 2 * 4 * rows * parts * len(config.split.partial),
+            bytes=read + again + 2 * 4 * rows * config.parts * len(config.split.partial),
             flops=flops(program.stages),
-            parallelism=rows * parts,
+            parallelism=rows * config.parts,
             details={"config": config},
         )
 
@@ -124,20 +117,33 @@ class SplitRows(Template):
         )
 
 
-def _config(program: Program, rows: int, least: int, device: Device) -> SplitRowsConfig | Refusal:
+def _config(program: Program, least: int, device: Device) -> SplitRowsConfig | Refusal:
     try:
-        whole = row_program(program)
+        whole = _whole(program)
     except ValueError as reason:
         return Refusal("no_combiner", f"{reason}.")
-    size = max(math.prod(at(a.extent) for a in stage.loop_axes) for stage in whole.stages)
+    size = row_size(whole)
     if size < least:
         return Refusal(_NOT_MINE, f"Rows of {size} elements are short.")
-    most = min(-(-BLOCKS_PER_SM * (device.sm_count or 1) // rows), size // MIN_PART)
-    split = split_reduction(with_half_precision_math(with_inverses(whole)), most)
-    if split is None:
+    config = split_rows_config(whole, device)
+    if config is None:
         return Refusal(_NOT_MINE, "There are not just sums over rows, then maps of the elements.")
-    run = min(run_bytes(split.first), run_bytes(split.second))
+    run = min(run_bytes(config.split.first), run_bytes(config.split.second))
     if run < SECTOR_BYTES:
         return Refusal(_NOT_MINE, f"No more than {run} bytes of a row are contiguous in memory.")
-    first, second = (row_config(half, device) for half in (split.first, split.second))
-    return SplitRowsConfig(split, first, second)
+    return config
+
+
+def _whole(program: Program) -> RowProgram:
+    """Give the stages as they are split.
+
+    Raises
+    ------
+    ValueError
+        Naming a reduction that cannot be split into terms and a combiner.
+    """
+    return with_half_precision_math(with_inverses(row_program(program)))
+
+
+def _row_count(program: Program) -> int:
+    return math.prod(at(axis.extent) for axis in program.stages[0].axes[: program.rows])

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...core.expressions import call_name, load
-from ...core.loops import index
+from ..core.expressions import call_name, load
+from ..core.loops import index
 
 
 class Ranges:

@@ -1,4 +1,4 @@
-"""Which configurations of a design space are measured: those that the model ranks first, all sorts.
+"""Which configurations of a GPU's design space to measure: those that models rank first, all sorts.
 
 The default; of each tile (its sizes, and how warps share it) the configuration with the least
 estimate, in the order of the estimates; of the default's tile two other pipelines or orders.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tvm_fusion.core.template import Claim, Config
-from tvm_fusion.device import Device
-from tvm_fusion.schedule.attention import attention_configs, flash_mma_model
-from tvm_fusion.schedule.attention.constants import read_group
-from tvm_fusion.schedule.attention.flash_problem import flash_problem
-from tvm_fusion.schedule.attention.pattern import Pattern
-from tvm_fusion.schedule.contraction import tuning_gpu
+from ..core.template import Claim, Config
+from ..device import Device
+from ..schedule.attention import attention_configs, flash_mma_model
+from ..schedule.attention.constants import read_group
+from ..schedule.attention.flash_problem import flash_problem
+from ..schedule.attention.pattern import Pattern
+from ..schedule.contraction import tuning_gpu
+from ..schedule.contraction.gpu import GpuContractionConfig
+from ..schedule.contraction.tile_gemm_config import TileGemmConfig
 
 # What makes a tile, of GEMM and of attention; the rest are its variants.
-TILE = ("kernel", "block_m", "block_n", "warps_m", "warps_n", "consumers", "is_ping_pong")
-TILE += ("blocks_per_sm", "split_k", "warps", "rows_of_warp", "uses_wgmma")
+TILE = (
+    *("kernel", "block_m", "block_n", "warps_m", "warps_n", "consumers", "is_ping_pong"),
+    *("blocks_per_sm", "split_k", "warps", "rows_of_warp", "uses_wgmma"),
+)
 USUAL_GROUP_M = 8
 VARIANTS = 2
 
@@ -44,7 +48,8 @@ def choose(found: Sequence[Estimated], default: Config, count: int) -> list[Conf
         )
         if config != default
     ]
-    variants = [c for c in ranked if _tile(c) == _tile(default)][:VARIANTS]
+    variants = [c for c in ranked if _tile(c) == _tile(default)]
+    variants = variants[: min(VARIANTS, (count - 1) // 2)]
     tiles = {_tile(default)}
     others = []
     for config in ranked:
@@ -57,13 +62,20 @@ def choose(found: Sequence[Estimated], default: Config, count: int) -> list[Conf
 
 
 def estimated(claim: Claim, device: Device) -> list[Estimated]:
-    """Give the configurations of a claimed GEMM or attention, and their clocks by the model."""
+    """Give the configurations of a claimed GEMM or attention, and their clocks by the model.
+
+    Nothing of other kernels, for which there is no model of configurations.
+    """
+    if device.kind == "llvm":
+        return []
     if claim.template.name == "attention":
-        pattern = read_group(claim.group, claim.template._floats)
-        assert isinstance(pattern, Pattern)
-        return list(_attention(pattern, device))
-    designs, clocks = tuning_gpu.designs(claim, device), tuning_gpu.tile_clocks
-    return [(clocks(x, device), tuning_gpu.KERNELS.plain(x)) for x in designs]
+        pattern = read_group(claim.group, claim.template._floats)  # type: ignore[attr-defined]
+        return list(_attention(pattern, device)) if isinstance(pattern, Pattern) else []
+    config = claim.details.get("config")
+    if not isinstance(config, GpuContractionConfig) or config.tile is None:
+        return []
+    found = [x for x in tuning_gpu.designs(claim, device) if isinstance(x, TileGemmConfig)]
+    return [(tuning_gpu.tile_clocks(x, device), tuning_gpu.KERNELS.plain(x)) for x in found]
 
 
 def _attention(pattern: Pattern, device: Device) -> Iterator[Estimated]:

@@ -1,0 +1,158 @@
+"""Transposed convolutions as convolutions of all phases."""
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from relax_modules import main_module
+from rounding import assert_sums_close
+from tvm import relax
+
+from tvm_fusion.device import parse
+from tvm_fusion.rewrite.transposed_phases import Phases, TransposedConvByPhases
+from tvm_fusion.transform import Rewrite
+
+op = relax.op
+CPU = parse("cpu").tvm_target()
+
+
+def transposed(x, w, strides, padding):
+    """Spread every pixel over the window, in float64."""
+    n, _, height, width = x.shape
+    _, k, rows, columns = w.shape
+    y = np.zeros((n, k, (height - 1) * strides[0] + rows, (width - 1) * strides[1] + columns))
+    for i, j in np.ndindex(height, width):
+        part = np.einsum("nc,ckrs->nkrs", x[:, :, i, j], w)
+        top, left = i * strides[0], j * strides[1]
+        y[:, :, top : top + rows, left : left + columns] += part
+    top, left = padding
+    return y[:, :, top : y.shape[2] - top, left : y.shape[3] - left]
+
+
+def module(x, w, **options):
+    return main_module(
+        [relax.Var("x", relax.TensorType(x.shape, "float32"))],
+        lambda emit, x: op.nn.conv2d_transpose(x, relax.const(w), **options),
+    )
+
+
+def names(mod):
+    found = []
+
+    def visit(expr):
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            found.append(expr.op.name)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+def rewritten(mod):
+    with CPU:
+        return TransposedConvByPhases()(mod)
+
+
+def run(mod, x):
+    built = tvm.compile(mod, "llvm")
+    return relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+
+
+@st.composite
+def problems(draw):
+    taps = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    strides = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    padding = tuple(draw(st.integers(0, r - 1)) for r in taps)
+    sizes = draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
+    results = [
+        (n - 1) * s + r - 2 * p for n, s, r, p in zip(sizes, strides, taps, padding, strict=True)
+    ]
+    assume(min(results) > 0)
+    return taps, strides, padding, sizes, results
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_the_weight_has_every_phase(problem, seed):
+    """In numpy alone: window, padding and weight of the convolution."""
+    taps, strides, padding, sizes, results = problem
+    rng = np.random.default_rng(seed)
+    for size, s, p, r, count in zip(sizes, strides, padding, taps, results, strict=True):
+        dimension = Phases(s, p, r)
+        x, w = rng.standard_normal(size), rng.standard_normal(r)
+        full = np.zeros((size - 1) * s + r)
+        for i in range(size):
+            full[i * s : i * s + r] += x[i] * w
+        expected = full[p : len(full) - p]
+        outputs = -(-count // s)
+        before, behind = dimension.pads(size, outputs)
+        if min(before, behind) < 0:
+            continue
+        padded = np.pad(x, (before, behind))
+        for phase in range(s):
+            places = [dimension.tap(phase, j) for j in range(dimension.window)]
+            own = np.array([0.0 if t is None else w[t] for t in places])
+            y = np.array([padded[o : o + len(own)] @ own for o in range(outputs)])
+            wanted = expected[phase::s]
+            np.testing.assert_allclose(y[: len(wanted)], wanted, atol=1e-12)
+
+
+CASES = {
+    "2x2, blocks of pixels": ((2, 2), (2, 2), (0, 0)),
+    "4x4, halved": ((4, 4), (2, 2), (1, 1)),
+    "3x3, without strides": ((3, 3), (1, 1), (1, 1)),
+    "rows and columns differ": ((3, 4), (3, 2), (0, 1)),
+    "phases without taps": ((2, 3), (3, 3), (0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_against_float64(case):
+    taps, strides, padding = CASES[case]
+    rng = np.random.default_rng()
+    x = rng.standard_normal((2, 5, 4, 7)).astype("float32")
+    w = rng.standard_normal((5, 6, *taps)).astype("float32")
+    options = {"strides": strides, "padding": padding}
+    mod = module(x, w, **options)
+    extents = [int(d) for d in mod["main"].ret_ty.shape.values[2:]]
+    if any(n % s for n, s in zip(extents, strides, strict=True)):
+        options["output_padding"] = tuple(-n % s for n, s in zip(extents, strides, strict=True))
+        mod = module(x, w, **options)
+    found = rewritten(mod)
+    assert "relax.nn.conv2d_transpose" not in names(found)
+    assert tvm_ffi.structural_equal(found["main"].ret_ty, mod["main"].ret_ty)
+    more = options.get("output_padding", (0, 0))
+    wide = [a.astype("float64") for a in (x, w)]
+
+    def reference(x, w):
+        y = transposed(x, w, strides, (0, 0))
+        y = np.pad(y, ((0, 0), (0, 0), (0, more[0]), (0, more[1])))
+        (top, left), (height, width) = padding, y.shape[2:]
+        return y[:, :, top : height - top, left : width - left]
+
+    size = reference(*map(np.abs, wide))
+    assert_sums_close(run(found, x), reference(*wide), size, 5 * taps[0] * taps[1] + 1)
+
+
+def test_what_stays():
+    x, w = np.zeros((1, 4, 5, 5), "float32"), np.zeros((4, 3, 3, 3), "float32")
+    uneven = module(x, w, strides=2)  # 11 rows
+    assert rewritten(uneven).same_as(uneven) or "relax.nn.conv2d_transpose" in names(
+        rewritten(uneven)
+    )
+    grouped = module(x, w, groups=2, strides=1)
+    assert "relax.nn.conv2d_transpose" in names(rewritten(grouped))
+    even = module(x, w, strides=2, output_padding=1)
+    assert "relax.nn.conv2d_transpose" not in names(rewritten(even))
+    with parse("cuda:sm_90a").tvm_target():
+        assert "relax.nn.conv2d_transpose" in names(TransposedConvByPhases()(even))
+
+
+def test_a_rule_of_the_rewriting_stage():
+    x, w = np.zeros((1, 4, 5, 5), "float32"), np.ones((4, 3, 2, 2), "float32")
+    mod = module(x, w, strides=2)
+    with CPU:
+        assert "relax.nn.conv2d_transpose" not in names(Rewrite()(mod))
+        kept = Rewrite(without=["transposed_phases"])(mod)
+    assert "relax.nn.conv2d_transpose" in names(kept)

@@ -1,0 +1,127 @@
+"""Configuration of FlashAttention with TMA and warp specialization, as plain data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tvm import DataType
+
+from ...core.loops import constant
+from ...device import Device
+from ..gpu import mbarrier
+from ..gpu.launch import STATIC_SHARED_BYTES
+from ..gpu.swizzle import BANKS, PanelRows
+from ..gpu.tma import PANEL
+from ..gpu.wgmma import THREADS, WARPS, M
+from .flash_mma_config import ADDRESS_REGISTERS, FlashMmaConfig
+from .flash_problem import FlashProblem
+from .flash_tma_operand import tma_operands
+
+# By the number of consumers: registers of a thread as a block starts, and what a producer's and a
+# consumer's threads have afterwards, of the 65,536 of a multiprocessor.
+REGISTERS = {2: (168, 40, 232), 3: (128, 32, 160)}
+HALF_BYTES = 2  # of an element
+BLOCK_N = (64, 80, 96, 112, 128, 160, 176)
+STAGES = (2, 3)
+
+
+@dataclass(frozen=True)
+class FlashTmaConfig(FlashMmaConfig):
+    """Tiles of a block of a producer warp and of consumers, warpgroups of 64 queries each.
+
+    ``warps`` are those of the consumers.
+    """
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.warps // WARPS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: one warpgroup more, of which one thread copies."""
+        return THREADS * (1 + self.consumers)
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread at the start of a block."""
+        return REGISTERS[self.consumers][0]
+
+    @property
+    def registers_needed(self) -> int:
+        """Registers of a consumer's thread, roughly."""
+        return self.accumulators + ADDRESS_REGISTERS
+
+    @property
+    def q_rows(self) -> PanelRows:
+        """The queries in shared memory."""
+        return PanelRows(0, self._vectors(self.depth16), self.block_m)
+
+    def k_rows(self) -> PanelRows:
+        """Lay out the keys of all stages, behind the queries."""
+        first = self.q_rows.size(self.block_m)
+        return PanelRows(first, self._vectors(self.depth16), self.block_n)
+
+    def v_rows(self) -> PanelRows:
+        """Lay out the values of all stages, behind the keys."""
+        k = self.k_rows()
+        first = k.first + k.size(self.stages * self.block_n)
+        return PanelRows(first, self._vectors(self.column16), self.block_n)
+
+    @staticmethod
+    def _vectors(elements: int) -> int:
+        """Count the vectors of a row, in whole panels."""
+        return -(-elements // PANEL) * BANKS
+
+    @property
+    def staging_offset(self) -> int:
+        """Where results are staged, in bytes of shared memory: behind the values."""
+        v = self.v_rows()
+        return 16 * (v.first + v.size(self.stages * self.block_n))
+
+    @property
+    def barrier_offset(self) -> int:
+        """Where the barriers lie, in bytes: of q, of k and v two of each stage, of turns."""
+        return self.staging_offset + 16 * self.block_m * self.staged_pitch
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, a multiple of 16."""
+        count = 1 + 4 * self.stages + self.consumers
+        return self.barrier_offset + -(-count * mbarrier.BYTES // 16) * 16
+
+
+def tma_configs(problem: FlashProblem, device: Device) -> Iterator[FlashTmaConfig]:
+    """Enumerate the configurations that fit a device.
+
+    Parameters
+    ----------
+    problem : FlashProblem
+        What the kernel computes.
+    device : Device
+        An NVIDIA GPU.
+    """
+    if not device.has_matrix("wgmma", problem.half, (64, 256, 16)):
+        return
+    queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
+    if queries is not None and queries <= M:
+        return
+    if tma_operands(problem) is None:
+        return
+    for consumers, block_n, stages in itertools.product(REGISTERS, BLOCK_N, STAGES):
+        config = FlashTmaConfig(
+            *(consumers * WARPS, 16, block_n, stages, False, 1),
+            *(problem.q.extent16, problem.v.extent16, DataType(problem.staged).itemsize, True),
+        )
+        if queries is not None and config.block_m >= 2 * queries:
+            continue
+        if keys is not None and (stages > -(-keys // block_n) or block_n >= 2 * keys):
+            continue
+        if config.registers_needed > REGISTERS[consumers][2]:
+            continue
+        limit = device.shared_memory_per_block or STATIC_SHARED_BYTES
+        if config.shared_bytes <= limit and config.column16 <= 256:
+            yield config
+            yield replace(config, is_ping_pong=True)

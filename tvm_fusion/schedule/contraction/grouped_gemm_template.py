@@ -1,0 +1,124 @@
+"""The template of grouped GEMM on CPUs: products of different operands in one launch.
+
+    tasks in parallel, those of one product after those of another, then those of other maps:
+      a task of that product's GEMM: its panels of B, its rows, its epilogue      (gemm_loops_cpu)
+
+For small products: waking the threads and waiting for the last one takes as long as they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ...core.expressions import loads
+from ...core.loops import Body, add, block, choose, index, sequence, tasks
+from ...core.template import Claim, Emission, Refusal, Template
+from ...core.untouched import SCHEDULED
+from ...device import Device
+from ...ecg.graph import Graph, Operator
+from ...program.contractions import is_contraction
+from ...program.group import Group
+from ...program.stage import Unstructured
+from ..cpu import Registers
+from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu
+from ..estimate import flops, points, too_many_parameters, traffic
+from ..inline import inlined, inlined_size
+from .gemm_config_cpu import default
+from .gemm_cpu import gemm_tasks, operand_b
+from .grouped_products import GroupedProducts, concat_proposals, grouped_products
+from .packed_weights_cpu import PackedB
+from .template import constants_of
+from .template_cpu import SMALL, TILE, has_convolution, scattered
+
+NOT_MINE = "not_mine"
+
+
+class GroupedGemm(Template):
+    """Small products that need nothing of each other, each with its own operands and epilogue."""
+
+    name = "grouped_gemm"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim GEMMs whose results are maps of one of them each, or concatenations of such."""
+        if device.kind != "llvm":
+            return Refusal(NOT_MINE, "Products of different operands share launches on CPUs only.")
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        sums = [s for s in program.stages if not s.is_map]
+        if len(sums) < 2 or not all(map(is_contraction, sums)):
+            return Refusal(NOT_MINE, "There are no two products, or other reductions.")
+        if has_convolution(group):
+            return Refusal(NOT_MINE, "Convolutions are wanted in other layouts.")
+        refusal = too_many_parameters(program) or inlined_size(program)
+        if refusal is not None:
+            return refusal
+        found = grouped_products(program, inlined(program))
+        if isinstance(found, Refusal):
+            return found
+        if any(flops(part) > SMALL for part in found.stages):
+            return Refusal("large_products", "The products take far longer than a launch.")
+        constants = constants_of(group)
+        gemms = [default(x, device, constants) for x in found.contractions]
+        whole = [gemm for gemm in gemms if gemm is not None and gemm.dot is None]
+        if len(whole) < len(gemms):
+            return Refusal(NOT_MINE, "Some of the products are no GEMMs of floating point.")
+        packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]
+        if any(_readers(found, source) > 1 for source in packed):
+            return Refusal(NOT_MINE, "Two of the products read one constant, to be packed.")
+        everything = (*(s for part in found.stages for s in part), *found.others)
+        maps = ElementwiseCpuConfig.of(found.others, Registers.of(device))
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, everything),
+            flops=flops(everything)
+            + sum(scattered(x, x.stage.axes[-1:]) for x in found.contractions),
+            parallelism=sum(math.ceil(points(x.stage) / TILE) for x in found.contractions),
+            details={"gemms": whole, "maps": maps},
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Make the kernel: one loop over the tasks of all products, and of maps beside them."""
+        group, program, maps = claim.group, claim.group.program, claim.details["maps"]
+        made = [gemm_tasks(gemm, target) for gemm in claim.details["gemms"]]
+        packed = {b.source: b for _, b in made if isinstance(b, PackedB)}
+        loops: list[tirx.Stmt] = [one for one, _ in made]
+        if maps.stages:
+            loops.append(maps_cpu(maps))
+        inputs = [packed[x].buffer if x in packed else x for x in program.inputs]
+        params = [*inputs, *program.scalars, *program.outputs]
+        func = tirx.PrimFunc(params, block("root", _one_after_another(loops)))
+        func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+        packing = {n: packed[x].packing() for n, x in enumerate(program.inputs) if x in packed}
+        return Emission(Emission.one(func, group).kernels, (), packing)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name concatenations with the small products that they alone read."""
+        return concat_proposals(graph, SMALL) if device.kind == "llvm" else ()
+
+
+def _readers(found: GroupedProducts, source: ir.Var) -> int:
+    """Count the products and maps that read a buffer."""
+    parts = (*found.stages, found.others)
+    values = [[v for s in part for v in s.values] for part in parts]
+    return sum(any(x.source.same_as(source) for v in part for x in loads(v)) for part in values)
+
+
+def _one_after_another(loops: list[tirx.Stmt]) -> tirx.For:
+    """Run the tasks of all loops in one."""
+
+    def piece(one: tirx.Stmt) -> tuple[ir.Expr, Body]:
+        if not isinstance(one, tirx.For):
+            return index(1), lambda task: one
+        return one.extent, lambda task: sequence([tirx.Bind(one.loop_var, task), one.body])
+
+    pieces = [piece(one) for one in loops]
+    is_parallel = any(getattr(one, "kind", None) == tirx.ForKind.PARALLEL for one in loops)
+    return tasks(add(count for count, _ in pieces), lambda task: choose(task, pieces), is_parallel)

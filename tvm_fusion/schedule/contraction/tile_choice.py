@@ -1,0 +1,139 @@
+"""The choice of a tile for tensor cores: mma.sync or wgmma, of operands as they are or of copies.
+
+Models of both estimate clocks. Copies of operands that neither TMA nor cp.async can read pay where
+the product behind them is faster by more than they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tvm import ir
+
+from ...device import Device
+from .aligned_rows import aligned_rows
+from .operand_copies import OperandCopies, copies_clocks
+from .operands import SumOfProducts
+from .partial_im2col import partial_im2col
+from .tile_gemm_choice import best_tile
+from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_model import RATES, estimated_clocks
+from .tile_gemm_problem import LEAST_ROWS, gemm_problem, gemm_sizes
+from .tile_operand import OperandTile
+from .tuning_gpu import tile_clocks
+from .wgmma_config import WgmmaConfig
+from .wgmma_model import BESIDE_MMA, best_wgmma_tile, wgmma_clocks
+
+# How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
+# pixels and 64 channels in half types, NCHW against NHWC.
+GATHERED = 8
+# The same of tiles of mma.sync whose words threads shift, as odd row lengths want it; others are
+# copied in 8 or 4 bytes. On an H200 in half types, with copies to aligned rows: 77 by 7207 by 4210
+# 65 us against 130, 53 by 667 by 8108 10.4 against 15.4; 164 by 47 by 4789 9.1 against 6.6.
+SHIFTED = 2.6
+LEAST_ALIGNED_K = 128  # of a product that is worth copies of its operands
+LEAST_CHANNELS = 2  # of a convolution's output: those of a decoder's last are 3, a pixel's colours
+
+
+def is_gathered(tile: TileGemmConfig) -> bool:
+    """Whether an operand's elements are loaded one by one, as those of NCHW images."""
+    sides = ((True, tile.staged_a), (False, tile.staged_b))
+    return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
+
+
+def tensor_core_tile(
+    contraction: SumOfProducts, device: Device, least_rows: int = LEAST_ROWS
+) -> TileGemmConfig | None:
+    """Choose between mma.sync and wgmma by what their models estimate.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    device : Device
+        A GPU.
+    least_rows : int
+        With fewer there is no tile.
+    """
+    problem = gemm_problem(contraction, device, least_rows)
+    if problem is None:
+        return None
+    small, large = best_tile(problem, device), best_wgmma_tile(problem, device)
+    if small is None or large is None:
+        return small or large
+    clocks = estimated_clocks(small, gemm_sizes(small), device)
+    return large if wgmma_clocks(large, device) < clocks else small
+
+
+def behind_aligned_rows(
+    contraction: SumOfProducts,
+    tile: TileGemmConfig | None,
+    constants: Collection[ir.Var],
+    device: Device,
+) -> tuple[OperandCopies, TileGemmConfig] | None:
+    """Choose wgmma behind copies of operands that are not aligned, where it is faster with them.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    tile : TileGemmConfig or None
+        The best of its operands as they are.
+    constants : collection of Var
+        Inputs that are known at compile time.
+    device : Device
+        A GPU.
+
+    Returns
+    -------
+    (OperandCopies, TileGemmConfig) or None
+        ``None`` where the tile is faster.
+    """
+    if tile is None or isinstance(tile, WgmmaConfig) or tile.k < LEAST_ALIGNED_K:
+        return None
+    copies = aligned_rows(contraction, constants)
+    problem = None if copies is None else gemm_problem(copies.contraction, device)
+    large = None if problem is None else best_wgmma_tile(problem, device)
+    if copies is None or large is None:
+        return None
+    clocks = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
+    small = estimated_clocks(tile, gemm_sizes(tile), device) - RATES.launch
+    small *= SHIFTED if tile.staged_a or tile.staged_b else 1
+    return (copies, large) if clocks < RATES.launch + small else None
+
+
+def behind_im2col(
+    contraction: SumOfProducts,
+    tile: TileGemmConfig | None,
+    constants: Collection[ir.Var],
+    device: Device,
+) -> tuple[OperandCopies, TileGemmConfig] | None:
+    """Choose a tile behind a partial im2col instead of one of a gathered image, where faster.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product as the graph has it, no implicit GEMM.
+    tile : TileGemmConfig or None
+        The best of its operands as they are.
+    constants : collection of Var
+        Inputs that are known at compile time.
+    device : Device
+        A GPU.
+
+    Returns
+    -------
+    (OperandCopies, TileGemmConfig) or None
+        ``None`` where the tile is faster.
+    """
+    if tile is None or not is_gathered(tile):
+        return None
+    copies = partial_im2col(contraction, constants)
+    if copies is None:
+        return None
+    copied = tensor_core_tile(copies.contraction, device, LEAST_CHANNELS)
+    if copied is None:
+        return None
+    clocks = tile_clocks(copied, device) + copies_clocks(copies, device)
+    gathered = GATHERED * (tile_clocks(tile, device) - RATES.launch)
+    return (copies, copied) if clocks < RATES.launch + gathered else None

@@ -1,0 +1,136 @@
+"""Choice of a tiled GEMM's tile with mma.sync: the least of the estimated times."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
+
+from ...device import Device
+from ..gpu.mma import GROUPS
+from .operands import SumOfProducts
+from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_model import estimated_clocks, fits
+from .tile_gemm_problem import ROWS_OF_SYMBOLIC_M, Sizes, gemm_problem, gemm_sizes
+from .tile_shape import M16, REGISTER_FILE, TileShape
+from .unaligned_tiles import (
+    UNALIGNED_BLOCK_K_BYTES,
+    UNALIGNED_SPLIT_K,
+    UNALIGNED_TILES,
+    unaligned_clocks,
+    unaligned_operands,
+)
+
+Tile = tuple[int, int, int, int, int]
+# (block_m, block_n, warps_m, warps_n, warps_k) of the default's candidates, the largest first.
+TILES = (
+    (128, 256, 2, 4, 1),
+    (256, 128, 4, 2, 1),
+    (128, 128, 2, 2, 1),
+    (64, 256, 1, 4, 1),
+    (64, 128, 2, 2, 1),
+    (64, 128, 2, 4, 1),
+    (128, 64, 2, 2, 1),
+    (64, 64, 2, 2, 1),
+    (64, 64, 2, 2, 2),
+    (32, 128, 2, 4, 1),
+    (32, 64, 1, 2, 2),
+    (32, 32, 1, 1, 4),
+    (16, 128, 1, 4, 1),
+    (16, 64, 1, 4, 1),
+)
+BLOCK_K_BYTES = (128, 256)
+STAGES = (3, 4, 6, 8)
+SPLIT_K = (1, 2, 4)
+GROUPS_M = (1, 8)
+LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
+MOST_WANTED = 250  # registers of a thread
+
+
+def tile_gemm_config(
+    contraction: SumOfProducts, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
+) -> TileGemmConfig | None:
+    """Configure a tiled GEMM for tensor cores; ``None`` where the device or the product has none.
+
+    Parameters
+    ----------
+    contraction, device
+        As in :func:`.tile_gemm_problem.gemm_problem`.
+    rows : int
+        A guess of M where it is symbolic.
+    """
+    problem = gemm_problem(contraction, device)
+    return None if problem is None else best_tile(problem, device, rows)
+
+
+def best_tile(
+    problem: TileGemmConfig, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
+) -> TileGemmConfig | None:
+    """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
+    sizes = gemm_sizes(problem, rows)
+    unaligned = unaligned_operands(problem, sizes)
+    shape = _best_shape(sizes, TileShape.of(problem), device, unaligned)
+    return None if shape is None else replace(problem, **asdict(shape))
+
+
+@lru_cache(maxsize=1024)
+def _best_shape(
+    sizes: Sizes, start: TileShape, device: Device, unaligned: tuple[bool, ...]
+) -> TileShape | None:
+    tiles, sizes_of_k, splits = [*TILES], [*BLOCK_K_BYTES], [*SPLIT_K]
+    if any(unaligned):
+        tiles += UNALIGNED_TILES
+        sizes_of_k.append(UNALIGNED_BLOCK_K_BYTES)
+        splits.append(UNALIGNED_SPLIT_K)
+    block_k = [size // start.item_bytes for size in sizes_of_k]
+    spaces = (tiles, block_k, STAGES, splits if device.clusters else SPLIT_K[:1])
+    found = tile_shapes(sizes, start, device, *spaces)
+
+    def clocks(shape: TileShape) -> float:
+        pieces = unaligned_clocks(shape, sizes, device, unaligned)
+        return estimated_clocks(shape, sizes, device) + pieces
+
+    return min(found, key=clocks, default=None)
+
+
+def tile_shapes(
+    sizes: Sizes,
+    start: TileShape,
+    device: Device,
+    tiles: Iterable[Tile],
+    block_k: Sequence[int],
+    stages: Sequence[int],
+    splits: Sequence[int],
+) -> Iterator[TileShape]:
+    """Combine block tiles with pipelines and split-K, as far as they fit."""
+    for block_m, block_n, warps_m, warps_n, warps_k in tiles:
+        for deep in block_k:
+            least = replace(
+                start,
+                block_m=block_m,
+                block_n=block_n,
+                block_k=deep,
+                warps_m=warps_m,
+                warps_n=warps_n,
+                warps_k=warps_k,
+            )
+            if not _has_whole_fragments(least):
+                continue
+            for depth, split_k in itertools.product(stages, splits):
+                shape = replace(least, stages=depth, split_k=split_k)
+                if fits(shape, sizes, device):
+                    yield shape
+
+
+def _has_whole_fragments(shape: TileShape) -> bool:
+    """Whether warps have whole fragments, of each part of a column split, which fit registers."""
+    return (
+        min(shape.warp_m, shape.warp_n) >= M16
+        and shape.warp_n % (GROUPS * shape.parts) == 0
+        and shape.block_k // shape.k_step % shape.warps_k == 0
+        and LEAST_THREADS <= shape.threads <= MOST_THREADS
+        and shape.accumulators <= MOST_ACCUMULATORS
+        and shape.wanted_registers <= MOST_WANTED
+        and shape.registers * shape.threads <= REGISTER_FILE
+    )

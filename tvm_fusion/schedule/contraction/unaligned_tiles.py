@@ -1,0 +1,51 @@
+"""What unaligned rows add to a tiled GEMM's time, and the tiles to consider for them.
+
+Tiles of rows that are not aligned are copied in small pieces, or go through registers as shifted
+words (tile_operand); more splits and other tiles can be faster then (1980x92x2410: 39.0 us with
+tiles of 64x128x128, 15.4 with 64x64x32).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from ...device import Device
+from ..gpu.mma import WARP
+from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_model import k_tiles, residency
+from .tile_gemm_problem import Sizes
+from .tile_operand import OperandTile
+from .tile_shape import TileShape
+
+# Clocks of an element, by a thread alone, and where eight warps or more of a multiprocessor take
+# turns.
+UNALIGNED_ALONE, UNALIGNED_BUSY = 50.0, 25.0
+UNALIGNED_TILES = (
+    (64, 128, 2, 2, 2),
+    (64, 64, 1, 2, 2),
+    (32, 128, 1, 2, 2),
+    (32, 32, 1, 2, 2),
+)
+UNALIGNED_BLOCK_K_BYTES, UNALIGNED_SPLIT_K = 64, 8
+# Few rows, or few terms; of more, the estimate chose 32.4 us where 27.8 can be had (276x1476x6602).
+UNALIGNED_ROWS, UNALIGNED_TERMS = 32, 128
+
+
+def unaligned_operands(problem: TileGemmConfig, sizes: Sizes) -> tuple[bool, ...]:
+    """Tell of A and B whether rows are not aligned; of larger products it makes no difference."""
+    if sizes.m > UNALIGNED_ROWS and sizes.k > UNALIGNED_TERMS:
+        return ()
+    tiles = (OperandTile(problem, is_a) for is_a in (True, False))
+    return tuple(t.is_shifted or (t.is_copied and t.lanes < problem.chunk) for t in tiles)
+
+
+def unaligned_clocks(
+    shape: TileShape, sizes: Sizes, device: Device, unaligned: tuple[bool, ...]
+) -> float:
+    """Estimate how long tiles of unaligned rows take on their way to shared memory."""
+    resident, waves = residency(shape, sizes, device)
+    rows = (shape.block_m, shape.block_n)
+    elements = shape.block_k * sum(itertools.compress(rows, unaligned))
+    alone = UNALIGNED_ALONE * elements / shape.threads
+    busy = UNALIGNED_BUSY * resident * elements / (4 * WARP)
+    return waves * k_tiles(shape, sizes) * max(alone, busy)

@@ -1,0 +1,165 @@
+"""TVM's runtime without its compiler: libraries and tensors; how inputs are drawn and compared."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+_POOLED = 2  # memory allocator of TVM's virtual machine
+_DRAWN = (1 << 20) + 7  # normally distributed numbers; a larger tensor repeats them
+_CUDART = "libcudart.so.13"
+POISON = 0xFF  # bytes of NaN
+
+
+class Runtime:
+    """The device of a folder of candidates.
+
+    Parameters
+    ----------
+    kind : str
+        Of the target: "llvm", "cuda", ...
+
+    Raises
+    ------
+    OSError, RuntimeError
+        If TVM's runtime for it cannot be loaded.
+    """
+
+    def __init__(self, kind: str) -> None:
+        names = ["tvm_runtime"] + ([f"tvm_runtime_{kind}"] if kind != "llvm" else [])
+        if kind == "cuda":
+            _load_cudart()
+        for name in names:
+            ctypes.CDLL(str(_tvm() / "lib" / f"lib{name}.so"), ctypes.RTLD_GLOBAL)
+        self.cpu = tvm_ffi.device("cpu", 0)
+        self.kind = kind
+        self.device = self.cpu if kind == "llvm" else tvm_ffi.device(kind, 0)
+        self._allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+        self._write = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
+        self._read = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+        self._sync = tvm_ffi.get_global_func("runtime.Device_StreamSync")
+        self._loaded: list[Any] = []  # libraries outlive their functions
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """Copy an array to the device."""
+        array = np.ascontiguousarray(array)
+        shape, dtype = tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype))
+        tensor = self._allocate(shape, dtype, self.device, None)
+        self._write(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        return tensor
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """Copy a tensor from the device."""
+        array = np.empty(tuple(tensor.shape), numpy_dtype(str(tensor.dtype)))
+        self._read(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        return array
+
+    def poison(self, tensor: Any) -> None:
+        """Fill a tensor with bytes of NaN."""
+        itemsize = numpy_dtype(str(tensor.dtype)).itemsize
+        junk = np.full(int(np.prod(tuple(tensor.shape))) * itemsize, POISON, np.uint8)
+        self._write(tensor, ctypes.c_void_p(junk.ctypes.data), junk.nbytes)
+
+    def wait(self) -> None:
+        """Wait for all that the default stream of a GPU has to do."""
+        if self.device != self.cpu:
+            self._sync(self.device, 0)
+
+    def function(self, path: Path) -> Any:
+        """Load a library and give its ``main``."""
+        library = tvm_ffi.load_module(str(path))
+        machine = library["vm_load_executable"]()
+        places = [self.device] if self.device == self.cpu else [self.device, self.cpu]
+        setup = [n for d in places for n in (d.dlpack_device_type(), d.index, _POOLED)]
+        machine["vm_initialization"](*setup)
+        self._loaded += [library, machine]
+        return machine["main"]
+
+
+class Draw:
+    """Draws tensors, alike in every process.
+
+    Parameters
+    ----------
+    seed : int
+        Of all of them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+        self._normal = self._generator.standard_normal(_DRAWN, dtype="float32")
+
+    def input(self, shape: Sequence[int], dtype: str) -> np.ndarray:
+        """Draw normally distributed numbers; integers, which may be indices, are zero."""
+        kind = numpy_dtype(dtype)
+        if kind.kind in "iub":
+            return np.zeros(shape, kind)
+        return self._floats(shape, kind, 0.0, 1.0)
+
+    def weight(self, shape: Sequence[int], dtype: str, one: float, other: float) -> np.ndarray:
+        """Draw what stands for a constant.
+
+        Floats have a mean and a standard deviation, integers a least and a greatest value.
+        """
+        kind = numpy_dtype(dtype)
+        if kind.kind in "iub":
+            return self._generator.integers(int(one), int(other) + 1, shape).astype(kind)
+        return self._floats(shape, kind, one, other)
+
+    def _floats(
+        self, shape: Sequence[int], kind: np.dtype, mean: float, deviation: float
+    ) -> np.ndarray:
+        start = int(self._generator.integers(_DRAWN))
+        drawn = (np.roll(self._normal, start) * np.float32(deviation) + np.float32(mean)).astype(
+            kind
+        )
+        return np.resize(drawn, shape)
+
+
+def difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Give the largest error and the largest value; infinite where other elements are finite."""
+    if one.shape == other.shape and one.tobytes() == other.tobytes():
+        return 0.0, 1.0
+    wide = "float32" if other.dtype.itemsize < 4 and other.dtype.kind not in "iu" else "float64"
+    a, b = one.astype(wide), other.astype(wide)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return float("inf"), 1.0
+    scale = float(np.abs(b[finite]).max(initial=0.0))
+    error = np.abs(a[finite] - b[finite]).max(initial=0.0)
+    return float(error), scale
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """Find numpy's dtype; names that it does not know are those of ml_dtypes, if installed."""
+    if name.startswith(("bfloat", "float8")):
+        import ml_dtypes  # noqa: F401
+    return np.dtype(name)
+
+
+def _tvm() -> Path:
+    found = importlib.util.find_spec("tvm")
+    if found is None or found.origin is None:
+        raise RuntimeError("TVM's runtime is not installed: pip install apache-tvm")
+    return Path(found.origin).parent
+
+
+def _load_cudart() -> None:
+    """Load CUDA's runtime library, which TVM's asks for by name, from wherever it is."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root, "cu13") for root in (spec and spec.submodule_search_locations) or ()]
+    roots += [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
+    paths = [root / folder / _CUDART for root in roots for folder in ("lib", "lib64")]
+    for path in [Path(_CUDART), *(p for p in paths if p.exists())]:
+        try:
+            ctypes.CDLL(str(path))
+        except OSError:
+            continue
+        return
