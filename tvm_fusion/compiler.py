@@ -12,7 +12,6 @@ from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import FusionConfig
 from .core.decisions import Decision, recording
-from .core.flags import TF32
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
 from .device import TargetSpec, parse
@@ -63,7 +62,7 @@ def compile(  # the public name, as in tvm.compile
 
     start = time.perf_counter()
     config = _configure(config or FusionConfig(), options)
-    spec = parse(target).rounding_to_tf32(TF32 in config.flags)
+    spec = parse(target).permitting(config.flags)
     with toolchain(spec), recording() as decisions:
         import tvm
 

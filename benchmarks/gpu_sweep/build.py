@@ -13,7 +13,6 @@ from tvm.ir.transform import Sequential
 from benchmarks.gpu.catalog import works
 from benchmarks.gpu.works import Work
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.flags import TF32
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import Imported, import_model
@@ -64,7 +63,7 @@ def build(folder: Path, target: str, count: int, only: Sequence[str] = ()) -> li
 def _shape(
     work: Work, spec: TargetSpec, folder: Path, count: int
 ) -> tuple[dict[str, Any], list[str]]:
-    spec = spec.rounding_to_tf32(TF32 in work.allow)
+    spec = spec.permitting(work.allow)
     config = FusionConfig(db=None, profile=None, allow=work.allow)
     imported = import_model(work.exported(), config)
     (task,) = survey(imported, spec, config).tasks

@@ -53,7 +53,7 @@ def rewritten(mod, spec, **options):
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_weights_are_transposed(dtype):
-    spec = parse("cuda:sm_90a").rounding_to_tf32(True)
+    spec = parse("cuda:sm_90a").permitting([TF32])
     mod, stored = product(dtype)
     (found,) = constants(rewritten(mod, spec))
     assert str(found.ty.dtype.dtype) == dtype
@@ -90,10 +90,10 @@ def test_a_cast_of_a_float8_matrix_is_not_folded():
 
 
 def test_the_flag_is_read_back_from_a_target():
-    spec = parse("cuda:sm_80,sm_90a").rounding_to_tf32(True)
+    spec = parse("cuda:sm_80,sm_90a").permitting([TF32])
     assert TF32 in map(str, spec.tvm_target().keys)
     again = parse(spec.tvm_target())
     assert again.archs == spec.archs
     assert all(device.rounds_to_tf32 for device in again.devices)
     assert not parse("cuda:sm_90a").device.rounds_to_tf32
-    assert parse("cpu").rounding_to_tf32(True) == parse("cpu")
+    assert parse("cpu").permitting([TF32]) == parse("cpu")

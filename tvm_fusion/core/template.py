@@ -68,7 +68,9 @@ class Claim:
     details : Mapping
         What :meth:`Template.emit` wants to remember, such as tile sizes; ``arithmetic``, a word on
         it for a reader; ``matrix_dtype``, what matrix units multiply where it is narrower than the
-        operands of the graph, as :attr:`tvm_fusion.device.Device.peak_flops` has it.
+        operands of the graph, as :attr:`tvm_fusion.device.Device.peak_flops` has it; ``decision``,
+        a :class:`~tvm_fusion.core.decisions.Decision` about its kernels, whose producer they become
+        when they are made.
     laid_out : Claim, optional
         For the group with its images in the layout that the device prefers, while groups are
         planned: the layout stage comes later, and plans are for the layouts that it will choose.

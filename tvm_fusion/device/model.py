@@ -96,6 +96,9 @@ class Device:
     rounds_to_tf32 : bool
         Whether products of float32 matrices may round their operands to tfloat32, 10 bits behind
         the leading one: what the user allowed, not the device.
+    approximates : bool
+        Whether results of a CPU's kernels may differ by more than the dtype's tolerance, as those
+        of Winograd's convolutions: what the user allowed, too.
     register_reallocation : bool
         PTX's ``setmaxnreg``.
     dependent_launch : bool
@@ -137,6 +140,7 @@ class Device:
     tma: bool = False
     clusters: bool = False
     rounds_to_tf32: bool = False
+    approximates: bool = False
     register_reallocation: bool = False
     dependent_launch: bool = False
     device_library: tuple[str, ...] = ()

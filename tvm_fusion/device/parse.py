@@ -9,7 +9,7 @@ from . import cpu, probe
 from .architecture import guess_kind
 from .model import Device, Kind
 from .table import GPUS, REFUSED, known_archs
-from .target import TF32_KEY, TargetSpec, archs_of
+from .target import TargetSpec, archs_of
 
 _GPU_KINDS: tuple[Kind, ...] = ("cuda", "rocm")
 #: What a target may look like, for a reader.
@@ -73,11 +73,10 @@ def _from_tvm(target: Any) -> TargetSpec:
         reason = str(error).split(". ")[0]
         raise UserError(f"TVM does not take the target {target!r} ({reason})", _FORMS) from error
     if config["kind"] == "llvm":
-        return cpu.from_config(config)
+        return cpu.from_config(config).permitting(list(map(str, target.keys)))
     kind = str(config["kind"])
     if kind in _GPU_KINDS:
-        is_rounded = TF32_KEY in map(str, target.keys)
-        return _gpu(kind, archs_of(target)).rounding_to_tf32(is_rounded)
+        return _gpu(kind, archs_of(target)).permitting(list(map(str, target.keys)))
     raise UserError(f"unknown target kind {kind!r}", _FORMS)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.flags import APPROXIMATE, TF32
 from . import probe
 from .model import Device, Kind
 from .table import GPUS
@@ -17,7 +18,6 @@ PREFER_256 = "+prefer-256-bit"
 # With the feature, which LLVM takes for granted on AMD's GPUs, waves pass `s_barrier` before their
 # writes to shared memory have landed.
 WAIT_AT_BARRIERS = "-back-off-barrier"
-TF32_KEY = "tf32"  # among the keys of a target whose products of float32 may be rounded
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,25 @@ class TargetSpec:
         """The device that schedules aim at: the lowest architecture's."""
         return self.devices[0]
 
-    def rounding_to_tf32(self, is_allowed: bool) -> TargetSpec:
-        """Return the same, whose matrix products of float32 may round their operands if allowed."""
-        if self.kind != "cuda" or not is_allowed:
+    def permitting(self, flags: Collection[str]) -> TargetSpec:
+        """Return the same, whose kernels may use what the user allowed.
+
+        Parameters
+        ----------
+        flags : collection of str
+            Of :data:`tvm_fusion.core.flags.FLAGS`; others than those of kernels change nothing.
+        """
+        rounds = self.kind == "cuda" and TF32 in flags
+        approximates = self.kind == "llvm" and APPROXIMATE in flags
+        if not rounds and not approximates:
             return self
-        devices = tuple(replace(device, rounds_to_tf32=True) for device in self.devices)
-        return replace(self, devices=devices)
+        return replace(
+            self,
+            devices=tuple(
+                replace(device, rounds_to_tf32=rounds, approximates=approximates)
+                for device in self.devices
+            ),
+        )
 
     def of(self, archs: Sequence[str]) -> TargetSpec:
         """Return the same for some of its architectures."""
@@ -93,10 +106,12 @@ class TargetSpec:
             config["vector-width"] = self.device.vector_bits
             if "avx512f" in self.device.features:
                 config["mattr"] = (*config.get("mattr", ()), PREFER_256)
+            if self.device.approximates:
+                return Target({**config, "keys": ("cpu", APPROXIMATE)}, host=config)
             return Target(config, host=config)
         config["arch" if self.kind == "cuda" else "mcpu"] = self.archs[0]
         several = self.archs if len(self.archs) > 1 else ()
-        flags = (TF32_KEY,) if self.device.rounds_to_tf32 else ()
+        flags = (TF32,) if self.device.rounds_to_tf32 else ()
         if several or flags:
             config["keys"] = (self.kind, "gpu", *several, *flags)
         threads = self._least("max_threads_per_block")

@@ -8,7 +8,7 @@
     Of the inputs, then of the outputs. Symbolic variables are numbered in order of appearance; a
     group with such is measured with each of them at :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
 ``device``
-    Kind, architecture, name, a CPU's cores, and tf32 where products may round to it.
+    Kind, architecture, name, a CPU's cores, and tf32 or approximate where kernels may be so.
 ``versions``
     Of tvm_fusion and apache-tvm, and the template's name: others make other kernels.
 """
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ..core.flags import APPROXIMATE, TF32
 from ..device import Device
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Key:
         tensors = (*group.inputs, *group.outputs)
         shapes = [[rename(extent) for extent in v.shape] for v in tensors]
         where = [device.kind, device.arch, device.name, device.cores]
-        where += ["tf32"] if device.rounds_to_tf32 else []
+        where += [TF32] if device.rounds_to_tf32 else []
+        where += [APPROXIMATE] if device.approximates else []
         versions = {"tvm_fusion": __version__, "apache-tvm": tvm.__version__}
         return cls(
             hashlib.sha256(_structure(group, rename).encode()).hexdigest(),

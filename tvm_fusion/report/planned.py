@@ -12,7 +12,6 @@ from tvm.ir.transform import Pass, PassContext, Sequential
 
 from .._tvm.errors import register_errors
 from ..config import FusionConfig
-from ..core.flags import TF32
 from ..core.untouched import on_rewritable
 from ..deploy.lower import LowerToVM
 from ..device import TargetSpec, parse
@@ -117,7 +116,7 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
         For a model, target or option that cannot be compiled.
     """
     config = config or FusionConfig()
-    spec = parse(target).rounding_to_tf32(TF32 in config.flags)
+    spec = parse(target).permitting(config.flags)
     if len(spec.archs) > 1:
         raise UserError(
             f"target {spec.text!r} names {len(spec.archs)} architectures, each with a plan",

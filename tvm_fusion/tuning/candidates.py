@@ -24,7 +24,6 @@ import tvm
 
 from .._tvm.fork import has_run_kernels
 from ..config import FusionConfig
-from ..core.flags import TF32
 from ..core.template import Config
 from ..device import TargetSpec, parse
 from ..errors import UserError
@@ -93,7 +92,7 @@ def export_candidates(
     if spending.trials is None:
         raise UserError(f"budget {budget!r} of candidates to export", "trials=N")
     config = replace(config or FusionConfig(), db=None, profile=None)
-    spec = parse(target).rounding_to_tf32(TF32 in config.flags)
+    spec = parse(target).permitting(config.flags)
     if len(spec.archs) > 1:
         raise UserError(f"target {spec.text!r} names several architectures", "one")
     place = _empty(Path(folder))

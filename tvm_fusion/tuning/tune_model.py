@@ -14,7 +14,6 @@ from typing import Any
 
 from .._tvm.fork import has_run_kernels
 from ..config import FusionConfig
-from ..core.flags import TF32
 from ..device import TargetSpec, parse
 from ..errors import UserError
 from ..frontend import import_model
@@ -122,7 +121,7 @@ def tune(
     config = replace(config or FusionConfig(), db=None, profile=None)
     if search not in SEARCHES:
         raise UserError(f"search {search!r}", f"one of {', '.join(SEARCHES)}")
-    spec = parse(target).rounding_to_tf32(TF32 in config.flags)
+    spec = parse(target).permitting(config.flags)
     tracker = _tracker(spec, runner)
     with Records.open(db) as records, profiling(Profile(records)):
         records.check_writable()

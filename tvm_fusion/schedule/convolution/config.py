@@ -156,6 +156,11 @@ def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
     return min(found, key=lambda c: found[c], default=None)
 
 
+def estimated_cycles(config: ConvConfig, sizes: ConvSizes, machine: Machine) -> float:
+    """Estimate the cycles of the busiest core; see :func:`cycles_of_busiest`."""
+    return cycles_of_busiest(config, sizes, machine, _tile_cycles(config, sizes))
+
+
 def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
     """Enumerate configurations that fit the registers, each once, the default first.
 

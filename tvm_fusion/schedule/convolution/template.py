@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from tvm import tirx
 from tvm.target import Target
 
+from ...core.decisions import Decision, Verdict
 from ...core.expressions import loads
 from ...core.loops import constant, find
 from ...core.template import Claim, Config, Emission, Refusal, Template
@@ -32,6 +33,9 @@ from .epilogue_cpu import can_store, conditions_known, is_contiguous, shuffles_c
 from .groups import with_groups
 from .pool_proposals import pooling_proposals
 from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
+from .winograd_choice import WinogradChoice, winograd_choice
+from .winograd_config import WinogradConfig, winograd_configs, winograd_tasks
+from .winograd_cpu import winograd_cpu
 
 # The cost model assumes that arithmetic reaches 30 % of the peak; tiles of whole vectors reach two
 # thirds. Of one thread, SqueezeNet takes 15.5 ms in the layout of the graph, blocked 3.9; ResNet-50
@@ -45,6 +49,9 @@ PLAIN, SECOND = 200, 64
 NEAR_BYTES = (
     1 << 15
 )  # of results that stay in a level-1 cache, whose elements are as others scattered
+
+
+AnyConfig = ConvConfig | DepthwiseConfig | WinogradConfig
 
 
 class CpuConvolution(Template):
@@ -81,7 +88,8 @@ class CpuConvolution(Template):
             return Refusal(NOT_MINE, "Channels of a concatenation are not contiguous.")
         if not conditions_known(results, problem):
             return Refusal(NOT_MINE, "A result has a part of the channels or of the pixels.")
-        config: ConvConfig | DepthwiseConfig | None
+        config: AnyConfig | None
+        winograd: WinogradChoice | None = None
         if problem.c is None:
             config = depthwise_config(problem, device)
         else:
@@ -89,6 +97,10 @@ class CpuConvolution(Template):
         if config is None:
             return Refusal(NOT_MINE, "Channels of the image are not contiguous.")
         products = _waste(problem, config) * flops(stages)
+        if isinstance(config, ConvConfig):
+            winograd = winograd_choice(problem, config, device)
+            if winograd is not None and winograd.config is not None:
+                config, products = winograd.config, products / winograd.gain
         products += _stores(problem, lanes) / TIME
         return Claim(
             self,
@@ -97,7 +109,7 @@ class CpuConvolution(Template):
             bytes=traffic(group, stages),
             flops=int(TIME * (products - _recomputed(problem, config))),
             parallelism=_tasks(problem, config),
-            details={"problem": problem, "config": config},
+            details={"problem": problem, "config": config, **_described(winograd)},
         )
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
@@ -107,8 +119,7 @@ class CpuConvolution(Template):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
         problem, config = claim.details["problem"], claim.details["config"]
-        make = depthwise_cpu if problem.c is None else dense_cpu
-        func, packing = make(claim.group.program, problem, config)
+        func, packing = _KERNELS[type(config)](claim.group.program, problem, config)
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
@@ -123,9 +134,31 @@ class CpuConvolution(Template):
         return replace(claim, details={**claim.details, "config": chosen})
 
 
-def _designs(claim: Claim, device: Device) -> Iterator[ConvConfig | DepthwiseConfig]:
-    problem: ConvProblem = claim.details["problem"]
-    return (depthwise_configs if problem.c is None else configs)(problem, device)
+_KERNELS: dict[type, Callable] = {
+    ConvConfig: dense_cpu,
+    DepthwiseConfig: depthwise_cpu,
+    WinogradConfig: winograd_cpu,
+}
+
+
+_SPACES: dict[type, Callable[[ConvProblem, Device], Iterator]] = {
+    ConvConfig: configs,
+    DepthwiseConfig: depthwise_configs,
+    WinogradConfig: winograd_configs,
+}
+
+
+def _designs(claim: Claim, device: Device) -> Iterator[AnyConfig]:
+    return _SPACES[type(claim.details["config"])](claim.details["problem"], device)
+
+
+def _described(winograd: WinogradChoice | None) -> dict[str, object]:
+    """Describe what was decided about Winograd's algorithm, for a reader."""
+    if winograd is None:
+        return {}
+    verdict: Verdict = "accepted" if winograd.config else "refused"
+    decision = Decision("", "", verdict, winograd.code, winograd.sentence)
+    return {"arithmetic": winograd.config.name if winograd.config else "", "decision": decision}
 
 
 def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
@@ -159,7 +192,7 @@ def _stores(problem: ConvProblem, lanes: int) -> int:
     )
 
 
-def _waste(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> float:
+def _waste(problem: ConvProblem, config: AnyConfig) -> float:
     """Tell how many times as many products as a convolution has its tiles compute.
 
     Tiles of a grouped one read the channels of several groups; few channels of results in other
@@ -176,7 +209,7 @@ def _waste(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> float:
     return sum(end - begin for begin, end in bands) / (len(bands) * problem.groups.c)
 
 
-def _recomputed(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> int:
+def _recomputed(problem: ConvProblem, config: AnyConfig) -> int:
     """Count the arithmetic of the image that a copy saves: it is done once for each chunk of k."""
     stage, each = problem.contraction.stage, operations(problem.image.value)
     if not isinstance(config, ConvConfig) or not each:
@@ -186,9 +219,11 @@ def _recomputed(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> i
     return max(0, each * (points(stage) * terms(stage) - copied))
 
 
-def _tasks(problem: ConvProblem, config: ConvConfig | DepthwiseConfig) -> int:
+def _tasks(problem: ConvProblem, config: AnyConfig) -> int:
     """Count the tasks."""
     batch = math.prod(at(a.extent) for a in problem.batch)
+    if isinstance(config, WinogradConfig):
+        return batch * winograd_tasks(problem, config)
     y, k = constant(problem.y.extent) or 1, constant(problem.k.extent) or 1
     rows, channels = config.band, config.lanes
     if isinstance(config, ConvConfig):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from tvm import ir, tirx
@@ -17,7 +18,37 @@ from .groups import Band
 from .problem import ConvProblem
 
 
-class PackedWeight:
+class KernelWeight(ABC):
+    """A weight that a kernel reads as it was packed at compile time.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The convolution.
+    buffer : Var
+        The packed weight.
+    """
+
+    def __init__(self, problem: ConvProblem, buffer: ir.Var) -> None:
+        self._problem, self.buffer = problem, buffer
+
+    @abstractmethod
+    def packing(self) -> tirx.PrimFunc:
+        """Make the function that packs."""
+
+    def kernel(
+        self, program: Program, body: tirx.Stmt
+    ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
+        """Make the kernel that reads it, and its packing by its position among the inputs."""
+        position = next(i for i, x in enumerate(program.inputs) if x.same_as(self._problem.source))
+        inputs = list(program.inputs)
+        inputs[position] = self.buffer
+        func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
+        func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+        return func, {position: self.packing()}
+
+
+class PackedWeight(KernelWeight):
     """``[k tile][block of c][window][c in the block][k in the tile]``, padded with zeros.
 
     Of grouped convolutions, c counts from the first channel that a tile reads. Where that is no
@@ -32,7 +63,7 @@ class PackedWeight:
     """
 
     def __init__(self, problem: ConvProblem, width: int) -> None:
-        self._problem, self._width = problem, width
+        self._width = width
         self.band = Band(problem, width)
         self.block = problem.depth if self.band.is_aligned else 1
         shape = [
@@ -43,7 +74,7 @@ class PackedWeight:
             index(width),
         ]
         dtype = str(problem.weight.ty.dtype)
-        self.buffer = declare(shape, dtype, f"{problem.source.name}_packed")
+        super().__init__(problem, declare(shape, dtype, f"{problem.source.name}_packed"))
 
     def at(
         self,
@@ -55,17 +86,6 @@ class PackedWeight:
     ) -> ir.Expr:
         """Read an element."""
         return load(self.buffer, [tile, block_c, *window, c, lane])
-
-    def kernel(
-        self, program: Program, body: tirx.Stmt
-    ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
-        """Make the kernel that reads it, and its packing by its position among the inputs."""
-        position = next(i for i, x in enumerate(program.inputs) if x.same_as(self._problem.source))
-        inputs = list(program.inputs)
-        inputs[position] = self.buffer
-        func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
-        func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
-        return func, {position: self.packing()}
 
     def packing(self) -> tirx.PrimFunc:
         """Make the function that packs."""

@@ -1,0 +1,186 @@
+"""Winograd convolutions on CPUs: results within a derived bound of float64, permission, choice."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tvm
+from conv_cases import Conv, block, claimed, convolve, from_blocks, run, to_blocks, unblock
+from group_kernels import CPU, tensor
+from relax_modules import main_module
+from rounding import assert_sums_close
+from tvm import relax, tirx
+from winograd_cases import PERMITTED, as_winograd, check, magnitude
+
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.core.flags import APPROXIMATE
+from tvm_fusion.device import parse
+from tvm_fusion.pipeline import relax_pipeline
+from tvm_fusion.schedule.convolution.config import ConvConfig, default
+from tvm_fusion.schedule.convolution.dense_cpu import dense_cpu
+from tvm_fusion.schedule.convolution.template import CpuConvolution
+from tvm_fusion.schedule.convolution.winograd_config import WinogradConfig
+from tvm_fusion.schedule.convolution.winograd_transforms import INPUT, OUTPUT, SIZES, WEIGHT
+
+op = relax.op
+NONE = (0, 0, 0, 0)
+CASES = {
+    "whole tiles": Conv(32, 32, (8, 12)),
+    "7 x 7": Conv(32, 48, (7, 7)),
+    "14 x 14": Conv(16, 32, (14, 14), residual=True),
+    "13 x 9, odd channels, two images": Conv(20, 41, (13, 9), residual=True, batch=2),
+    "no padding": Conv(33, 32, (11, 7), padding=NONE),
+    "padded on two sides": Conv(16, 20, (9, 10), padding=(0, 1, 1, 0)),
+    "an image smaller than a tile": Conv(16, 16, (3, 2)),
+    "fewer channels than a vector": Conv(17, 3, (10, 6)),
+}
+SHAPES = (
+    {"tiles": 1, "height": 1, "vectors": 1},
+    {"tiles": 7, "height": 3, "vectors": 2},
+    {"tiles": 4, "height": 4, "vectors": 3, "chunk": 2},
+)
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_transforms_are_exact(m):
+    """Of all pairs of unit vectors, which span images and windows."""
+    at, bt, g = (np.array(t[m]) for t in (OUTPUT, INPUT, WEIGHT))
+    for place, tap in np.ndindex(m + 2, 3):
+        d, w = np.eye(m + 2, dtype=int)[place], np.eye(3, dtype=int)[tap]
+        assert list(at @ ((g @ w) * (bt @ d))) == [int(place == i + tap) for i in range(m)]
+
+
+@pytest.mark.parametrize("m", SIZES)
+@pytest.mark.parametrize("case", CASES)
+def test_within_the_bound_of_float64(case, m):
+    check(CASES[case], m)
+
+
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_tiles_of_other_sizes(sizes):
+    check(Conv(20, 72, (13, 17), residual=True), 4, **sizes)
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_prologue(m):
+    """Arithmetic of the image, of a padding that stays zero."""
+    half = relax.const(np.float32(0.5))
+    prologue = (lambda emit, x: emit(op.add(x, half)), lambda x: x + np.float32(0.5))
+    check(Conv(20, 32, (7, 10)), m, prologue=prologue)
+
+
+def test_a_narrower_vector():
+    check(Conv(20, 28, (9, 13), block_in=8, block_out=8, residual=True), 4, parse("cpu:haswell"))
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_sums_are_pooled_in_the_tile(m):
+    conv = Conv(20, 40, (9, 14), batch=2)
+
+    def write(emit, x):
+        y = op.nn.conv2d(unblock(emit, x, conv.c), relax.const(conv.weights()[0]), padding=1)
+        return block(emit, emit(op.nn.max_pool2d(emit(y), (2, 2), (2, 2))), 16)
+
+    claim = as_winograd(claimed(conv.params(), write), m)
+    (y,) = run(claim, {"x": to_blocks(conv.image(), 16)})
+    exact = convolve(conv.image().astype("float64"), conv.weights()[0].astype("float64"), conv)
+    size, roundings = magnitude(m, conv.image(), conv.weights()[0], conv.padding)
+
+    def pool(a):
+        return a[:, :, :8].reshape(2, conv.k, 4, 2, 7, 2).max((3, 5))
+
+    # The largest of four values is no further from theirs than the worst of them.
+    assert_sums_close(from_blocks(y)[:, : conv.k], pool(exact), pool(size), roundings)
+
+
+LARGE = Conv(64, 64, (28, 28))
+
+
+def test_off_by_default():
+    claim = claimed(LARGE.params(), LARGE.body)
+    assert isinstance(claim.details["config"], ConvConfig)
+    decision = claim.details["decision"]
+    assert (decision.verdict, decision.code) == ("refused", "needs_flag")
+    assert "times as fast" in decision.sentence
+    assert "--allow approximate" in decision.sentence
+    made = CpuConvolution().emit(claim, CPU.tvm_target()).kernels[0].func
+    problem, program = claim.details["problem"], claim.group.program
+    direct, _ = dense_cpu(program, problem, default(problem, CPU.device))
+    tvm.ir.assert_structural_equal(made, direct)
+
+
+def test_used_where_it_is_allowed():
+    claim = claimed(LARGE.params(), LARGE.body, PERMITTED)
+    plain = claimed(LARGE.params(), LARGE.body)
+    assert isinstance(claim.details["config"], WinogradConfig)
+    assert claim.details["decision"].verdict == "accepted"
+    assert claim.flops < plain.flops
+    assert claim.bytes == plain.bytes
+
+
+@pytest.mark.parametrize(
+    ("conv", "code"),
+    [
+        (dataclasses.replace(LARGE, stride=(2, 2)), "no_winograd"),
+        (dataclasses.replace(LARGE, dilation=(2, 2), padding=(2, 2, 2, 2)), "no_winograd"),
+        (dataclasses.replace(LARGE, window=(5, 5), padding=(2, 2, 2, 2)), "no_winograd"),
+        (dataclasses.replace(LARGE, groups=2), "no_winograd"),
+        (dataclasses.replace(LARGE, block_out=0), "no_winograd"),
+        (dataclasses.replace(LARGE, c=3, block_in=0), "no_winograd"),
+        (dataclasses.replace(LARGE, k=16), "no_winograd"),
+        (Conv(512, 512, (3, 3)), "no_winograd_gain"),
+    ],
+)
+def test_refused_with_a_reason(conv, code):
+    claim = claimed(conv.params(), conv.body, PERMITTED)
+    assert isinstance(claim.details["config"], ConvConfig)
+    assert claim.details["decision"].code == code
+
+
+def test_design_space():
+    claim = claimed(LARGE.params(), LARGE.body, PERMITTED)
+    template, device = CpuConvolution(), PERMITTED.device
+    configs = list(template.configs(claim, device))
+    assert len({tuple(c.items()) for c in configs}) == len(configs) > 10
+    own = template.configure(claim, configs[0], device)
+    assert own.details["config"] == claim.details["config"]
+    for config in np.random.default_rng().choice(configs, 2, replace=False):
+        chosen = template.configure(claim, config, device).details["config"]
+        check(LARGE, **{f.name: getattr(chosen, f.name) for f in dataclasses.fields(chosen)[1:]})
+
+
+def test_the_permission_is_read_back_from_a_target():
+    assert parse(PERMITTED.tvm_target()).device.approximates
+    assert not parse(CPU.tvm_target()).device.approximates
+    assert not parse("cuda:sm_90a").permitting([APPROXIMATE]).device.approximates
+
+
+def kernels(spec):
+    """Compile three convolutions, of which the one in the middle is between blocked layouts."""
+    conv = Conv(64, 64, (28, 28))
+
+    def write(emit, x):
+        for n in range(3):
+            x = emit(op.nn.relu(emit(op.nn.conv2d(x, relax.const(conv.weights(n)[0]), padding=1))))
+        return x
+
+    mod = main_module([tensor("x", 1, 64, 28, 28)], write)
+    with spec.tvm_target(), recording() as decisions:
+        funcs = relax_pipeline()(mod).functions.values()
+    names = {p.name for f in funcs if isinstance(f, tirx.PrimFunc) for p in f.params}
+    return names, [d for d in decisions if "winograd" in d.code or d.code == "needs_flag"]
+
+
+def test_compiled_without_permission():
+    names, decisions = kernels(CPU)
+    assert not any("winograd" in name for name in names)
+    assert {(d.verdict, d.code) for d in decisions} == {("refused", "needs_flag")}
+
+
+def test_compiled_with_permission():
+    names, decisions = kernels(PERMITTED)
+    assert any("winograd" in name for name in names)
+    accepted = [d for d in decisions if d.verdict == "accepted"]
+    assert [d.code for d in accepted] == ["winograd"]
+    assert accepted[0].producer
+    assert {d.code for d in decisions} == {"winograd", "no_winograd"}

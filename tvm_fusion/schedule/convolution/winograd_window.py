@@ -1,0 +1,70 @@
+"""Whether Winograd's algorithm computes a convolution: its window and the image's rows, columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ...core.loops import constant
+from ...program.stage import Axis
+from .epilogue_cpu import is_contiguous
+from .problem import ConvProblem
+from .winograd_transforms import WINDOW
+
+
+@dataclass(frozen=True)
+class WinogradWindow:
+    """Rows and columns of a 3 x 3 window that moves by single pixels.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+        Of the window: rows, columns.
+    image : tuple of Var
+        The axes of the image that they move along.
+    inside : tuple of (int, int)
+        Begin and end of the part of each that is no padding.
+    """
+
+    axes: tuple[Axis, Axis]
+    image: tuple[ir.Var, ir.Var]
+    inside: tuple[tuple[int, int], tuple[int, int]]
+
+
+def winograd_window(problem: ConvProblem, lanes: int) -> WinogradWindow | str:
+    """Read a convolution; a sentence where Winograd's algorithm is not for it.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The convolution.
+    lanes : int
+        float32 elements of a vector.
+    """
+    if problem.c is None or problem.groups is not None:
+        return "its channels are in groups"
+    if problem.block % lanes:
+        return "channels of its image are not contiguous in vectors"
+    if not all(is_contiguous(r, problem, lanes) for r in problem.contraction.results):
+        return "channels of its results are not contiguous"
+    initial = problem.contraction.initial
+    if not isinstance(initial, tirx.FloatImm) or float(initial.value) != 0:
+        return "its sums do not begin with zero"
+    sizes = {a.var: a for a in problem.window}
+    found = []
+    for pixel in (problem.y, problem.x):
+        for axis, atoms in problem.image.sums.items():
+            window = [sizes[v] for v in atoms if v in sizes]
+            if pixel.var in atoms and len(atoms) == 2 and set(atoms.values()) == {1}:
+                found.append((axis, *window))
+    if len(found) != 2 or len(problem.window) != 2:
+        return "its window is not 3 x 3 with stride 1"
+    if any(constant(a.extent) != WINDOW for a in problem.window):
+        return "its window is not 3 x 3 with stride 1"
+    image = found[0][0], found[1][0]
+    if not set(problem.image.inside) <= set(image):
+        return "its image is padded along other axes"
+    extents = {a.var: constant(a.extent) or 0 for a in problem.image.axes}
+    inside = tuple(problem.image.inside.get(v, (0, extents[v])) for v in image)
+    return WinogradWindow((found[0][1], found[1][1]), image, (inside[0], inside[1]))
