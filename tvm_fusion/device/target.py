@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.flags import APPROXIMATE, TF32
 from . import probe
 from .model import Device, Kind
 from .table import GPUS
@@ -18,6 +17,9 @@ PREFER_256 = "+prefer-256-bit"
 # With the feature, which LLVM takes for granted on AMD's GPUs, waves pass `s_barrier` before their
 # writes to shared memory have landed.
 WAIT_AT_BARRIERS = "-back-off-barrier"
+# Names of what kernels may do if the user allows it, as tvm_fusion.core.flags has them; they stand
+# among the keys of the target.
+TF32_KEY, APPROXIMATE_KEY = "tf32", "approximate"
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class TargetSpec:
         flags : collection of str
             Of :data:`tvm_fusion.core.flags.FLAGS`; others than those of kernels change nothing.
         """
-        rounds = self.kind == "cuda" and TF32 in flags
-        approximates = self.kind == "llvm" and APPROXIMATE in flags
+        rounds = self.kind == "cuda" and TF32_KEY in flags
+        approximates = self.kind == "llvm" and APPROXIMATE_KEY in flags
         if not rounds and not approximates:
             return self
         return replace(
@@ -107,11 +109,11 @@ class TargetSpec:
             if "avx512f" in self.device.features:
                 config["mattr"] = (*config.get("mattr", ()), PREFER_256)
             if self.device.approximates:
-                return Target({**config, "keys": ("cpu", APPROXIMATE)}, host=config)
+                return Target({**config, "keys": ("cpu", APPROXIMATE_KEY)}, host=config)
             return Target(config, host=config)
         config["arch" if self.kind == "cuda" else "mcpu"] = self.archs[0]
         several = self.archs if len(self.archs) > 1 else ()
-        flags = (TF32,) if self.device.rounds_to_tf32 else ()
+        flags = (TF32_KEY,) if self.device.rounds_to_tf32 else ()
         if several or flags:
             config["keys"] = (self.kind, "gpu", *several, *flags)
         threads = self._least("max_threads_per_block")
