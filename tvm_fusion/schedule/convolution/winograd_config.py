@@ -28,6 +28,7 @@ NEAR = 1.0  # cycles of a vector of the transformed image where it does not stay
 # Register tiles of one vector load as much as they multiply, of four need panels of the weight that
 # leave no room in a level-1 cache: up to 2 and 1.5 times the time.
 VECTORS = (2, 3)
+EXACT = 1.2  # times as fast as F(2 x 2) has F(4 x 4) to be, whose errors are 7 times as large
 MAX_TILES = 64  # of a task
 MAX_CHUNKS = 8  # of channels: each transforms the image again
 
@@ -100,7 +101,13 @@ def winograd_configs(problem: ConvProblem, device: Device) -> Iterator[WinogradC
 @lru_cache(maxsize=1024)  # planning asks about many groups of the same convolution
 def _fastest(sizes: ConvSizes, machine: Machine) -> tuple[WinogradConfig, float] | None:
     found = {c: winograd_cycles(c, sizes, machine) for c in _designs(sizes, machine)}
-    config = min(found, key=lambda c: found[c], default=None)
+    best = [
+        min(of_size, key=lambda c: found[c])
+        for m in SIZES
+        if (of_size := [c for c in found if c.m == m])
+    ]
+    # The smallest comes first, whose results are several times as exact.
+    config = min(best, key=lambda c: found[c] * (EXACT if c.m > SIZES[0] else 1), default=None)
     return None if config is None else (config, found[config])
 
 
