@@ -96,6 +96,18 @@ def _mobilenet_v2() -> list[Layer]:
     return [*layers, Layer(c, 1280, size)]
 
 
+def _unet() -> list[Layer]:
+    """List those of the zoo's ``unet2d``, 32 x 32 images."""
+    sizes = ((64, 64, 32), (128, 64, 32), (192, 64, 32), (128, 128, 32), (64, 128, 16))
+    sizes += ((128, 128, 16), (192, 128, 16), (256, 128, 16), (128, 128, 8), (256, 128, 8))
+    return [Layer(c, k, size, 3, 1, 1) for c, k, size in sizes]
+
+
+#: Layers of 3 x 3 windows that move by single pixels, of blocked images.
+WINOGRAD = {
+    name: [x for x in dict.fromkeys(layers) if x.window == 3 and x.stride == 1 and x.c > 3]
+    for name, layers in (("VGG-19", _vgg19()), ("ResNet-50", _resnet50()), ("UNet", _unet()))
+}
 NETWORKS = {
     name: list(dict.fromkeys(layers))
     for name, layers in (

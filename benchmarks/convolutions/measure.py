@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -58,20 +58,10 @@ def main() -> int:
 
 def compare(layer: Layer, clock: Callable[[], float], batch: int = 1) -> dict[str, Any]:
     """Time a layer of some images, after comparing the results with float64."""
-    rng = np.random.default_rng(0)
-    shape = (layer.k, layer.c // layer.groups, layer.window, layer.window)
-    weight = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype("float32")
-    bias = rng.standard_normal(layer.k).astype("float32")
-    image = rng.standard_normal((batch, layer.c, layer.size, layer.size)).astype("float32")
-    ours, result = build(layer, image, weight, bias)
+    image, weight, bias = draw(layer, batch)
+    ours, result, _ = build(layer, image, weight, bias)
     theirs, other = onednn(layer, image, weight, bias)
-    expected = torch.nn.functional.conv2d(
-        *(torch.from_numpy(a.astype("float64")) for a in (image, weight, bias)),
-        layer.stride,
-        layer.padding,
-        1,
-        layer.groups,
-    ).numpy()
+    expected = reference(layer, image, weight, bias)
     errors = [float(np.abs(found - expected).max()) for found in (result(), other())]
     if max(errors) > TOLERANCE:
         return {"error": f"results differ from float64 by {errors}"}
@@ -86,8 +76,52 @@ def compare(layer: Layer, clock: Callable[[], float], batch: int = 1) -> dict[st
     return {"flops": batch * layer.flops, "ours_us": best[0] * 1e6, "theirs_us": best[1] * 1e6}
 
 
-def build(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray):
-    """Compile a layer between blocked layouts; a plain image where its channels are few."""
+def draw(layer: Layer, batch: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw an image, a weight and a bias."""
+    rng = np.random.default_rng(0)
+    shape = (layer.k, layer.c // layer.groups, layer.window, layer.window)
+    weight = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype("float32")
+    bias = rng.standard_normal(layer.k).astype("float32")
+    image = rng.standard_normal((batch, layer.c, layer.size, layer.size)).astype("float32")
+    return image, weight, bias
+
+
+def reference(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Compute a layer in float64."""
+    return torch.nn.functional.conv2d(
+        *(torch.from_numpy(a.astype("float64")) for a in (image, weight, bias)),
+        layer.stride,
+        layer.padding,
+        1,
+        layer.groups,
+    ).numpy()
+
+
+def build(
+    layer: Layer,
+    image: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    flags: Collection[str] = (),
+):
+    """Compile a layer between blocked layouts; a plain image where its channels are few.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    image, weight, bias : numpy.ndarray
+        In plain layouts.
+    flags : collection of str
+        What the user allows.
+
+    Returns
+    -------
+    run, result : callable
+        Call the kernel; call it and give its result in the plain layout.
+    configuration : object
+        Of the kernel.
+    """
     lanes = VectorUnit.of(parse("cpu").device).lanes
     is_plain = layer.c < lanes
     builder = relax.BlockBuilder()
@@ -101,7 +135,7 @@ def build(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray)
             y = builder.emit(relax.op.add(y, relax.const(bias.reshape(1, -1, 1, 1))))
             y = builder.emit_output(builder.call_te(to_blocks, y, lanes))
         builder.emit_func_output(y)
-    spec = parse("cpu")
+    spec = parse("cpu").permitting(flags)
     with spec.tvm_target():
         mod = transform.Legalize()(builder.get())
     members = Group(Graph(mod, mod["main"], mod["main"].body.blocks[0]).operators)
@@ -136,7 +170,7 @@ def build(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray)
         plain = y.numpy().transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, rows, columns)
         return plain[:, : layer.k]
 
-    return run, result
+    return run, result, claim.details["config"]
 
 
 def onednn(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray):

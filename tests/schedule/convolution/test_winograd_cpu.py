@@ -35,7 +35,7 @@ CASES = {
     "fewer channels than a vector": Conv(17, 3, (10, 6)),
 }
 SHAPES = (
-    {"tiles": 1, "height": 1, "vectors": 1},
+    {"tiles": 1, "height": 1, "vectors": 1, "chunk": 2},
     {"tiles": 7, "height": 3, "vectors": 2},
     {"tiles": 4, "height": 4, "vectors": 3, "chunk": 2},
 )
@@ -91,6 +91,22 @@ def test_sums_are_pooled_in_the_tile(m):
 
     # The largest of four values is no further from theirs than the worst of them.
     assert_sums_close(from_blocks(y)[:, : conv.k], pool(exact), pool(size), roundings)
+
+
+def test_a_symbolic_number_of_images_in_nhwc():
+    conv = Conv(48, 32, (7, 10), batch=3)
+    w = conv.weights()[0]
+
+    def write(emit, x):
+        return op.nn.conv2d(x, relax.const(w), padding=1, data_layout="NHWC")
+
+    claim = claimed([tensor("x", tirx.Var("n", "int64"), 7, 10, 48)], write)
+    x = np.ascontiguousarray(conv.image().transpose(0, 2, 3, 1))
+    y = tvm.runtime.tensor(np.full((3, 7, 10, 32), np.nan, "float32"))
+    (found,) = run(as_winograd(claim, 4), {"x": x}, results=[y])
+    exact = convolve(conv.image().astype("float64"), w.astype("float64"), conv)
+    size, roundings = magnitude(4, conv.image(), w, conv.padding)
+    assert_sums_close(found.transpose(0, 3, 1, 2), exact, size, roundings)
 
 
 LARGE = Conv(64, 64, (28, 28))
