@@ -8,10 +8,13 @@ from group_kernels import CPU
 from rounding import assert_sums_close
 
 from tvm_fusion.core.flags import APPROXIMATE
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.convolution.winograd_config import WinogradConfig
 from tvm_fusion.schedule.convolution.winograd_transforms import INPUT, OUTPUT, WEIGHT
 
-PERMITTED = CPU.permitting([APPROXIMATE])
+# One CPU for what is chosen, whatever runs the tests.
+DEFAULT = parse("cpu:x86-64-v4")
+PERMITTED = DEFAULT.permitting([APPROXIMATE])
 
 
 def as_winograd(claim, m, tiles=None, height=4, vectors=2, chunk=1):

@@ -167,7 +167,7 @@ def _group(function: str, claim: Claim, cost: CostModel) -> Group:
         flops=claim.flops,
         us=estimate.us,
         source=estimate.source,
-        arithmetic=claim.details.get("arithmetic", ""),
+        arithmetic=(claim.laid_out or claim).details.get("arithmetic", ""),
     )
 
 

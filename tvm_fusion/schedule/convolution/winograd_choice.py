@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from ...core.flags import APPROXIMATE
 from ...device import Device
 from ..contraction.gemm_problem_cpu import Machine
-from .config import ConvConfig, ConvSizes, estimated_cycles
+from .config import ConvConfig
 from .problem import ConvProblem
-from .winograd_config import WinogradConfig, winograd_default
+from .winograd_config import WinogradConfig, direct_cycles, winograd_default
 from .winograd_window import winograd_window
 
-LEAST_GAIN = 1.15  # estimated, of what is used: estimates were at most that far off
+LEAST_GAIN = 1.3  # estimated, of what is used: of small images estimates were as much too large
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,14 @@ def winograd_choice(
     """
     if len(problem.window) != 2:
         return None
-    machine = Machine.of(device)
-    window = winograd_window(problem, machine.unit.lanes)
+    window = winograd_window(problem, Machine.of(device).unit.lanes)
     found = None if isinstance(window, str) else winograd_default(problem, device)
     if found is None:
         reason = window if isinstance(window, str) else "no register tile fits its channels"
         sentence = f"Winograd's algorithm is not for this convolution: {reason}."
         return WinogradChoice(None, 1.0, "no_winograd", sentence) if device.approximates else None
     config, cycles = found
-    gain = estimated_cycles(direct, ConvSizes.of(problem, machine), machine) / cycles
+    gain = direct_cycles(direct, problem, device) / cycles
     estimate = f"{config.name} is estimated to be {gain:.2f} times as fast as the direct kernel"
     if gain < LEAST_GAIN:
         sentence = f"{estimate}, less than the {LEAST_GAIN} that it has to be."

@@ -18,12 +18,15 @@ from ...core.loops import constant
 from ...device import Device
 from ..contraction.blocking import cycles_of
 from ..contraction.gemm_problem_cpu import Machine
-from .config import FAR, L1_BYTES, STREAM, TASK, ConvSizes
+from .config import FAR, L1_BYTES, STREAM, TASK, ConvConfig, ConvSizes, estimated_cycles
 from .problem import ConvProblem
 from .winograd_transforms import SIZES, WINDOW
 
 PLACE = 8.0  # cycles of a vector of a transform, at each of its places: 7 to 10 measured
-MEMORY = 6.0  # cycles of a vector of the weight where it does not stay in the level-3 cache
+# Cycles of a vector of the weight, from memory: kernels between two calls evict it. 256 channels of
+# 7 x 7 pixels take 107 us in F(4 x 4) right after another call, 340 us with cold caches; the direct
+# kernel 220 and 270.
+MEMORY = 6.0
 NEAR = 1.0  # cycles of a vector of the transformed image where it does not stay in the level-2 one
 # Register tiles of one vector load as much as they multiply, of four need panels of the weight that
 # leave no room in a level-1 cache: up to 2 and 1.5 times the time.
@@ -96,6 +99,15 @@ def winograd_configs(problem: ConvProblem, device: Device) -> Iterator[WinogradC
         yield chosen[0]
         designs = _designs(ConvSizes.of(problem, machine), machine)
         yield from (config for config in designs if config != chosen[0])
+
+
+def direct_cycles(config: ConvConfig, problem: ConvProblem, device: Device) -> float:
+    """Estimate the cycles of the direct kernel, whose weight comes from memory as well."""
+    machine = Machine.of(device)
+    sizes = ConvSizes.of(problem, machine)
+    vectors = sizes.c * sizes.window * math.ceil(sizes.k / config.lanes)
+    cold = vectors * (MEMORY - FAR) / machine.cores
+    return estimated_cycles(config, sizes, machine) + cold
 
 
 @lru_cache(maxsize=1024)  # planning asks about many groups of the same convolution
@@ -171,8 +183,5 @@ def winograd_cycles(config: WinogradConfig, sizes: ConvSizes, machine: Machine) 
     cycles += places * config.tiles * (image + width) * PLACE
     if 4 * lanes * places * config.tiles * (image + config.vectors) > machine.l2_bytes:
         cycles += places * image * config.tiles * config.chunk * NEAR
-    total = 4 * places * c * sizes.k
-    if total > machine.l2_bytes / 2:
-        far = MEMORY if total > machine.l3_bytes / 2 else FAR
-        cycles += places * weight * far
+    cycles += places * weight * MEMORY
     return each * (cycles + TASK)
