@@ -183,5 +183,10 @@ def winograd_cycles(config: WinogradConfig, sizes: ConvSizes, machine: Machine) 
     cycles += places * config.tiles * (image + width) * PLACE
     if 4 * lanes * places * config.tiles * (image + config.vectors) > machine.l2_bytes:
         cycles += places * image * config.tiles * config.chunk * NEAR
-    cycles += places * weight * MEMORY
-    return each * (cycles + TASK)
+    # Once from memory, for all cores; then again for each task, from where it stays.
+    all_weights = places * c * math.ceil(sizes.k / lanes)
+    again = FAR if 4 * lanes * all_weights > machine.l2_bytes / 2 else 0.0
+    if 4 * lanes * all_weights > machine.l3_bytes / 2:
+        again = MEMORY
+    cycles += places * weight * again
+    return each * (cycles + TASK) + all_weights * (MEMORY - again) / machine.cores
