@@ -45,6 +45,7 @@ def main() -> int:
     record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {"layers": {}}
     for threads in () if args.render else args.threads:
         record["environment"] = environment.describe(ROOT)
+        record.setdefault("load", {})[str(threads)] = round(os.getloadavg()[0], 1)
         for one in _measured(threads):
             record["layers"][f"{threads}/{one.pop('network')}/{one.pop('layer')}"] = one
     RECORD.write_text(text(record))
@@ -87,6 +88,7 @@ def _compare(layer: Layer, threads: int) -> dict[str, Any]:
 
 def _render(record: dict[str, Any]) -> str:
     where = record["environment"]
+    loads = ", ".join(f"{load} ({threads})" for threads, load in record["load"].items())
     rows = []
     for key, one in record["layers"].items():
         threads, network, layer = key.split("/", 2)
@@ -110,7 +112,9 @@ def _render(record: dict[str, Any]) -> str:
         "with bias; images and results in blocks of channels, weights packed before. Kernels are "
         "those that the template chooses by itself and with `--allow approximate`; both take turns "
         "in one process. Medians, and the ratio of the quickest calls, in CPU time with one "
-        "thread. Errors are the largest against float64, relative to the largest result.",
+        "thread. Errors are the largest against float64, relative to the largest result. Load "
+        f"average of the machine before, by threads: {loads}; with several threads, ratios of "
+        "loaded machines are rough.",
         "",
         *table(headings, rows),
     ]

@@ -27,11 +27,11 @@ PLACE = 8.0  # cycles of a vector of a transform, at each of its places: 7 to 10
 # 7 x 7 pixels take 107 us in F(4 x 4) right after another call, 340 us with cold caches; the direct
 # kernel 220 and 270.
 MEMORY = 6.0
-NEAR = 1.0  # cycles of a vector of the transformed image where it does not stay in the level-2 one
+FAR_IMAGE = 1.0  # cycles of a vector of the transformed image beyond the level-2 cache
 # Register tiles of one vector load as much as they multiply, of four need panels of the weight that
 # leave no room in a level-1 cache: up to 2 and 1.5 times the time.
 VECTORS = (2, 3)
-EXACT = 1.2  # times as fast as F(2 x 2) has F(4 x 4) to be, whose errors are 7 times as large
+LEAST_F4_GAIN = 1.2  # over F(2 x 2), whose errors are a seventh
 MAX_TILES = 64  # of a task
 MAX_CHUNKS = 8  # of channels: each transforms the image again
 
@@ -118,8 +118,8 @@ def _fastest(sizes: ConvSizes, machine: Machine) -> tuple[WinogradConfig, float]
         for m in SIZES
         if (of_size := [c for c in found if c.m == m])
     ]
-    # The smallest comes first, whose results are several times as exact.
-    config = min(best, key=lambda c: found[c] * (EXACT if c.m > SIZES[0] else 1), default=None)
+    handicap = {m: LEAST_F4_GAIN if m == 4 else 1.0 for m in SIZES}
+    config = min(best, key=lambda c: found[c] * handicap[c.m], default=None)
     return None if config is None else (config, found[config])
 
 
@@ -182,7 +182,7 @@ def winograd_cycles(config: WinogradConfig, sizes: ConvSizes, machine: Machine) 
     image, weight = math.ceil(c / lanes), c * width  # vectors, at one place
     cycles += places * config.tiles * (image + width) * PLACE
     if 4 * lanes * places * config.tiles * (image + config.vectors) > machine.l2_bytes:
-        cycles += places * image * config.tiles * config.chunk * NEAR
+        cycles += places * image * config.tiles * config.chunk * FAR_IMAGE
     # Once from memory, for all cores; then again for each task, from where it stays.
     all_weights = places * c * math.ceil(sizes.k / lanes)
     again = FAR if 4 * lanes * all_weights > machine.l2_bytes / 2 else 0.0
