@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax
 
+from .extents import known_shape, same_shape
 from .match import (
     X,
     anchored,
@@ -19,7 +20,7 @@ from .match import (
     terms,
 )
 from .pattern import Match, Mismatch, Pattern, Writer
-from .view import View, dtype_of, known_shape, same_shape
+from .view import View, dtype_of
 
 _S, _M = atom("sum"), atom("max")
 
