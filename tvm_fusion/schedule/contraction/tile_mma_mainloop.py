@@ -74,6 +74,7 @@ class TileMmaMainloop:
         self._a_frags = OperandFragments(cut, self._a, True, self._slots)
         self._b_frags = OperandFragments(cut, self._b, False, self._slots)
         frags = [self._a_frags.buffer, self._b_frags.buffer]
+        self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
         self._stage_words = self._a.words + self._b.words
         self._words = local("stage_word", [2], "int32")
         self.buffers = [self.acc, self._words, *frags, *self._a.buffers, *self._b.buffers]
@@ -115,9 +116,7 @@ class TileMmaMainloop:
             zero = tirx.const(0, cut.contraction.dtype)
             return sequence([tirx.BufferStore(b, zero, [i]) for b in (self.acc, *self._parts)])
 
-        frags = self._a_frags.buffer, self._b_frags.buffer
-        by_address = *frags, self._shared, *self._a.by_address, *self._b.by_address
-        stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in by_address]
+        stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in self._by_address]
         where = cut.axes_at(self._place.batch)
         stmts.append(self._a.prepare(thread, where, self._place.m_tile * cut.block_m))
         stmts.append(self._b.prepare(thread, where, self._place.n_tile * cut.block_n))
