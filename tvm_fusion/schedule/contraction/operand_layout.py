@@ -57,18 +57,13 @@ class OperandLayout:
         self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
-        orders = (True, False) if is_a else (False, True)
-        axes = {True: cut.k_axes, False: self._axes}
-        layouts = [
-            chunk_layout(cut, self._expr, axes[is_k], is_k)
-            for is_k in orders
-            if is_k or cut.item_bytes > 1
-        ]
-        layout = self._layout = min(layouts, key=lambda x: x.cost)
+        orders = [(True, cut.k_axes), (False, self._axes)]
+        orders = orders[: 2 if cut.item_bytes > 1 else 1]  # bytes are not transposed
+        layout = chunk_layout(cut, self._expr, orders if is_a else orders[::-1])
+        self._layout, self.is_shifted = layout, layout.is_shifted
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         is_loaded = is_plain(self._expr) or layout.guard is not None
         self.is_copied = layout.values is not None and len(layout.vectors) == 1 and is_loaded
-        self.is_shifted = layout.is_shifted
         self.is_gathered = layout.values is None and not layout.is_shifted
         across = cut.block_k if self.is_k_contiguous else self._block
         self.row_chunks = across // self._chunk
