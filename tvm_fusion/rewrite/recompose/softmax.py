@@ -7,18 +7,7 @@ from typing import Any
 from tvm import relax
 
 from .extents import known_shape, same_shape
-from .match import (
-    X,
-    anchored,
-    atom,
-    is_itself,
-    is_same,
-    kept,
-    over,
-    reduced,
-    reductions,
-    terms,
-)
+from .match import X, anchored, atom, is_itself, is_same, kept, over, reduced, reductions, terms
 from .pattern import Match, Mismatch, Pattern, Writer
 from .view import View, dtype_of
 

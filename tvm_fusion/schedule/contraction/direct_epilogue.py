@@ -22,13 +22,7 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.expressions import load
-from ...core.loops import (
-    coordinates,
-    index,
-    local,
-    sequence,
-    when,
-)
+from ...core.loops import coordinates, index, local, sequence, when
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import touch
 from ..gpu.wgmma import M

@@ -22,15 +22,7 @@ from typing import NamedTuple, Protocol
 from tvm import DataType, ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import (
-    block,
-    coordinates,
-    index,
-    local,
-    sequence,
-    unrolled,
-    when,
-)
+from ...core.loops import block, coordinates, index, local, sequence, unrolled, when
 from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
