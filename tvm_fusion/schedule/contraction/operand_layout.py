@@ -9,6 +9,8 @@ copy i of a thread          a chunk of 16 bytes; parts of 8 or 4 bytes where row
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tvm import ir, tirx
 
 from ...core.loops import constant, coordinates, index, product, substitute
@@ -19,6 +21,24 @@ from .tile_gemm_config import TileGemmConfig, axis_values, is_plain
 
 WORD_BYTES = 4
 WORDS = CHUNK_BYTES // WORD_BYTES
+
+
+class TilePosition(NamedTuple):
+    """Where a tile of an operand is.
+
+    Attributes
+    ----------
+    where : mapping of Var to Expr
+        The values of the axes of neither K nor rows.
+    first : Expr
+        The first row of A, or column of B.
+    k_tile : Expr
+        The tile's number along K.
+    """
+
+    where: dict[ir.Var, ir.Expr]
+    first: ir.Expr
+    k_tile: ir.Expr
 
 
 class OperandLayout:
@@ -99,10 +119,10 @@ class OperandLayout:
         return swizzle(row * 2 if has_words else row, self.row_chunks)
 
     def _source(
-        self, row: ir.Expr, column: ir.Expr, first: ir.Expr, k_tile: ir.Expr
+        self, tile: TilePosition, row: ir.Expr, column: ir.Expr
     ) -> tuple[dict[ir.Var, ir.Expr], ir.Expr]:
         """Give the vector and the axes of a copy, and whether it is inside of K."""
-        cut, inside = self._cut, tirx.const(True)
+        cut, inside, first, k_tile = self._cut, tirx.const(True), tile.first, tile.k_tile
         if self.is_k_contiguous:
             vector = k_tile * (cut.block_k // self.lanes) + column
             if cut.k % (cut.block_k * cut.split_k):
@@ -120,24 +140,19 @@ class OperandLayout:
         return {self._vector: vector} | axis_values(cut.k_axes, k), inside
 
     def _unaligned(
-        self,
-        where: dict[ir.Var, ir.Expr],
-        row: ir.Expr,
-        chunk: ir.Expr,
-        first: ir.Expr,
-        k_tile: ir.Expr,
+        self, tile: TilePosition, row: ir.Expr, chunk: ir.Expr
     ) -> tuple[ir.TensorLoad, ir.Expr]:
         """Give the first element of a chunk, and how many exist."""
         cut, own = self._cut, self._extent
-        k = k_tile * cut.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
-        place = first + (row if self.is_k_contiguous else chunk * self._chunk)
+        k = tile.k_tile * cut.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
+        place = tile.first + (row if self.is_k_contiguous else chunk * self._chunk)
         along, across = (k, place) if self.is_k_contiguous else (place, k)
         most, rows = (cut.k, own) if self.is_k_contiguous else (own, cut.k)
         left = tirx.max(tirx.min(most - along, index(self._chunk)), index(0))
         count = tirx.Select(across < rows, left, index(0))
         k, place = tirx.min(k, cut.k - 1), tirx.min(place, own - 1)
         there = axis_values(cut.k_axes, k) | axis_values(self._axes, place)
-        return substitute(self._expr, {**where, **there}), count
+        return substitute(self._expr, {**tile.where, **there}), count
 
     def _row(self, row: ir.Expr) -> ir.Expr:
         """Repeat the last row, or column, for those beyond."""

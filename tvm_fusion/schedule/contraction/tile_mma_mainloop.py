@@ -29,6 +29,7 @@ from ..gpu.cp_async import commit
 from ..gpu.mma import ACCUMULATORS, GROUPS, WARP, mma_fragments, mma_split_fragments
 from ..gpu.shared_tiles import block_barrier, touch, wait_and_barrier
 from .operand_fragments import OperandFragments
+from .operand_layout import TilePosition
 from .tile_gemm_config import TileGemmConfig, TilePlace
 from .tile_operand import OperandTile
 from .tile_shape import M16
@@ -212,16 +213,14 @@ class TileMmaMainloop:
 
     def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
         """Copy the tiles of A and B to a stage."""
-        cut, where = self._cut, self._cut.axes_at(self._place.batch)
-        k_tile = self._place.rank * cut.k_tiles + tile
-        sides = (
-            (self._a, self._place.m_tile * cut.block_m, word),
-            (self._b, self._place.n_tile * cut.block_n, word + self._a.words),
-        )
+        cut, place, where = self._cut, self._place, self._cut.axes_at(self._place.batch)
+        k_tile = place.rank * cut.k_tiles + tile
+        a = TilePosition(where, place.m_tile * cut.block_m, k_tile)
+        b = TilePosition(where, place.n_tile * cut.block_n, k_tile)
         return sequence(
             [
-                getattr(operand, do)(thread, where, first, k_tile, (self._shared, start))
-                for operand, first, start in sides
+                getattr(self._a, do)(thread, a, (self._shared, word)),
+                getattr(self._b, do)(thread, b, (self._shared, word + self._a.words)),
             ]
         )
 

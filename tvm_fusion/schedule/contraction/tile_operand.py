@@ -22,7 +22,7 @@ from ..gpu.cp_async import copy_16, copy_narrow
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.shared_tiles import store_shared
 from ..gpu.shifted_loads import ELEMENTS, load_words, shift_words
-from .operand_layout import OperandLayout
+from .operand_layout import OperandLayout, TilePosition
 from .tile_gemm_config import TileGemmConfig, axis_values
 from .window_copies import WindowCopies
 
@@ -78,7 +78,7 @@ class OperandTile(OperandLayout):
                 self.buffers += self._registers.arrays
 
     def prepare(self, thread: ir.Expr, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
-        """Compute what all tiles of a block have in common; parameters as of :meth:`begin`."""
+        """Compute what all tiles of a block have in common; parameters as of TilePosition."""
         window = self._window
         if window is None:
             return sequence([])
@@ -90,67 +90,49 @@ class OperandTile(OperandLayout):
 
         return unrolled("chunk", self._each, one)
 
-    def begin(
-        self,
-        thread: ir.Expr,
-        where: dict[ir.Var, ir.Expr],
-        first: ir.Expr,
-        k_tile: ir.Expr,
-        to: tuple[ir.Var, ir.Expr],
-    ) -> tirx.Stmt:
+    def begin(self, thread: ir.Expr, tile: TilePosition, to: tuple[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Begin to copy a tile: issue copies, or load into registers.
 
         Parameters
         ----------
         thread : Expr
             The thread.
-        where : mapping of Var to Expr
-            The values of the other axes.
-        first : Expr
-            The first row of A, or column of B.
-        k_tile : Expr
-            The tile's number along K.
+        tile : TilePosition
+            The tile.
         to : (Var, Expr)
             Shared memory, and the word of it where the tile begins.
         """
 
         def one(i: ir.Expr) -> tirx.Stmt:
             row, column, inside = self._place(i, thread)
-            there, is_k_inside = self._source(row, column, first, k_tile)
+            there, is_k_inside = self._source(tile, row, column)
             if self._first is not None:
-                source = substitute(self._first, {**where, **there})
+                source = substitute(self._first, {**tile.where, **there})
                 place = load(to[0], [to[1] + self._word(row, column)])
-                is_inside = tirx.all(is_k_inside, self._is_row(row, column, first))
+                is_inside = tirx.all(is_k_inside, self._is_row(row, column, tile.first))
                 if self._window is not None:
                     source, guard = self._window.at(i, there[self._vector])
                     is_inside = tirx.all(is_k_inside, guard)
                 elif self._guard is not None:
-                    guard = substitute(self._guard, {**where, **there})
+                    guard = substitute(self._guard, {**tile.where, **there})
                     is_inside = tirx.all(is_inside, guard)
                 if self.lanes == self._chunk:
                     stmt = copy_16(place, source, is_inside)
                 else:
                     stmt = copy_narrow(place, source, self.lanes * self._cut.item_bytes, is_inside)
             elif self._registers is not None:
-                stmt = self._registers.fill(i, {**where, **there})
+                stmt = self._registers.fill(i, {**tile.where, **there})
                 stmt = when(is_k_inside, stmt)
             elif self.is_shifted:
-                source, count = self._unaligned(where, row, column, first, k_tile)
+                source, count = self._unaligned(tile, row, column)
                 stmt = load_words(load(self._words, [i * ELEMENTS]), source, count)
             else:
-                stmt = self._load_elements(i, where, row, column, first, k_tile)
+                stmt = self._load_elements(i, tile, row, column)
             return when(inside, stmt)
 
         return unrolled("chunk", self._each, one)
 
-    def finish(
-        self,
-        thread: ir.Expr,
-        where: dict[ir.Var, ir.Expr],
-        first: ir.Expr,
-        k_tile: ir.Expr,
-        to: tuple[ir.Var, ir.Expr],
-    ) -> tirx.Stmt:
+    def finish(self, thread: ir.Expr, tile: TilePosition, to: tuple[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Store what :meth:`begin` loaded into registers."""
         if self.is_copied:
             return sequence([])
@@ -159,16 +141,16 @@ class OperandTile(OperandLayout):
             row, chunk, inside = self._place(i, thread)
             place = load(to[0], [to[1] + self._word(row, chunk)])
             if self.is_shifted:
-                source, _ = self._unaligned(where, row, chunk, first, k_tile)
+                source, _ = self._unaligned(tile, row, chunk)
                 held, chunk_of = load(self._words, [i * ELEMENTS]), load(self._staged, [index(0)])
                 stmts = [shift_words(chunk_of, held, source), store_shared(place, chunk_of, 16)]
                 return when(inside, sequence(stmts))
             if self._values is None or self._registers is None:
                 return when(inside, store_shared(place, load(self._staged, [i * self._chunk]), 16))
-            there, is_k_inside = self._source(row, chunk, first, k_tile)
+            there, is_k_inside = self._source(tile, row, chunk)
             values, zero = [], tirx.const(0, self._dtype)
             for value in self._values:
-                values.append(substitute(self._registers.values(value, i), {**where, **there}))
+                values.append(substitute(self._registers.values(value, i), {**tile.where, **there}))
             stores = [tirx.BufferStore(self._staged, v, [n]) for n, v in enumerate(values)]
             zeros = [tirx.BufferStore(self._staged, zero, [n]) for n in range(self._chunk)]
             made: tirx.Stmt = sequence(stores)
@@ -180,22 +162,17 @@ class OperandTile(OperandLayout):
         return unrolled("chunk", self._each, one)
 
     def _load_elements(
-        self,
-        i: ir.Expr,
-        where: dict[ir.Var, ir.Expr],
-        row: ir.Expr,
-        chunk: ir.Expr,
-        first: ir.Expr,
-        k_tile: ir.Expr,
+        self, i: ir.Expr, tile: TilePosition, row: ir.Expr, chunk: ir.Expr
     ) -> tirx.Stmt:
         """Load the elements of a chunk one by one, those beyond K as zeros."""
         cut, stmts = self._cut, []
         for lane in range(self._chunk):
             place = chunk * self._chunk + lane
             k_in_tile, own = (place, row) if self.is_k_contiguous else (row, place)
-            k = k_tile * cut.block_k + k_in_tile
-            there = axis_values(cut.k_axes, k) | axis_values(self._axes, self._row(first + own))
-            value = substitute(self._expr, {**where, **there})
+            k = tile.k_tile * cut.block_k + k_in_tile
+            own = self._row(tile.first + own)
+            there = axis_values(cut.k_axes, k) | axis_values(self._axes, own)
+            value = substitute(self._expr, {**tile.where, **there})
             if cut.k % (cut.block_k * cut.split_k):
                 zero = tirx.const(0, self._dtype)
                 value = tirx.if_then_else(k < cut.k, value, zero)
