@@ -164,6 +164,13 @@ def test_products_that_keep_the_device_busy_have_launches_each():
         assert launches(operands(shape, shape), products) == 2
 
 
+def test_no_more_products_than_a_kernel_takes():
+    """What is left over begins another group."""
+    shapes = [(33, 65, 48)] * 11
+    assert isinstance(claimed(operands(*shapes), products), Refusal)
+    assert launches(operands(*shapes), products) == 2
+
+
 def test_what_depends_on_each_other_is_no_group():
     def chain(emit, a, b, c):
         return op.matmul(emit(op.matmul(a, b)), c)

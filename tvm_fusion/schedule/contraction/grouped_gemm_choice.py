@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ...device import Device
 from ...program.stage import Stage
@@ -146,11 +146,11 @@ def _in_turns(
     for _ in range(TURNS):
         before = dict(chosen)
         for part, shapes in spaces.items():
-            chosen[part] = min(shapes, key=lambda shape, part=part: clocks(part, shape))
+            chosen[part] = min(shapes, key=partial(clocks, part))
         if chosen == before:
             break
-    shapes = tuple(chosen[part] for part in parts)
-    return shapes, launch_clocks(parts, shapes, device)
+    found = tuple(chosen[part] for part in parts)
+    return found, launch_clocks(parts, found, device)
 
 
 def launch_clocks(parts: Sequence[Part], shapes: Sequence[TileShape], device: Device) -> float:
