@@ -60,9 +60,13 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("spec", [AMPERE, CUDA], ids=["sm_80", "sm_90a"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("name", SHAPES)
+CASES = [(name, dtype, CUDA) for name in SHAPES for dtype in ("float16", "float32")]
+CASES += [("five", "bfloat16", CUDA), ("long", "float16", AMPERE), ("odd", "float32", AMPERE)]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "spec"), CASES, ids=[f"{n}-{d}-{s.text}" for n, d, s in CASES]
+)
 def test_computes_products_of_other_shapes(name, dtype, spec):
     params = operands(*SHAPES[name], dtype=dtype)
     members = group(params, products, spec)
