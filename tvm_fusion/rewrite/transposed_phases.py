@@ -85,8 +85,7 @@ def _phases(value: Any, scope: Scope) -> Any:
         return None
     found = _dimensions(value)
     if isinstance(found, str):
-        record(Decision(scope.target.name, "", "refused", "transposed_conv", found))
-        return None
+        return _refuse(scope, found)
     x, weight = value.args
     rows, columns = found
     made = _weight(weight, rows, columns)
@@ -96,7 +95,7 @@ def _phases(value: Any, scope: Scope) -> Any:
     pads = [d.pads(n, c) for n, c, d in zip(extents, counts, found, strict=True)]
     padding = (pads[0][0], pads[1][0], pads[0][1], pads[1][1])
     if min(padding) < 0:
-        return None
+        return _refuse(scope, "Its padding is wider than its window.")
     batch, channels = x.ty.shape.values[0], int(weight.ty.shape.values[1])
     sentence = f"A convolution of {rows.stride * columns.stride} phases, without zeros between."
     record(Decision(scope.target.name, "", "accepted", "transposed_conv", sentence))
@@ -113,6 +112,10 @@ def _phases(value: Any, scope: Scope) -> Any:
     phases = scope.emit(relax.op.reshape(conv, relax.ShapeExpr(shape)))
     order = scope.emit(relax.op.permute_dims(phases, [0, 3, 4, 1, 5, 2]))
     return relax.op.reshape(order, relax.ShapeExpr([batch, channels, *results]))
+
+
+def _refuse(scope: Scope, sentence: str) -> None:
+    record(Decision(scope.target.name, "", "refused", "transposed_conv", sentence))
 
 
 def _dimensions(conv: relax.Call) -> tuple[Phases, Phases] | str:

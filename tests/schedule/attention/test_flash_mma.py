@@ -39,6 +39,17 @@ def problem_of(params, body):
     return members, flash_problem(pattern)
 
 
+def computed(params, members, problem, config, edit=None):
+    """The kernel of a configuration, its results, and the inputs in float64."""
+    func = flash_mma_kernel(members.program, problem, config)
+    assert check_gpu(func, CUDA.tvm_target()) is None
+    inputs = arrays(params)
+    if edit is not None:
+        edit(inputs)
+    found = run(func, members, inputs, CUDA)
+    return func, found, [x.astype("float64") for x in inputs.values()]
+
+
 def compare(params, body, expected, tolerance=2e-3, accept=None, edit=None):
     """Run the default configuration, or a drawn one of those that are accepted."""
     members, problem = problem_of(params, body)
@@ -47,13 +58,8 @@ def compare(params, body, expected, tolerance=2e-3, accept=None, edit=None):
     if accept is not None:
         accepted = [c for c in found if accept(c)]
         chosen = accepted[np.random.default_rng().integers(len(accepted))]
-    func = flash_mma_kernel(members.program, problem, chosen)
-    assert check_gpu(func, CUDA.tvm_target()) is None
-    inputs = arrays(params)
-    if edit is not None:
-        edit(inputs)
-    wide = [x.astype("float64") for x in inputs.values()]
-    close(run(func, members, inputs, CUDA), expected(*wide), tolerance)
+    _, results, wide = computed(params, members, problem, chosen, edit)
+    close(results, expected(*wide), tolerance)
     return problem, chosen
 
 

@@ -4,25 +4,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from attention_graphs import PLAIN, attention, heads, op, reference, tensors, to_rows
-from group_kernels import CUDA, arrays, cuda_kernel, group, run, tensor
+from group_kernels import CUDA, arrays, cuda_kernel, run, tensor
 from nvcc import machine_code, needs_nvcc
-from test_flash_mma import HALF, visible
+from test_flash_mma import HALF, computed, problem_of, visible
 from tvm import relax, tirx
 
 from tvm_fusion.schedule.attention.attention_configs import KERNELS
-from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_mma import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash_mma_model import configs
-from tvm_fusion.schedule.attention.flash_problem import flash_problem
 from tvm_fusion.schedule.attention.flash_tma_config import FlashTmaConfig
 from tvm_fusion.schedule.attention.flash_tma_operand import tma_operands
-from tvm_fusion.schedule.attention.match import FLOATS
-from tvm_fusion.schedule.gpu.dlight import check_gpu
-
-
-def problem_of(params, body):
-    members = group(params, body, CUDA)
-    return members, flash_problem(read_group(members, (*FLOATS, "bfloat16")))
 
 
 def of_tma(problem, accept):
@@ -50,13 +41,7 @@ def compare(params, body, expected, accept=lambda c: True, operands=None, edit=N
     members, problem = problem_of(params, body)
     accepted = of_tma(problem, accept)
     chosen = accepted[np.random.default_rng().integers(len(accepted))]
-    func = flash_mma_kernel(members.program, problem, chosen)
-    assert check_gpu(func, CUDA.tvm_target()) is None
-    inputs = arrays(params)
-    if edit is not None:
-        edit(inputs)
-    wide = [x.astype("float64") for x in inputs.values()]
-    (found,) = run(func, members, inputs, CUDA)
+    func, (found,), wide = computed(params, members, problem, chosen, edit)
     (exact,) = expected(*wide)
     q, k, v = (wide[:3]) if operands is None else operands(*wide)
     assert_close(found, exact, q, k, v, str(params[0].ty.dtype))

@@ -2,12 +2,14 @@
 
 import numpy as np
 from emulator.launch import launch
-from group_kernels import CUDA, group
+from group_kernels import CUDA, group, tensor
+from tvm import relax
 
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
 from tvm_fusion.schedule.gather import gather
 
+op = relax.op
 NHWC = (0, 2, 3, 1)
 
 
@@ -41,6 +43,32 @@ def convolution(x, w, stride, padding, dilation, groups):
                 ]
                 y[:, own] += np.einsum("nchw,kc->nkhw", part, w[own, :, r, s])
     return y
+
+
+def with_residual(shape, weight, options, dtype="float16", image=None, weights=None):
+    """A convolution plus a residual: parameters, body, inputs, sums, and sums of absolute values.
+
+    Sums are of float64. What is drawn of the image and the weights is edited by functions.
+    """
+    options = {"stride": 1, "padding": (1, 1), "dilation": 1, "groups": 1, **options}
+    rng = np.random.default_rng()
+    x, w = (rng.standard_normal(s).astype(dtype) for s in (shape, weight))
+    x = x if image is None else image(x)
+    w = w if weights is None else weights(w)
+    wide = x.astype("float64"), w.astype("float64")
+    with np.errstate(invalid="ignore"):  # of infinities that an image is given
+        exact = convolution(*wide, **options)
+        r = rng.standard_normal(exact.shape).astype(dtype)
+        size = convolution(*map(np.abs, wide), **options) + np.abs(r.astype("float64"))
+
+    def body(emit, x, r):
+        given = {k: options[k] for k in ("padding", "dilation", "groups")}
+        strides = options["stride"]
+        y = emit(op.nn.conv2d(x, relax.const(w), strides, **given, out_dtype="float32"))
+        return op.add(y, emit(op.astype(r, "float32")))
+
+    params = [tensor("x", *shape, dtype=dtype), tensor("r", *r.shape, dtype=dtype)]
+    return params, body, {"x": x, "r": r}, exact + r.astype("float64"), size
 
 
 def launched(emission, members, arrays):

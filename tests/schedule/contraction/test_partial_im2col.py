@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conv_graphs import NHWC, convolution
+from conv_graphs import NHWC, with_residual
 from emulator.launch import launch
 from gemm_graphs import results
 from group_kernels import CUDA, group, tensor
@@ -40,31 +40,13 @@ def build(shape, weight, options, is_nchw=False, dtype="float16", drawn=None):
 
     The image is in the order of the graph; results, and what is added to them, are or are not.
     """
-    options = {"stride": 1, "padding": (1, 1), "dilation": 1, "groups": 1, **options}
-    rng = np.random.default_rng()
-    x, w = (rng.standard_normal(s).astype(dtype) for s in (shape, weight))
-    x = x if drawn is None else drawn(x)
-    wide = x.astype("float64"), w.astype("float64")
-    with np.errstate(invalid="ignore"):
-        exact = convolution(*wide, **options)
-        r = rng.standard_normal(exact.shape).astype(dtype)
-        size = convolution(*map(np.abs, wide), **options) + np.abs(r.astype("float64"))
-
-    def body(emit, x, r):
-        given = {k: options[k] for k in ("padding", "dilation", "groups")}
-        strides = options["stride"]
-        y = emit(op.nn.conv2d(x, relax.const(w), strides, **given, out_dtype="float32"))
-        return op.add(y, emit(op.astype(r, "float32")))
-
-    members = group(
-        [tensor("x", *shape, dtype=dtype), tensor("r", *r.shape, dtype=dtype)], body, CUDA
-    )
+    params, body, arrays, exact, size = with_residual(shape, weight, options, dtype, drawn)
+    members = group(params, body, CUDA)
     order = (0, 1, 2, 3) if is_nchw else NHWC
     if not is_nchw:
         images = [v for v in (*members.inputs, *members.outputs) if v.constant is None]
         members = variant(members, {v: Layout(0) for v in images if v.name != "x"}).group
-    arrays = {"x": x, "r": r.transpose(order)}
-    exact = exact + r.astype("float64")
+    arrays["r"] = arrays["r"].transpose(order)
     return members, arrays, exact.transpose(order), size.transpose(order)
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conv_graphs import NHWC, convolution, laid_out, launched
+from conv_graphs import NHWC, laid_out, launched, with_residual
 from emulator.tma import TensorMap
-from group_kernels import CUDA, tensor
+from group_kernels import CUDA
 from nvcc import machine_code, needs_nvcc
 from rounding import assert_sums_close
 from tvm import relax
@@ -40,27 +40,11 @@ def build(shape, weight, options, constant=None, is_nchw=False):
 
     Images are channels-last; results, and what is added to them, are or are not.
     """
-    dtype = "float16"
-    options = {"stride": 1, "padding": (1, 1), "dilation": 1, "groups": 1, **options}
-    rng = np.random.default_rng()
-    x, w = (rng.standard_normal(s).astype(dtype) for s in (shape, weight))
-    w = w if constant is None else np.full(weight, constant, dtype)
-    wide = x.astype("float64"), w.astype("float64")
-    exact = convolution(*wide, **options)
-    r = rng.standard_normal(exact.shape).astype(dtype)
-    size = convolution(*map(np.abs, wide), **options) + np.abs(r.astype("float64"))
-
-    def body(emit, x, r):
-        given = {k: options[k] for k in ("padding", "dilation", "groups")}
-        strides = options["stride"]
-        y = emit(op.nn.conv2d(x, relax.const(w), strides, **given, out_dtype="float32"))
-        return op.add(y, emit(op.astype(r, "float32")))
-
-    given = [tensor("x", *shape, dtype=dtype), tensor("r", *r.shape, dtype=dtype)]
+    fill = None if constant is None else lambda w: np.full_like(w, constant)
+    params, body, arrays, exact, size = with_residual(shape, weight, options, weights=fill)
     order = (0, 1, 2, 3) if is_nchw else NHWC
-    arrays = {"x": x.transpose(NHWC), "r": r.transpose(order)}
-    exact = exact + r.astype("float64")
-    members = laid_out(given, body, only=["x"] if is_nchw else None)
+    arrays = {"x": arrays["x"].transpose(NHWC), "r": arrays["r"].transpose(order)}
+    members = laid_out(params, body, only=["x"] if is_nchw else None)
     return members, arrays, exact.transpose(order), size.transpose(order)
 
 

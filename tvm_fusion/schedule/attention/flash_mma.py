@@ -25,24 +25,14 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...core.loops import (
-    ceildiv,
-    coordinates,
-    index,
-    kernel,
-    loop,
-    product,
-    sequence,
-    simplified,
-    threads,
-    when,
-)
+from ...core.loops import index, kernel, loop, sequence, simplified, when
 from ...program.program import Program
 from ..gpu.cp_async import commit, wait
 from ..gpu.launch import block_barrier, block_by_address, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
 from ..gpu.wgmma import WARPS, fence_proxy
+from .flash_grid import query_blocks
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
@@ -69,23 +59,16 @@ def flash_mma_kernel(
     """
     if isinstance(config, FlashTmaConfig):
         return flash_tma_kernel(program, problem, config)
-    pattern = problem.pattern
-    extents = [a.extent for a in pattern.batch]
-    blocks = ceildiv(index(problem.query.extent), config.block_m)
 
-    def body(number: ir.Expr) -> tirx.Stmt:
-        *batch, part = coordinates(number, [*extents, blocks])
-        if problem.skips:
-            part = blocks - 1 - part  # later rows see more keys: they start first
-        where = {a.var: i for a, i in zip(pattern.batch, batch, strict=True)}
+    def write(where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         axes = [("threadIdx.y", config.warps), ("threadIdx.x", WARP)]
 
         def thread(g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-            return _FlashBlock(problem, config, where, part * config.block_m, g, t).stmt()
+            return _FlashBlock(problem, config, where, first, g, t).stmt()
 
         return min_blocks_per_sm(each_thread(axes, thread), config.min_blocks)
 
-    return kernel(program, threads("blockIdx.x", product([*extents, blocks]), body))
+    return kernel(program, query_blocks(problem, config, write))
 
 
 class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):

@@ -23,23 +23,14 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...core.loops import (
-    block,
-    ceildiv,
-    coordinates,
-    index,
-    kernel,
-    product,
-    sequence,
-    threads,
-    when,
-)
+from ...core.loops import block, index, kernel, sequence, threads, when
 from ...program.program import Program
 from ..gpu import tma, wgmma
 from ..gpu.launch import block_by_address, dependency_wait, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.shared_tiles import block_barrier, touch
 from ..gpu.warp import warp_uniform
+from .flash_grid import query_blocks
 from .flash_problem import FlashProblem
 from .flash_tma_config import HALF_BYTES, FlashTmaConfig
 from .flash_tma_consumers import Consumers
@@ -60,7 +51,7 @@ def flash_tma_kernel(
     config : FlashTmaConfig
         Of its configurations.
     """
-    pattern, operands = problem.pattern, tma_operands(problem)
+    operands = tma_operands(problem)
     if operands is None:
         raise RuntimeError("the group is not the one that was claimed")
     maps: list[ir.Var] = []
@@ -70,19 +61,12 @@ def flash_tma_kernel(
         variable, stmts = rows.with_rows(size).encode(f"map_{name}")
         maps.append(variable)
         encode += stmts
-    extents = [a.extent for a in pattern.batch]
-    blocks = ceildiv(index(problem.query.extent), config.block_m)
+    copies = list(zip(operands, maps, strict=True))
 
-    def body(number: ir.Expr) -> tirx.Stmt:
-        *batch, part = coordinates(number, [*extents, blocks])
-        if problem.skips:
-            part = blocks - 1 - part  # later rows see more keys: they start first
-        where = {a.var: i for a, i in zip(pattern.batch, batch, strict=True)}
-        copies = list(zip(operands, maps, strict=True))
-        made = _block(problem, config, copies, where, part * config.block_m)
-        return min_blocks_per_sm(made, config.min_blocks)
+    def write(where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
+        return min_blocks_per_sm(_block(problem, config, copies, where, first), config.min_blocks)
 
-    grid = threads("blockIdx.x", product([*extents, blocks]), body)
+    grid = query_blocks(problem, config, write)
     return kernel(program, grid, encode)
 
 

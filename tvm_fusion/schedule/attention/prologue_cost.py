@@ -48,19 +48,19 @@ def dear_prologue(problem: FlashProblem, config: FlashMmaConfig, device: Device)
     computed = [x for x in (problem.q, problem.k, problem.v) if is_computed(x)]
     if not computed or not peak or not bandwidth:
         return None
-    fused, apart = 0.0, LAUNCH_US
+    fused, separate = 0.0, LAUNCH_US
     for operand in computed:
         elements = _elements(problem, operand)
         work = operations(operand.element) + len(loads(operand.element))
         times = 1 if operand is problem.q else _readers(problem, config)
         fused += 1e6 * SLOWDOWN * elements * times * work / peak
-        apart += 1e6 * 2 * 2 * elements / bandwidth
-    if fused <= apart:
+        separate += 1e6 * 2 * 2 * elements / bandwidth
+    if fused <= separate:
         return None
     return Refusal(
         "prologue_recomputed",
         f"Computing operands in the kernel would take about {fused:.1f} us, as each block of "
-        f"queries computes all keys again; a kernel of its own takes about {apart:.1f}.",
+        f"queries computes all keys again; a kernel of its own takes about {separate:.1f}.",
     )
 
 

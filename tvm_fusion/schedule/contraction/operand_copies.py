@@ -7,17 +7,20 @@ kernel:        C = product of the copies
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, relax, tirx
 
-from ...core.loops import product
+from ...core.loops import Body, add, block, ceildiv, choose, constant, product, threads, when
 from ...core.template import Emission, Kernel, Slot
+from ...core.untouched import SCHEDULED
 from ...device import Device
 from ...program.program import Program
 from .operands import SumOfProducts
 from .tile_gemm_model import RATES
+
+THREADS = 256  # of a block of the kernel that copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +92,32 @@ class OperandCopies:
         types = [relax.TensorType(list(c.ty.shape), str(c.ty.dtype)) for _, c in self._copied]
         kernels = (Kernel(self.kernel(), inputs, between), replace(kernel, reads=reads))
         return Emission(kernels, tuple(types), packing)
+
+
+def copy_kernel(params: Sequence[ir.Var], pieces: Sequence[tuple[ir.Expr, Body]]) -> tirx.PrimFunc:
+    """Make a kernel of copies: the tasks of all pieces, one behind the other, a thread each.
+
+    Parameters
+    ----------
+    params : sequence of Var
+        The operands, then their copies.
+    pieces : sequence of (Expr, callable)
+        How many tasks there are of a kind, and what one of them does.
+    """
+    total = add([count for count, _ in pieces])
+
+    def of_block(number: ir.Expr) -> tirx.Stmt:
+        def of_thread(thread: ir.Expr) -> tirx.Stmt:
+            task = number * THREADS + thread
+            whole = constant(total)
+            body = choose(task, pieces)
+            return body if whole is not None and whole % THREADS == 0 else when(task < total, body)
+
+        return threads("threadIdx.x", THREADS, of_thread)
+
+    grid = threads("blockIdx.x", ceildiv(total, THREADS), of_block)
+    func = tirx.PrimFunc([*params], block("root", grid))
+    return func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
 
 
 def copies_clocks(copies: OperandCopies, device: Device) -> float:

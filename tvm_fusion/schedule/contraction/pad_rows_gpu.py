@@ -13,25 +13,11 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import (
-    Body,
-    add,
-    block,
-    choose,
-    coordinates,
-    index,
-    local,
-    product,
-    sequence,
-    threads,
-    vectorized,
-    when,
-)
-from ...core.untouched import SCHEDULED
+from ...core.loops import Body, coordinates, index, local, product, sequence, vectorized
 from ..gpu.launch import block_by_address
 from ..gpu.shifted_loads import ELEMENTS, load_words, shift_words
+from .operand_copies import copy_kernel
 
-THREADS = 256
 CHUNK = 8  # elements of a half type
 
 
@@ -49,19 +35,8 @@ def pad_rows(pairs: Sequence[tuple[ir.Var, ir.Var]]) -> tirx.PrimFunc:
         Its parameters are the matrices, then the padded ones.
     """
     pieces = [_chunks(source, padded) for source, padded in pairs]
-    total = add([count for count, _ in pieces])
-    blocks = tirx.floordiv(total + (THREADS - 1), index(THREADS))
-
-    def of_block(number: ir.Expr) -> tirx.Stmt:
-        def of_thread(thread: ir.Expr) -> tirx.Stmt:
-            task = number * THREADS + thread
-            return when(task < total, choose(task, pieces))
-
-        return threads("threadIdx.x", THREADS, of_thread)
-
     params = [source for source, _ in pairs] + [padded for _, padded in pairs]
-    func = tirx.PrimFunc(params, block("root", threads("blockIdx.x", blocks, of_block)))
-    return func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+    return copy_kernel(params, pieces)
 
 
 def _chunks(source: ir.Var, padded: ir.Var) -> tuple[ir.Expr, Body]:

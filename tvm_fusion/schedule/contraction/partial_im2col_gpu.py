@@ -21,21 +21,17 @@ from ...core.loops import (
     Body,
     block,
     ceildiv,
-    choose,
     coordinates,
     index,
     local,
     product,
     sequence,
-    threads,
     vectorized,
     when,
 )
-from ...core.untouched import SCHEDULED
 from ..gpu.tma import ALIGNMENT
+from .operand_copies import THREADS, copy_kernel
 from .tma_window import ImageDim
-
-THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -84,16 +80,7 @@ def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: Columns) -> tirx.Pr
     # Each chunk has whole blocks: its terms are those of all threads of a warp.
     rounded = ceildiv(count, THREADS) * THREADS
     pieces = [(rounded, _chunk(image, copy, columns, first, lanes)) for first in firsts]
-    blocks = ceildiv(count, THREADS) * len(firsts)
-
-    def of_block(number: ir.Expr) -> tirx.Stmt:
-        def of_thread(thread: ir.Expr) -> tirx.Stmt:
-            return choose(number * THREADS + thread, pieces)
-
-        return threads("threadIdx.x", THREADS, of_thread)
-
-    func = tirx.PrimFunc([image, copy], block("root", threads("blockIdx.x", blocks, of_block)))
-    return func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+    return copy_kernel([image, copy], pieces)
 
 
 def _chunk(image: ir.Var, copy: ir.Var, columns: Columns, first: int, lanes: int) -> Body:

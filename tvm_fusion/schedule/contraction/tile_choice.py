@@ -34,6 +34,8 @@ SHIFTED = 2.6
 LEAST_ALIGNED_K = 128  # of a product that is worth copies of its operands
 LEAST_CHANNELS = 2  # of a convolution's output: those of a decoder's last are 3, a pixel's colours
 
+TileOfCopies = tuple[OperandCopies, TileGemmConfig]
+
 
 def is_gathered(tile: TileGemmConfig) -> bool:
     """Whether an operand's elements are loaded one by one, as those of NCHW images."""
@@ -48,12 +50,8 @@ def tensor_core_tile(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
-    device : Device
-        A GPU.
-    least_rows : int
-        With fewer there is no tile.
+    contraction, device, least_rows
+        As in :func:`.tile_gemm_problem.gemm_problem`.
     """
     problem = gemm_problem(contraction, device, least_rows)
     if problem is None:
@@ -70,7 +68,7 @@ def behind_aligned_rows(
     tile: TileGemmConfig | None,
     constants: Collection[ir.Var],
     device: Device,
-) -> tuple[OperandCopies, TileGemmConfig] | None:
+) -> TileOfCopies | None:
     """Choose wgmma behind copies of operands that are not aligned, where it is faster with them.
 
     Parameters
@@ -86,7 +84,7 @@ def behind_aligned_rows(
 
     Returns
     -------
-    (OperandCopies, TileGemmConfig) or None
+    TileOfCopies or None
         ``None`` where the tile is faster.
     """
     if tile is None or isinstance(tile, WgmmaConfig) or tile.k < LEAST_ALIGNED_K:
@@ -107,24 +105,13 @@ def behind_im2col(
     tile: TileGemmConfig | None,
     constants: Collection[ir.Var],
     device: Device,
-) -> tuple[OperandCopies, TileGemmConfig] | None:
+) -> TileOfCopies | None:
     """Choose a tile behind a partial im2col instead of one of a gathered image, where faster.
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product as the graph has it, no implicit GEMM.
-    tile : TileGemmConfig or None
-        The best of its operands as they are.
-    constants : collection of Var
-        Inputs that are known at compile time.
-    device : Device
-        A GPU.
-
-    Returns
-    -------
-    (OperandCopies, TileGemmConfig) or None
-        ``None`` where the tile is faster.
+    contraction, tile, constants, device
+        As in :func:`behind_aligned_rows`; the product as the graph has it, no implicit GEMM.
     """
     if tile is None or not is_gathered(tile):
         return None

@@ -86,14 +86,9 @@ class OperandTile:
         self._axes = view.m_axes if is_a else view.n_axes
         self._block = cut.block_m if is_a else cut.block_n
         self._extent = product([a.extent for a in self._axes])
-        orders = (True, False) if is_a else (False, True)
-        axes = {True: cut.k_axes, False: self._axes}
-        layouts = [
-            chunk_layout(cut, self._expr, axes[is_k], is_k)
-            for is_k in orders
-            if is_k or cut.item_bytes > 1
-        ]
-        layout = min(layouts, key=lambda x: x.cost)
+        orders = [(True, cut.k_axes), (False, self._axes)]
+        orders = orders[: 2 if cut.item_bytes > 1 else 1]  # bytes are not transposed
+        layout = chunk_layout(cut, self._expr, orders if is_a else orders[::-1])
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         self._values, vectors, self.is_shifted = layout.values, layout.vectors, layout.is_shifted
         across = cut.block_k if self.is_k_contiguous else self._block

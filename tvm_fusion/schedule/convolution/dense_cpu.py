@@ -4,7 +4,7 @@
     copy lines of the image with their padding, unless they are read in place        (image_cpu)
     for tile of channels:                                     its weight stays in a near cache
       for tile of height * width pixels:                                        (dense_tile_cpu)
-      store rows of results whose channels are far apart                        (row_stores_cpu)
+      store rows of results whose channels are strided                          (row_stores_cpu)
 
 The weight is packed at compile time in the order of these loops (weight_cpu).
 """

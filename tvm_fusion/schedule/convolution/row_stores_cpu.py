@@ -1,4 +1,4 @@
-"""Results whose channels are far apart in memory, as in NCHW, stored by whole rows of pixels.
+"""Results whose channels are strided, as in NCHW, stored by whole rows of pixels.
 
 for tile of a row of tiles:  rows[channel][row][column of the image] = values       (epilogue_cpu)
 for channel, row of pixels:  result = rows[channel][row], by vectors
