@@ -44,8 +44,15 @@ def unaligned_clocks(
 ) -> float:
     """Estimate how long tiles of unaligned rows take on their way to shared memory."""
     resident, waves = residency(shape, sizes, device)
+    return waves * unaligned_block_clocks(shape, sizes, resident, unaligned)
+
+
+def unaligned_block_clocks(
+    shape: TileShape, sizes: Sizes, resident: int, unaligned: tuple[bool, ...]
+) -> float:
+    """Estimate the same of one block, among so many of its multiprocessor."""
     rows = (shape.block_m, shape.block_n)
     elements = shape.block_k * sum(itertools.compress(rows, unaligned))
     alone = UNALIGNED_ALONE * elements / shape.threads
     busy = UNALIGNED_BUSY * resident * elements / (4 * WARP)
-    return waves * k_tiles(shape, sizes) * max(alone, busy)
+    return k_tiles(shape, sizes) * max(alone, busy)
