@@ -61,19 +61,19 @@ class GpuGroupedGemm(Template):
             return Refusal("large_products", "The products keep the device busy one by one.")
         problems = [gemm_problem(x, device) for x in products]
         tiled = [p for p in problems if p is not None and not is_gathered(p)]
-        separate = [_separate_clocks(x, constants, device) for x in products]
-        if len(tiled) < len(problems) or None in separate:
+        each = [_separate_clocks(x, constants, device) for x in products]
+        if len(tiled) < len(problems) or None in each:
             sentence = "Tensor cores multiply some of the products not at all, or behind copies."
             return Refusal(NOT_MINE, sentence)
-        apart = sum(clocks or 0.0 for clocks in separate)
+        separate = sum(clocks or 0.0 for clocks in each)
         chosen = grouped_tiles(tiled, device)
         if chosen is None:
             return Refusal(NOT_MINE, "No tiles of one number of threads fit the device.")
         tiles, clocks = chosen
-        if clocks > MOST_OF_SEPARATE * apart:
+        if clocks > MOST_OF_SEPARATE * separate:
             return Refusal(
                 "large_products",
-                f"One launch of the products is estimated to take {clocks / apart:.0%} of the time "
+                f"One launch of the products is estimated to take {clocks / separate:.0%} of the time "
                 f"of a launch of each; more than {MOST_OF_SEPARATE:.0%} are not worth it.",
             )
         config = GroupedGemmConfig(tiles, found.others)
