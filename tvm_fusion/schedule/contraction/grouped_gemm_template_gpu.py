@@ -33,9 +33,9 @@ from .unaligned_tiles import unaligned_clocks, unaligned_operands
 from .wgmma_config import WgmmaConfig
 
 # What one launch may take of the clocks of a launch of each. The model was fitted to calls inside
-# CUDA graphs, and is off by 9 %: twice the error of a ratio is saved at least. On an H200 six groups
-# took 0.43 to 0.74 of their products' launches (estimated 0.47 to 0.71), two that are refused 0.92
-# and 1.01 (0.98 and 0.92).
+# CUDA graphs, and is off by 9 %: twice the error of a ratio is saved at least. On an H200 six
+# groups took 0.43 to 0.74 of their products' launches (estimated 0.47 to 0.71), two that are
+# refused 0.92 and 1.01 (0.98 and 0.92).
 MOST_OF_SEPARATE = 0.75
 MOST_PRODUCTS = 8  # of a kernel: nvcc takes about a second for each
 MOST_FLOPS = 1 << 32  # of products whose concatenation is proposed
