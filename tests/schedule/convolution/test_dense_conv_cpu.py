@@ -6,9 +6,11 @@ import re
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from conv_cases import (
     Conv,
     block,
+    blocked_shape,
     check,
     claimed,
     convolve,
@@ -22,7 +24,7 @@ from group_kernels import CPU, group, tensor
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from relax_modules import main_module
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
@@ -271,9 +273,10 @@ def test_results_of_both_layouts():
     np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k :], 0)
 
 
-def test_a_concatenation_in_both_layouts():
-    """Its other channels are lanes beyond those of the sum."""
-    conv, more = Conv(16, 40, (9, 13)), 24
+@pytest.mark.parametrize(("channels", "more"), [(40, 24), (32, 64), (16, 48)])
+def test_a_concatenation_in_both_layouts(channels, more):
+    """Its other channels are lanes beyond those of the sum, or whole tiles without one."""
+    conv = Conv(16, channels, (9, 13))
     other = np.random.default_rng().standard_normal((1, more, 9, 13)).astype("float32")
     x = conv.image()
 
@@ -286,7 +289,41 @@ def test_a_concatenation_in_both_layouts():
     plain, blocked = sorted(results, key=np.ndim)
     np.testing.assert_allclose(plain[:, : conv.k], conv.reference(x), atol=2e-5, rtol=0)
     np.testing.assert_array_equal(plain[:, conv.k :], other)
-    np.testing.assert_array_equal(from_blocks(blocked), plain)
+    np.testing.assert_array_equal(from_blocks(blocked)[:, : conv.k + more], plain)
+    np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k + more :], 0)
+
+
+def test_a_concatenation_of_whole_blocks_is_stored_in_vectors():
+    """Each vector chooses its operand once, and tiles without sums are no wider than others."""
+    conv, shape = Conv(16, 80, (9, 13), block_out=0), (1, 64, 9, 13)
+    other = np.random.default_rng().standard_normal(shape).astype("float32")
+    x = conv.image()
+
+    def body(emit, x, other):
+        y = [conv.body(emit, x), unblock(emit, other, shape[1])]
+        return block(emit, emit(op.concat(y, 1)), 16)
+
+    spec = parse("cpu:x86-64-v4")
+    params = [*conv.params(), tensor("other", *blocked_shape(shape, 16))]
+    claim = claimed(params, body, spec)
+    emission = CpuConvolution().emit(claim, spec.tvm_target())
+    func = emission.kernels[0].func
+    result = func.params[-1]
+    config = claim.details["config"]
+    loops, accumulators = [], []
+    tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))
+    stores = [f for f in loops if isinstance(f.body, tirx.BufferStore)]
+    kinds = {f.kind for f in stores if f.body.buffer.same_as(result)}
+    assert kinds == {tirx.ForKind.VECTORIZED}
+    tvm_ffi.structural_walk(
+        func.body, (s_tir.SBlock, lambda b: accumulators.extend(b.alloc_buffers))
+    )
+    widths = {int(a.ty.shape[-1]) for a in accumulators if a.name == "acc"}
+    assert max(widths) <= config.vectors * config.lanes
+    claim = claimed(params, body)
+    (y,) = run(claim, {"x": to_blocks(x, conv.block_in), "other": to_blocks(other, 16)})
+    np.testing.assert_allclose(from_blocks(y)[:, : conv.k], conv.reference(x), atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(from_blocks(y)[:, conv.k :], other)
 
 
 def test_an_expensive_epilogue_of_plain_results_is_vectors():

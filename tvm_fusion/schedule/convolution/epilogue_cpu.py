@@ -248,17 +248,21 @@ class ConvEpilogue:
             known = ranges.holds(at(result.condition, probe))
             if known is False:
                 return sequence([])
-        value = at(result.value, probe)
-        is_vector = is_vector_code(replace(result, value=value, condition=None), self._total)
+        # A concatenation chooses its operand once for a vector, where that begins and ends a block.
+        value = ranges.value(ranges.without_lane(at(result.value, probe), probe, size))
+        plain = replace(result, value=value, condition=None)
+        is_vector = is_vector_code(plain, self._total)
+        is_choice = not is_vector and is_vector_code(plain, self._total, probe)
 
         def element(lane: ir.Expr) -> tirx.Stmt:
             ranges.bind(lane, size)
+            own = substitute(value, {probe: lane}) if is_choice else at(result.value, lane)
             if stored is not None:
-                return tirx.BufferStore(stored, at(result.value, lane), [i, start + lane])
+                return tirx.BufferStore(stored, own, [i, start + lane])
             indices = ranges.indices([at(x, lane) for x in result.indices])
-            return tirx.BufferStore(result.buffer, at(result.value, lane), indices)
+            return tirx.BufferStore(result.buffer, own, indices)
 
-        return in_vectors(size, element) if is_vector else loop("lane", size, element)
+        return in_vectors(size, element) if is_vector or is_choice else loop("lane", size, element)
 
 
 def is_contiguous(result: Result, problem: ConvProblem, lanes: int) -> bool:
