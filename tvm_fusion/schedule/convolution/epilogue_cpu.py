@@ -5,18 +5,20 @@ the last channels, of fewer than a vector: from a copy of the tile, by powers of
 results of other layouts (NCHW, shuffled channels), from a copy of the tile:
   for pixel:  for vector of channels:  stored = result(acc)      where its operands are vectors
   for channel:  for pixel:  result = stored                      where a channel goes is known once
+  or stored = rows of pixels, which are transposed                              (row_stores_cpu)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import call_name, is_expensive, load, loads, variables
-from ...core.loops import constant, find, index, loop, sequence, substitute
+from ...core.loops import constant, coordinates, find, index, loop, sequence, substitute
 from ..address import lies_along
 from ..contraction.fuse_epilogue import is_vector_code
 from ..contraction.operands import Result
@@ -28,6 +30,7 @@ from .problem import ConvProblem
 from .tile_sums import AtPixel, TileSums
 
 RowsOf = Callable[[Result], "ir.Var | None"]
+Into = Callable[[ir.Expr, ir.Expr], tuple[ir.Var, list[ir.Expr]]]  # a pixel, a channel of the tile
 
 MOST_INLINE = 8  # operations of a result that are unrolled for every pixel of a tile
 
@@ -135,29 +138,40 @@ class ConvEpilogue:
         for result in self._shuffled:
             # A concatenation has channels beyond those of the sum.
             count = end if result.condition is None else inside
-            stored = self._stored(result, sums.count, count)
-            if stored is not None:
-                buffers.append(stored)
-                existing = [(n, size) for n, size in parts if n < count]
-                stmts.append(self._stage(result, stored, sums, existing, first_k, ranges))
             rows = rows_of(result)
-            stmts.append(self._shuffle(result, stored, rows, sums, count, first_k, ranges))
+            if not count or not self._has_vectors(result):
+                stmts.append(self._shuffle(result, None, rows, sums, count, first_k, ranges))
+                continue
+            existing = [(n, size) for n, size in parts if n < count]
+            into = partial(self._gathered, rows, sums, ranges)
+            if rows is None:
+                shape = [index(sums.count), index(count)]
+                stored = declare(shape, str(result.buffer.ty.dtype), "stored", "local")
+                buffers.append(stored)
+                into = partial(_element, stored)
+            stmts.append(self._stage(result, into, sums, existing, first_k, ranges))
+            if rows is None:
+                stmts.append(self._shuffle(result, stored, None, sums, count, first_k, ranges))
         return sequence(stmts), buffers
 
-    def _stored(self, result: Result, pixels: int, inside: int) -> ir.Var | None:
-        """Declare the values of a shuffled result, if vectors of channels compute them."""
+    def _has_vectors(self, result: Result) -> bool:
+        """Whether vectors of channels compute a shuffled result."""
         k = self._problem.k
         along = [x for x in loads(result.value) if k.var in variables(x)]
-        contiguous = all(lies_along(x.source, x.indices, k, self._lanes) for x in along)
-        if not inside or not contiguous:
-            return None
-        shape = [index(pixels), index(inside)]
-        return declare(shape, str(result.buffer.ty.dtype), "stored", "local")
+        return all(lies_along(x.source, x.indices, k, self._lanes) for x in along)
+
+    def _gathered(
+        self, rows: ir.Var, sums: TileSums, ranges: Ranges, i: ir.Expr, lane: ir.Expr
+    ) -> tuple[ir.Var, list[ir.Expr]]:
+        """Give the place of a value in the rows of pixels that results are gathered in."""
+        row, _ = coordinates(i, sums.shape)
+        x = sums.place(i)[self._problem.x.var]
+        return rows, [*ranges.indices([row, x]), lane]
 
     def _stage(
         self,
         result: Result,
-        stored: ir.Var,
+        into: Into,
         sums: TileSums,
         parts: Sequence[tuple[int, int]],
         first_k: ir.Expr,
@@ -168,10 +182,7 @@ class ConvEpilogue:
         def pixel(i: ir.Expr) -> tirx.Stmt:
             ranges.bind(i, sums.count)
             return sequence(
-                [
-                    self._store(result, sums, i, n, size, first_k, ranges, stored)
-                    for n, size in parts
-                ]
+                [self._store(result, sums, i, n, size, first_k, ranges, into) for n, size in parts]
             )
 
         return loop("i", sums.count, pixel)
@@ -207,7 +218,7 @@ class ConvEpilogue:
                     value = ranges.value(substitute(result.value, where))
                 if gathered is not None:
                     x = ranges.index(where[self._problem.x.var])
-                    return tirx.BufferStore(gathered, value, [lane, row, x])
+                    return tirx.BufferStore(gathered, value, [row, x, lane])
                 indices = ranges.indices([substitute(x, where) for x in result.indices])
                 return tirx.BufferStore(result.buffer, value, indices)
 
@@ -232,7 +243,7 @@ class ConvEpilogue:
         size: int,
         first_k: ir.Expr,
         ranges: Ranges,
-        stored: ir.Var | None = None,
+        into: Into | None = None,
     ) -> tirx.Stmt:
         """Store some adjacent channels of one pixel, into a buffer of the tile if one is given."""
         where = sums.place(i)
@@ -257,12 +268,17 @@ class ConvEpilogue:
         def element(lane: ir.Expr) -> tirx.Stmt:
             ranges.bind(lane, size)
             own = substitute(value, {probe: lane}) if is_choice else at(result.value, lane)
-            if stored is not None:
-                return tirx.BufferStore(stored, own, [i, start + lane])
+            if into is not None:
+                buffer, where = into(i, start + lane)
+                return tirx.BufferStore(buffer, own, where)
             indices = ranges.indices([at(x, lane) for x in result.indices])
             return tirx.BufferStore(result.buffer, own, indices)
 
         return in_vectors(size, element) if is_vector or is_choice else loop("lane", size, element)
+
+
+def _element(stored: ir.Var, i: ir.Expr, lane: ir.Expr) -> tuple[ir.Var, list[ir.Expr]]:
+    return stored, [i, lane]
 
 
 def is_contiguous(result: Result, problem: ConvProblem, lanes: int) -> bool:

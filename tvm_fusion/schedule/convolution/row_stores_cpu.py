@@ -1,7 +1,8 @@
 """Results whose channels are far apart in memory, as in NCHW, stored by whole rows of pixels.
 
-for tile of a row of tiles:  rows[channel][row][column of the image] = values       (epilogue_cpu)
-for channel, row of pixels:  result = rows[channel][row], by vectors
+for tile of a row of tiles:  rows[row][column of the image][channel] = values       (epilogue_cpu)
+for row of pixels:  for square of channels by columns:  result = transposed(rows)   by shuffles
+the last channels, of fewer than a vector:              result = rows[row][column]  by elements
 
 A tile is a few pixels wide: stored one by one, each line of a result would be written several
 times, and lines of 64 channels whose distance is a power of two evict each other in between. On one
@@ -16,16 +17,18 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import load
+from ...core.expressions import load, variables
 from ...core.loops import block, constant, index, loop, sequence, substitute
 from ..address import known_step
 from ..contraction.operands import Result
 from ..index_ranges import Ranges
+from ..transpose_cpu import transposed
 from ..vector_loops import by_vectors
 from .epilogue_cpu import is_contiguous
 from .problem import ConvProblem
 
 MOST_BYTES = 1 << 17  # of the rows, which are to stay in the level-2 cache
+LEAST_SQUARE = 4  # channels by columns, below which elements are stored one by one
 
 AtPixel = Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]]
 
@@ -48,7 +51,7 @@ class RowStores:
     def __init__(self, problem: ConvProblem, lanes: int, height: int, width: int) -> None:
         self._problem, self._lanes, self._height = problem, lanes, height
         self._columns = constant(problem.x.extent) or 1
-        shape = [width, height, self._columns]
+        shape = [height, self._columns, width]
         fits = 4 * math.prod(shape) <= MOST_BYTES and problem.pool is None
         self._rows: list[tuple[Result, ir.Var]] = [
             (r, declare([index(d) for d in shape], str(r.buffer.ty.dtype), "rows", "local"))
@@ -92,34 +95,102 @@ class RowStores:
         ranges : Ranges
             Of their variables.
         """
-        stmts = []
-        for result, rows in self._rows:
-            channels = count(result)
-
-            def channel(
-                lane: ir.Expr,
-                result: Result = result,
-                rows: ir.Var = rows,
-                channels: int = channels,
-            ) -> tirx.Stmt:
-                ranges.bind(lane, channels)
-
-                def row(number: ir.Expr) -> tirx.Stmt:
-                    ranges.bind(number, self._height)
-
-                    def element(column: ir.Expr) -> tirx.Stmt:
-                        where = {**at_pixel(number, column), self._problem.k.var: first_k + lane}
-                        indices = ranges.indices([substitute(x, where) for x in result.indices])
-                        value = load(rows, [lane, number, column])
-                        return tirx.BufferStore(result.buffer, value, indices)
-
-                    def vector(first: ir.Expr, width: int) -> tirx.Stmt:
-                        kind = tirx.ForKind.VECTORIZED
-                        return loop("column", width, lambda n: element(first + n), kind)
-
-                    return by_vectors(self._columns, self._lanes, vector)
-
-                return loop("row", self._height, row)
-
-            stmts.append(loop("lane", channels, channel))
+        parts = (self._transposed, self._by_elements)
+        stmts = [
+            part(result, rows, count(result), first_k, at_pixel, ranges)
+            for result, rows in self._rows
+            for part in parts
+        ]
         return sequence(stmts)
+
+    def _transposed(
+        self,
+        result: Result,
+        rows: ir.Var,
+        channels: int,
+        first_k: ir.Expr,
+        at_pixel: AtPixel,
+        ranges: Ranges,
+    ) -> tirx.Stmt:
+        """Store the whole vectors of channels, as vectors of columns."""
+        size = self._square(result)
+        if not size:
+            return sequence([])
+        vector_from = lambda first: tirx.Ramp(first, index(1), size)  # noqa: E731
+
+        def square(row: ir.Expr, first: ir.Expr, column: ir.Expr) -> tirx.Stmt:
+            where = at_pixel(row, column)
+
+            def store(lane: int, vector: ir.Expr) -> tirx.Stmt:
+                place = {**where, self._problem.k.var: first_k + (first + lane)}
+                *indices, last = ranges.indices([substitute(x, place) for x in result.indices])
+                return tirx.BufferStore(result.buffer, vector, [*indices, vector_from(last)])
+
+            return transposed(
+                [load(rows, [row, column + n, vector_from(first)]) for n in range(size)], store
+            )
+
+        def row(number: ir.Expr) -> tirx.Stmt:
+            ranges.bind(number, self._height)
+
+            def block_of(channel: ir.Expr) -> tirx.Stmt:
+                ranges.bind(channel, channels // size)
+
+                def columns(column: ir.Expr) -> tirx.Stmt:
+                    ranges.bind(column, self._columns // size)
+                    return square(number, channel * size, column * size)
+
+                stmts = [loop("column", self._columns // size, columns)]
+                if self._columns % size:  # the last columns, some of them once more
+                    last = index(self._columns - size)
+                    stmts.append(square(number, channel * size, last))
+                return sequence(stmts)
+
+            return loop("channel", channels // size, block_of)
+
+        return loop("row", self._height, row)
+
+    def _square(self, result: Result) -> int:
+        """Count the channels and columns that are transposed together; 0 for none."""
+        x = self._problem.x.var
+        *others, last = result.indices
+        size = min(self._lanes, 1 << (self._columns.bit_length() - 1))
+        is_last = x in variables(last) and not any(x in variables(i) for i in others)
+        is_float = str(result.buffer.ty.dtype) == "float32"
+        return size if is_last and is_float and size >= LEAST_SQUARE else 0
+
+    def _by_elements(
+        self,
+        result: Result,
+        rows: ir.Var,
+        channels: int,
+        first_k: ir.Expr,
+        at_pixel: AtPixel,
+        ranges: Ranges,
+    ) -> tirx.Stmt:
+        """Store the channels that squares leave."""
+        size = self._square(result)
+        done = channels // size * size if size else 0
+
+        def channel(lane: ir.Expr) -> tirx.Stmt:
+            ranges.bind(lane, channels - done)
+
+            def row(number: ir.Expr) -> tirx.Stmt:
+                ranges.bind(number, self._height)
+
+                def element(column: ir.Expr) -> tirx.Stmt:
+                    place = {self._problem.k.var: first_k + (done + lane)}
+                    where = {**at_pixel(number, column), **place}
+                    indices = ranges.indices([substitute(x, where) for x in result.indices])
+                    value = load(rows, [number, column, done + lane])
+                    return tirx.BufferStore(result.buffer, value, indices)
+
+                def vector(first: ir.Expr, width: int) -> tirx.Stmt:
+                    kind = tirx.ForKind.VECTORIZED
+                    return loop("column", width, lambda n: element(first + n), kind)
+
+                return by_vectors(self._columns, self._lanes, vector)
+
+            return loop("row", self._height, row)
+
+        return loop("lane", channels - done, channel)
