@@ -139,7 +139,7 @@ class ConvEpilogue:
             # A concatenation has channels beyond those of the sum.
             count = end if result.condition is None else inside
             rows = rows_of(result)
-            if not count or not self._has_vectors(result):
+            if not count or not has_vectors(result, self._problem, self._lanes):
                 stmts.append(self._shuffle(result, None, rows, sums, count, first_k, ranges))
                 continue
             existing = [(n, size) for n, size in parts if n < count]
@@ -153,12 +153,6 @@ class ConvEpilogue:
             if rows is None:
                 stmts.append(self._shuffle(result, stored, None, sums, count, first_k, ranges))
         return sequence(stmts), buffers
-
-    def _has_vectors(self, result: Result) -> bool:
-        """Whether vectors of channels compute a shuffled result."""
-        k = self._problem.k
-        along = [x for x in loads(result.value) if k.var in variables(x)]
-        return all(lies_along(x.source, x.indices, k, self._lanes) for x in along)
 
     def _gathered(
         self, rows: ir.Var, sums: TileSums, ranges: Ranges, i: ir.Expr, lane: ir.Expr
@@ -284,6 +278,12 @@ def _element(stored: ir.Var, i: ir.Expr, lane: ir.Expr) -> tuple[ir.Var, list[ir
 def is_contiguous(result: Result, problem: ConvProblem, lanes: int) -> bool:
     """Whether vectors of output channels are contiguous in a result."""
     return lies_along(result.buffer, result.indices, problem.k, lanes)
+
+
+def has_vectors(result: Result, problem: ConvProblem, lanes: int) -> bool:
+    """Whether vectors of output channels compute a result, wherever these are stored."""
+    along = [x for x in loads(result.value) if problem.k.var in variables(x)]
+    return all(lies_along(x.source, x.indices, problem.k, lanes) for x in along)
 
 
 def can_store(results: Sequence[Result], problem: ConvProblem, lanes: int) -> bool:

@@ -11,13 +11,12 @@ Zen 5 core, 64 channels of 32 x 32 pixels took 110 us longer than in blocks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import load, variables
+from ...core.expressions import load
 from ...core.loops import block, constant, index, loop, sequence, substitute
 from ..address import known_step
 from ..contraction.operands import Result
@@ -31,6 +30,60 @@ MOST_BYTES = 1 << 17  # of the rows, which are to stay in the level-2 cache
 LEAST_SQUARE = 4  # channels by columns, below which elements are stored one by one
 
 AtPixel = Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]]
+
+
+def is_by_rows(result: Result, problem: ConvProblem, lanes: int, height: int, width: int) -> bool:
+    """Whether a result is stored by rows: its columns are contiguous, and its channels are not.
+
+    Parameters
+    ----------
+    result : Result
+        Of the convolution.
+    problem : ConvProblem
+        The convolution.
+    lanes : int
+        Elements of a vector.
+    height : int
+        Rows of pixels of a tile.
+    width : int
+        Channels of a tile.
+    """
+    columns = constant(problem.x.extent) or 1
+    if problem.pool is not None or 4 * width * height * columns > MOST_BYTES:
+        return False
+    axes = [a.var for a in problem.contraction.stage.axes]
+    step = known_step(result.buffer, result.indices, problem.x.var, axes)
+    return step == 1 and not is_contiguous(result, problem, lanes)
+
+
+def square_size(result: Result, problem: ConvProblem, lanes: int) -> int:
+    """Count the channels and columns of rows that are transposed together; 0 for none."""
+    columns = constant(problem.x.extent) or 1
+    if str(result.buffer.ty.dtype) != "float32":
+        return 0
+    size = min(lanes, 1 << (columns.bit_length() - 1))
+    while size >= LEAST_SQUARE and not _are_runs(result, problem, columns, size):
+        size //= 2
+    return size if size >= LEAST_SQUARE else 0
+
+
+def _are_runs(result: Result, problem: ConvProblem, columns: int, size: int) -> bool:
+    """Whether the columns of every square lie along the last dimension of a result."""
+    number, lane = (tirx.Var(n, "int64") for n in ("number", "lane"))
+    ranges = Ranges()
+    ranges.bind(number, columns // size)
+    ranges.bind(lane, size)
+    starts = [number * size, *([index(columns - size)] if columns % size else [])]
+
+    def goes_on(position: ir.Expr, start: ir.Expr, step: ir.Expr) -> bool | None:
+        first, other = (substitute(position, {problem.x.var: x}) for x in (start, start + lane))
+        return ranges.holds(tirx.EQ(ranges.index(other - first), step))
+
+    *others, last = result.indices
+    return all(
+        goes_on(last, start, lane) and all(goes_on(i, start, index(0)) for i in others)
+        for start in starts
+    )
 
 
 class RowStores:
@@ -51,19 +104,12 @@ class RowStores:
     def __init__(self, problem: ConvProblem, lanes: int, height: int, width: int) -> None:
         self._problem, self._lanes, self._height = problem, lanes, height
         self._columns = constant(problem.x.extent) or 1
-        shape = [height, self._columns, width]
-        fits = 4 * math.prod(shape) <= MOST_BYTES and problem.pool is None
+        shape = [index(d) for d in (height, self._columns, width)]
         self._rows: list[tuple[Result, ir.Var]] = [
-            (r, declare([index(d) for d in shape], str(r.buffer.ty.dtype), "rows", "local"))
+            (r, declare(shape, str(r.buffer.ty.dtype), "rows", "local"))
             for r in problem.contraction.results
-            if fits and self._is_by_rows(r)
+            if is_by_rows(r, problem, lanes, height, width)
         ]
-
-    def _is_by_rows(self, result: Result) -> bool:
-        """Whether columns are contiguous in a result, and channels are not."""
-        axes = [a.var for a in self._problem.contraction.stage.axes]
-        step = known_step(result.buffer, result.indices, self._problem.x.var, axes)
-        return step == 1 and not is_contiguous(result, self._problem, self._lanes)
 
     def of(self, result: Result) -> ir.Var | None:
         """Return the rows of a result, if it has some."""
@@ -113,7 +159,7 @@ class RowStores:
         ranges: Ranges,
     ) -> tirx.Stmt:
         """Store the whole vectors of channels, as vectors of columns."""
-        size = self._square(result)
+        size = square_size(result, self._problem, self._lanes)
         if not size:
             return sequence([])
         vector_from = lambda first: tirx.Ramp(first, index(1), size)  # noqa: E731
@@ -150,15 +196,6 @@ class RowStores:
 
         return loop("row", self._height, row)
 
-    def _square(self, result: Result) -> int:
-        """Count the channels and columns that are transposed together; 0 for none."""
-        x = self._problem.x.var
-        *others, last = result.indices
-        size = min(self._lanes, 1 << (self._columns.bit_length() - 1))
-        is_last = x in variables(last) and not any(x in variables(i) for i in others)
-        is_float = str(result.buffer.ty.dtype) == "float32"
-        return size if is_last and is_float and size >= LEAST_SQUARE else 0
-
     def _by_elements(
         self,
         result: Result,
@@ -169,7 +206,7 @@ class RowStores:
         ranges: Ranges,
     ) -> tirx.Stmt:
         """Store the channels that squares leave."""
-        size = self._square(result)
+        size = square_size(result, self._problem, self._lanes)
         done = channels // size * size if size else 0
 
         def channel(lane: ir.Expr) -> tirx.Stmt:
