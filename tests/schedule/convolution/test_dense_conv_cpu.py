@@ -52,6 +52,9 @@ CASES = {
     "plain image, few channels": Conv(3, 40, (17, 18), (7, 7), (2, 2), (3, 3, 3, 3), block_in=0),
     "plain results": Conv(20, 33, (13, 5), residual=True, batch=2, block_out=0),
     "plain results of few channels": Conv(16, 3, (9, 21), block_out=0),
+    "plain results, rows of odd columns": Conv(16, 40, (5, 21), block_out=0),
+    "plain results, short rows": Conv(32, 40, (4, 12), (1, 1), padding=NONE, block_out=0),
+    "plain results, rows of six": Conv(16, 24, (7, 6), batch=2, block_out=0),
     "plain throughout, strided": Conv(5, 8, (9, 13), stride=(2, 2), block_in=0, block_out=0),
     "groups, plain results": Conv(32, 32, (7, 9), groups=8, block_out=0),
     "one row of pixels": Conv(16, 16, (1, 19), (1, 5), padding=(0, 2, 0, 2)),
@@ -324,6 +327,22 @@ def test_a_concatenation_of_whole_blocks_is_stored_in_vectors():
     (y,) = run(claim, {"x": to_blocks(x, conv.block_in), "other": to_blocks(other, 16)})
     np.testing.assert_allclose(from_blocks(y)[:, : conv.k], conv.reference(x), atol=2e-5, rtol=0)
     np.testing.assert_array_equal(from_blocks(y)[:, conv.k :], other)
+
+
+@pytest.mark.parametrize("size", [(6, 32), (7, 21), (5, 9)])
+def test_plain_results_are_transposed_in_registers(size):
+    """Whole vectors of channels become vectors of columns, the last of which overlap others."""
+    conv, spec = Conv(16, 32, size, block_out=0), parse("cpu:x86-64-v4")
+    claim = claimed(conv.params(), conv.body, spec)
+    func = CpuConvolution().emit(claim, spec.tvm_target()).kernels[0].func
+    shuffles, stores = [], []
+    tvm_ffi.structural_walk(func.body, (tirx.Shuffle, shuffles.append))
+    tvm_ffi.structural_walk(func.body, (tirx.BufferStore, stores.append))
+    assert shuffles
+    lanes = min(16, 1 << (size[1].bit_length() - 1))
+    places = [s.indices[-1] for s in stores if s.buffer.same_as(func.params[-1])]
+    assert places
+    assert all(isinstance(p, tirx.Ramp) and int(p.lanes) == lanes for p in places)
 
 
 def test_an_expensive_epilogue_of_plain_results_is_vectors():
