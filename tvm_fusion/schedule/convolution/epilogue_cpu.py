@@ -145,8 +145,8 @@ class ConvEpilogue:
             existing = [(n, size) for n, size in parts if n < count]
             into = partial(self._gathered, rows, sums, ranges)
             if rows is None:
-                shape = [index(sums.count), index(count)]
-                stored = declare(shape, str(result.buffer.ty.dtype), "stored", "local")
+                extents = [index(sums.count), index(count)]
+                stored = declare(extents, str(result.buffer.ty.dtype), "stored", "local")
                 buffers.append(stored)
                 into = partial(_element, stored)
             stmts.append(self._stage(result, into, sums, existing, first_k, ranges))
