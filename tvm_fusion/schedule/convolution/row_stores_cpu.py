@@ -23,8 +23,8 @@ from ..contraction.operands import Result
 from ..index_ranges import Ranges
 from ..transpose_cpu import transposed
 from ..vector_loops import by_vectors
-from .epilogue_cpu import is_contiguous
 from .problem import ConvProblem
+from .result_layout import is_contiguous
 
 MOST_BYTES = 1 << 17  # of the rows, which are to stay in the level-2 cache
 LEAST_SQUARE = 4  # channels by columns, below which elements are stored one by one

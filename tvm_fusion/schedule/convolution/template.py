@@ -29,16 +29,16 @@ from .config import ConvConfig, configs, default
 from .dense_cpu import dense_cpu
 from .depthwise_config import DepthwiseConfig, depthwise_config, depthwise_configs
 from .depthwise_cpu import depthwise_cpu
-from .epilogue_cpu import (
+from .groups import with_groups
+from .pool_proposals import pooling_proposals
+from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
+from .result_layout import (
     can_store,
     conditions_known,
     has_vectors,
     is_contiguous,
     shuffles_channels,
 )
-from .groups import with_groups
-from .pool_proposals import pooling_proposals
-from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
 from .row_stores_cpu import is_by_rows, square_size
 
 # The cost model assumes that arithmetic reaches 30 % of the peak; tiles of whole vectors reach two
