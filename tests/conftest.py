@@ -61,21 +61,34 @@ FOREIGN = (os.path.dirname(inspect.getfile(pytest.Item)), "<frozen importlib")
 inspect.getouterframes = own_frames
 
 WITHOUT_TORCH = Path(__file__).with_name("without_torch")
-HEAVY = ("torch", "slow", "cuda_toolchain", "rocm_toolchain")
 
 
 def pytest_collection_finish(session):
-    """Let processes that light tests start do without PyTorch, and garbage be looked for seldom.
+    """Let garbage be looked for seldom.
 
-    tvm_ffi imports it wherever it is installed: 2.6 s of a CPU instead of 0.9 for all of TVM. The
-    modules of all tests stay to the end; Python would go through them again and again.
+    The modules of all tests stay to the end; Python would go through them again and again.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
-    if not any(item.get_closest_marker(mark) for item in session.items for mark in HEAVY):
-        path = [str(WITHOUT_TORCH), os.environ.get("PYTHONPATH")]
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Let processes that a test starts do without PyTorch, unless the test has its mark.
+
+    tvm_ffi imports it wherever it is installed: 2.6 s of a CPU instead of 0.9 for all of TVM.
+    """
+    before = os.environ.get("PYTHONPATH")
+    if not item.get_closest_marker("torch"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(WITHOUT_TORCH), before]))
+    try:
+        return (yield)
+    finally:
+        if before is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def pytest_report_header():

@@ -17,7 +17,7 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is no
 _CALLBACK = "tvm_callback_cuda_compile"
 
 
-def cuda_source(functions, arch="sm_90a"):
+def cuda_source(functions, arch="sm_90a", tir_pipeline="tvm_fusion"):
     """Text of a module with a PrimFunc, or with several by their names; no compiler is called."""
     if isinstance(functions, tvm.tirx.PrimFunc):
         functions = {"main": functions}
@@ -27,7 +27,7 @@ def cuda_source(functions, arch="sm_90a"):
     target = parse(f"cuda:{arch}").tvm_target()
     try:
         with target:
-            built = tvm.compile(tvm.IRModule(named), target, tir_pipeline="tvm_fusion")
+            built = tvm.compile(tvm.IRModule(named), target, tir_pipeline=tir_pipeline)
     finally:
         if callback is not None:
             tvm_ffi.register_global_func(_CALLBACK, callback, override=True)

@@ -14,6 +14,7 @@ from .config import FusionConfig
 from .core.decisions import Decision, recording
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
+from .deploy.signature_json import signature_to_json
 from .device import TargetSpec, parse
 from .device.cpu_features import linux_names
 from .device.probe import machine
@@ -117,7 +118,7 @@ def compile(  # the public name, as in tvm.compile
         "dims": {n: {"min": r.low, "max": r.high} for n, r in imported.dims.items()},
         "suffix": built.suffixes[first],
         "functions": {
-            name: {**manifest.signature_to_json(signature), **code[first][name]}
+            name: {**signature_to_json(signature), **code[first][name]}
             for name, signature in imported.signatures.items()
         },
         "architectures": {

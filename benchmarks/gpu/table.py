@@ -36,7 +36,8 @@ def render(record: Mapping[str, Any]) -> str:
         f"On one {about['device']}, compiled for {about['target']}; PyTorch {about['torch']}'s"
         " compiler. Microseconds a call inside a CUDA graph, but for the decoder's step, which is"
         " called as a user calls it, the host's part included; medians of turns, over buffers"
-        " larger than four last caches. Copy: what the work's bytes, each input and output once,"
+        " larger than four last caches; a row is of one run, but not all rows of the same. Copy:"
+        " what the work's bytes, each input and output once,"
         " take at the bandwidth of a copy of 256 MiB; alike: a copy of just as many bytes, with its"
         " start and end. Error in units of what is allowed: two roundings of the result or one of"
         " the largest.",

@@ -83,7 +83,9 @@ def test_a_sample_is_right(name):
         pytest.importorskip(module)
     from benchmarks.robustness.worker import work as model
 
-    rows = rows_of(multiprocessing.get_context("spawn"), model, name, ["cpu:fp32", "cpu:fp16"], 600)
+    context = multiprocessing.get_context("forkserver")  # libraries are imported once for all
+    context.set_forkserver_preload(["benchmarks.robustness.worker"])
+    rows = rows_of(context, model, name, ["cpu:fp32", "cpu:fp16"], 600)
     assert {cell: row["outcome"] for cell, row in rows.items()} == {
         "export": "right", "cpu:fp32": "right", "cpu:fp16": "right"
     }, rows  # fmt: skip

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -142,7 +143,14 @@ def _dtype(name):
     return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
 
 
-def test_a_bundle_runs_in_a_bare_root(dense_folder, tmp_path):
+def test_a_bundle_runs_in_a_bare_root(runner, dense_folder, tmp_path, monkeypatch):
+    """The runner in it is the one that the fixture has built in the same way."""
+
+    def build_runner(folder, settings):
+        assert not settings
+        shutil.copytree(runner.parent, folder, dirs_exist_ok=True)
+
+    monkeypatch.setattr(sys.modules[bundle.__module__], "build_runner", build_runner)
     root = tmp_path / "root"
     bundle(dense_folder, root)
     assert {path.name for path in root.iterdir()} == {"tvm_fusion_run", "lib", "model"}

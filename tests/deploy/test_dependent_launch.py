@@ -2,6 +2,7 @@
 
 import pytest
 import tvm
+from nvcc import cuda_source
 from tvm import relax
 from tvm.script import tirx as T
 
@@ -158,12 +159,8 @@ def test_kernels_of_our_functions_are_launched_early(target, attrs, expected):
 
 
 def source_of(func, tir_pipeline="tvm_fusion"):
-    spec = parse("cuda:sm_90a")
-    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    with toolchain(spec):
-        built = tvm.compile(mod, spec.tvm_target(), tir_pipeline=tir_pipeline)
-    source = built.mod.imports[0].inspect_source()
-    return source[source.rindex("__global__") :]
+    text = cuda_source(func, tir_pipeline=tir_pipeline)
+    return text[text.rindex("__global__") :]
 
 
 @pytest.fixture
@@ -173,17 +170,20 @@ def copying():
 
 @pytest.mark.cuda_toolchain
 def test_machine_code_waits_before_it_reads(copying):
-    body = source_of(launched_early(copying))
+    spec = parse("cuda:sm_90a")
+    mod = tvm.IRModule({"main": launched_early(copying).with_attr("global_symbol", "main")})
+    with toolchain(spec):
+        built = tvm.compile(mod, spec.tvm_target(), tir_pipeline="tvm_fusion")
+    body = built.mod.imports[0].inspect_source()
+    body = body[body.rindex("__global__") :]
     wait, dependents = body.index("griddepcontrol_wait()"), body.index("launch_dependents()")
     assert wait < body.index("= *(uint4*)") < dependents
 
 
-@pytest.mark.cuda_toolchain
 def test_what_is_read_may_change_until_the_wait(copying):
     assert "__restrict__" not in source_of(launched_early(copying))
     assert "__restrict__" in source_of(copying)
 
 
-@pytest.mark.cuda_toolchain
 def test_tvm_still_says_that_what_is_read_never_changes(copying):
     assert "__restrict__" in source_of(launched_early(copying), "s_tir")

@@ -62,12 +62,12 @@ print(json.dumps(steps))
 
 def chain(folder, count, width):
     """Write ``tanh(... tanh(x @ w0) ... @ wn)``, its weights in a file beside it."""
-    generator = np.random.default_rng(0)
+    drawn = np.random.default_rng(0).standard_normal((width, width), dtype="float32")
+    drawn /= np.float32(np.sqrt(width))
     nodes, tensors = [], []
     with (folder / "weights.data").open("wb") as file:
         for k in range(count):
-            weight = generator.standard_normal((width, width), dtype="float32")
-            weight /= np.float32(np.sqrt(width))
+            weight = np.roll(drawn, k, 0)  # no two are equal
             tensor = T(name=f"w{k}", data_type=T.FLOAT, dims=weight.shape)
             tensor.data_location = T.EXTERNAL
             place = ("weights.data", file.tell(), weight.nbytes)
@@ -131,12 +131,12 @@ def test_128_mib(tmp_path):
 
 
 @pytest.mark.slow
-def test_2560_mib_beyond_what_one_protobuf_holds(tmp_path):
+def test_2112_mib_beyond_what_one_protobuf_holds(tmp_path):
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = {line.split(":")[0]: int(line.split()[1]) for line in lines}["MemAvailable"]
     if free < 8 * MIB or shutil.disk_usage(tmp_path).free < 8 << 30:
         pytest.skip("needs 8 GiB of memory and of disk")
     try:
-        compiled_loaded_and_run(tmp_path, 40, 4096)
+        compiled_loaded_and_run(tmp_path, 33, 4096)
     finally:
         shutil.rmtree(tmp_path)

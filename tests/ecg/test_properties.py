@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tvm import ir
 
-from tvm_fusion.ecg.properties import _PROPERTIES, Properties, properties
-from tvm_fusion.ecg.record import OpRecord
+from tvm_fusion.ecg.properties import _PROPERTIES, Properties, properties_of
 
 BINARY = {
     "relax.add": np.add,
@@ -58,10 +57,6 @@ def numbers(name, count):
     return values if "bitwise" in name or "logical" in name else values.astype("float64")
 
 
-def of(name):
-    return properties(OpRecord(name, {}))
-
-
 def test_every_name_is_an_operator():
     for name, entry in _PROPERTIES.items():
         for listed in (name, *entry.distributes_over):
@@ -72,7 +67,7 @@ def test_every_name_is_an_operator():
 def test_binary(name):
     f = BINARY[name]
     a, b, c = numbers(name, 3)
-    entry = of(name)
+    entry = properties_of(name)
     assert entry.commutative == np.allclose(f(a, b), f(b, a))
     if name not in ("relax.equal", "relax.not_equal", "relax.less"):  # booleans of numbers
         assert entry.associative == np.allclose(f(f(a, b), c), f(a, f(b, c)))
@@ -85,16 +80,16 @@ def test_binary(name):
 def test_unary(name):
     f = UNARY[name]
     a, b = numbers(name, 2)
-    for other in of(name).distributes_over:
+    for other in properties_of(name).distributes_over:
         g = BINARY[other]
         assert np.allclose(f(g(a, b)), g(f(a), f(b)))
 
 
 def test_subtraction_is_not_an_addition():
-    assert not of("relax.subtract").commutative
-    assert not of("relax.divide").associative
-    assert "relax.add" not in of("relax.exp").distributes_over
+    assert not properties_of("relax.subtract").commutative
+    assert not properties_of("relax.divide").associative
+    assert "relax.add" not in properties_of("relax.exp").distributes_over
 
 
 def test_nothing_holds_of_the_unknown():
-    assert properties(None) == properties(OpRecord("relax.nn.softmax", {})) == Properties()
+    assert properties_of("relax.nn.softmax") == Properties()

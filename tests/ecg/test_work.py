@@ -9,8 +9,6 @@ from tvm_fusion.device import parse
 from tvm_fusion.ecg.work import (
     at,
     bytes_of,
-    bytes_read,
-    bytes_written,
     flops,
     is_cheap,
 )
@@ -31,39 +29,38 @@ def kernel(operator, *shapes, dtypes=(), target="cpu"):
 
 
 @pytest.mark.parametrize(
-    ("func", "operations", "read", "written"),
+    ("func", "operations"),
     [
-        (kernel(OP.add, (5, 7), (7,)), 35, 4 * 42, 4 * 35),
-        (kernel(OP.matmul, (5, 7), (7, 9)), 2 * 5 * 7 * 9, 4 * (35 + 63), 4 * 45),
-        (kernel(OP.exp, (5, 7)), 16 * 35, 4 * 35, 4 * 35),
-        (kernel(OP.sqrt, (5, 7)), 4 * 35, 4 * 35, 4 * 35),
-        (kernel(lambda x: OP.sum(x, 1), (5, 7)), 35, 4 * 35, 4 * 5),
-        (kernel(lambda x: OP.permute_dims(x), (5, 7)), 0, 4 * 35, 4 * 35),
-        (kernel(lambda x: OP.strided_slice(x, [0], [1], [3]), (9, 7)), 0, 4 * 14, 4 * 14),
-        (kernel(lambda x, y: OP.concat([x, y], 0), (3, 7), (2, 7)), 0, 4 * 35, 4 * 35),
+        (kernel(OP.add, (5, 7), (7,)), 35),
+        (kernel(OP.matmul, (5, 7), (7, 9)), 2 * 5 * 7 * 9),
+        (kernel(OP.exp, (5, 7)), 16 * 35),
+        (kernel(OP.sqrt, (5, 7)), 4 * 35),
+        (kernel(lambda x: OP.sum(x, 1), (5, 7)), 35),
+        (kernel(lambda x: OP.permute_dims(x), (5, 7)), 0),
+        (kernel(lambda x: OP.strided_slice(x, [0], [1], [3]), (9, 7)), 0),
+        (kernel(lambda x, y: OP.concat([x, y], 0), (3, 7), (2, 7)), 0),
         (
             kernel(lambda x, i: OP.take(x, i, 0), (100, 7), (3,), dtypes=("float32", "int64")),
-            *(0, 4 * 21 + 8 * 3, 4 * 21),
+            0,
         ),
         # Sum, mean, centred squares (two differences and a product each), 1 / sqrt, result.
         (
             kernel(lambda x, w, b: NN.layer_norm(x, w, b, [-1]), (5, 7), (7,), (7,)),
-            *(35 + 5 * 4 + 35 * 4 + 5 * (4 + 1 + 4) + 35 * 4, 4 * (35 + 14), 4 * 35),
+            35 + 5 * 4 + 35 * 4 + 5 * (4 + 1 + 4) + 35 * 4,
         ),
         (
             kernel(lambda x, w: NN.conv2d(x, w, padding=1), (1, 8, 9, 9), (4, 8, 3, 3)),
-            *(2 * 4 * 81 * 8 * 9, 4 * (8 * 81 + 4 * 8 * 9), 4 * 4 * 81),
+            2 * 4 * 81 * 8 * 9,
         ),
-        (kernel(OP.matmul, (5, 7), (7, 9), dtypes=("float16",) * 2), 630, 2 * 98, 2 * 45),
+        (kernel(OP.matmul, (5, 7), (7, 9), dtypes=("float16",) * 2), 630),
         # A choice.
-        (kernel(OP.where, (5, 7), (5, 7), (5, 7), dtypes=("bool", "int8", "int8")), 35, 105, 35),
-        # Foreign code by address: both buffers once.
-        (kernel(OP.sort, (5, 7), dtypes=("int32",)), 0, 2 * 4 * 35, 0),
+        (kernel(OP.where, (5, 7), (5, 7), (5, 7), dtypes=("bool", "int8", "int8")), 35),
+        # Foreign code by address.
+        (kernel(OP.sort, (5, 7), dtypes=("int32",)), 0),
     ],
 )
-def test_counts(func, operations, read, written):
-    counts = [at(count) for count in (flops(func), bytes_read(func), bytes_written(func))]
-    assert counts == [operations, read, written]
+def test_counts(func, operations):
+    assert at(flops(func)) == operations
 
 
 def test_symbolic():
@@ -71,8 +68,6 @@ def test_symbolic():
     assert not isinstance(flops(func), int)
     assert at(flops(func)) == 2 * 128 * 63
     assert at(flops(func), default=3) == at(flops(func), {"n": 3}) == 2 * 3 * 63
-    assert at(bytes_read(func), {"n": 5}) == 4 * (35 + 63)
-    assert at(bytes_written(func), {"n": 5}) == 4 * 45
 
 
 def test_sizes():
@@ -114,4 +109,3 @@ def test_sorts_for_a_gpu_have_finite_work(operator):
     """TVM's loop over positions that a binary search has found."""
     func = kernel(operator, (5, 7), dtypes=("int32",), target="cuda:sm_90a")
     assert at(flops(func)) >= 0
-    assert at(bytes_read(func)) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 
@@ -67,11 +68,17 @@ def device_function(translate, node):
     whole = moves.PRODUCT.search(source)
     if whole is not None:
         return moves.product(translate, whole, arguments, source)
-    found = [(make, match) for p, make in _PATTERNS if (match := re.search(p, source))]
+    found = _found(source)
     if len(found) != 1 or source.count("asm") != (found[0][0] not in _PLAIN):
         raise EmulationError(f"no such device function is known: {name}: {source}")
     make, match = found[0]
     return make(translate, match, arguments, source)
+
+
+@functools.cache
+def _found(source):
+    """What a text is taken for, once for all calls of its function."""
+    return [(make, match) for p, make in _PATTERNS if (match := re.search(p, source))]
 
 
 def _copy(translate, match, arguments, _source):

@@ -43,7 +43,8 @@ class Machine:
         self.warp = self.block * warps + self.inner // WARP
         self.block_of_warp = np.repeat(np.arange(blocks), warps)
         self.slots, self.mask = slots, None
-        self.cluster, self.cluster_barriers = cluster, 1
+        self.cluster, self.cluster_of = cluster, self.block // cluster  # the latter of a thread
+        self.cluster_barriers = np.ones(-(-blocks // cluster), "int32")
         self.block_barriers, self.warp_barriers = (
             np.zeros(blocks, int),
             np.zeros(blocks * warps, int),
@@ -117,13 +118,17 @@ class Machine:
             self.mbarriers.join(self.block)
 
     def cluster_barrier(self):
-        """A barrier of several blocks, which all blocks must reach."""
-        if self.mask is not None:
-            raise EmulationError("not all threads of a cluster take part")
+        """A barrier of all blocks of a cluster; other clusters need not come there."""
+        self.whole(self.cluster_of, "cluster")
         self.block_barrier()
-        self.cluster_barriers += 1
+        passed = np.unique(self.cluster_of[self.active()])
+        self.cluster_barriers[passed] += 1
         for memory in self.memories:
-            memory.remote_reads.clear()
+            memory.remote_reads = [
+                (read[left], clusters[left])
+                for read, clusters in memory.remote_reads
+                if (left := ~np.isin(clusters, passed)).any()
+            ]
 
     def end(self):
         """Refuse to end blocks whose shared memory others, copies or products may still access."""

@@ -134,11 +134,12 @@ class Memory:
         own = machine.block[:, None]
         place = place + (own - own % machine.cluster + rank - own) * self.size
         active = slice(None) if machine.mask is None else machine.mask
-        (units,) = self._units(place[active])
+        clusters = np.broadcast_to(machine.cluster_of[:, None], place.shape)
+        units, clusters = self._units(place[active], clusters[active])
         self._check_copies(units, "read")
-        if (self.written_by_cluster[units] >= machine.cluster_barriers).any():
+        if (self.written_by_cluster[units] >= machine.cluster_barriers[clusters]).any():
             raise EmulationError(f"{self.name}: read without a barrier of the cluster")
-        self.remote_reads.append(units)
+        self.remote_reads.append((units.ravel(), clusters.ravel()))
         return self.data[place]
 
     def write(self, index, value):
@@ -165,7 +166,8 @@ class Memory:
             self.chunks.written(self._chunks(place))
         self.writer[place] = threads
         self.written[:, place] = self.machine.passed(threads)
-        self.written_by_cluster[place] = self.machine.cluster_barriers
+        clusters = self.machine.cluster_of[threads]
+        self.written_by_cluster[place] = self.machine.cluster_barriers[clusters]
 
     def copy(self, place, threads):
         """Mark elements that an asynchronous copy is to write."""
@@ -277,7 +279,7 @@ class Memory:
         if self.chunks is not None:
             self.chunks.check_write(self._chunks(place), threads, machine.mbarriers.clocks)
         self.note_reads()
-        if any(np.isin(place, read).any() for read in self.remote_reads):
+        if any(np.isin(place, read).any() for read, _ in self.remote_reads):
             raise EmulationError(f"{self.name}: written while other blocks of a cluster may read")
         writer = self.writer[place]
         other = (writer >= 0) & (writer != threads)

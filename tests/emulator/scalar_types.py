@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import ml_dtypes
 import numpy as np
 
@@ -18,6 +20,7 @@ PTX_TYPES = {
 TYPES = "|".join(PTX_TYPES)  # of operands
 
 
+@functools.cache
 def scalar_type(dtype):
     """The numpy type of an element."""
     name = str(dtype).split("x")[0]

@@ -51,7 +51,7 @@ def test_keys_know_no_names():
 def test_keys_are_the_same_in_another_process():
     code = "import test_records as t; print(t.key())"
     here = os.path.dirname(__file__)
-    path = os.pathsep.join([here, *sys.path, os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), here, *sys.path])
     env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": path}
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert run.stdout.strip() == str(key()), run.stderr
@@ -114,7 +114,8 @@ def test_two_processes_write_at_once(tmp_path):
         "r = Records.open(sys.argv[1])\n"
         "for i in range(20): r.put(Key('', '', f'{sys.argv[2]} {i}', '', ''), 1.0 + i)\n"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    place = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *sys.path])
+    env = {**os.environ, "PYTHONPATH": place}
     writers = [
         subprocess.Popen([sys.executable, "-c", code, str(path), who], env=env) for who in "ab"
     ]

@@ -11,7 +11,7 @@ from .operators import OPERATORS
 from .reference import Value, evaluate, evaluate_node, leaf_value
 from .session import describe, run
 
-CI_GRAPHS, PARTS = 300, 6
+CI_GRAPHS, PARTS = 300, 4
 FEW = (1, 5, 6, 7, 12)  # symbolic, half, both, neither
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from tvm import relax
 
 from tvm_fusion.ecg.graph import Value
-from tvm_fusion.layout.choose import _best, _best_costs
 from tvm_fusion.layout.costs import GroupCosts
+from tvm_fusion.layout.states import best, best_costs
 from tvm_fusion.program.layouts import Layout
 
 BLOCKED = Layout(16)
@@ -64,8 +64,8 @@ def test_table_is_the_best_of_every_state():
                 costs.ask(one)
         call = SimpleNamespace(reads=dict.fromkeys(costs.images[:-1]))
         domains = [INNER if rng.random() < 0.7 else FIXED for _ in range(count)]
-        table = _best_costs(call, costs, domains)
+        table = best_costs(call, costs, domains)
         assert table.shape == tuple(map(len, domains))
         for at in np.ndindex(table.shape):
             states = [domain[k] for domain, k in zip(domains, at, strict=True)]
-            assert table[at] == _best(call, costs, costs.images, states)[1]
+            assert table[at] == best(call, costs, costs.images, states)[1]

@@ -86,7 +86,7 @@ def test_missing_rocm_tools_come_with_the_apt_line(
 
 
 def test_a_missing_optional_package_comes_with_its_extra(monkeypatch):
-    monkeypatch.setattr(doctor, "_installed", lambda package: None)
+    monkeypatch.setattr(doctor, "installed", lambda package: None)
     finding = _finding("xgboost")
     assert not finding.ok
     assert finding.advice == 'pip install "tvm_fusion[tune]"'

@@ -19,6 +19,8 @@ from tvm_fusion.fusion.tuning_records import TuningRecords
 from tvm_fusion.tuning.candidates import export_candidates
 from tvm_fusion.tuning.exchange import import_lines
 
+WITHOUT_TORCH = Path(__file__).parents[1] / "without_torch"
+
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
@@ -30,7 +32,7 @@ def exported(tmp_path_factory):
 
 def measure(folder, *options):
     """Run the script as another machine would: without this package."""
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    env = {**os.environ, "PYTHONPATH": str(WITHOUT_TORCH)}
     command = [sys.executable, str(folder / "measure.py"), "--timeout", "1000"]
     command += ["--seconds", "0.001", *options]
     run = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True)

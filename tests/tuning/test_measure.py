@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -175,3 +177,29 @@ def test_an_interrupt_while_the_process_is_copied_is_not_lost(monkeypatch, child
     finally:
         signal.signal(signal.SIGINT, before)
     assert are_gone(children)
+
+
+# Ctrl-C reaches all processes of the terminal, the child as soon as there is one.
+FORKED = """
+import os, signal
+from tvm_fusion.measure.isolate import isolated
+
+parent, close = os.getpid(), os.close
+
+def interrupted(descriptor):
+    close(descriptor)
+    if os.getpid() != parent:
+        os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.close = interrupted  # the first thing that a child does
+try:
+    print(isolated(lambda: 7))
+except KeyboardInterrupt:
+    print("the child goes on as its parent")
+"""
+
+
+def test_an_interrupt_does_not_let_a_child_go_on_as_its_parent():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done

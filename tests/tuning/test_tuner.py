@@ -214,7 +214,8 @@ def started(path):
     """Start tuning in a process of its own, and wait for the first trials."""
     here = os.path.dirname(__file__)
     tests = os.path.dirname(here)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, tests, *sys.path])}
+    folders = [os.environ.get("PYTHONPATH", ""), here, tests, *sys.path]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(path)], env=env)
     while process.poll() is None:  # however long that takes on a machine with thirty jobs
         try:

@@ -22,7 +22,7 @@ def check_versions() -> None:
     ImportError
         Naming what is installed, what is needed, and the command that installs it.
     """
-    tvm, ffi = _installed("apache-tvm"), _installed("apache-tvm-ffi")
+    tvm, ffi = installed("apache-tvm"), installed("apache-tvm-ffi")
     if tvm != TVM:
         raise ImportError(f"tvm_fusion found apache-tvm {tvm}; expected {TVM}; {_INSTALL}.")
     if ffi is None or not FFI_FROM <= _release(ffi) < FFI_BELOW:
@@ -56,7 +56,8 @@ def _lazy(factory: str) -> Any:
     return build
 
 
-def _installed(name: str) -> str | None:
+def installed(name: str) -> str | None:
+    """Return the version of a package, None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

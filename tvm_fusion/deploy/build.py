@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 
 from .._tvm.versions import PIPELINE
 from ..core.weight_names import Packing
@@ -17,7 +18,7 @@ from ..errors import UserError
 from .amd_code import check_amd_code
 from .architectures import Merged, merge, suffix
 from .codegen import Compiled, compiling
-from .count import count
+from .count import Lowered, count, is_gpu
 from .prepare import Prepared, same_bits
 from .toolchain import toolchain
 from .weights_file import StoredWeight
@@ -79,8 +80,13 @@ def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
         for packing in one.packings.values()
     }
     with target, compiling(merged.mod, target, PIPELINE, packing) as compiled_code:
-        counts = {arch: _counts(one) for arch, one in prepared.items()}  # meanwhile
+        counts = {}
+        if not is_gpu(target):
+            counts = {arch: _counts(one, {}) for arch, one in prepared.items()}  # meanwhile
         compiled = compiled_code()
+        if is_gpu(target):
+            for arch, one in prepared.items():
+                counts[arch] = _counts(one, _lowered(compiled, one, merged.names.get(arch, {})))
     if spec.kind == "rocm":
         check_amd_code(compiled.executable.mod)
     return Built(compiled, counts, suffixes, merged.names, merged.kernels)
@@ -139,13 +145,23 @@ def export_library(compiled: Compiled, spec: TargetSpec, path: Path) -> None:
             raise UserError(f"linking {path.name} failed ({reason})") from error
 
 
-def _counts(one: Prepared) -> dict[str, Any]:
+def _lowered(compiled: Compiled, one: Prepared, names: Mapping[str, str]) -> Lowered:
+    """Find the host code of an architecture's PrimFuncs by their own names."""
+    own = [g.name_hint for g, f in one.mod.functions.items() if isinstance(f, tirx.PrimFunc)]
+    library = {name: names.get(name, name) for name in own}
+    return {name: compiled.hosts[x] for name, x in library.items() if x in compiled.hosts}
+
+
+def _counts(one: Prepared, lowered: Lowered) -> dict[str, Any]:
     with one.target:
-        return {name: _count(one, name) for name in one.destinations}
+        return {name: _count(one, name, lowered) for name in one.destinations}
 
 
-def _count(one: Prepared, function: str) -> dict[str, Any]:
-    result = count(one.mod, one.target, function=function, dims=one.extents, tir_pipeline=PIPELINE)
+def _count(one: Prepared, function: str, lowered: Lowered) -> dict[str, Any]:
+    result = count(
+        one.mod, one.target, function=function, dims=one.extents, tir_pipeline=PIPELINE,
+        lowered=lowered,
+    )  # fmt: skip
     return {
         "kernels": result.kernels,
         "host_launches": result.host_launches,

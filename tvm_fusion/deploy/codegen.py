@@ -17,7 +17,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,10 @@ from tvm.relax import vm_build
 from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
+from .._tvm.pass_context import copied
 from .._tvm.structural import structural_walk
 from .checked_arguments import mark_checked_arguments
+from .count.device import SplitFunctions
 
 # Parts for each core: kernels take unequal time. A part of CUDA's is a run of nvcc, whose start
 # takes as long as several kernels. One code object of AMD's is what its tools expect to find.
@@ -38,6 +40,8 @@ _PARTS = {"llvm": 4, "cuda": 1}
 _FEWEST = {"llvm": 1, "cuda": 6}  # kernels of a part
 
 _Functions = dict[ir.GlobalVar, tirx.PrimFunc]
+# The host's object file, modules of devices, and host code (see Compiled).
+_Part = tuple[bytes, list[Any], dict[str, list[tirx.PrimFunc]]]
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,14 @@ class Compiled:
         Bytecode; its module imports the code of devices.
     objects : tuple of bytes
         Object files of the host's kernels, to be linked with it.
+    hosts : dict of str to list of PrimFunc
+        Host code of a GPU's kernels as SplitHostDevice left it, by the names of PrimFuncs; none
+        where the caller's context has instruments.
     """
 
     executable: Any
     objects: tuple[bytes, ...]
+    hosts: dict[str, list[tirx.PrimFunc]]
 
 
 @contextmanager
@@ -85,14 +93,16 @@ def compiling(
     if target.kind.name == "llvm":
         kernels = mark_checked_arguments(mod, kernels, loaders)
 
-    def compile_part(part: _Functions) -> tuple[bytes, list[Any]]:
+    def compile_part(part: _Functions) -> _Part:
         return _compile(tvm.IRModule(part, attrs=rest.attrs), target, tir_pipeline)
 
-    def link(parts: Iterable[tuple[bytes, list[Any]]]) -> Compiled:
+    def link(parts: Iterable[_Part]) -> Compiled:
         library = codegen_build(tvm.IRModule({}, attrs=rest.attrs), target.host or target)
-        objects = []
-        for code, devices in parts:
+        objects: list[bytes] = []
+        hosts: dict[str, list[tirx.PrimFunc]] = {}
+        for code, devices, functions in parts:
             objects.append(code)
+            hosts |= functions
             for device in devices:
                 library.import_module(device)
         external = list(attrs.get("external_mods", []))
@@ -101,7 +111,7 @@ def compiling(
         others = [module for module in external if not vm_build._is_device_module(module)]
         constants = dict(attrs.get("const_name_to_constant", {}))
         linked = vm_build._ffi_api.VMLink(builder, target, library, others, constants)
-        return Compiled(relax.VMExecutable(linked), tuple(objects))
+        return Compiled(relax.VMExecutable(linked), tuple(objects), hosts)
 
     parts = _parts(kernels, target)
     if len(parts) == 1:
@@ -138,31 +148,30 @@ def _as_here(target: Target, function: Callable[[_Functions], Any]) -> Callable[
     variables = contextvars.copy_context()
 
     def run(part: _Functions) -> Any:
-        context = PassContext(
-            opt_level=now.opt_level,
-            required_pass=list(now.required_pass),
-            disabled_pass=list(now.disabled_pass),
-            config=dict(now.config),
-        )
-        with target, context:
+        with target, copied(now):
             return function(part)
 
     return lambda part: variables.copy().run(run, part)
 
 
-def _compile(mod: tvm.IRModule, target: Target, tir_pipeline: str) -> tuple[bytes, list[Any]]:
-    """Compile one part as ``tvm.tirx.build`` does; returns its object file and device modules."""
+def _compile(mod: tvm.IRModule, target: Target, tir_pipeline: str) -> _Part:
+    """Compile one part as ``tvm.tirx.build`` does."""
     host = target.host or target
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline(tir_pipeline)
     bound = tirx.transform.BindTarget(target.with_host(host))(mod)
-    host_mod, device_mods = split_host_device_mods(lower(bound))
+    split, now = SplitFunctions(), PassContext.current()
+    with nullcontext() if now.instruments else copied(now, instruments=[split]):
+        lowered = lower(bound)
+    host_mod, device_mods = split_host_device_mods(lowered)
     devices = [
         codegen_build(finalize_device()(device_mod), device)
         for device, device_mod in device_mods.items()
         if device_mod.functions
     ]
+    names = {gvar.name_hint for gvar in mod.functions} if device_mods else set()
+    hosts = {name: split.functions[name] for name in names & split.functions.keys()}
     host_module = codegen_build(finalize_host()(host_mod), host)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.o")
         host_module.write_to_file(str(path))
-        return path.read_bytes(), devices
+        return path.read_bytes(), devices, hosts

@@ -10,8 +10,8 @@ import tvm_ffi
 
 from .._tvm.fork import has_run_kernels
 from ..errors import UserError
-from . import manifest
 from .function import Function
+from .signature_json import dims_from_json, signature_from_json
 from .tensors import ALIGNMENT
 
 _POOLED_ALLOCATOR = 2  # TVM's AllocatorType
@@ -41,9 +41,9 @@ class Executable:
     ):
         self.manifest = found
         self._device = device
-        self.dims = manifest.dims_from_json(found["dims"])
+        self.dims = dims_from_json(found["dims"])
         self.signatures = {
-            name: manifest.signature_from_json(entry) for name, entry in found["functions"].items()
+            name: signature_from_json(entry) for name, entry in found["functions"].items()
         }
         self._machines = Machines(library, device, found["suffix"])
         self._weights = {

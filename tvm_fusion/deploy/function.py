@@ -13,15 +13,13 @@ from ..signature import DimRange, Signature
 from . import arguments
 from .direct import DeviceInputs, DirectInputs, DirectResults, readers
 from .manifest import INTO
+from .results import leaves, own, write_out
 from .tensors import (
     ALIGNMENT,
     as_array,
-    as_declared,
     as_stored,
     check_writable,
-    copy_to,
     shares_memory,
-    to_numpy,
     to_tensor,
     write_into,
 )
@@ -126,7 +124,7 @@ class Function:
             tensors = self._on_device.take(inputs)
             if tensors is not None:
                 result = self._callee(self.name)(*self._all(tensors), *self._passed)
-                return dict(zip(self._names, self._owned(_leaves(result), tensors), strict=True))
+                return self._named(result, tensors)
         arguments.check_out(self.signature, out)
         direct = self._inputs.take(inputs) if self._is_direct else None
         if direct is not None and not out and self._readers is not None:
@@ -142,14 +140,13 @@ class Function:
                 return outputs
         written = self._written(inputs)
         result = self._callee(self.name)(*self._all(given), *self._passed)
-        results = self._owned(_leaves(result), given)
-        outputs = dict(zip(self._names, results, strict=True))
+        outputs = self._named(result, given)
         apart = {**self._apart, **self._copied(written, self._specs, given)}
         for name, array in apart.items():
             write_into(array, outputs[self.in_place[name]], f"input {name!r}")
         for name, array in {**self._arrays, **written}.items():
             outputs[self.in_place[name]] = array
-        return outputs if out is None else {**outputs, **_write_out(out, outputs)}
+        return outputs if out is None else {**outputs, **write_out(out, outputs)}
 
     def _all(self, given: Sequence[Any]) -> Sequence[Any]:
         """List all inputs in call order, with the fixed ones."""
@@ -158,10 +155,18 @@ class Function:
         rest = iter(given)
         return [next(rest) if fixed is None else fixed for fixed in self._slots]
 
+    def _named(self, result: Any, given: Sequence[tvm_ffi.Tensor]) -> dict[str, Any]:
+        """Name results, each in memory of its own."""
+        places = self._held.union(tensor.data_ptr() for tensor in given)
+        in_place = set(self.in_place.values())
+        tensors = leaves(result)
+        owned = own(tensors, self.signature.outputs, self._device, places, in_place)
+        return dict(zip(self._names, owned, strict=True))
+
     def _read(self, result: Any) -> dict[str, Any]:
         """Name results that lie in memory of their own."""
         assert self._readers is not None
-        tensors = zip(self._names, self._readers, _leaves(result), strict=True)
+        tensors = zip(self._names, self._readers, leaves(result), strict=True)
         return {name: read(tensor) for name, read, tensor in tensors}
 
     def _run_into(
@@ -177,8 +182,7 @@ class Function:
         passed = {s.name: a for s, (a, _) in zip(self._results.specs, taken, strict=True)}
         if len(passed) == len(self._names):
             return passed
-        results = self._owned(_leaves(result), given)
-        return {**dict(zip(self._names, results, strict=True)), **passed}
+        return {**self._named(result, given), **passed}
 
     def _written(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """List the arrays of some inputs that are written to, and check that they can be."""
@@ -218,51 +222,5 @@ class Function:
         ]
         return tensors, known
 
-    def _owned(self, results: list[Any], given: list[tvm_ffi.Tensor]) -> list[Any]:
-        """Give each result memory of its own, which the caller may write to.
-
-        A model may return an input, a weight, or the same tensor twice. What is written in place
-        stays in its place.
-        """
-        in_place = set(self.in_place.values())
-        on_host = self._device.type == "cpu"
-        seen = {tensor.data_ptr() for tensor in given}
-        owned: list[Any] = []
-        for spec, tensor in zip(self.signature.outputs, results, strict=True):
-            name = spec.name
-            value = to_numpy(tensor) if on_host else tensor
-            if spec.storage:
-                value = as_declared(value, spec.dtype)
-            pointer = tensor.data_ptr()
-            if name not in in_place and (pointer in seen or pointer in self._held):
-                value = value.copy() if on_host else copy_to(tensor, self._device)
-            seen.add(pointer)
-            owned.append(value)
-        return owned
-
-
-def _leaves(result: Any) -> list[Any]:
-    """List the tensors of a result in order; a function may return tuples within tuples."""
-    if not isinstance(result, tvm_ffi.Array):
-        return [result]
-    return [leaf for field in result for leaf in _leaves(field)]
-
-
-def _write_out(out: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy results into the caller's arrays, none of them unless all fit."""
-    for name, array in out.items():
-        value = outputs[name]
-        found = f"shape {tuple(array.shape)} and dtype {_dtype(array)}"
-        wanted = f"shape {tuple(value.shape)} and dtype {_dtype(value)}"
-        if found != wanted:
-            raise UserError(f"the array for output {name!r} has {found}", wanted)
-    for name, array in out.items():
-        write_into(array, outputs[name], f"the array for output {name!r}")
-    return dict(out)
-
 
 _dtype_name = functools.lru_cache(str)  # numpy takes microseconds
-
-
-def _dtype(array: Any) -> str:
-    return str(array.dtype).removeprefix("torch.")

@@ -59,12 +59,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..signature import DimRange, Signature, TensorSpec
 from . import manifest_schema
 from .tensors import ALIGNMENT
 
@@ -232,30 +230,3 @@ def main_function(content: Mapping[str, Any]) -> str:
     """Return the name ``main``, or else of the first function there is."""
     functions = content["functions"]
     return "main" if "main" in functions else next(iter(functions))
-
-
-def signature_to_json(signature: Signature) -> dict[str, Any]:
-    """Write a signature as the schema has it."""
-    return {k: [_spec_to_json(s) for s in getattr(signature, k)] for k in ("inputs", "outputs")}
-
-
-def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:
-    entry = asdict(spec)
-    return entry if spec.storage else {k: v for k, v in entry.items() if k != "storage"}
-
-
-def signature_from_json(entry: Mapping[str, Any]) -> Signature:
-    """Read a signature back."""
-
-    def specs(key: str) -> tuple[TensorSpec, ...]:
-        return tuple(
-            TensorSpec(s["name"], tuple(s["shape"]), s["dtype"], s.get("storage", ""))
-            for s in entry[key]
-        )
-
-    return Signature(specs("inputs"), specs("outputs"))
-
-
-def dims_from_json(entry: Mapping[str, Any]) -> dict[str, DimRange]:
-    """Read the ranges of symbolic dimensions."""
-    return {name: DimRange(r["min"], r["max"]) for name, r in entry.items()}

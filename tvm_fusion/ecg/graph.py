@@ -1,9 +1,9 @@
 """The extended computational graph: operators with their classes, work and edges.
 
 DNNFusion (Niu et al., PLDI 2021, section 3) extends a computational graph by each operator's
-mapping type, its algebraic properties, the size of its result and whether that result can go. Here
-a graph covers one dataflow block; what is not a PrimFunc over SBlocks is a node as well, an opaque
-one, so that no group can grow around it.
+mapping type, the size of its result and whether that result can go. Here a graph covers one
+dataflow block; what is not a PrimFunc over SBlocks is a node as well, an opaque one, so that no
+group can grow around it.
 """
 
 from __future__ import annotations

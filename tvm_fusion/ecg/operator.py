@@ -10,7 +10,6 @@ from tvm import ir, relax, tirx
 from .classify import Classification, classify
 from .closed_form import closed_form
 from .mapping import MappingType, most_complex
-from .properties import Properties, properties
 from .record import OpRecord, record_of
 from .work import at, bytes_of
 from .work import flops as count_flops
@@ -172,11 +171,6 @@ class Operator:
             if operand is value and (t := self.classification.operand(i)) is not None
         ]
         return most_complex(types) if types else self.type
-
-    @cached_property
-    def properties(self) -> Properties:
-        """Algebraic properties: associative, commutative, distributive."""
-        return properties(self.record)
 
     @cached_property
     def flops(self) -> int:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .record import OpRecord
-
 
 @dataclass(frozen=True)
 class Properties:
@@ -96,22 +94,6 @@ _PROPERTIES = {
 _NONE = Properties()
 
 
-def properties(record: OpRecord | None) -> Properties:
-    """Look an operator up.
-
-    Parameters
-    ----------
-    record : OpRecord or None
-        None stands for TensorIR of unknown origin.
-
-    Returns
-    -------
-    Properties
-        Nothing holds of an operator that is not listed.
-    """
-    return properties_of(record.name) if record is not None else _NONE
-
-
 def properties_of(name: str) -> Properties:
-    """Look up the operator of a Relax name."""
+    """Look up the operator of a Relax name; nothing holds of one that is not listed."""
     return _PROPERTIES.get(name, _NONE)

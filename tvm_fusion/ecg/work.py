@@ -1,4 +1,4 @@
-"""How much work a PrimFunc is: arithmetic and compulsory memory traffic, counted from TensorIR."""
+"""How much work a PrimFunc is, counted from TensorIR, and how large tensors are."""
 
 from __future__ import annotations
 
@@ -42,23 +42,6 @@ def flops(func: tirx.PrimFunc) -> Count:
     for store in _survey(func).stores:
         total = total + _times(store.iterations, store.operations)
     return total
-
-
-def bytes_read(func: tirx.PrimFunc) -> Count:
-    """Bytes that must be read from parameters: each touched element once.
-
-    Loads are counted, up to the size of the buffer: all of a matrix operand, only the rows that a
-    gather picks, one vector of a bias. What a function has written itself is not read. A buffer
-    handed to foreign code by address (a sorting routine) counts once, as read.
-    """
-    survey = _survey(func)
-    return _sum(_traffic(buffer, survey.reads.get(hash(buffer), 0)) for buffer in _buffers(func))
-
-
-def bytes_written(func: tirx.PrimFunc) -> Count:
-    """Bytes that must be written to parameters: each touched element once."""
-    survey = _survey(func)
-    return _sum(_traffic(buffer, survey.writes.get(hash(buffer), 0)) for buffer in _buffers(func))
 
 
 def bytes_of(shape: Sequence[Any], dtype: str) -> Count:
@@ -124,11 +107,10 @@ class _Store:
 
 @dataclass
 class _Survey:
-    """One pass over a PrimFunc: its stores, and accesses of each buffer by its hash."""
+    """One pass over a PrimFunc: its stores, and how often each buffer is written, by its hash."""
 
     symbols: frozenset[ir.Var]  # of the signature
     stores: list[_Store] = field(default_factory=list)
-    reads: dict[int, Count] = field(default_factory=dict)
     writes: dict[int, Count] = field(default_factory=dict)
     has_reduction: bool = False
     is_opaque: bool = False  # foreign code, or loops of its own inside a block
@@ -150,11 +132,12 @@ class _Survey:
         elif isinstance(stmt, (tirx.AttrStmt, tirx.While)):
             self.statement(stmt.body, times)
         elif isinstance(stmt, tirx.Bind):
-            self._loads(stmt.value, times)
             operations, dear, _ = arithmetic(stmt.value)
             self.stores.append(_Store(times, operations, dear))
         elif isinstance(stmt, tirx.Evaluate):
-            self._foreign(stmt.value)
+            self.is_opaque |= any(
+                isinstance(buffer.ty, tirx.BufferType) for buffer in _find(stmt.value, ir.Var)
+            )
 
     def _trips(self, loop: tirx.For) -> Count:
         """Count the iterations of a loop; what data or other loops decide is anyone's guess."""
@@ -175,27 +158,12 @@ class _Survey:
         self.statement(block.body, times)
 
     def _store(self, store: tirx.BufferStore, times: Count) -> None:
-        self._loads(store.value, times)
-        for index in store.indices:
-            self._loads(index, times)
         operations, dear, _ = arithmetic(store.value)
         self.stores.append(_Store(times, operations, dear))
         key = hash(store.buffer)
         # A scan or a scatter: what it adds to was written by an earlier iteration.
         self.has_reduction |= any(hash(x.source) == key for x in _find(store.value, ir.TensorLoad))
         self.writes[key] = self.writes.get(key, 0) + times
-
-    def _foreign(self, call: ir.Expr) -> None:
-        for buffer in _find(call, ir.Var):
-            if isinstance(buffer.ty, tirx.BufferType):
-                self.is_opaque = True
-                self.reads.setdefault(hash(buffer), _product(buffer.ty.shape))
-
-    def _loads(self, expr: ir.Expr, times: Count) -> None:
-        for load in _find(expr, ir.TensorLoad):
-            key = hash(load.source)
-            if key not in self.writes:
-                self.reads[key] = self.reads.get(key, 0) + times
 
 
 def _survey(func: tirx.PrimFunc) -> _Survey:
@@ -208,18 +176,6 @@ def _survey(func: tirx.PrimFunc) -> _Survey:
 
 def _buffers(func: tirx.PrimFunc) -> Iterator[tirx.Var]:
     return (p for p in func.params if isinstance(p.ty, tirx.BufferType))
-
-
-def _traffic(buffer: tirx.Var, accesses: Count) -> Count:
-    elements = _product(buffer.ty.shape)
-    if isinstance(accesses, int) and isinstance(elements, int):
-        touched: Count = min(accesses, elements)
-    elif isinstance(accesses, int) and accesses == 0:
-        return 0
-    else:
-        touched = sym.Analyzer().simplify(tirx.min(_as_int64(accesses), _as_int64(elements)))
-    bits = _bits(str(buffer.ty.dtype))
-    return _times(touched, bits // 8) if bits % 8 == 0 else (touched * bits + 7) // 8
 
 
 def _as_int64(count: Count) -> ir.Expr:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from ..core.numpy_types import numpy_dtype
-from ..core.weight_names import derived
+from .half_precision_casts import FULL, Casts, Value
 from .normalize.engine import op_name
-from .operator_precision import PREDICATES, REDUCTIONS, SHAPED_LIKE, Precision, precision_of
+from .operator_precision import REDUCTIONS, SHAPED_LIKE, Precision, leaves, precision_of, readers
 from .tensor_types import dtype_of
-
-FULL = "float32"
 
 
 def to_half_precision(
@@ -45,42 +38,18 @@ def to_half_precision(
     return relax.analysis.remove_all_unused(new)
 
 
-@dataclass
-class _Value:
-    """What a variable of the model became.
-
-    Attributes
-    ----------
-    expr : tvm.relax.Var
-        In the type in which it was computed or is stored.
-    from_integers : bool
-        No activation has a part in it.
-    statistic : bool
-        A reduction's result, or computed from such alone: small, and worth keeping exact.
-    rounded : (int, tvm.relax.Var), optional
-        Its half version, with the number of the block in which that may be used.
-    """
-
-    expr: Any
-    from_integers: bool = False
-    statistic: bool = False
-    rounded: tuple[int, Any] | None = None
-
-
 @mutator
 class _Rewriter(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, func: relax.Function, half: str, half_io: bool):
         super().__init__(mod)
         self.half, self.half_io = half, half_io
-        self.values: dict[int, _Value] = {}
-        self.block, self.blocks = 0, 0
-        self.constants: dict[tuple[int, str], GenericConst] = {}
+        self.values: dict[int, Value] = {}
+        self.casts, self.blocks = Casts(self.builder_, half), 0
         self.params = {hash(param) for param in func.params}
         result = func.body.body
         leaves = result.fields if isinstance(result, relax.Tuple) else [result]
         self.results = {hash(leaf) for leaf in leaves}
-        self.readers: dict[int, list[Precision]] = defaultdict(list)
-        relax.analysis.post_order_visit(func.body, self._count_readers)
+        self.readers = readers(func)
 
     # Structure: blocks, variables, tuples. Whoever is not known gets the types of the model.
 
@@ -108,10 +77,10 @@ class _Rewriter(PyExprMutator):
         elif isinstance(value, relax.TupleGetItem):
             source = self.values.get(hash(value.tuple_value))
             item = self.visit_expr(value) if source is None else source.expr[value.index]
-            new = _Value(item)
+            new = Value(item)
         elif isinstance(value, relax.Tuple):
             kind = self._result_dtype if hash(var) in self.results else dtype_of
-            new = _Value(relax.Tuple([self._operand(f, kind(f)) for f in value.fields]))
+            new = Value(relax.Tuple([self._operand(f, kind(f)) for f in value.fields]))
         else:
             super().visit_var_binding_(binding)
             return
@@ -120,10 +89,10 @@ class _Rewriter(PyExprMutator):
             return
         new.expr = self._bound(new.expr, var.name)
         if self._is_stored(var, new):
-            new.expr = self._cast(new, self.half)
+            new.expr = self.casts.cast(new, self.half)
         self.values[hash(var)] = new
 
-    def _leave_block(self, var: Any, new: _Value) -> None:
+    def _leave_block(self, var: Any, new: Value) -> None:
         """Bind a variable that is seen outside of its block, in the type that is expected there."""
         wanted = self._result_dtype(var) if hash(var) in self.results else dtype_of(var)
         expr = self.builder_.normalize(new.expr)
@@ -132,13 +101,13 @@ class _Rewriter(PyExprMutator):
         bound = relax.Var(var.name, expr.ty)
         self.builder_.emit_normalized(relax.VarBinding(bound, expr))
         self.set_var_remap(var, bound)
-        self.values[hash(var)] = _Value(bound, new.from_integers, new.statistic)
+        self.values[hash(var)] = Value(bound, new.from_integers, new.statistic)
 
     def _in_block(self, visit: Any, block: Any) -> Any:
-        outer, self.blocks = self.block, self.blocks + 1
-        self.block = self.blocks
+        outer, self.blocks = self.casts.block, self.blocks + 1
+        self.casts.block = self.blocks
         result = visit(block)
-        self.block = outer
+        self.casts.block = outer
         return result
 
     def _variable(self, var: Any, default: Any) -> Any:
@@ -149,29 +118,29 @@ class _Rewriter(PyExprMutator):
             return self._tuple(var, value)
         if self.half_io and hash(var) in self.results:
             return value.expr
-        return self._cast(value, dtype_of(var)) if self._floating(var) else value.expr
+        return self.casts.cast(value, dtype_of(var)) if self._floating(var) else value.expr
 
-    def _tuple(self, var: Any, value: _Value) -> Any:
+    def _tuple(self, var: Any, value: Value) -> Any:
         """Give a tuple back with the types of the model, or as it is if those are right."""
         if hash(var) in self.results or structural_equal(var.ty, value.expr.ty):
             return value.expr
         fields = []
         for i, ty in enumerate(var.ty.fields):
             field = self._bound(relax.TupleGetItem(value.expr, i))
-            fields.append(self._cast(_Value(field), str(ty.dtype.dtype)))
+            fields.append(self.casts.cast(Value(field), str(ty.dtype.dtype)))
         return relax.Tuple(fields)
 
     # Operators.
 
-    def _call(self, call: Any) -> _Value:
-        floats = [leaf for leaf in _leaves(call) if self._floating(leaf)]
+    def _call(self, call: Any) -> Value:
+        floats = [leaf for leaf in leaves(call) if self._floating(leaf)]
         if op_name(call) in SHAPED_LIKE:
             floats = [arg for arg in call.args[1:] if self._floating(arg)]
         sources = [self._value(leaf) for leaf in floats if isinstance(leaf, relax.Var)]
         if op_name(call) == "relax.astype" and self._floating(call):
             # A cast of the model between its own float types: types are decided here.
-            return _Value(*_fields(sources[0])) if sources else self._keep(call, True)
-        precision = _precision(call)
+            return Value(*_fields(sources[0])) if sources else self._keep(call, True)
+        precision = precision_of(call)
         if precision is Precision.KEEP or not floats:
             return self._keep(call, not sources)
         if precision is Precision.ACCUMULATE and not self._floating(call):
@@ -187,10 +156,10 @@ class _Rewriter(PyExprMutator):
         statistic = op_name(call) in REDUCTIONS or (
             bool(sources) and all(s.statistic for s in sources)
         )
-        return _Value(relax.Call(call.op, args, attrs, call.ty_args), from_integers, statistic)
+        return Value(relax.Call(call.op, args, attrs, call.ty_args), from_integers, statistic)
 
     def _compute_dtype(
-        self, precision: Precision, sources: list[_Value], from_integers: bool
+        self, precision: Precision, sources: list[Value], from_integers: bool
     ) -> str:
         if precision is Precision.FLOAT32 or from_integers:
             return FULL
@@ -200,28 +169,28 @@ class _Rewriter(PyExprMutator):
             return self.half if sources else FULL
         return self.half
 
-    def _keep(self, call: Any, from_integers: bool) -> _Value:
+    def _keep(self, call: Any, from_integers: bool) -> Value:
         """Emit a call with the types of the model."""
         args = self._operands(call, None)
-        return _Value(relax.Call(call.op, args, call.attrs, call.ty_args), from_integers)
+        return Value(relax.Call(call.op, args, call.attrs, call.ty_args), from_integers)
 
-    def _is_stored(self, var: Any, value: _Value) -> bool:
+    def _is_stored(self, var: Any, value: Value) -> bool:
         """Decide whether a float32 value is rounded here: several readers share its storage."""
         if not self._floating(var) or dtype_of(value.expr) != FULL:
             return False
-        readers = self.readers[hash(var)]
-        in_full = all(r in (Precision.FLOAT32, Precision.KEEP) for r in readers)
-        returned = Precision.KEEP in readers
-        return len(readers) > 1 and not (
+        found = self.readers.get(hash(var), [])
+        in_full = all(r in (Precision.FLOAT32, Precision.KEEP) for r in found)
+        returned = Precision.KEEP in found
+        return len(found) > 1 and not (
             in_full or returned or value.from_integers or value.statistic
         )
 
     # Operands and casts.
 
-    def _value(self, var: Any) -> _Value:
+    def _value(self, var: Any) -> Value:
         known = self.values.get(hash(var))
         if known is None:
-            known = self.values[hash(var)] = _Value(super().visit_expr(var))
+            known = self.values[hash(var)] = Value(super().visit_expr(var))
         return known
 
     def _operands(self, call: Any, dtype: str | None) -> list[Any]:
@@ -236,41 +205,10 @@ class _Rewriter(PyExprMutator):
         if isinstance(arg, relax.Tuple):
             return relax.Tuple([self._operand(field, dtype) for field in arg.fields])
         if isinstance(arg, GenericConst):
-            return self._constant(arg, dtype) if dtype and self._floating(arg) else arg
+            return self.casts.constant(arg, dtype) if dtype and self._floating(arg) else arg
         if isinstance(arg, relax.Var) and self._floating(arg):
-            return self._cast(self._value(arg), dtype or dtype_of(arg))
+            return self.casts.cast(self._value(arg), dtype or dtype_of(arg))
         return self.visit_expr(arg)
-
-    def _cast(self, value: _Value, dtype: str) -> Any:
-        """Return a value in a float type; a rounded version is made once, a widened one anew.
-
-        A widening cast belongs into the kernel that reads it: shared, it would be stored.
-        """
-        if dtype_of(value.expr) == dtype:
-            return value.expr
-        if dtype != self.half:
-            return self.builder_.emit(relax.op.astype(value.expr, dtype))
-        if value.rounded is None or value.rounded[0] != self.block:
-            wide = value.expr
-            if value.from_integers and dtype == "float16":  # masks of large negative numbers
-                limit = float(np.finfo(np.float16).max)
-                low, high = tirx.FloatImm(FULL, -limit), tirx.FloatImm(FULL, limit)
-                wide = self.builder_.emit(relax.op.clip(wide, low, high))
-            value.rounded = (self.block, self.builder_.emit(relax.op.astype(wide, dtype)))
-        return value.rounded[1]
-
-    def _constant(self, const: GenericConst, dtype: str) -> GenericConst:
-        if dtype_of(const) == dtype:
-            return const
-        key = (hash(const), dtype)
-        if key not in self.constants:
-            array = const.value.numpy()
-            if dtype == "float16":
-                limit = np.finfo(np.float16).max
-                array = np.where(np.isfinite(array), np.clip(array, -limit, limit), array)
-            new = relax.const(array.astype(numpy_dtype(dtype)), dtype)
-            self.constants[key] = derived(new, dtype, [const])
-        return self.constants[key]
 
     def _bound(self, expr: Any, name: str = "") -> Any:
         return expr if isinstance(expr, relax.Var) else self.builder_.emit(expr, name)
@@ -281,38 +219,9 @@ class _Rewriter(PyExprMutator):
     def _result_dtype(self, expr: Any) -> str:
         return self.half if self.half_io and dtype_of(expr) == FULL else dtype_of(expr)
 
-    def _count_readers(self, expr: Any) -> None:
-        if isinstance(expr, relax.Call) and op_name(expr) not in PREDICATES:
-            for leaf in _leaves(expr):
-                if isinstance(leaf, relax.Var):
-                    self.readers[hash(leaf)].append(_precision(expr))
-        elif isinstance(expr, relax.SeqExpr):
-            result = expr.body
-            kept = [result] if isinstance(result, relax.Var) else _tuple_fields(result)
-            for block in expr.blocks:
-                for binding in block.bindings:
-                    kept = [*kept, *_tuple_fields(binding.value)]
-            for leaf in kept:
-                self.readers[hash(leaf)].append(Precision.KEEP)
 
-
-def _precision(call: Any) -> Precision:
-    if op_name(call) == "relax.multiply" and call.args[0].same_as(call.args[1]):
-        return Precision.FLOAT32  # a square, which overflows float16 beyond 255
-    return precision_of(op_name(call))
-
-
-def _fields(value: _Value) -> tuple[Any, bool, bool]:
+def _fields(value: Value) -> tuple[Any, bool, bool]:
     return value.expr, value.from_integers, value.statistic
-
-
-def _tuple_fields(expr: Any) -> list[Any]:
-    return list(expr.fields) if isinstance(expr, relax.Tuple) else []
-
-
-def _leaves(call: Any) -> Iterator[Any]:
-    for arg in call.args:
-        yield from _tuple_fields(arg) if isinstance(arg, relax.Tuple) else [arg]
 
 
 def _with_out_dtype(attrs: Any, dtype: str) -> Any:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from enum import Enum
+from typing import Any
+
+from tvm import relax
+
+from .normalize.engine import op_name
 
 
 class Precision(Enum):
@@ -60,8 +67,11 @@ MOVE = _relax(
 ) | _nn("pad max_pool1d max_pool2d max_pool3d")
 
 
-def precision_of(name: str) -> Precision:
-    """Look an operator up by its Relax name; operators that are not listed keep their types."""
+def precision_of(call: relax.Call) -> Precision:
+    """Tell how a call computes; operators that are not listed keep their types."""
+    name = op_name(call)
+    if name == "relax.multiply" and call.args[0].same_as(call.args[1]):
+        return Precision.FLOAT32  # a square, which overflows float16 beyond 255
     for names, precision in (
         (ACCUMULATE, Precision.ACCUMULATE),
         (FLOAT32, Precision.FLOAT32),
@@ -71,3 +81,35 @@ def precision_of(name: str) -> Precision:
         if name in names:
             return precision
     return Precision.KEEP
+
+
+def readers(func: relax.Function) -> dict[int, list[Precision]]:
+    """List how the readers of each variable compute, by its hash; who returns it keeps its type."""
+    found: dict[int, list[Precision]] = defaultdict(list)
+
+    def count(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and op_name(expr) not in PREDICATES:
+            for leaf in leaves(expr):
+                if isinstance(leaf, relax.Var):
+                    found[hash(leaf)].append(precision_of(expr))
+        elif isinstance(expr, relax.SeqExpr):
+            result = expr.body
+            kept = [result] if isinstance(result, relax.Var) else _tuple_fields(result)
+            for block in expr.blocks:
+                for binding in block.bindings:
+                    kept = [*kept, *_tuple_fields(binding.value)]
+            for leaf in kept:
+                found[hash(leaf)].append(Precision.KEEP)
+
+    relax.analysis.post_order_visit(func.body, count)
+    return found
+
+
+def leaves(call: relax.Call) -> Iterator[Any]:
+    """Yield a call's arguments, the fields of those that are tuples."""
+    for arg in call.args:
+        yield from _tuple_fields(arg) if isinstance(arg, relax.Tuple) else [arg]
+
+
+def _tuple_fields(expr: Any) -> list[Any]:
+    return list(expr.fields) if isinstance(expr, relax.Tuple) else []

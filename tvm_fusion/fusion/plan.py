@@ -9,24 +9,22 @@ have nothing to do with each other; a group is legal only if a template claims i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.decisions import Decision, record
 from ..core.template import Claim, Refusal, Template
-from ..ecg.graph import Graph, Operator, Value
+from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
 from ..program.group import Group
 from .claims import ClaimBook
+from .leftover_pairs import LeftoverPairs
 from .merge import Merger
 from .partition import Block, Partition
 from .propose import accepted_proposals
 from .reasons import reasons
-from .recompute import recompute, widens
-from .reshapes import is_view
+from .recompute import widens
 from .views import trimmed
-
-_SIBLINGS = 8  # consumers of one tensor that are tried with each other: pairs grow quadratically
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class _Planner:
         self._partition = Partition(graph)
         self._merger = Merger(self._partition, book)
         self._grown: set[Block] = set()
-        self._refused: dict[tuple[Block, Block], Refusal] = {}
+        self._pairs = LeftoverPairs(graph, self._partition, self._merger, book)
         for block in self._partition.blocks:
             if not block.is_opaque:
                 claim = book.claim(Group(block.members))
@@ -160,90 +158,8 @@ class _Planner:
     # Leftover pairs ------------------------------------------------------------------------------
 
     def pair(self) -> None:
-        """Join what is left: along edges, then siblings, then cheap producers into all readers.
-
-        Where nothing of that is left, equal blocks that have nothing to do with each other.
-        """
-        changed = True
-        refused = self._refused
-        while changed:
-            changed = False
-            for first, second, is_edge in self._pairs():
-                block_of = self._partition.block_of
-                stale = block_of[first.members[0]] is not first or (
-                    block_of[second.members[0]] is not second
-                )
-                if stale or (first, second) in refused:
-                    continue
-                merged = (
-                    self._merger.vertical(first, second)
-                    if is_edge
-                    else self._merger.horizontal((first, second))
-                )
-                if isinstance(merged, Block):
-                    self._partition.replace(merged)
-                    changed = True
-                else:
-                    refused[first, second] = merged
-            for value in self._crossing():
-                if value.consumers and recompute(value, self._partition, self._book):
-                    changed = True
-            if not changed:
-                changed = self._group()
-
-    def _group(self) -> bool:
-        """Join alike blocks that need nothing of each other: one launch does the work of several.
-
-        AITemplate's group GEMM and group layer norm. Neighbours of a kind, which is of one
-        structure unless their template says otherwise, are tried, in order.
-        """
-        alike: dict[Hashable, list[Block]] = {}
-        for block in self._partition.blocks:
-            if not block.is_opaque and not all(map(is_view, block.members)):
-                alike.setdefault(block.claim.template.kind(block.claim), []).append(block)
-        changed = False
-        for blocks in alike.values():
-            grown, size = blocks[0], 1
-            for block in blocks[1:]:
-                merged: Block | Refusal | None = None
-                if size < _SIBLINGS and (grown, block) not in self._refused:
-                    merged = self._merger.horizontal((grown, block))
-                if isinstance(merged, Refusal):
-                    self._refused[grown, block] = merged
-                if isinstance(merged, Block):
-                    self._partition.replace(merged)
-                    grown, size, changed = merged, size + 1, True
-                else:
-                    grown, size = block, 1
-        return changed
-
-    def _crossing(self) -> list[Value]:
-        """Tensors that go from one block to another, largest first."""
-        block_of = self._partition.block_of
-        found = {
-            e.value for e in self._graph.edges() if block_of[e.producer] is not block_of[e.consumer]
-        }
-        return sorted(found, key=lambda v: (-v.bytes, v.name))
-
-    def _pairs(self) -> Iterable[tuple[Block, Block, bool]]:
-        block_of = self._partition.block_of
-        found: dict[tuple[Block, Block, bool], int] = {}
-        values = dict.fromkeys(v for op in self._graph.operators for v in op.tensors)
-        for value in values:
-            readers = self._partition.blocks_of(value.consumers)
-            if value.producer is not None:
-                producer = block_of[value.producer]
-                for reader in readers:
-                    if reader is not producer:
-                        key = (producer, reader, True)
-                        found[key] = found.get(key, 0) + value.bytes
-            if not value.is_parameter:
-                near = readers[:_SIBLINGS]
-                for i, first in enumerate(near):
-                    for second in near[i + 1 :]:
-                        key = (first, second, False)
-                        found[key] = found.get(key, 0) + value.bytes
-        return sorted(found, key=lambda k: (not k[2], -found[k], k[0].first, k[1].first))
+        """Join what is left, pair by pair."""
+        self._pairs.join()
 
     # Result --------------------------------------------------------------------------------------
 
@@ -258,7 +174,7 @@ class _Planner:
             views.extend(outside)
             if claim is not None:
                 claims.append(claim)
-        decisions = list(reasons(self._partition, self._refused, frozenset(views)))
+        decisions = list(reasons(self._partition, self._pairs.refused, frozenset(views)))
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))

@@ -15,7 +15,7 @@ from ..program.layouts import Layout, is_layout_map
 from ..program.primitive import call_group, primitive_function
 from ..program.variant import variant
 from .calls import Calls, GroupCall, Tensor
-from .choose import Choice
+from .choice import Choice
 from .costs import layout_kernel
 
 

@@ -13,10 +13,8 @@ sum of what each operand costs that has not the layout of the result, by its sha
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,10 +24,10 @@ from ..fusion.claims import ClaimBook
 from ..program.layouts import Layout, layout_for
 from ..program.variant import variant
 from .calls import Calls, GroupCall, Tensor, images_around_convolutions
-from .costs import Assignment, GroupCosts, copy_cost
+from .choice import Choice
+from .costs import GroupCosts, copy_cost
 from .minimize import Table, minimize, total
-
-State = tuple[Layout | None, ...]  # layouts in memory; the producer writes the first
+from .states import MOST_IMAGES, State, best, best_costs, states_of
 
 GAIN = 0.02  # of the time, below which layouts stay as they are
 # Of a tensor's layout kernel, by which its other layout is preferred on GPUs where claims say that
@@ -38,38 +36,11 @@ GAIN = 0.02  # of the time, below which layouts stay as they are
 # graph (and another first layer); but group norms of the UNet's channels last took 427 us, not 313.
 PREFERENCE = 0.02
 ROWS = ("rows", "split_rows")  # templates
-MOST_IMAGES = 5  # of a group whose assignments are asked for one by one
 ROUNDS = 40
-# Times that a copy takes what its claim says, against the same of a convolution that stores both.
-# The UNet of the zoo on two Zen 5 cores: 5 layout kernels with 1, 2 with 2, in the same time; none
-# with 4, which takes 1.6 % longer.
+# Times that a copy takes what its claim says, against the same of a kernel that stores both: 40 us
+# against 17 where lines are a power of two apart, 14 as claimed elsewhere, on two Zen 5 cores, and
+# threads wait for each other once more. The UNet of the zoo has none left.
 COPY = 2.0
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """Layouts of one dataflow block.
-
-    Attributes
-    ----------
-    states : mapping of Tensor to State
-        Of tensors that are not in the layout of the graph alone.
-    reads : mapping of (GroupCall, Value) to Layout or None
-        In which layout a call reads an input, for inputs among those tensors.
-    twice : set of Tensor
-        Those in two layouts that their producer writes itself, so that no kernel copies them.
-    before_us, after_us : float
-        Cost of all groups around, without and with the layouts.
-    is_optimal : bool
-        Whether nothing is cheaper by the costs of the claims.
-    """
-
-    states: Mapping[Tensor, State]
-    reads: Mapping[tuple[GroupCall, Value], Layout | None]
-    twice: frozenset[Tensor]
-    before_us: float
-    after_us: float
-    is_optimal: bool
 
 
 def choose(calls: Calls, book: ClaimBook) -> Choice | None:
@@ -92,7 +63,7 @@ class _Network:
         self._book = book
         self._images = images
         self._number = {t: k for k, t in enumerate(images)}
-        self._states = [_states_of(t, layout) for t, layout in images.items()]
+        self._states = [states_of(t, layout) for t, layout in images.items()]
         self._calls: list[tuple[GroupCall, GroupCosts, list[Tensor]]] = []
         self._made: dict[int, tuple[int, list[Table]]] = {}
         known: dict[tuple, GroupCosts] = {}
@@ -145,7 +116,7 @@ class _Network:
         changed = False
         for call, costs, tensors in self._calls:
             states = [self._states[self._number[t]][values[self._number[t]]] for t in tensors]
-            used, _ = _best(call, costs, tensors, states)
+            used, _ = best(call, costs, tensors, states)
             if not costs.is_known(used):
                 costs.ask(used)
                 changed = True
@@ -167,7 +138,7 @@ class _Network:
         reads: dict[tuple[GroupCall, Value], Layout | None] = {}
         for call, costs, tensors in self._calls:
             now = [states.get(t, (None,)) for t in tensors]
-            used, _ = _best(call, costs, tensors, now)
+            used, _ = best(call, costs, tensors, now)
             for value, tensor, layout in zip(costs.images, tensors, used, strict=True):
                 if value in call.reads and tensor in states:
                     reads[call, value] = layout
@@ -213,7 +184,7 @@ class _Network:
 
     def _copy_table(self, tensor: Tensor, layout: Layout) -> Table:
         value = Value(tensor.var.name, tensor.var.ty)
-        states = _states_of(tensor, layout)
+        states = states_of(tensor, layout)
         tie = 0.0
         if tensor in self._ties:
             copied = copy_cost(value, layout, False, self._book)
@@ -242,7 +213,7 @@ class _Network:
         distinct = list(dict.fromkeys(tensors))
         numbers = tuple(self._number[t] for t in distinct)
         domains = [self._states[n] for n in numbers]
-        table = _best_costs(call, costs, [self._states[self._number[t]] for t in tensors])
+        table = best_costs(call, costs, [self._states[self._number[t]] for t in tensors])
         # A tensor that is passed twice is in one state.
         at = dict(zip(distinct, np.ix_(*(range(len(d)) for d in domains)), strict=True))
         return [Table(numbers, table[tuple(at[t] for t in tensors)])]
@@ -275,37 +246,3 @@ class _Network:
 
 def _times(difference: float, share: float) -> float:
     return math.inf if math.isnan(difference) or math.isinf(difference) else difference * share
-
-
-def _states_of(tensor: Tensor, layout: Layout) -> list[State]:
-    kept: list[State] = [(None,), (None, layout)]
-    return kept if tensor.is_fixed else [*kept, (layout,), (layout, None)]
-
-
-def _best_costs(
-    call: GroupCall, costs: GroupCosts, domains: Sequence[Sequence[State]]
-) -> np.ndarray:
-    """Tabulate the cost of :func:`_best` over the states of all images, an axis for each."""
-    assignments = itertools.product(*((None, layout) for layout in costs.all))
-    table = np.array([costs.cost(one) for one in assignments]).reshape([2] * len(costs.images))
-    for axis, (value, states) in enumerate(zip(costs.images, domains, strict=True)):
-        options = [state if value in call.reads else state[:1] for state in states]
-        taken = [[table.take(layout is not None, axis) for layout in some] for some in options]
-        table = np.stack([np.min(some, axis=0) for some in taken], axis)
-    return table
-
-
-def _best(
-    call: GroupCall, costs: GroupCosts, tensors: Sequence[Tensor], states: Sequence[State]
-) -> tuple[Assignment, float]:
-    """Choose in which of their layouts a call reads tensors; it writes the first."""
-    options = [
-        state if value in call.reads else state[:1]
-        for value, state in zip(costs.images, states, strict=True)
-    ]
-    if len(costs.images) > MOST_IMAGES:
-        # Each operand in the layout of the result if it is there.
-        like = states[-1][0]
-        used = tuple(like if like in some else some[0] for some in options)
-        return used, costs.cost(used)
-    return min(((one, costs.cost(one)) for one in itertools.product(*options)), key=lambda x: x[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.decisions import Decision, record
 from ..program.layouts import Layout
 from .calls import GroupCall, Tensor
-from .choose import Choice
+from .choice import Choice
 
 EDGE, KERNEL = "layout", "layout_kernel"
 

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from tvm.ir.transform import PassContext
 
+from .._tvm.pass_context import copied
+
 OPTION = "tirx.disable_cse_tir"
 
 
 def without_cse(context: PassContext) -> PassContext:
     """Make a copy of a context in which lowering leaves repeated expressions as they are."""
-    return PassContext(
-        opt_level=context.opt_level,
-        required_pass=list(context.required_pass),
-        disabled_pass=list(context.disabled_pass),
-        instruments=list(context.instruments),
-        config={**context.config, OPTION: True},
-    )
+    return copied(context, {OPTION: True}, context.instruments)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -47,15 +47,8 @@ def isolated(function: Callable[[], T], seconds: float | None = None) -> T:
     reading, writing = os.pipe()
     with _late_interrupts() as interrupt:
         child = os.fork()
-    if child == 0:
-        os.close(reading)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and kills this process
-        # TVM's worker threads belong to the thread that began to use them and are gone in a fork;
-        # a new thread gets workers of its own.
-        thread = threading.Thread(target=_report, args=(function, writing))
-        thread.start()
-        thread.join()
-        os._exit(0)
+        if child == 0:  # inside, where an interrupt raises nothing: it would go on as the parent
+            _serve(function, reading, writing)
     os.close(writing)
     content, status, is_over = b"", 0, False
     try:
@@ -114,6 +107,20 @@ def _read(descriptor: int, seconds: float | None) -> tuple[bytes, bool]:
         if not part:
             return content, True
         content += part
+
+
+def _serve(function: Callable[[], T], reading: int, writing: int) -> NoReturn:
+    """Be the child, to the end of its process."""
+    try:
+        os.close(reading)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and kills this process
+        # TVM's worker threads belong to the thread that began to use them and are gone in a fork;
+        # a new thread gets workers of its own.
+        thread = threading.Thread(target=_report, args=(function, writing))
+        thread.start()
+        thread.join()
+    finally:
+        os._exit(0)
 
 
 def _report(function: Callable[[], T], writing: int) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import relax
 
 EVICTED = 4 << 20  # bytes written before each call: the level-2 caches of a few cores
@@ -68,13 +67,6 @@ def in_turns(
     return [seconds * 1e6 for seconds in best]
 
 
-def leaves(result: Any) -> list[Any]:
-    """List the tensors of a function's result."""
-    if not isinstance(result, tvm_ffi.Array | tuple | list):
-        return [result]
-    return [leaf for part in result for leaf in leaves(part)]
-
-
 def bound(machine: relax.VirtualMachine, function: str, args: Sequence[Any]) -> Callable[[], Any]:
     """Give the call of a virtual machine's function over arguments that stay where they are."""
     machine.set_input(function, *args)
@@ -87,8 +79,13 @@ def bound(machine: relax.VirtualMachine, function: str, args: Sequence[Any]) -> 
 
 
 def random_input(generator: np.random.Generator, type_: relax.TensorType) -> np.ndarray:
-    """Draw a normally distributed tensor of a type; integers, which may be indices, are zero."""
-    shape, kind = [int(d) for d in type_.shape.values], np.dtype(str(type_.dtype))
+    """Draw a tensor of a type."""
+    return random_array(generator, [int(d) for d in type_.shape.values], str(type_.dtype))
+
+
+def random_array(generator: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Draw a normally distributed array; integers are zero: an index within every range."""
+    kind = np.dtype(dtype)
     if kind.kind in "iub":
         return np.zeros(shape, kind)
     return generator.standard_normal(shape).astype(kind)

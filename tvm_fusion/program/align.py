@@ -13,8 +13,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from .edges import edges_of
 from .relayout import relaid
-from .spread_rows import RowSpread, edges_of
+from .spread_rows import RowSpread
 from .stage import Stage
 
 

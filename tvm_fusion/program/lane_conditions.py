@@ -6,7 +6,7 @@ is ``k * 16 < 64``, and a vector of lanes needs no choice of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tvm import ir, sym, tirx
@@ -30,23 +30,36 @@ def decide_for_blocks(stage: Stage) -> Stage:
     axes = [a for a in (*stage.axes, *stage.reduce) if a.size is not None and a.size > 1]
     for axis in axes:
         analyzer.bind(axis.var, ir.Range.from_min_extent(_int64(0), axis.extent))
-    changed = False
+    values = tuple(decide_for_lanes(v, axes, analyzer) for v in stage.values)
+    changed = any(not a.same_as(b) for a, b in zip(values, stage.values, strict=True))
+    return replace(stage, values=values) if changed else stage
+
+
+def decide_for_lanes(value: ir.Expr, axes: Sequence[Axis], analyzer: sym.Analyzer) -> ir.Expr:
+    """Take lanes out of the comparisons of a value that are alike for all of them.
+
+    Parameters
+    ----------
+    value : PrimExpr
+        Its comparisons of int64 are tried.
+    axes : sequence of Axis
+        The lanes, of known extents.
+    analyzer : Analyzer
+        Knows the ranges of all variables.
+    """
 
     def decide(comparison: ir.Expr) -> ir.Expr:
-        nonlocal changed
         if str(comparison.a.ty.dtype) != "int64":
             return comparison
         for axis in axes:
             if axis.var in variables(comparison):
                 found = _without(comparison, axis, analyzer)
                 if found is not None:
-                    changed = True
                     return found
         return comparison
 
     callbacks: list[tuple[type, Callable]] = [(kind, decide) for kind in _COMPARISONS]
-    values = tuple(structural_map(v, callbacks, order="post") for v in stage.values)
-    return replace(stage, values=values) if changed else stage
+    return structural_map(value, callbacks, order="post")
 
 
 def _without(comparison: ir.Expr, axis: Axis, analyzer: sym.Analyzer) -> ir.Expr | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from .._tvm import cuda
+from .._tvm.versions import installed
 from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
 from ..device import cuda_devices, host_cpu, rocm_devices
 from ..device.cpu_features import vector_extensions
@@ -63,20 +63,13 @@ def _python() -> Finding:
     return Finding("python", True, platform.python_version())
 
 
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _tvm() -> Finding:
-    found = _installed("apache-tvm")
+    found = installed("apache-tvm")
     return Finding("tvm", found is not None, found or "not installed", _unless(found, "tvm_fusion"))
 
 
 def _ffi() -> Finding:
-    found = _installed("apache-tvm-ffi")
+    found = installed("apache-tvm-ffi")
     return Finding(
         "tvm-ffi", found is not None, found or "not installed", _unless(found, "tvm_fusion")
     )
@@ -150,6 +143,6 @@ def _rocm_math() -> Finding:
 
 
 def _package(name: str, purpose: str, extra: str) -> Finding:
-    found = _installed(name)
+    found = installed(name)
     advice = _unless(found, f'"tvm_fusion[{extra}]"')
     return Finding(name, found is not None, found or f"not installed ({purpose})", advice)

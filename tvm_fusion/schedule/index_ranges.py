@@ -9,6 +9,8 @@ from tvm import ir, sym, tirx
 
 from ..core.expressions import call_name, load
 from ..core.loops import index
+from ..program.lane_conditions import decide_for_lanes
+from ..program.stage import Axis
 
 
 class Ranges:
@@ -61,6 +63,20 @@ class Ranges:
 
         callbacks = [(ir.Call, choose), (ir.TensorLoad, move)]
         return tvm_ffi.structural_map(expr, callbacks, order="post")
+
+    def without_lane(self, expr: ir.Expr, lane: ir.Var, size: int) -> ir.Expr:
+        """Take a lane out of the comparisons that are alike for all lanes of a vector.
+
+        Parameters
+        ----------
+        expr : PrimExpr
+            What a lane computes.
+        lane : Var
+            Its number.
+        size : int
+            Lanes of the vector.
+        """
+        return decide_for_lanes(expr, [Axis(lane, index(size))], self._analyzer)
 
     def all_indices(self, expr: ir.Expr) -> ir.Expr:
         """Simplify the indices of loads and the conditions of choices."""

@@ -7,6 +7,7 @@ from ..core.templates import provide
 from .attention.template import Attention
 from .columns.template import ColumnReductions
 from .contraction.grouped_gemm_template import GroupedGemm
+from .contraction.grouped_gemm_template_gpu import GpuGroupedGemm
 from .contraction.norm_gemm_template import NormGemm
 from .contraction.template_cpu import CpuContraction
 from .contraction.template_gpu import GpuContraction
@@ -29,7 +30,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         Attention(is_gpu),
         *((GpuDepthwise(), GpuContraction()) if is_gpu else (CpuConvolution(), CpuContraction())),
         NormGemm(),
-        *(() if is_gpu else (GroupedGemm(),)),
+        GpuGroupedGemm() if is_gpu else GroupedGemm(),
         PrefixSum(is_gpu),
         Recurrent(is_gpu),
         Single(is_gpu),

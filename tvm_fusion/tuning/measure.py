@@ -24,13 +24,14 @@ from ..core.decisions import recording
 from ..core.template import Claim, Config
 from ..core.tuned import Tuned
 from ..deploy.lower import LowerToVM
+from ..deploy.results import leaves
 from ..deploy.tensors import to_numpy, to_tensor
 from ..deploy.toolchain import toolchain
 from ..device import Device, TargetSpec
 from ..fusion.fuse import FuseOperators
 from ..fusion.tuning_records import Trial
 from ..measure.isolate import Failed, isolated
-from ..measure.timing import Effort, bound, check_same, in_turns, leaves, random_input
+from ..measure.timing import Effort, bound, check_same, in_turns, random_input
 from ..schedule.kernels import ScheduleKernels
 from .tasks import MAIN, Task
 

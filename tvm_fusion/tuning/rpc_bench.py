@@ -24,12 +24,13 @@ import tvm
 from tvm import relax, rpc
 
 from ..core.template import Config
+from ..deploy.results import leaves
 from ..deploy.toolchain import toolchain
 from ..device import TargetSpec
 from ..errors import UserError
 from ..fusion.tuning_records import Trial
 from ..measure.isolate import Failed, isolated
-from ..measure.timing import Effort, check_same, leaves
+from ..measure.timing import Effort, check_same
 from .measure import build, inputs_of
 from .tasks import MAIN, Task
 

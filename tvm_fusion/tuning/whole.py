@@ -23,7 +23,7 @@ from ..fusion.claims import remembering
 from ..fusion.profile import Profile, profiling
 from ..fusion.records import Records
 from ..measure.isolate import Failed, isolated
-from ..measure.timing import Effort, in_turns
+from ..measure.timing import Effort, in_turns, random_array
 from ..pipeline import stages
 
 SLOWER = 1.01  # ratio from which on the tuned model is slower, and not by chance
@@ -83,7 +83,7 @@ def race_models(
         return Race(0.0, 0.0, "the model has symbolic dimensions")
     (name, signature), *_ = imported.signatures.items()
     generator = np.random.default_rng(seed)
-    arrays = [_draw(generator, tuple(map(int, x.shape)), x.dtype) for x in signature.inputs]
+    arrays = [random_array(generator, tuple(map(int, x.shape)), x.dtype) for x in signature.inputs]
 
     def measure() -> list[float]:
         with Records.open(db) as records, profiling(Profile(records)):  # of this process
@@ -114,10 +114,3 @@ def _build(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Any:
     with toolchain(spec), spec.tvm_target() as target, remembering():
         mod = Sequential([*stages(replace(config, dump=None)), LowerToVM()])(mod)
         return tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=PIPELINE)
-
-
-def _draw(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    kind = np.dtype(dtype)
-    if kind.kind in "iub":
-        return np.zeros(shape, kind)
-    return generator.standard_normal(shape).astype(kind)

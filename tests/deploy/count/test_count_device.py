@@ -6,10 +6,13 @@ import counted_graphs as graphs
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
 
-from tvm_fusion.deploy.count import Count, count
-from tvm_fusion.deploy.count.device import device_profile
+from tvm_fusion._tvm.pass_context import copied
+from tvm_fusion.deploy.count import Count, count, profiler
+from tvm_fusion.deploy.count.device import SplitFunctions, device_profile
+from tvm_fusion.deploy.count.host import Profile
 from tvm_fusion.errors import UserError
 
 
@@ -94,3 +97,32 @@ def test_unlowerable_function_is_refused() -> None:
     tirx.compilation_pipeline.register_tir_pipeline(name, lambda: (refuse, None, None))
     with pytest.raises(UserError, match=r"'first' cannot be lowered for cuda \(.*extents differ"):
         called("first", tir_pipeline=name)
+
+
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+def test_what_a_build_has_lowered_counts_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of static shapes without buffers of their own are not lowered again."""
+    entry, target = graphs.GRAPHS[name], graphs.cuda()
+    mod, split = graphs.stock(entry, target), SplitFunctions()
+    own = {g: f for g, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+    with copied(PassContext.current(), instruments=[split]):
+        tirx.get_tir_pipeline("default")[0](tirx.transform.BindTarget(target)(tvm.IRModule(own)))
+    again: list[str] = []
+
+    def recorded(func: tirx.PrimFunc, name: str, *others: object) -> Profile:
+        again.append(name)
+        return device_profile(func, name, *others)
+
+    monkeypatch.setattr(profiler, "device_profile", recorded)
+    for function in entry.functions:
+        given = {"function": function, "dims": entry.dims}
+        expected = count(mod, target, **given)
+        again.clear()
+        assert count(mod, target, **given, lowered=split.functions) == expected
+        hidden = expected.hidden_bytes or any(map(_is_symbolic, own.values()))
+        assert bool(again) <= bool(hidden)
+
+
+def _is_symbolic(func: tirx.PrimFunc) -> bool:
+    extents = [e for p in func.params for e in getattr(p.ty, "shape", ())]
+    return any(not isinstance(e, tirx.IntImm) for e in extents)

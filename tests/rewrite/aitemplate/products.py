@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from .row import CPU, GPU, Row, example, relu, sigmoid, tensor, weight
+from .row import CPU, Row, example, relu, sigmoid, tensor, weight
 
 _A, _B, _C = weight(65, 48), weight(65, 48), weight(65, 32)
 _LEFT, _RIGHT = weight(33, 17), weight(32, 17)
@@ -19,13 +19,6 @@ _TINY, _COLUMN, _ODD = weight(3, 5), weight(65, 1), weight(33, 7)
 _ACROSS = (
     "the cost decides: read across its columns, the operand takes longer than a copy and a product."
 )
-_NO_GROUP = {
-    GPU: (
-        "the contraction template makes one sum per kernel, several only of one left operand or "
-        "as batches of one tensor; a grouped product needs a template whose blocks take operands "
-        "each."
-    )
-}
 _NO_DUAL = (
     "the right operands are inputs: joining would copy them, and the contraction template makes "
     "one sum per kernel. With constant matrices it is one kernel, as above."
@@ -252,7 +245,7 @@ ROWS = (
     Row(
         "Products of one operand, concatenated",
         ("fuse_parallel_gemms",),
-        "JoinMatmuls where they share an operand; else grouped GEMM on CPUs, BatchMatmuls on GPUs; "
+        "JoinMatmuls where they share an operand; else grouped GEMM, or BatchMatmuls on GPUs; "
         "split and concatenation cancel as indices",
         (
             example(
@@ -300,14 +293,13 @@ ROWS = (
     Row(
         "Products of different operands in one launch",
         ("fuse_group_ops",),
-        "planner + grouped GEMM on CPUs; maps and norms are grouped everywhere (see below)",
+        "planner + grouped GEMM; maps and norms are grouped, too (see below)",
         (
             example(
                 "group_of_equal_products",
                 [tensor("x", 33, 65), tensor("y", 33, 65)],
                 lambda e, x, y: [op.matmul(x, _const(_A)), op.matmul(y, _const(_B))],
                 lambda x, y: [x @ _A, y @ _B],
-                missing=_NO_GROUP,
             ),
             example(
                 "group_of_products",
@@ -317,7 +309,6 @@ ROWS = (
                     op.nn.relu(e(op.matmul(y, _const(_LEFT)))),
                 ],
                 lambda x, y: [relu(x @ _A), relu(y @ _LEFT)],
-                missing=_NO_GROUP,
             ),
         ),
     ),

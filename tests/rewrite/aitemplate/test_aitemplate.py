@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 
-from benchmarks.fusion.case import Compiled, compile_case, errors
+from benchmarks.fusion.case import errors
 
-from .page import PAGE, lines
+from .page import PAGE, compiled, lines
 from .row import CPU, TARGETS
 from .rows import EXAMPLES, ROWS
 
-each = pytest.mark.parametrize("name", list(EXAMPLES))
-
-
-@functools.cache
-def compiled(name: str, target: str) -> Compiled:
-    return compile_case(EXAMPLES[name].case, target)
+# Of the module: the tests of an example come one after the other, and share what is compiled.
+each = pytest.mark.parametrize("name", list(EXAMPLES), scope="module")
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -12,8 +12,8 @@ from tvm_fusion.core.template import Refusal
 from tvm_fusion.report.planned import plan_model
 from tvm_fusion.schedule.contraction.dual_gemm import dual_gemm
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
-from tvm_fusion.schedule.contraction.wgmma_model import wgmma_configs
 from tvm_fusion.schedule.inline import inlined
 
 op = relax.op

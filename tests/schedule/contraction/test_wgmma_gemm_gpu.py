@@ -10,11 +10,11 @@ from tvm import tirx
 
 from tvm_fusion.core.loops import index
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.result_vectors import result_vectors
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_results import result_vectors
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
+from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
-from tvm_fusion.schedule.contraction.wgmma_model import wgmma_config, wgmma_configs
 
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
 TILE = {"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 1}

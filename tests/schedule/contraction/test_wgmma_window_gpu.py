@@ -17,7 +17,7 @@ from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
 from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
 from tvm_fusion.schedule.contraction.tuning_gpu import KERNELS
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
-from tvm_fusion.schedule.contraction.wgmma_model import best_wgmma_tile, wgmma_configs
+from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile, wgmma_configs
 
 op = relax.op
 TEMPLATE = GpuContraction()

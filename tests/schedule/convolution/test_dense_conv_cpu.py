@@ -6,9 +6,11 @@ import re
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from conv_cases import (
     Conv,
     block,
+    blocked_shape,
     check,
     claimed,
     convolve,
@@ -22,7 +24,7 @@ from group_kernels import CPU, group, tensor
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from relax_modules import main_module
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
@@ -50,6 +52,9 @@ CASES = {
     "plain image, few channels": Conv(3, 40, (17, 18), (7, 7), (2, 2), (3, 3, 3, 3), block_in=0),
     "plain results": Conv(20, 33, (13, 5), residual=True, batch=2, block_out=0),
     "plain results of few channels": Conv(16, 3, (9, 21), block_out=0),
+    "plain results, rows of odd columns": Conv(16, 40, (5, 21), block_out=0),
+    "plain results, short rows": Conv(32, 40, (4, 12), (1, 1), padding=NONE, block_out=0),
+    "plain results, rows of six": Conv(16, 24, (7, 6), batch=2, block_out=0),
     "plain throughout, strided": Conv(5, 8, (9, 13), stride=(2, 2), block_in=0, block_out=0),
     "groups, plain results": Conv(32, 32, (7, 9), groups=8, block_out=0),
     "one row of pixels": Conv(16, 16, (1, 19), (1, 5), padding=(0, 2, 0, 2)),
@@ -271,9 +276,10 @@ def test_results_of_both_layouts():
     np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k :], 0)
 
 
-def test_a_concatenation_in_both_layouts():
-    """Its other channels are lanes beyond those of the sum."""
-    conv, more = Conv(16, 40, (9, 13)), 24
+@pytest.mark.parametrize(("channels", "more"), [(40, 24), (32, 64), (16, 48)])
+def test_a_concatenation_in_both_layouts(channels, more):
+    """Its other channels are lanes beyond those of the sum, or whole tiles without one."""
+    conv = Conv(16, channels, (9, 13))
     other = np.random.default_rng().standard_normal((1, more, 9, 13)).astype("float32")
     x = conv.image()
 
@@ -286,7 +292,57 @@ def test_a_concatenation_in_both_layouts():
     plain, blocked = sorted(results, key=np.ndim)
     np.testing.assert_allclose(plain[:, : conv.k], conv.reference(x), atol=2e-5, rtol=0)
     np.testing.assert_array_equal(plain[:, conv.k :], other)
-    np.testing.assert_array_equal(from_blocks(blocked), plain)
+    np.testing.assert_array_equal(from_blocks(blocked)[:, : conv.k + more], plain)
+    np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k + more :], 0)
+
+
+def test_a_concatenation_of_whole_blocks_is_stored_in_vectors():
+    """Each vector chooses its operand once, and tiles without sums are no wider than others."""
+    conv, shape = Conv(16, 80, (9, 13), block_out=0), (1, 64, 9, 13)
+    other = np.random.default_rng().standard_normal(shape).astype("float32")
+    x = conv.image()
+
+    def body(emit, x, other):
+        y = [conv.body(emit, x), unblock(emit, other, shape[1])]
+        return block(emit, emit(op.concat(y, 1)), 16)
+
+    spec = parse("cpu:x86-64-v4")
+    params = [*conv.params(), tensor("other", *blocked_shape(shape, 16))]
+    claim = claimed(params, body, spec)
+    emission = CpuConvolution().emit(claim, spec.tvm_target())
+    func = emission.kernels[0].func
+    result = func.params[-1]
+    config = claim.details["config"]
+    loops, accumulators = [], []
+    tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))
+    stores = [f for f in loops if isinstance(f.body, tirx.BufferStore)]
+    kinds = {f.kind for f in stores if f.body.buffer.same_as(result)}
+    assert kinds == {tirx.ForKind.VECTORIZED}
+    tvm_ffi.structural_walk(
+        func.body, (s_tir.SBlock, lambda b: accumulators.extend(b.alloc_buffers))
+    )
+    widths = {int(a.ty.shape[-1]) for a in accumulators if a.name == "acc"}
+    assert max(widths) <= config.vectors * config.lanes
+    claim = claimed(params, body)
+    (y,) = run(claim, {"x": to_blocks(x, conv.block_in), "other": to_blocks(other, 16)})
+    np.testing.assert_allclose(from_blocks(y)[:, : conv.k], conv.reference(x), atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(from_blocks(y)[:, conv.k :], other)
+
+
+@pytest.mark.parametrize("size", [(6, 32), (7, 21), (5, 9)])
+def test_plain_results_are_transposed_in_registers(size):
+    """Whole vectors of channels become vectors of columns, the last of which overlap others."""
+    conv, spec = Conv(16, 32, size, block_out=0), parse("cpu:x86-64-v4")
+    claim = claimed(conv.params(), conv.body, spec)
+    func = CpuConvolution().emit(claim, spec.tvm_target()).kernels[0].func
+    shuffles, stores = [], []
+    tvm_ffi.structural_walk(func.body, (tirx.Shuffle, shuffles.append))
+    tvm_ffi.structural_walk(func.body, (tirx.BufferStore, stores.append))
+    assert shuffles
+    lanes = min(16, 1 << (size[1].bit_length() - 1))
+    places = [s.indices[-1] for s in stores if s.buffer.same_as(func.params[-1])]
+    assert places
+    assert all(isinstance(p, tirx.Ramp) and int(p.lanes) == lanes for p in places)
 
 
 def test_an_expensive_epilogue_of_plain_results_is_vectors():

@@ -12,7 +12,7 @@ from tvm.target import Target
 from ...errors import UserError
 from .host import Env
 from .machine import Machine
-from .profiler import Profiler, is_gpu, with_host
+from .profiler import Lowered, Profiler, is_gpu, with_host
 from .result import Count, Launch
 from .values import FunctionValue, allocations_of
 
@@ -28,6 +28,7 @@ def count(
     function: str = "main",
     dims: Mapping[str, int] | None = None,
     tir_pipeline: str = "default",
+    lowered: Lowered | None = None,
 ) -> Count:
     """Count what one call of a function launches.
 
@@ -50,6 +51,9 @@ def count(
         Extents of the function's symbolic dimensions.
     tir_pipeline : str
         Name of the registered TIR pipeline that the build uses; matters on GPUs only.
+    lowered : mapping of str to sequence of tvm.tirx.PrimFunc, optional
+        Host code of PrimFuncs that the build has lowered for a GPU, by their names, as
+        SplitHostDevice left it; others are lowered anew.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def count(
     mod = _to_vm_form(mod, target)
     main = FunctionValue(mod[function], function)
     symbols = _bind(main.function, function, dims or {})
-    machine = Machine(mod, Profiler(target, tir_pipeline), is_gpu(target), symbols)
+    machine = Machine(mod, Profiler(target, tir_pipeline, lowered or {}), is_gpu(target), symbols)
     result = machine.invoke(
         main, [machine.value_of_type(param.ty) for param in main.function.params]
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm
 from tvm import ir, tirx
 from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from ..._tvm.pass_context import copied
 from ...errors import UserError
 from .host import HostWalk, Profile
 from .nests import packed_name
@@ -40,40 +43,57 @@ def device_profile(func: tirx.PrimFunc, name: str, target: Target, pipeline: str
     UserError
         The function cannot be lowered for the device: as a rule it has no thread bindings.
     """
-    split = _SplitModules()
-    outer = PassContext.current()
+    split = SplitFunctions()
     lower = tirx.get_tir_pipeline(pipeline)[0]
     mod = tvm.IRModule({name: func.with_attr("global_symbol", name)})
     try:
-        with PassContext(
-            opt_level=outer.opt_level,
-            required_pass=outer.required_pass,
-            disabled_pass=outer.disabled_pass,
-            config={**dict(outer.config), **_CONFIG},
-            instruments=[split],
-        ):
+        with copied(PassContext.current(), _CONFIG, [split]):
             lower(tirx.transform.BindTarget(target)(mod))
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise _unscheduled(name, f"cannot be lowered for {target.kind.name} ({reason})") from error
+    return launches(split.functions.get(name, ()), name)
+
+
+def launches(functions: Sequence[tirx.PrimFunc], name: str) -> Profile:
+    """Count the launches of one call of a function that is lowered already.
+
+    Parameters
+    ----------
+    functions : sequence of tvm.tirx.PrimFunc
+        Its host code, as SplitHostDevice left it.
+    name : str
+        Its name, for caveats.
+
+    Returns
+    -------
+    profile : Profile
+        As of :func:`device_profile`; a pipeline that merges buffers understates their bytes.
+    """
     walk = _DeviceLaunches(name)
-    for module in split.modules:
-        for gvar, lowered in module.functions.items():
-            if gvar.name_hint == name:
-                walk.visit(lowered.body)
+    for func in functions:
+        walk.visit(func.body)
     return walk.profile
 
 
 @pass_instrument
-class _SplitModules:
-    """Keeps what SplitHostDevice leaves; a pipeline that treats two dialects runs it twice."""
+class SplitFunctions:
+    """Keeps what SplitHostDevice leaves; a pipeline that treats two dialects runs it twice.
+
+    Attributes
+    ----------
+    functions : dict of str to list of PrimFunc
+        By name, host functions and kernels.
+    """
 
     def __init__(self) -> None:
-        self.modules: list[tvm.IRModule] = []
+        self.functions: dict[str, list[tirx.PrimFunc]] = {}
 
     def run_after_pass(self, mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
+        """Keep the functions of a module."""
         if info.name.endswith("SplitHostDevice"):
-            self.modules.append(mod)
+            for gvar, func in mod.functions.items():
+                self.functions.setdefault(gvar.name_hint, []).append(func)
 
 
 class _DeviceLaunches(HostWalk):

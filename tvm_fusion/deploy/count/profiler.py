@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from .device import device_profile
+from .device import device_profile, launches
 from .host import Profile
 from .nests import nest_profile
 from .values import TensorValue
+
+# Host code of PrimFuncs by their names, as SplitHostDevice left it.
+Lowered = Mapping[str, Sequence[tirx.PrimFunc]]
 
 
 class Profiler:
@@ -23,11 +26,14 @@ class Profiler:
         Where functions without a target of their own run.
     tir_pipeline : str
         Name of the registered TIR pipeline that would build them.
+    lowered : mapping of str to sequence of PrimFunc
+        Those that have been built.
     """
 
-    def __init__(self, target: Target, tir_pipeline: str):
+    def __init__(self, target: Target, tir_pipeline: str, lowered: Lowered):
         self._target = target
         self._tir_pipeline = tir_pipeline
+        self._lowered = lowered
         self._hashes: dict[str, int] = {}
         self._known: dict[object, tuple[str, Profile]] = {}
 
@@ -39,15 +45,20 @@ class Profiler:
         extents = tuple(arg.shape if isinstance(arg, TensorValue) else arg for arg in args)
         key = (self._hashes[name], extents)
         if key not in self._known:
-            self._known[key] = (name, self._profile(_specialize(func, args), name))
+            self._known[key] = (name, self._profile(func, name, args))
         first, profile = self._known[key]
         return profile if first == name else _renamed(profile, first, name)
 
-    def _profile(self, func: tirx.PrimFunc, name: str) -> Profile:
+    def _profile(self, func: tirx.PrimFunc, name: str, args: Sequence[object]) -> Profile:
         target = func.attrs.get("target", self._target) if func.attrs else self._target
-        if is_gpu(target):
-            return device_profile(func, name, with_host(target), self._tir_pipeline)
-        return nest_profile(func, name, target)
+        bound = _specialize(func, args)
+        if not is_gpu(target):
+            return nest_profile(bound, name, target)
+        if bound.same_as(func) and name in self._lowered:
+            profile = launches(self._lowered[name], name)
+            if not profile.hidden_bytes and not profile.caveats:
+                return profile
+        return device_profile(bound, name, with_host(target), self._tir_pipeline)
 
 
 def _renamed(profile: Profile, first: str, name: str) -> Profile:

@@ -18,6 +18,7 @@ from . import (  # noqa: F401  # for their registrations
     indexing,
     interpolation,
     linalg,
+    logarithms,
     matmul,
     normalization,
     pooling,
@@ -34,7 +35,8 @@ from . import (  # noqa: F401  # for their registrations
     values,
 )
 from .call import Call
-from .importer import Importer, operator_name, reason_of
+from .importer import Importer
+from .operator_errors import operator_name, reason_of
 from .registry import CONVERTERS, register, unsupported
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,15 +14,13 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...errors import UserError
 from ..registry import Unsupported
-from ..tensor_types import mismatch
 from . import complex_pairs, control_flow
-from .call import COMPLEX, FLOAT8, Call, name_of, real_name_of, refusal
+from .call import COMPLEX, FLOAT8, Call, refusal
 from .complex_pairs import Pair
+from .operator_errors import compare, ignoring, operator_name, reason_of
 from .python_numbers import as_tensor, on_numbers
 from .registry import CONVERTERS, PYTHON, key_of
 from .symbolic_extent import expression
-
-_OP = re.compile(r'ir\.Op\(span=None.*?name="(?:relax\.)?([\w.]+)".*?support_level=\d+\)')
 
 
 class Importer(translator.ExportedProgramImporter):
@@ -135,7 +132,7 @@ class Importer(translator.ExportedProgramImporter):
             raise UserError(f"{name} cannot be converted ({reason_of(error)})") from error
         ignored = call.ignored()
         if ignored:
-            raise _ignoring(name, ignored, call.given)
+            raise ignoring(name, ignored, call.given)
         return self._checked(node, result)
 
     def _converted(self, node: fx.Node) -> tuple[Call, Any]:
@@ -221,12 +218,12 @@ class Importer(translator.ExportedProgramImporter):
         expected = node.meta.get("val")
         if isinstance(expected, torch.Tensor):
             result = self._over_wholes(self._variable(result), expected)
-            self._compare(operator_name(node), result, expected)
+            compare(operator_name(node), result, expected)
         elif isinstance(expected, list | tuple) and isinstance(result, list | tuple):
             result = tuple(x if x is None else self._variable(x) for x in result)
             for mine, theirs in zip(result, expected, strict=False):
                 if mine is not None and isinstance(theirs, torch.Tensor):
-                    self._compare(operator_name(node), mine, theirs)
+                    compare(operator_name(node), mine, theirs)
         return result
 
     def _variable(self, result: Any) -> Any:
@@ -254,24 +251,6 @@ class Importer(translator.ExportedProgramImporter):
             return result
         return self.block_builder.emit(relax.op.reshape(result, known))
 
-    def _compare(self, name: str, result: Any, expected: torch.Tensor) -> None:
-        if isinstance(result, Pair):
-            dtype = real_name_of(expected.dtype)
-            for part in (result.real, result.imag):
-                self._compare_part(name, part, expected, dtype)
-            return
-        try:
-            dtype = name_of(expected.dtype)
-        except Unsupported as error:
-            raise refusal(name, error) from error
-        self._compare_part(name, result, expected, dtype)
-
-    def _compare_part(self, name: str, result: Any, expected: torch.Tensor, dtype: str) -> None:
-        shape = [extent if isinstance(extent, int) else None for extent in expected.shape]
-        text = mismatch(result, dtype, shape)
-        if text is not None:
-            raise UserError(f"{name} is converted to {text}")
-
     def symbols(self) -> dict[str, tirx.Var]:
         """Find the variables of the parameters' extents, once: every other is refused."""
         if not self._variables:
@@ -282,21 +261,3 @@ class Importer(translator.ExportedProgramImporter):
                         for var in tirx.analysis.undefined_vars(extent):
                             self._variables.setdefault(var.name, var)
         return self._variables
-
-
-def operator_name(node: fx.Node) -> str:
-    """Name a node's operator as torch documents it: ``aten.add.Tensor``."""
-    namespace = getattr(node.target, "namespace", "")
-    name = node.target.__name__.removesuffix(".default")
-    return f"{namespace}.{name}" if namespace else name
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the first line of what an error says, operators by their names."""
-    lines = str(error).strip().splitlines()
-    return _OP.sub(r"\1", lines[0]).strip().rstrip(".") if lines else type(error).__name__
-
-
-def _ignoring(name: str, ignored: list[str], given: dict[str, Any]) -> UserError:
-    listed = ", ".join(f"{argument}={given[argument]}" for argument in ignored)
-    return refusal(name, Unsupported(f"with {listed}", "leave the argument at its default"))

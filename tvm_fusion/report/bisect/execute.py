@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from ..._tvm.versions import PIPELINE
 from ...core.decisions import recording
 from ...deploy import arguments
+from ...deploy.results import leaves
 from ...deploy.tensors import to_numpy, to_tensor
 from ...deploy.toolchain import toolchain
 from ...device import TargetSpec
@@ -106,16 +106,10 @@ def outputs_of(
     machine = build(planned, plans)
     result = machine[planned.main](*tensors(planned, inputs))
     names = [spec.name for spec in planned.imported.signatures[planned.main].outputs]
-    return {name: to_numpy(leaf) for name, leaf in zip(names, _leaves(result), strict=True)}
+    return {name: to_numpy(leaf) for name, leaf in zip(names, leaves(result), strict=True)}
 
 
 def median_us(machine: relax.VirtualMachine, function: str, args: list[Any], device: Any) -> float:
     """Time a function: median of seven runs of at least 20 ms each, in microseconds."""
     timer = machine.time_evaluator(function, device, number=1, repeat=7, min_repeat_ms=20)
     return float(np.median(timer(*args).results)) * 1e6
-
-
-def _leaves(result: Any) -> list[Any]:
-    if not isinstance(result, tvm_ffi.Array | tuple | list):
-        return [result]
-    return [leaf for part in result for leaf in _leaves(part)]

@@ -17,6 +17,7 @@ from ...ecg.graph import Graph
 from ...ecg.work import at
 from ...fusion.plan import Plan
 from ...measure.isolate import isolated
+from ...measure.timing import random_array
 from ...program.group import Group
 from ...program.primitive import primitive_function
 from ..planned import PlannedModel
@@ -186,15 +187,8 @@ def _arguments(
     for value in group.inputs:
         if value.constant is None:
             shape = [at(dim, extents) for dim in value.shape]
-            args.append(to_tensor(_random(generator, shape, value.dtype), device))
+            args.append(to_tensor(random_array(generator, shape, value.dtype), device))
     first = func.params[0].ty
     if isinstance(first, relax.ShapeType):
         args.insert(0, tvm_ffi.Shape([at(symbol, extents) for symbol in first.values]))
     return args
-
-
-def _random(generator: np.random.Generator, shape: list[int], dtype: str) -> np.ndarray:
-    kind = np.dtype(dtype)
-    if kind.kind in "iub":  # indices: zero is within every range
-        return np.zeros(shape, kind)
-    return generator.standard_normal(shape).astype(kind)

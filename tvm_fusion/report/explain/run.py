@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
 from ...config import FusionConfig
-from ...core.decisions import Decision, record, recording
+from ...core.decisions import Decision, recording
 from ...core.template import Claim
 from ...core.tuned import TUNED
-from ...deploy.count import Count, count, count_stock
-from ...deploy.count.machine import ONE_TRIP
 from ...ecg.mapping import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
-from ...errors import reason_of
 from ...fusion.cost import CostModel
 from ...fusion.plan import Plan
 from ...fusion.views import ViewPath, view_paths
@@ -25,8 +21,9 @@ from ...measure.profiling import records_of
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
 from ...rewrite.recompose.patterns import PATTERNS
-from ..planned import PlannedModel, plan_model
-from .parts import Counts, Edge, Group, Member
+from ..planned import plan_model
+from .counts import count_scheduled, count_stock_tvm
+from .parts import Edge, Group, Member
 from .result import Explanation
 from .rewriting import Rewriting
 
@@ -72,9 +69,9 @@ def explain(
         with noting() if rewrites else nullcontext() as noted:
             planned = plan_model(model, target, config)
         scheduled = planned.scheduled(planned.plans)
-        of_stock, stock_from = _stock(model, planned) if stock else (None, "")
+        of_stock, stock_from = count_stock_tvm(model, planned) if stock else (None, "")
     cost = CostModel(planned.spec.device, records_of(planned.config))
-    counted = _count(planned, scheduled)
+    counted = count_scheduled(planned, scheduled)
     return Explanation(
         source=planned.imported.source,
         target=planned.spec.text,
@@ -196,67 +193,3 @@ def _refused(function: str, plan: Plan) -> list[Edge]:
         for ends, decision in refused.items()
         if ends in edges
     ]
-
-
-def _count(planned: PlannedModel, scheduled: Any) -> Counts:
-    from ..._tvm.versions import PIPELINE
-    from ...deploy.weights import MIN_BYTES, lift_constants
-
-    lowered = planned.lowered(lift_constants(scheduled, MIN_BYTES).mod)
-    target = planned.spec.tvm_target()
-    dims = _extents(planned)
-    counted = count(lowered, target, function=planned.main, dims=dims, tir_pipeline=PIPELINE)
-    return _facts(counted)
-
-
-def _stock(model: Any, planned: PlannedModel) -> tuple[Counts | None, str]:
-    """Count stock TVM from its own importer if that takes the same model, else from our import.
-
-    None where a loop of the model would count as one trip.
-    """
-    target, mod = planned.spec.tvm_target(), planned.imported.mod
-    origin = "the imported module"
-    theirs = _stock_import(model, planned)
-    if theirs is not None:
-        mod, origin = theirs, "TVM's importer"
-    counted = count_stock(mod, target, function=planned.main, dims=_extents(planned))
-    if any(ONE_TRIP in caveat for caveat in counted.caveats):
-        sentence = "Stock TVM's kernels are not counted: its passes hide how long the loops are."
-        record(Decision("stock TVM", "", "fallback", "stock_loop_not_counted", sentence))
-        return None, ""
-    return _facts(counted), origin
-
-
-def _stock_import(model: Any, planned: PlannedModel) -> Any:
-    """Import an ONNX model in its own precision and of fixed shapes; None for any other model."""
-    inputs = planned.imported.signatures[planned.main].inputs
-    shapes = {spec.name: list(spec.shape) for spec in inputs}
-    is_path = isinstance(model, (str, os.PathLike))
-    if not is_path and type(model).__name__ != "ModelProto":
-        return None
-    if planned.config.precision != "fp32" or planned.imported.dims:
-        return None
-    import onnx
-    from tvm.relax.frontend.onnx import from_onnx
-
-    from ...frontend.quiet import quiet_importer
-
-    try:
-        with quiet_importer():
-            return from_onnx(onnx.load(model) if is_path else model, shape_dict=shapes)
-    # guard: recorded; TVM's importer lacks what ours adds and raises anything
-    except Exception as error:
-        sentence = f"TVM's importer cannot take the model ({reason_of(error)}); ours is counted."
-        record(Decision("stock TVM", "", "fallback", "stock_import_failed", sentence))
-        return None
-
-
-def _extents(planned: PlannedModel) -> dict[str, int]:
-    """Take symbolic dimensions at the upper ends of their ranges, as the manifest does."""
-    return {name: dim.high for name, dim in planned.imported.dims.items()}
-
-
-def _facts(counted: Count) -> Counts:
-    return Counts(
-        counted.kernels, counted.calls, counted.intermediate_bytes, tuple(counted.caveats)
-    )

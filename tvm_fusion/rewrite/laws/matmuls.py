@@ -7,13 +7,7 @@ from tvm import relax
 from ...core.template import Refusal
 from ...frontend.normalize.fold_constants import GROWTH_LIMIT
 from ..axes import keeps_axes, permutation, reduce, reduced_axes
-from ..extents import (
-    all_same,
-    extents,
-    nbytes,
-    reshaped,
-    same,
-)
+from ..extents import all_same, extents, nbytes, reshaped, same
 from ..law import Law, Match
 from ..pattern import function, tensors
 

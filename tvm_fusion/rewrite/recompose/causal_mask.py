@@ -10,7 +10,8 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from .view import View, dtype_of, extent, known_shape, longer, op_name, same_extent
+from .extents import extent, known_shape, longer, same_extent
+from .view import View, dtype_of, op_name
 
 _LARGEST = 1 << 24  # elements of a constant that is looked through
 _DEEPEST = 16

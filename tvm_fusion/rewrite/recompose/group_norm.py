@@ -8,12 +8,13 @@ from typing import Any
 
 from tvm import relax
 
+from .extents import extent, known_shape, same_extent, same_shape
 from .layer_norm import NORM_ANCHORS, NORM_ROOTS, compose
 from .match import X, anchored, over
 from .pattern import Match, Mismatch, Pattern, Writer
 from .polynomial import Polynomial, monomial
 from .standardize import Standardized, Vector, operands_of, standardized, vector
-from .view import View, extent, known_shape, same_extent, same_shape
+from .view import View
 
 _CHANNEL = 1
 

@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 
 from tvm import relax, sym, tirx
 
+from .extents import extent, known_shape, same_extent
 from .pattern import Writer
-from .view import extent, known_shape, op_name, same_extent
+from .view import op_name
 
 #: Indices that run along one axis, the slowest first; none along an axis of extent 1.
 Axis: TypeAlias = tuple[int, ...]

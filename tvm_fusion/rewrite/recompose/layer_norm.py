@@ -6,9 +6,10 @@ from typing import Any
 
 from tvm import relax
 
+from .extents import known_shape
 from .pattern import Match, Mismatch, Pattern, Writer
 from .standardize import Standardized, operands_of, standardized
-from .view import View, known_shape
+from .view import View
 
 NORM_ROOTS = frozenset({"add", "subtract", "multiply", "divide"})
 NORM_ANCHORS = frozenset({"sqrt", "rsqrt", "power"})

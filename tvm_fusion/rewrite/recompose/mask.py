@@ -11,11 +11,12 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from .causal_mask import CausalMask, causal_mask_of
+from .extents import known_shape
 from .indices import Axis, Indices, place
 from .pattern import Writer
 from .reading import read
 from .scores import Step
-from .view import View, dtype_of, known_shape
+from .view import View, dtype_of
 
 _LARGEST = 1 << 24  # elements of a constant that is looked through
 

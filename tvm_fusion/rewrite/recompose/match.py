@@ -16,8 +16,9 @@ from typing import Any
 from tvm import relax
 
 from .coefficient import is_close
+from .extents import extent, known_shape, longer, same_extent
 from .polynomial import Atom, Expansion, Polynomial, cone, monomial
-from .view import Reduction, View, extent, known_shape, longer, op_name, same_extent
+from .view import Reduction, View, op_name
 
 _CANDIDATES = 8
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from tvm import relax
 from tvm.ir import GenericConst
 
-from .view import View, dtype_of, extent, known_shape, op_name, same_extent, same_shape
+from .extents import extent, known_shape, same_extent, same_shape
+from .view import View, dtype_of, op_name
 
 #: Partners are half of the axis apart, or neighbours.
 Order = Literal["half-split", "interleaved"]

@@ -12,7 +12,8 @@ from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
 from ...core.evaluate import evaluate
-from .view import View, dtype_of, known_shape, same_shape
+from .extents import known_shape, same_shape
+from .view import View, dtype_of
 
 #: Writes an operator; takes what stands for the leaves now, in their order.
 Build = Callable[..., ir.Expr]

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from tvm import relax
 
 from .coefficient import power
-from .view import View, dtype_of, extent, known_shape, op_name
+from .extents import extent, known_shape
+from .view import View, dtype_of, op_name
 
 #: Axes of the whole that the axes of a part run along; None for an axis of extent 1.
 Where = tuple[int | None, ...]

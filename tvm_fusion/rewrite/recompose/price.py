@@ -15,8 +15,9 @@ from ..emit import Emitter, build_function, function_of, parameters
 from ..head import Head, Heads, is_tensor, operands
 from ..regions import Region
 from ..terms import Numbering, Term, structure
+from .extents import known_shape
 from .pattern import Match, Pattern, Writer
-from .view import View, dtype_of, known_shape
+from .view import View, dtype_of
 
 _MORE_BYTES = 0.01  # for a scale of ones that the operator asks for
 # Of the time, where kernels and bytes are the same: for arithmetic that legalization chooses, such

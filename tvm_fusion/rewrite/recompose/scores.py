@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from tvm import relax
 
+from .extents import known_shape, same_shape
 from .indices import MOVES
 from .reading import scale_of
-from .view import View, known_shape, op_name, same_shape
+from .view import View, op_name
 
 _STEPS = 24  # operators that are looked through on the way to a product
 _COMBINED = ("add", "subtract", "multiply", "divide", "maximum")

@@ -6,20 +6,10 @@ from typing import Any
 
 from tvm import relax
 
-from .match import (
-    X,
-    anchored,
-    atom,
-    is_itself,
-    is_same,
-    kept,
-    over,
-    reduced,
-    reductions,
-    terms,
-)
+from .extents import known_shape, same_shape
+from .match import X, anchored, atom, is_itself, is_same, kept, over, reduced, reductions, terms
 from .pattern import Match, Mismatch, Pattern, Writer
-from .view import View, dtype_of, known_shape, same_shape
+from .view import View, dtype_of
 
 _S, _M = atom("sum"), atom("max")
 

@@ -7,11 +7,12 @@ from fractions import Fraction
 from typing import Any
 
 from .coefficient import is_close, power
+from .extents import extent, known_shape
 from .match import X
 from .pattern import Mismatch, Writer
 from .polynomial import ONE, Atom, Monomial, Polynomial, Where, monomial
 from .statistics import M, Spread, V, spreads
-from .view import HALF, View, dtype_of, extent, known_shape
+from .view import HALF, View, dtype_of
 
 _HALF = Fraction(1, 2)
 

@@ -11,6 +11,7 @@ from typing import Any
 from tvm import relax
 
 from .coefficient import is_close, plain
+from .extents import extent, known_shape, same_shape
 from .match import (
     ANY,
     Axes,
@@ -26,7 +27,7 @@ from .match import (
     terms,
 )
 from .polynomial import ONE, Atom, Expansion, Polynomial, monomial
-from .view import Reduction, View, extent, known_shape, op_name, same_shape
+from .view import Reduction, View, op_name
 
 M, V, _T = atom("mean"), atom("spread"), atom("total")
 _CLAMPS = ("maximum", "nn.relu")

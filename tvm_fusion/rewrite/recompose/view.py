@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
 from ...frontend.normalize import engine
 from ..head import operands
 from .coefficient import rounded
+from .extents import extent, known_shape, longer, same_extent
 
 HALF = ("float16", "bfloat16")
 ROUNDING = ("float16", "bfloat16", "float32", "float64")  # a cast between them only rounds
@@ -214,38 +214,6 @@ def op_name(expr: Any) -> str:
 def dtype_of(expr: Any) -> str:
     """Give the dtype of a tensor's elements."""
     return str(expr.ty.dtype.dtype)
-
-
-def known_shape(expr: Any) -> list[Any] | None:
-    """List the extents of a tensor, symbolic ones included; None where even its rank is open."""
-    ty = getattr(expr, "ty", None)
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-        return None
-    return list(ty.shape.values)
-
-
-def extent(value: Any) -> int | None:
-    """Give an extent; None if it is symbolic."""
-    if isinstance(value, int):
-        return value
-    return int(value.value) if isinstance(value, tirx.IntImm) else None
-
-
-def longer(extents: Sequence[Any]) -> list[Any]:
-    """Drop extents of 1."""
-    return [e for e in extents if extent(e) != 1]
-
-
-def same_extent(a: Any, b: Any) -> bool:
-    """Whether two extents are the same."""
-    if extent(a) is not None or extent(b) is not None:
-        return extent(a) == extent(b)
-    return bool(tvm_ffi.structural_equal(a, b))
-
-
-def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether two shapes are the same."""
-    return len(a) == len(b) and all(map(same_extent, a, b))
 
 
 def _is_rounding(cast: relax.Call) -> bool:

@@ -7,19 +7,16 @@ once, in vectors, at the bandwidth of memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tvm import DataType, ir, sym, tirx
+from tvm import ir, tirx
 
-from ...core.expressions import loads, variables
-from ...core.loops import constant, index, product, substitute
+from ...core.loops import constant, index, product
 from ...device import Device
 from ...ecg.work import at
-from ...program.stage import Axis
-from ..address import conditions_of, is_aligned, offset, same, stride
-from ..gpu.launch import VECTOR_BYTES
 from ..gpu.warp import each_thread
+from .kv_vectors import contiguous_loads, has_uniform_conditions, vector_width
 from .mma_config import MMA_KEYS, MMA_ROWS, REDUCE_BYTES, fits_mma, stage_bytes, warps_and_stages
 from .pattern import Pattern
 from .query_group import QueryGroup
@@ -193,7 +190,7 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
         return None
     operands = [(x, pattern.k, pattern.depth) for x in keys]
     operands += [(x, pattern.v, pattern.column) for x in values]
-    if not all(_has_uniform_conditions(*operand) for operand in operands):
+    if not all(has_uniform_conditions(*operand) for operand in operands):
         return None
     width = vector_width([(x, axis) for x, _, axis in operands])
     if width is None:
@@ -228,15 +225,6 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     )
 
 
-def _has_uniform_conditions(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
-    """Whether all elements of a vector are read, or none is."""
-    try:
-        conditions = conditions_of(load, operand)
-    except ValueError:
-        return False
-    return not any(along.var in variables(c) or loads(c) for c in conditions)
-
-
 def _splits(blocks: int, slots: int) -> int:
     """Choose the fewest splits of the keys that keep the last wave of blocks occupied."""
     first = max(1, min(slots // blocks, MAX_SPLITS))
@@ -245,34 +233,3 @@ def _splits(blocks: int, slots: int) -> int:
         if total >= MIN_OCCUPANCY * slots * -(-total // slots):
             return splits
     return first
-
-
-def contiguous_loads(pattern: Pattern, operand: ir.Expr, along: Axis) -> tuple[ir.TensorLoad, ...]:
-    """List the different loads, all contiguous along an axis; none if one is not."""
-    axes = [a.var for a in (*pattern.batch, pattern.key, along)]
-    found: list[ir.TensorLoad] = []
-    for x in loads(operand):
-        if along.var not in variables(x) or any(same(x, y) for y in found):
-            continue
-        step = stride(offset(x.source, x.indices), along.var, axes)
-        if step is None or constant(step) != 1:
-            return ()
-        found.append(x)
-    return tuple(found)
-
-
-def vector_width(loads: Sequence[tuple[ir.TensorLoad, Axis]]) -> int | None:
-    """Choose the elements of a vector: the widest that is always aligned."""
-    size = max(DataType(str(x.ty.dtype)).itemsize for x, _ in loads)
-    vector, analyzer = tirx.Var("vector", "int64"), sym.Analyzer()
-
-    def fits(width: int) -> bool:
-        return all(
-            int(axis.extent) % width == 0
-            and is_aligned(
-                substitute(offset(x.source, x.indices), {axis.var: vector * width}), width, analyzer
-            )
-            for x, axis in loads
-        )
-
-    return next((n for n in (8, 4, 2) if n * size <= VECTOR_BYTES and fits(n)), None)

@@ -12,7 +12,7 @@ from ...program.stage import Axis
 from ..address import conditions_of, known_step, same
 from ..contraction.fuse_epilogue import is_vector_code
 from ..gpu.launch import VECTOR_BYTES
-from .flash_decode import contiguous_loads, vector_width
+from .kv_vectors import contiguous_loads, has_uniform_conditions, vector_width
 from .pattern import FLOAT, Pattern
 from .score_form import ScoreForm
 
@@ -165,7 +165,7 @@ def _operand(pattern: Pattern, element: ir.Expr, along: Axis) -> Operand:
     found = contiguous_loads(pattern, element, along) if _is_movement(element) else ()
     if found and pattern.query is not None:
         found = found if vector_width([(x, along) for x in found]) == VECTOR else ()
-    if any(not _is_uniform(x, element, along) for x in found):
+    if any(not has_uniform_conditions(x, element, along) for x in found):
         found = ()
     if any(
         along.var in variables(x) and not any(same(x, y) for y in found) for x in loads(element)
@@ -179,15 +179,6 @@ def _is_movement(element: ir.Expr) -> bool:
     if call_name(element) == "if_then_else":
         return all(_is_movement(branch) for branch in element.args[1:])
     return isinstance(element, ir.TensorLoad)
-
-
-def _is_uniform(load: ir.TensorLoad, operand: ir.Expr, along: Axis) -> bool:
-    """Whether all elements of a vector are read, or none is."""
-    try:
-        conditions = conditions_of(load, operand)
-    except ValueError:
-        return False
-    return not any(along.var in variables(c) or loads(c) for c in conditions)
 
 
 def _results(pattern: Pattern, half: str) -> tuple[str, bool]:

@@ -11,11 +11,11 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
+from ..transpose_cpu import transposed
 from ..vector_loops import over_vectors
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
 from .pattern import FLOAT, Pattern
-from .transpose_cpu import transposed
 from .vectors_cpu import resolved
 
 Where = Mapping[ir.Var, ir.Expr]
@@ -117,10 +117,10 @@ def _transposed(
         loop("i", lanes - many, clear, unrolled),
     ]
     if width == lanes:
+        whole = tirx.Ramp(index(0), index(1), lanes)
         stmts.append(
             transposed(
-                tile,
-                lanes,
+                [load(tile, [index(i), whole]) for i in range(lanes)],
                 lambda d, row: tirx.BufferStore(
                     keys, row, [panel, depth + d, tirx.Ramp(first, index(1), lanes)]
                 ),

@@ -126,10 +126,10 @@ def _before(
     graph: Graph, inside: Iterable[Operator], types: tuple[MappingType, ...]
 ) -> dict[Operator, None]:
     """Find producers that nothing else reads, other than the epilogue of another product."""
-    return own_producers(graph, inside, types, MAX_BEFORE, lambda op: not _is_epilogue(graph, op))
+    return own_producers(graph, inside, types, MAX_BEFORE, lambda op: not _is_epilogue(op))
 
 
-def _is_epilogue(graph: Graph, op: Operator) -> bool:
+def _is_epilogue(op: Operator) -> bool:
     """Whether arithmetic follows a product or a norm, and can be fused into it.
 
     Arithmetic between them, such as that of a rotary embedding's halves, goes into it, too; what is

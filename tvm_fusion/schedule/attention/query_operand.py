@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ...core.expressions import variables
-from .flash_decode import FlashDecodeConfig, contiguous_loads, vector_width
+from .flash_decode import FlashDecodeConfig
 from .kv_pipeline import VECTOR
+from .kv_vectors import contiguous_loads, vector_width
 from .pattern import Pattern
 
 

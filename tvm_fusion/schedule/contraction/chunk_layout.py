@@ -59,9 +59,9 @@ class ChunkLayout(NamedTuple):
 
 
 def chunk_layout(
-    cut: TileGemmConfig, operand: ir.Expr, axes: Sequence[Axis], is_k: bool
+    cut: TileGemmConfig, operand: ir.Expr, orders: Sequence[tuple[bool, Sequence[Axis]]]
 ) -> ChunkLayout:
-    """Choose how chunks along some axes are read with the fewest loads.
+    """Choose how chunks are read with the fewest loads.
 
     Parameters
     ----------
@@ -69,11 +69,19 @@ def chunk_layout(
         The product.
     operand : Expr
         A or B.
-    axes : sequence of Axis
-        Those of K, or of M or N.
-    is_k : bool
-        Whether they are those of K.
+    orders : sequence of (bool, sequence of Axis)
+        Whether chunks are along K, and those axes or the ones of M or N; of equals the first.
     """
+    found: list[ChunkLayout] = []
+    for is_k, axes in orders:
+        found.append(_along(cut, operand, axes, is_k))
+        if found[-1].cost == 1:
+            break  # fewer there are not
+    return min(found, key=lambda layout: layout.cost)
+
+
+def _along(cut: TileGemmConfig, operand: ir.Expr, axes: Sequence[Axis], is_k: bool) -> ChunkLayout:
+    """Choose how chunks along some axes are read."""
     vector = tirx.Var("vector", "int64")
     extent, chunk = constant(product([a.extent for a in axes])), cut.chunk
     core, guard = unguarded(operand)
@@ -85,6 +93,8 @@ def chunk_layout(
     is_row = is_plain_load and guard is None and strides == [1] and len(axes) == 1
     if is_row and cut.item_bytes == HALF_BYTES:
         other = ChunkLayout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
+    if is_plain_load and _is_strided(strides, axes[-1], chunk):
+        return other
     for lanes in (chunk, *(size // cut.item_bytes for size in NARROW_BYTES)):
         if extent is None or extent % lanes or not _may_be_hoisted(core):
             continue
@@ -105,6 +115,12 @@ def chunk_layout(
         if guard is None and lanes == chunk and any(len(v.elements) > 1 for v in vectors):
             other = ChunkLayout(len(vectors), is_k, vector, lanes, values, vectors)
     return other
+
+
+def _is_strided(strides: Sequence[int | None], axis: Axis, chunk: int) -> bool:
+    """Whether no two elements of a chunk along an axis can be in one vector."""
+    is_whole = (constant(axis.extent) or 0) >= chunk
+    return is_whole and all(s is not None and s >= chunk for s in strides)
 
 
 def _may_be_hoisted(operand: ir.Expr) -> bool:

@@ -119,7 +119,7 @@ def materialized_operands(contraction: SumOfProducts) -> list[MaterializedOperan
             column = contraction.stage.axes[-1]
             rest = [a for a in (*contraction.stage.axes, *contraction.stage.reduce)]
             order = [a for a in rest if a is not column] + [column]
-            one = materialize(contraction, name, operand, order)
+            one = materialize(name, operand, order)
         if one is not None:
             found.append(one)
     return found

@@ -22,19 +22,14 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.expressions import load
-from ...core.loops import (
-    coordinates,
-    index,
-    local,
-    sequence,
-    when,
-)
+from ...core.loops import coordinates, index, local, sequence, when
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import touch
 from ..gpu.wgmma import M
 from .fuse_epilogue import store_results
+from .result_vectors import ResultVectors, result_vectors
 from .tile_gemm_config import TilePlace
-from .tile_results import ResultVectors, VectorResults, result_vectors
+from .tile_results import VectorResults
 from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
 

@@ -32,7 +32,8 @@ from .tile_gemm_config import narrow_operand
 from .tile_gemm_model import estimated_clocks
 from .tile_gemm_problem import gemm_problem, gemm_sizes
 from .wgmma_config import WgmmaConfig
-from .wgmma_model import best_wgmma_tile, has_wgmma, wgmma_clocks
+from .wgmma_configs import best_wgmma_tile, has_wgmma
+from .wgmma_model import wgmma_clocks
 
 MAX_BEHIND = 24  # operators that are followed from a GEMM
 

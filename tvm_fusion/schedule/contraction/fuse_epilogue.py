@@ -99,9 +99,16 @@ def store_results(
     return sequence(stmts)
 
 
-def is_vector_code(result: Result, total: ir.Var) -> bool:
-    """Whether vectors of a result need no branches, as TVM makes of choices among loads."""
-    calls = find(result.value, ir.Call)
+def is_vector_code(result: Result, total: ir.Var, lane: ir.Var | None = None) -> bool:
+    """Whether vectors of a result need no branches, as TVM makes of choices among loads.
+
+    Where a lane is given, choices that do not depend on it may be there: they are one for a vector.
+    """
+    calls = [
+        c
+        for c in find(result.value, ir.Call)
+        if lane is None or call_name(c) != "if_then_else" or lane in variables(c.args[0])
+    ]
     choices = find(result.value, tirx.Select)
     return (
         result.condition is None

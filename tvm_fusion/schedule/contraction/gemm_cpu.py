@@ -5,8 +5,8 @@
       for pass over K, of kc:
         copy panels of B [panels][kc][nr], unless packed at compile time      level 2 cache
         for part of mc rows of the block:
-          for panel:
-            for tile of mr rows:                                              (gemm_loops_cpu)
+          for panel:                                                          (gemm_loops_cpu)
+            for tile of mr rows:                                              (gemm_tile_cpu)
               acc[mr][nr] = 0, or partial sums of the pass before             registers
               for k in kc:  acc += broadcast A[mr, k] * B[k, nr];  prefetch the next panel
               last pass: epilogue; else keep partial sums                     (epilogue_cpu)

@@ -10,17 +10,13 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import declare
-from ...core.expressions import load
 from ...core.loops import (
     block,
     ceildiv,
     constant,
     coordinates,
     index,
-    local,
     loop,
-    over,
     product,
     sequence,
     simplified,
@@ -28,12 +24,10 @@ from ...core.loops import (
     when,
 )
 from ..cpu import PARALLEL_WORK
-from ..register_tile import accumulate, each, in_vectors
-from .epilogue_cpu import TileEpilogue
 from .gemm_config_cpu import CpuGemmConfig
+from .gemm_tile_cpu import GemmTile
 from .operand_a_cpu import OperandA, RowBlock
 from .operand_b_cpu import OperandB, Panel, by_columns
-from .vnni_compensation import Compensation
 
 
 class GemmLoops:
@@ -48,25 +42,15 @@ class GemmLoops:
     """
 
     def __init__(self, config: CpuGemmConfig, a: OperandA, b: OperandB) -> None:
-        contraction, view, sizes, dot = config.contraction, config.view, config.sizes, config.dot
-        self._contraction, self._view, self._sizes = contraction, view, sizes
-        self._a, self._b, self._lanes = a, b, config.lanes
-        self._accumulate = accumulate if dot is None else dot.accumulate
-        self._compensation = (
-            Compensation(dot, view, sizes.block_m) if dot is not None and dot.offset else None
-        )
+        view, sizes = config.view, config.sizes
+        self._view, self._sizes = view, sizes
+        self._a, self._b = a, b
         self._m = a.rows
         self._n = index(view.n_axes[-1].extent)
         self._k = index(view.k_axes[-1].extent)
         cut = len(view.k_axes) == 1 and constant(self._k) != sizes.kc
         self._passes = _passes(self._k, sizes.kc) if cut else index(1)
-        self._partial = declare(
-            [index(sizes.block_m), index(sizes.panels * sizes.nr)],
-            contraction.dtype,
-            "partial",
-            "local",
-        )
-        self._finish = TileEpilogue(contraction, view, sizes.nr)
+        self._tile = GemmTile(config, a, b, self._passes)
 
     def tasks(self) -> tirx.For:
         """Write the parallel loop; consecutive tasks share columns, so that a thread reuses B."""
@@ -81,8 +65,7 @@ class GemmLoops:
             *place, chunk, row_block = coordinates(number, extents)
             where = dict(zip((a.var for a in around), place, strict=True))
             buffers = [*self._a.buffers(), *self._b.buffers()]
-            if constant(self._passes) != 1:
-                buffers = [*buffers, self._partial]
+            buffers += self._tile.task_buffers
             first = chunk * sizes.panels
             count = _block_of(sizes.panels, panels, first)
 
@@ -104,39 +87,15 @@ class GemmLoops:
                 parts = loop("part", sizes.block_m // sizes.mc, part)
                 return _both(self._b.fill(panel, count), parts)
 
-            begin = self._zeros()
-            if self._compensation is not None:
+            def row_place(i: ir.Expr) -> dict[ir.Var, ir.Expr]:
+                return {**where, **self._a.row_place(tirx.min(start + i, self._m - 1))}
 
-                def row_place(i: ir.Expr) -> dict[ir.Var, ir.Expr]:
-                    return {**where, **self._a.row_place(tirx.min(start + i, self._m - 1))}
-
-                buffers = [*buffers, self._compensation.buffer]
-                begin = [self._compensation.fill(row_place), *begin]
+            begin = self._tile.begin_task(row_place)
             body = sequence([*begin, loop("pass", self._passes, one_pass)])
             return block("task", _both(self._a.fill(whole), body), buffers)
 
         work = constant(product([*extents, sizes.block_m * sizes.nr, self._k]))
         return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
-
-    def _zeros(self) -> list[tirx.Stmt]:
-        """Clear partial sums; outside of the passes, where TVM then allocates the buffer, too."""
-        if constant(self._passes) == 1:
-            return []
-        rows, columns = (int(d) for d in self._partial.ty.shape)
-        partial = self._partial
-
-        def row(i: ir.Expr) -> tirx.Stmt:
-            return in_vectors(
-                columns, lambda lane: tirx.BufferStore(partial, self._initial(i), [i, lane])
-            )
-
-        return [loop("i", rows, row)]
-
-    def _initial(self, row: ir.Expr) -> ir.Expr:
-        """Give the initial value of the accumulators of a row of the task."""
-        if self._compensation is None:
-            return self._contraction.initial
-        return load(self._compensation.buffer, [row])
 
     def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
         """Write one panel; the last one may be narrower."""
@@ -162,7 +121,7 @@ class GemmLoops:
 
         def tile(number: ir.Expr, height: int, clamp: bool) -> tirx.Stmt:
             offset = number * sizes.mr
-            return self._tile(rows, panel, offset, height, clamp, pass_)
+            return self._tile.stmt(rows, panel, offset, height, clamp, pass_)
 
         stmts: list[tirx.Stmt] = []
         if size is None or size >= sizes.mr:
@@ -181,70 +140,6 @@ class GemmLoops:
                 inside = tirx.const(True)
             stmts.append(when(inside, rest))
         return sequence(stmts)
-
-    def _tile(
-        self,
-        rows: RowBlock,
-        panel: Panel,
-        offset: ir.Expr,
-        height: int,
-        clamp: bool,
-        pass_: ir.Expr,
-    ) -> tirx.Stmt:
-        """Write one tile: clear or load partial sums, accumulate, epilogue or store them."""
-        view, sizes = self._view, self._sizes
-        width = sizes.nr
-        if panel.columns is not None:
-            narrow = panel.columns
-            width = -(-narrow // self._lanes) * self._lanes if self._b.pads else narrow
-        acc = local("acc", [height, width], self._contraction.dtype)
-
-        def summing(around: list[ir.Expr]) -> tirx.Stmt:
-            def prefetched(k: ir.Expr) -> ir.Expr | None:
-                step = simplified(tirx.floordiv(offset, index(sizes.mr)))
-                for axis, i in zip(view.k_axes, [*around, k], strict=True):
-                    step = step * (panel.k if i is k else axis.extent) + i
-                return self._b.prefetch(panel, step, sizes.mc // sizes.mr)
-
-            return self._accumulate(
-                acc,
-                panel.k,
-                lambda i, k: self._a.at(rows, offset + i, [*around, k], clamp),
-                lambda k, lane: self._b.at(panel, [*around, k], lane),
-                prefetched,
-            )
-
-        summed = over(view.k_axes[:-1], summing)
-
-        def kept(i: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
-            return [rows.slot + offset + i, panel.slot * sizes.nr + lane]
-
-        begin = each(
-            acc,
-            lambda i, lane: tirx.BufferStore(acc, self._initial(rows.slot + offset + i), [i, lane]),
-        )
-        finish = self._finish.tile(
-            acc,
-            panel,
-            height,
-            lambda i: self._a.row_place(rows.start + offset + i),
-            (lambda i: rows.start + offset + i < self._m) if clamp else None,
-        )
-        if constant(self._passes) != 1:
-            begin = each(
-                acc,
-                lambda i, lane: tirx.BufferStore(
-                    acc, load(self._partial, kept(i, lane)), [i, lane]
-                ),
-            )
-            keep = each(
-                acc,
-                lambda i, lane: tirx.BufferStore(
-                    self._partial, load(acc, [i, lane]), kept(i, lane)
-                ),
-            )
-            finish = tirx.IfThenElse(pass_ < self._passes - 1, keep, finish)
-        return block("tile", sequence([begin, summed, finish]), [acc, *self._finish.buffers(acc)])
 
 
 def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:

@@ -20,21 +20,16 @@ from ...core.template import Claim, Emission, Refusal, Template
 from ...core.untouched import SCHEDULED
 from ...device import Device
 from ...ecg.graph import Graph, Operator
-from ...program.contractions import is_contraction
 from ...program.group import Group
-from ...program.stage import Unstructured
 from ..cpu import Registers
 from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu
-from ..estimate import flops, points, too_many_parameters, traffic
-from ..inline import inlined, inlined_size
+from ..estimate import flops, points, traffic
 from .gemm_config_cpu import default
 from .gemm_cpu import gemm_tasks, operand_b
-from .grouped_products import GroupedProducts, concat_proposals, grouped_products
+from .grouped_products import NOT_MINE, GroupedProducts, concat_proposals, products_of
 from .packed_weights_cpu import PackedB
 from .template import constants_of
-from .template_cpu import SMALL, TILE, has_convolution, scattered
-
-NOT_MINE = "not_mine"
+from .template_cpu import SMALL, TILE, scattered
 
 
 class GroupedGemm(Template):
@@ -45,20 +40,8 @@ class GroupedGemm(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim GEMMs whose results are maps of one of them each, or concatenations of such."""
         if device.kind != "llvm":
-            return Refusal(NOT_MINE, "Products of different operands share launches on CPUs only.")
-        try:
-            program = group.program
-        except Unstructured as reason:
-            return Refusal("unstructured", str(reason))
-        sums = [s for s in program.stages if not s.is_map]
-        if len(sums) < 2 or not all(map(is_contraction, sums)):
-            return Refusal(NOT_MINE, "There are no two products, or other reductions.")
-        if has_convolution(group):
-            return Refusal(NOT_MINE, "Convolutions are wanted in other layouts.")
-        refusal = too_many_parameters(program) or inlined_size(program)
-        if refusal is not None:
-            return refusal
-        found = grouped_products(program, inlined(program))
+            return Refusal(NOT_MINE, "This template is for CPUs.")
+        found = products_of(group)
         if isinstance(found, Refusal):
             return found
         if any(flops(part) > SMALL for part in found.stages):
@@ -71,14 +54,13 @@ class GroupedGemm(Template):
         packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]
         if any(_readers(found, source) > 1 for source in packed):
             return Refusal(NOT_MINE, "Two of the products read one constant, to be packed.")
-        everything = (*(s for part in found.stages for s in part), *found.others)
         maps = ElementwiseCpuConfig.of(found.others, Registers.of(device))
         return Claim(
             self,
             group,
             launches=1,
-            bytes=traffic(group, everything),
-            flops=flops(everything)
+            bytes=traffic(group, found.everything),
+            flops=flops(found.everything)
             + sum(scattered(x, x.stage.axes[-1:]) for x in found.contractions),
             parallelism=sum(math.ceil(points(x.stage) / TILE) for x in found.contractions),
             details={"gemms": whole, "maps": maps},

@@ -12,15 +12,19 @@ from ...core.template import Refusal
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
 from ...program.contractions import is_contraction
+from ...program.group import Group
 from ...program.images import convolved_rank
 from ...program.program import Program
-from ...program.stage import Stage
+from ...program.stage import Stage, Unstructured
+from ..estimate import too_many_parameters
+from ..inline import inlined, inlined_size
 from ..proposals import in_order, leaves, reductions
 from .concat_epilogue import is_whole, parts_of, sums_of
 from .epilogue import elsewhere
 from .operands import SumOfProducts, analyse
 
 MOST_BETWEEN = 3  # operators between a product and a concatenation
+NOT_MINE = "not_mine"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,26 @@ class GroupedProducts:
     contractions: list[SumOfProducts]
     stages: list[tuple[Stage, ...]]
     others: tuple[Stage, ...]
+
+    @property
+    def everything(self) -> tuple[Stage, ...]:
+        """All stages."""
+        return (*(s for part in self.stages for s in part), *self.others)
+
+
+def products_of(group: Group) -> GroupedProducts | Refusal:
+    """Divide a group into products with their results; say why it is no such group."""
+    try:
+        program = group.program
+    except Unstructured as reason:
+        return Refusal("unstructured", str(reason))
+    sums = [s for s in program.stages if not s.is_map]
+    if len(sums) < 2 or not all(map(is_contraction, sums)):
+        return Refusal(NOT_MINE, "There are no two products, or other reductions.")
+    if any(map(convolved_rank, group.members)):
+        return Refusal(NOT_MINE, "Convolutions are wanted in other layouts.")
+    refusal = too_many_parameters(program) or inlined_size(program)
+    return refusal or grouped_products(program, inlined(program))
 
 
 def grouped_products(program: Program, stages: Sequence[Stage]) -> GroupedProducts | Refusal:

@@ -63,14 +63,10 @@ def materialize_computed(
         plain = plain.value
     if isinstance(plain, ir.TensorLoad) and not any(loads(i) for i in plain.indices):
         return None
-    return materialize(
-        contraction, name, operand, contraction.stage.axes + contraction.stage.reduce
-    )
+    return materialize(name, operand, contraction.stage.axes + contraction.stage.reduce)
 
 
-def materialize(
-    contraction: SumOfProducts, name: str, operand: ir.Expr, order: Sequence[Axis]
-) -> MaterializedOperand:
+def materialize(name: str, operand: ir.Expr, order: Sequence[Axis]) -> MaterializedOperand:
     """Materialize an operand over those of some axes that it depends on, the first outermost."""
     used = tuple(a for a in order if a.var in variables(operand))
     shape = [index(a.extent) for a in used]

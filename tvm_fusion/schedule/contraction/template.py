@@ -16,6 +16,7 @@ from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
 from ...program.contractions import is_contraction
 from ...program.group import Group
+from ...program.images import convolved_rank
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..estimate import too_many_parameters
@@ -132,6 +133,11 @@ def constants_of(group: Group) -> frozenset[ir.Var]:
     """Return the inputs of a group's program that are known at compile time."""
     known = zip(group.program.inputs, group.inputs, strict=True)
     return frozenset(buffer for buffer, value in known if value.is_constant)
+
+
+def has_convolution(group: Group) -> bool:
+    """Whether a group has a convolution, whose images the layout stage may want in blocks."""
+    return any(map(convolved_rank, group.members))
 
 
 def has_prologue(group: Group) -> bool:

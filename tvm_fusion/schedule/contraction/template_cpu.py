@@ -16,7 +16,6 @@ from ...device import Device
 from ...ecg.graph import Operator
 from ...ecg.work import at
 from ...program.group import Group
-from ...program.images import convolved_rank
 from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.stage import Axis, Stage
@@ -34,6 +33,7 @@ from .template import (
     RECOMPUTE_FACTOR,
     Contraction,
     constants_of,
+    has_convolution,
     has_prologue,
     refuse_unpacked_split,
     unpacked_split,
@@ -114,11 +114,6 @@ class CpuContraction(Contraction):
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
         return not any(op.flops for op in expanded)
-
-
-def has_convolution(group: Group) -> bool:
-    """Whether a group has a convolution, whose images the layout stage may want in blocks."""
-    return any(map(convolved_rank, group.members))
 
 
 def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:

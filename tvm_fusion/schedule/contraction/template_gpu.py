@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tvm.target import Target
@@ -23,12 +23,13 @@ from ..gpu.mma import HALF_TYPES, find_atom
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
+from .grouped_gemm_choice import has_few_sums
 from .implicit_gemm import implicit_gemm, with_stored_columns
 from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
-from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_prologue
+from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
 from .tile_choice import (
     GATHERED,
     LEAST_CHANNELS,
@@ -157,6 +158,16 @@ class GpuContraction(Contraction):
         if (convolution := details.get("convolution")) is not None:
             return replace(made, packing=convolution.packing(program))
         return made
+
+    def kind(self, claim: Claim) -> Hashable:
+        """Let small GEMMs of any shapes be tried in one launch (grouped_gemm_template_gpu)."""
+        config: GpuContractionConfig = claim.details["config"]
+        stage = config.contraction.stage
+        is_static = all(constant(a.extent) is not None for a in stage.axes)
+        is_tile = config.tile is not None and config.contraction.column_split is None
+        if not (is_static and is_tile and has_few_sums([stage], config.device)):
+            return super().kind(claim)
+        return super().kind(claim) if has_convolution(claim.group) else "small GEMM"
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate tiles, warps, pipelines and instructions; untiled kernels have no choices."""

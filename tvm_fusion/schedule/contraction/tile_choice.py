@@ -22,7 +22,8 @@ from .tile_gemm_problem import LEAST_ROWS, gemm_problem, gemm_sizes
 from .tile_operand import OperandTile
 from .tuning_gpu import tile_clocks
 from .wgmma_config import WgmmaConfig
-from .wgmma_model import BESIDE_MMA, best_wgmma_tile, wgmma_clocks
+from .wgmma_configs import best_wgmma_tile
+from .wgmma_model import BESIDE_MMA, wgmma_clocks
 
 # How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
 # pixels and 64 channels in half types, NCHW against NHWC.

@@ -22,21 +22,14 @@ from typing import NamedTuple, Protocol
 from tvm import DataType, ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import (
-    block,
-    coordinates,
-    index,
-    local,
-    sequence,
-    unrolled,
-    when,
-)
+from ...core.loops import block, coordinates, index, local, sequence, unrolled, when
 from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
 from .fuse_epilogue import store_results
+from .result_vectors import result_vectors
 from .tile_gemm_config import TileGemmConfig, TilePlace
-from .tile_results import VectorResults, result_vectors
+from .tile_results import VectorResults
 from .tile_shape import M16, STAGE_PAD
 
 # Elements, and vectors at most, of a thread whose loads are issued together.

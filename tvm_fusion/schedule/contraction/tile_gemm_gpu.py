@@ -26,18 +26,36 @@ def tile_gemm_gpu(program: Program, cut: TileGemmConfig) -> tirx.PrimFunc:
     shared = scratch([index(cut.shared_bytes // 4)], "float32", "tiles", scope="shared.dyn")
 
     def body(number: ir.Expr) -> tirx.Stmt:
-        place = cut.tile_of(number)
-        mainloop = TileMmaMainloop(cut, place, shared)
-        epilogue = TileEpilogue(cut, place, mainloop, shared)
-
-        def of_thread(thread: ir.Expr) -> tirx.Stmt:
-            stmts = [mainloop.stmt(thread), epilogue.stmt(thread)]
-            return block("tile_gemm", sequence(stmts), [*mainloop.buffers, shared])
-
-        made = threads("threadIdx.x", cut.threads, of_thread)
+        made = threads(
+            "threadIdx.x", cut.threads, lambda thread: tile_block(cut, number, thread, shared, True)
+        )
         if cut.split_k > 1:  # a block's rank is its number modulo the cluster's size
             tile = made
             made = threads("clusterCtaIdx.x", cut.split_k, lambda _: tile)
         return min_blocks_per_sm(made, 1)
 
     return kernel(program, threads("blockIdx.x", cut.blocks, body))
+
+
+def tile_block(
+    cut: TileGemmConfig, number: ir.Expr, thread: ir.Expr, shared: ir.Var, owns_shared: bool = False
+) -> tirx.Stmt:
+    """Write what a thread of a block does: main loop and epilogue of a tile.
+
+    Parameters
+    ----------
+    cut : TileGemmConfig
+        The product.
+    number, thread : Expr
+        Of the block among those of the product, and of the thread.
+    shared : Var
+        Shared memory of the block, float32 words.
+    owns_shared : bool
+        Whether it is declared here.
+    """
+    place = cut.tile_of(number)
+    mainloop = TileMmaMainloop(cut, place, shared)
+    epilogue = TileEpilogue(cut, place, mainloop, shared)
+    stmts = [mainloop.stmt(thread), epilogue.stmt(thread)]
+    buffers = [*mainloop.buffers, *([shared] if owns_shared else [])]
+    return block("tile_gemm", sequence(stmts), buffers)

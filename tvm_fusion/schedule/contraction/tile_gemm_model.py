@@ -113,9 +113,26 @@ def residency(shape: TileShape, sizes: Sizes, device: Device) -> tuple[int, int]
 
 def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
     """Estimate the time of a product, in clocks of a multiprocessor."""
-    sms = device.sm_count or 1
-    batch, m, n, k = sizes
     resident, waves = residency(shape, sizes, device)
+    total = waves * block_clocks(shape, sizes, device, resident, rates) + rates.launch
+    dram = memory_clocks(shape, sizes, device, rates) + rates.launch
+    return overlapped(total, dram)
+
+
+def block_clocks(
+    shape: TileShape, sizes: Sizes, device: Device, resident: int, rates: Rates = RATES
+) -> float:
+    """Estimate the time of a block that shares its multiprocessor with others of its kind.
+
+    Parameters
+    ----------
+    shape, sizes, device
+        The block's tile, the product and the device.
+    resident : int
+        Blocks of a multiprocessor.
+    rates : Rates
+        Of the device.
+    """
     stage, steps = shape.stage_bytes, shape.block_k // shape.k_step
     warps = shape.warps_m * shape.warps_n
     mma = shape.block_m * shape.block_n * steps * 16 * shape.products / rates.mma
@@ -133,8 +150,16 @@ def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rate
     epilogue += rates.element * resident * shape.block_m * shape.block_n / shape.split_k
     if shape.split_k > 1:
         epilogue += rates.cluster * math.log2(shape.split_k)
-    total = waves * (k_tiles(shape, sizes) * max(busy, alone) + epilogue) + rates.launch
+    return k_tiles(shape, sizes) * max(busy, alone) + epilogue
+
+
+def memory_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
+    """Estimate the time of a product's bytes from and to memory, all multiprocessors busy."""
+    batch, m, n, k = sizes
     read = shape.item_bytes * (m * k + k * n)
-    dram = batch * (read + 4 * m * n) / (rates.dram * sms) + rates.launch
-    # They overlap, not quite: the shorter counts a little, too.
+    return batch * (read + 4 * m * n) / (rates.dram * (device.sm_count or 1))
+
+
+def overlapped(total: float, dram: float) -> float:
+    """Take arithmetic and memory together: they overlap, not quite; the shorter counts a little."""
     return max(total, dram) + min(total, dram) / 8

@@ -11,7 +11,7 @@
 
 One barrier of the block per tile: it says that tile + 1 is there and that tile - 1 was consumed.
 A warp has k16 of its slice of each stage (slice-K). A k16 is 32 bytes: 16 terms of half types, 32
-of bytes, 8 of float32. float32 that is contiguous along M or N is loaded word by word.
+of bytes, 8 of float32.
 
 Of float32 that keeps its precision (3xTF32), operands are split into tfloat32, x = hi + lo:
   for k16:           part += a.hi * b.hi;  small += a.lo * b.hi + a.hi * b.lo
@@ -26,24 +26,14 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import index, local, loop, sequence, unrolled, when
 from ..gpu.cp_async import commit
-from ..gpu.ldmatrix import ldmatrix_x4
-from ..gpu.mma import (
-    ACCUMULATORS,
-    GROUPS,
-    HALF_TYPES,
-    THREADS_IN_GROUP,
-    WARP,
-    mma_fragments,
-    mma_split_fragments,
-)
-from ..gpu.shared_tiles import block_barrier, load_shared, touch, wait_and_barrier
-from ..gpu.swizzle import exchanged
+from ..gpu.mma import ACCUMULATORS, GROUPS, WARP, mma_fragments, mma_split_fragments
+from ..gpu.shared_tiles import block_barrier, touch, wait_and_barrier
+from .operand_fragments import OperandFragments
+from .operand_layout import TilePosition
 from .tile_gemm_config import TileGemmConfig, TilePlace
-from .tile_operand import WORD_BYTES, WORDS, OperandTile
-from .tile_shape import CHUNK_BYTES, M16
+from .tile_operand import OperandTile
+from .tile_shape import M16
 
-FRAGMENT_WORDS = 4  # of a thread, of 16 rows and 32 bytes of k
-CHUNKS = 2  # of 32 bytes of k
 READ, WRITE = 0, 1  # the stage that is multiplied, and the one that is copied to
 
 
@@ -82,16 +72,13 @@ class TileMmaMainloop:
         self._steps = cut.block_k // cut.k_step // cut.warps_k
         self._slots = 2 if self._steps % 2 == 0 else 1
         self.acc = local("acc", [cut.accumulators], cut.contraction.dtype)
-        # Bytes are held in words: the addresses of registers are those of words.
-        held = cut.a_dtype if cut.a_dtype in HALF_TYPES else "uint32"
-        self._fragment = FRAGMENT_WORDS * (2 if cut.a_dtype in HALF_TYPES else 1)
-        self._frags = [
-            local(f"{name}_frag", [self._slots * size // M16 * self._fragment], held)
-            for name, size in (("a", cut.warp_m), ("b", cut.warp_n))
-        ]
+        self._a_frags = OperandFragments(cut, self._a, True, self._slots)
+        self._b_frags = OperandFragments(cut, self._b, False, self._slots)
+        frags = [self._a_frags.buffer, self._b_frags.buffer]
+        self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
         self._stage_words = self._a.words + self._b.words
         self._words = local("stage_word", [2], "int32")
-        self.buffers = [self.acc, self._words, *self._frags, *self._a.buffers, *self._b.buffers]
+        self.buffers = [self.acc, self._words, *frags, *self._a.buffers, *self._b.buffers]
         self._parts: list[ir.Var] = []
         if cut.products > 1:
             names = ("part", "small")
@@ -130,8 +117,7 @@ class TileMmaMainloop:
             zero = tirx.const(0, cut.contraction.dtype)
             return sequence([tirx.BufferStore(b, zero, [i]) for b in (self.acc, *self._parts)])
 
-        by_address = *self._frags, self._shared, *self._a.by_address, *self._b.by_address
-        stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in by_address]
+        stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in self._by_address]
         where = cut.axes_at(self._place.batch)
         stmts.append(self._a.prepare(thread, where, self._place.m_tile * cut.block_m))
         stmts.append(self._b.prepare(thread, where, self._place.n_tile * cut.block_n))
@@ -227,108 +213,36 @@ class TileMmaMainloop:
 
     def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
         """Copy the tiles of A and B to a stage."""
-        cut, where = self._cut, self._cut.axes_at(self._place.batch)
-        k_tile = self._place.rank * cut.k_tiles + tile
-        sides = (
-            (self._a, self._place.m_tile * cut.block_m, word),
-            (self._b, self._place.n_tile * cut.block_n, word + self._a.words),
-        )
+        cut, place, where = self._cut, self._place, self._cut.axes_at(self._place.batch)
+        k_tile = place.rank * cut.k_tiles + tile
+        a = TilePosition(where, place.m_tile * cut.block_m, k_tile)
+        b = TilePosition(where, place.n_tile * cut.block_n, k_tile)
         return sequence(
             [
-                getattr(operand, do)(thread, where, first, k_tile, (self._shared, start))
-                for operand, first, start in sides
+                getattr(self._a, do)(thread, a, (self._shared, word)),
+                getattr(self._b, do)(thread, b, (self._shared, word + self._a.words)),
             ]
         )
 
     def _load(self, thread: ir.Expr, k16: int, slot: int) -> tirx.Stmt:
         """Load a warp's fragments of A and B, of the stage that is read."""
-        cut = self._cut
         k_slice, warp_m, warp_n = self.warp_of(thread)
-        step = k_slice * self._steps + k16
-        sides = (
-            (self._a, self._frags[0], warp_m * cut.warp_m, cut.warp_m // M16, 0),
-            (self._b, self._frags[1], warp_n * cut.warp_n, cut.warp_n // M16, self._a.words),
+        step, stage = k_slice * self._steps + k16, self._word(READ)
+        a_tile, b_tile = (self._shared, stage), (self._shared, stage + self._a.words)
+        return sequence(
+            [
+                self._a_frags.load_k16(thread, warp_m, step, slot, a_tile),
+                self._b_frags.load_k16(thread, warp_n, step, slot, b_tile),
+            ]
         )
-        stmts = []
-        for operand, frags, first, count, start in sides:
-
-            def one(
-                i: ir.Expr, operand=operand, frags=frags, first=first, count=count, start=start
-            ) -> tirx.Stmt:
-                to = load(frags, [(slot * count + i) * self._fragment])
-                if cut.item_bytes == WORD_BYTES and not operand.is_k_contiguous:
-                    return self._load_words(operand, frags, thread, first, step, start, slot, i)
-                word = self._lane_word(operand, thread, first + i * M16, step)
-                row = load(self._shared, [self._word(READ) + start + word])
-                return ldmatrix_x4(to, row, not operand.is_k_contiguous)
-
-            stmts.append(unrolled("i", count, one))
-        return sequence(stmts)
-
-    def _lane_word(
-        self, operand: OperandTile, thread: ir.Expr, first: ir.Expr, step: ir.Expr
-    ) -> ir.Expr:
-        """Give the word of the row that a lane passes to ldmatrix.
-
-        The four matrices are in the order of the registers of an mma: of A the lower k of rows 0 to
-        7 and 8 to 15, then the upper k; of B the lower and upper k of each eight columns.
-        """
-        lane = tirx.floormod(thread, index(WARP))
-        row = tirx.floormod(lane, 8)
-        high, high_k = tirx.floormod(tirx.floordiv(lane, 8), 2), tirx.floordiv(lane, 16)
-        if operand is self._b:
-            high, high_k = high_k, high
-        by = operand.swizzle(row)
-        if operand.is_k_contiguous:
-            line, chunk = first + high * 8 + row, step * CHUNKS + high_k
-        else:
-            line = step * self._cut.k_step + high_k * 8 + row
-            chunk = tirx.floordiv(first, self._cut.chunk) + high
-        return (line * operand.row_chunks + exchanged(chunk, by)) * WORDS
-
-    def _load_words(
-        self,
-        operand: OperandTile,
-        frags: ir.Var,
-        thread: ir.Expr,
-        tile: ir.Expr,
-        step: ir.Expr,
-        start: int,
-        slot: int,
-        i: ir.Expr,
-    ) -> tirx.Stmt:
-        """Load a fragment of 16 rows of float32 that rows of a tile have along M or N.
-
-        A thread has k threadID_in_group of rows groupID and groupID + 8, then the k four further:
-        in the order of the registers of an mma, of B for each eight columns.
-        """
-        lane = tirx.floormod(thread, index(WARP))
-        group = tirx.floordiv(lane, index(THREADS_IN_GROUP))
-        k = tirx.floormod(lane, index(THREADS_IN_GROUP))
-        size = CHUNK_BYTES // WORD_BYTES
-        count = (self._cut.warp_m if operand is self._a else self._cut.warp_n) // M16
-        stmts = []
-        for number in range(FRAGMENT_WORDS):
-            high_k, high = divmod(number, 2) if operand is self._a else divmod(number, 2)[::-1]
-            line = step * self._cut.k_step + high_k * THREADS_IN_GROUP + k
-            column = tile + i * M16 + high * GROUPS + group
-            chunk = exchanged(tirx.floordiv(column, size), operand.swizzle(line))
-            word = (line * operand.row_chunks + chunk) * size + tirx.floormod(column, size)
-            to = load(frags, [(slot * count + i) * self._fragment + number])
-            place = load(self._shared, [self._word(READ) + start + word])
-            stmts.append(load_shared(to, place, WORD_BYTES))
-        return sequence(stmts)
 
     def _multiply(self, slot: int) -> tirx.Stmt:
         """Multiply all fragments of A with all of B."""
-        a_frag, b_frag = self._frags
-        columns = self.n8 // 2
 
         def row(i: ir.Expr) -> tirx.Stmt:
             def one(j: ir.Expr) -> tirx.Stmt:
                 first = (i * self.n8 + j) * ACCUMULATORS
-                a = load(a_frag, [(slot * self.slabs + i) * self._fragment])
-                b = load(b_frag, [slot * columns * self._fragment + j * (self._fragment // 2)])
+                a, b = self._a_frags.of_16(slot, i), self._b_frags.of_8(slot, j)
                 if self._parts:
                     part, small = (load(x, [first]) for x in self._parts)
                     return mma_split_fragments(part, small, a, b)

@@ -23,7 +23,7 @@ from ...program.stage import Axis
 from ..address import offset, stride
 from ..gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
 from ..gpu.vector_loads import resolved
-from ..gpu.wgmma import Operand
+from ..gpu.wgmma_operand import Operand
 from .column_split import ColumnSplit
 from .gemm_view import GemmView
 from .tile_gemm_config import TileGemmConfig, is_plain

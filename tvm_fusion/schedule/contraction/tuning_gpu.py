@@ -23,7 +23,8 @@ from .tile_gemm_configs import tile_gemm_configs
 from .tile_gemm_model import estimated_clocks
 from .tile_gemm_problem import gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
-from .wgmma_model import wgmma_clocks, wgmma_configs
+from .wgmma_configs import wgmma_configs
+from .wgmma_model import wgmma_clocks
 
 HOPELESS = 2.0  # times the least estimate
 _TILE = ("block_m", "block_n", "block_k", "stages", "split_k", "group_m")

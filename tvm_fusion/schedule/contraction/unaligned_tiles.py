@@ -1,7 +1,7 @@
 """What unaligned rows add to a tiled GEMM's time, and the tiles to consider for them.
 
 Tiles of rows that are not aligned are copied in small pieces, or go through registers as shifted
-words (tile_operand); more splits and other tiles can be faster then (1980x92x2410: 39.0 us with
+words (tile_operand.py); more splits and other tiles can be faster then (1980x92x2410: 39.0 us with
 tiles of 64x128x128, 15.4 with 64x64x32).
 """
 
@@ -11,10 +11,10 @@ import itertools
 
 from ...device import Device
 from ..gpu.mma import WARP
+from .operand_layout import OperandLayout
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import k_tiles, residency
 from .tile_gemm_problem import Sizes
-from .tile_operand import OperandTile
 from .tile_shape import TileShape
 
 # Clocks of an element, by a thread alone, and where eight warps or more of a multiprocessor take
@@ -35,7 +35,7 @@ def unaligned_operands(problem: TileGemmConfig, sizes: Sizes) -> tuple[bool, ...
     """Tell of A and B whether rows are not aligned; of larger products it makes no difference."""
     if sizes.m > UNALIGNED_ROWS and sizes.k > UNALIGNED_TERMS:
         return ()
-    tiles = (OperandTile(problem, is_a) for is_a in (True, False))
+    tiles = (OperandLayout(problem, is_a) for is_a in (True, False))
     return tuple(t.is_shifted or (t.is_copied and t.lanes < problem.chunk) for t in tiles)
 
 
@@ -44,8 +44,15 @@ def unaligned_clocks(
 ) -> float:
     """Estimate how long tiles of unaligned rows take on their way to shared memory."""
     resident, waves = residency(shape, sizes, device)
+    return waves * unaligned_block_clocks(shape, sizes, resident, unaligned)
+
+
+def unaligned_block_clocks(
+    shape: TileShape, sizes: Sizes, resident: int, unaligned: tuple[bool, ...]
+) -> float:
+    """Estimate the same of one block, among so many of its multiprocessor."""
     rows = (shape.block_m, shape.block_n)
     elements = shape.block_k * sum(itertools.compress(rows, unaligned))
     alone = UNALIGNED_ALONE * elements / shape.threads
     busy = UNALIGNED_BUSY * resident * elements / (4 * WARP)
-    return waves * k_tiles(shape, sizes) * max(alone, busy)
+    return k_tiles(shape, sizes) * max(alone, busy)

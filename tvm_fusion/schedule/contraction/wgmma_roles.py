@@ -30,13 +30,13 @@ from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ..gpu import mbarrier, tma, wgmma
 from ..gpu.launch import dependents_launch
-from ..gpu.mma import WARP
 from ..gpu.ring_position import RingPosition
 from ..gpu.shared_tiles import touch
 from .direct_epilogue import DirectEpilogue
 from .staged_epilogue import StagedEpilogue
 from .tile_gemm_config import TilePlace
 from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
+from .wgmma_stages import TileStages
 
 
 class Roles:
@@ -70,7 +70,7 @@ class Roles:
         shared: ir.Var,
     ) -> None:
         self._cut, self._maps, self._number, self._thread = cut, maps, number, thread
-        self._shared = shared
+        self._shared, self._stages = shared, TileStages(cut, shared)
         dtype = cut.contraction.dtype
         self._own = self.acc = local("acc", [cut.accumulators], dtype)  # of a stage, and of all
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
@@ -82,18 +82,11 @@ class Roles:
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
-        arrivals = self._cut.sharers * wgmma.WARPS
-        stmts = [tma.prefetch(m) for maps in self._maps for m in maps]
-        for stage in range(self._cut.stages):
-            stmts.append(mbarrier.init(self._full(index(stage)), 1))
-            stmts.append(mbarrier.init(self._empty(index(stage)), arrivals))
-        if self._cut.is_ping_pong:
-            stmts += [mbarrier.init(self._turn(index(i)), wgmma.WARPS) for i in range(2)]
-        return sequence([*stmts, mbarrier.fence_init()])
+        return self._stages.initialize(self._maps)
 
     def produce(self) -> tirx.Stmt:
         """Copy the tiles of A and B: one thread of a warpgroup."""
-        cut = self._cut
+        cut, stages = self._cut, self._stages
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
             batch = cut.axes_at(place.batch)
@@ -101,14 +94,14 @@ class Roles:
 
             def copy(k_tile: ir.Expr) -> tirx.Stmt:
                 k = (place.rank * cut.k_tiles + k_tile if cut.split_k > 1 else k_tile) * cut.block_k
-                stage, full = self._ring.stage, self._full(self._ring.stage)
+                stage, full = self._ring.stage, stages.full(self._ring.stage)
                 stmts = [
-                    mbarrier.wait(self._empty(stage), 1 - self._ring.parity),
+                    mbarrier.wait(stages.empty(stage), 1 - self._ring.parity),
                     mbarrier.expect_bytes(full, cut.stage_bytes),
                 ]
                 for i, operand in enumerate(cut.operands):
                     for at, own, where in operand.boxes(batch, firsts[i], k):
-                        to = self._at(self._operand(i, stage) + at)
+                        to = stages.operand(i, stage, at)
                         stmts.append(tma.load(to, self._maps[i][own], full, where))
                 return sequence([*stmts, *self._ring.advance(1)])
 
@@ -120,26 +113,26 @@ class Roles:
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Multiply, and store the results: the warpgroups behind the first."""
-        cut = self._cut
+        cut, stages = self._cut, self._stages
         own = tirx.Cast("int64", group)
         first_row = index(0) if cut.is_ping_pong else own * (cut.slabs * wgmma.M)
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
-            before, after = self._take_turns(own, step)
+            turns = stages.take_turns(self._thread, own, step) if cut.is_ping_pong else ([], [])
 
             def one(k_tile: ir.Expr) -> tirx.Stmt:
                 stage = self._ring.stage
-                wait = mbarrier.wait(self._full(stage), self._ring.parity)
+                wait = mbarrier.wait(stages.full(stage), self._ring.parity)
                 products = self._multiply(stage, first_row, k_tile)
                 if cut.is_promoted:
-                    own = [wgmma.wait(0), self._release(stage), self._promote()]
+                    own = [wgmma.wait(0), stages.release(self._thread, stage), self._promote()]
                     return sequence([wait, products, *own, *self._ring.advance(1)])
                 return sequence(
                     [
                         wait,
                         products,
                         wgmma.wait(1),
-                        when(k_tile > 0, self._release(self._ring.before)),
+                        when(k_tile > 0, stages.release(self._thread, self._ring.before)),
                         *self._ring.advance(1),
                     ]
                 )
@@ -150,7 +143,7 @@ class Roles:
             if cut.split_k > 1:  # all blocks of the cluster store results together
                 whole = touch(self.acc, cut.accumulators - 1)
                 return sequence([whole, products, wgmma.wait(0)])
-            last = [] if cut.is_promoted else [self._release(self._ring.before)]
+            last = [] if cut.is_promoted else [stages.release(self._thread, self._ring.before)]
             skip = self._ring.advance(cut.k_tiles) if cut.is_ping_pong else []
             epilogue = self._epilogue(place, first_row, own)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
@@ -158,9 +151,9 @@ class Roles:
             early, late = (loads, []) if epilogue.loads_early else ([], loads)
             stmts = [
                 *early,
-                *before,
+                *turns[0],
                 products,
-                *after,
+                *turns[1],
                 *late,
                 wgmma.wait(0),
                 *last,
@@ -186,26 +179,17 @@ class Roles:
             return StagedEpilogue(*common, consumer, self._shared)
         return DirectEpilogue(*common)
 
-    def _take_turns(self, own: ir.Expr, step: ir.Expr) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
-        """Wait before a tile until the other consumer has multiplied the one before."""
-        if not self._cut.is_ping_pong:
-            return [], []
-        parity = tirx.floormod(tirx.floordiv(step, index(2)) + 1 - own, index(2))
-        wait = mbarrier.wait(self._turn(own), parity)
-        lane = tirx.floormod(self._thread, index(WARP))
-        return [wait], [when(lane.equal(0), mbarrier.arrive(self._turn(1 - own)))]
-
     def _multiply(self, stage: ir.Expr, first_row: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         """Issue the products of a stage, as one group."""
-        cut = self._cut
+        cut, stages = self._cut, self._stages
         a, b = (operand.layout for operand in cut.operands)
         of_b = tirx.Var("descriptor_b", "uint64")
-        stmts = [tirx.Bind(of_b, b.descriptor(self._at(self._operand(1, stage))))]
+        stmts = [tirx.Bind(of_b, b.descriptor(stages.operand(1, stage)))]
         of_a = []
         for slab in range(cut.slabs):
             row = cut.operands[0].slab(first_row + slab * wgmma.M)
             of_a.append(tirx.Var("descriptor_a", "uint64"))
-            stmts.append(tirx.Bind(of_a[-1], a.descriptor(self._at(self._operand(0, stage) + row))))
+            stmts.append(tirx.Bind(of_a[-1], a.descriptor(stages.operand(0, stage, row))))
         stmts.append(wgmma.fence())
         for k16 in range(cut.block_k // cut.k_step):
             for slab in range(cut.slabs):
@@ -230,11 +214,6 @@ class Roles:
             return tirx.BufferStore(self.acc, load(self.acc, [i]) + load(self._own, [i]), [i])
 
         return unrolled("i", self._cut.accumulators, add)
-
-    def _release(self, stage: ir.Expr) -> tirx.Stmt:
-        """Let the producer overwrite a stage: each warp has read it."""
-        lane = tirx.floormod(self._thread, index(WARP))
-        return when(lane.equal(0), mbarrier.arrive(self._empty(stage)))
 
     def _tiles(
         self,
@@ -266,23 +245,3 @@ class Roles:
             return sequence([*stores, body(step, TilePlace(batch, held[1], held[2], index(0)))])
 
         return loop("turn", trips, one)
-
-    def _operand(self, i: int, stage: ir.Expr) -> ir.Expr:
-        """Give the place of an operand's stage: those of A come first."""
-        a, b = self._cut.operands
-        stage = index(stage)
-        return stage * a.bytes if i == 0 else stage * b.bytes + self._cut.stages * a.bytes
-
-    def _full(self, stage: ir.Expr) -> ir.TensorLoad:
-        return self._at(index(stage) * mbarrier.BYTES + self._cut.barrier_offset)
-
-    def _empty(self, stage: ir.Expr) -> ir.TensorLoad:
-        behind = self._cut.barrier_offset + self._cut.stages * mbarrier.BYTES
-        return self._at(index(stage) * mbarrier.BYTES + behind)
-
-    def _turn(self, consumer: ir.Expr) -> ir.TensorLoad:
-        behind = self._cut.barrier_offset + 2 * self._cut.stages * mbarrier.BYTES
-        return self._at(consumer * mbarrier.BYTES + behind)
-
-    def _at(self, place: ir.Expr) -> ir.TensorLoad:
-        return load(self._shared, [place])

@@ -88,7 +88,10 @@ class DenseLoops:
         return task_loop([*batch, chunk, band], products, self._ranges, task)
 
     def _chunk(self, place: dict, chunk: ir.Expr, band: ir.Expr, tiles: int) -> tirx.Stmt:
-        """Write the tiles of channels of a task; the last tile may be narrower."""
+        """Write the tiles of channels of a task.
+
+        The last one may be narrower. Those of a concatenation go on behind the channels of the sum.
+        """
         problem, config = self._problem, self._config
         size = self._sizes[problem.k.var]
         full = min(problem.channels, size) // self._nr
@@ -98,12 +101,15 @@ class DenseLoops:
 
         def tile(n: ir.Expr) -> tirx.Stmt:
             number = self._ranges.index(chunk * config.chunk + n)
-            whole = lambda: self._band(place, number, band, config.vectors, False)  # noqa: E731
-            if full == tiles:
-                return whole()
-            vectors = -(-(size - full * self._nr) // config.lanes)
-            rest = self._band(place, index(full), band, vectors, True)
-            return rest if not full else tirx.IfThenElse(number < full, whole(), rest)
+            stmt = None
+            for last in reversed(range(full, tiles)):
+                vectors = min(config.vectors, -(-(size - last * self._nr) // config.lanes))
+                own = self._band(place, index(last), band, vectors, True)
+                stmt = own if stmt is None else tirx.IfThenElse(number < last + 1, own, stmt)
+            if not full:
+                return stmt
+            whole = self._band(place, number, band, config.vectors, False)
+            return whole if stmt is None else tirx.IfThenElse(number < full, whole, stmt)
 
         return self._tile.loop("k_tile", count, config.chunk, tile)
 

@@ -151,7 +151,8 @@ class DenseTile:
         results, buffers = self._epilogue.tile(acc, shape, first_k, is_last, place, ranges, rows.of)
         operands = self._prefetch.operands(shape, nr, first_k, place)
         ahead = partial(self._prefetch.image, task, turn, turns)
-        sums = self._sums(number, accumulate, ahead)
+        is_beyond = is_last and int(first_k) >= problem.channels  # of a concatenation
+        sums = [] if is_beyond else self._sums(number, accumulate, ahead)
         parts = [*operands, clear(acc, problem.contraction.initial), *sums, results]
         return block("tile", sequence(parts), [acc, *buffers])
 

@@ -38,15 +38,14 @@ from ...core.loops import (
     substitute,
     threads,
     unrolled,
-    vectorized,
     when,
 )
 from ...program.program import Program
-from ..address import same
-from ..gpu.launch import VECTOR_BYTES, block_by_address
+from ..gpu.launch import block_by_address
 from ..gpu.register_moves import keep_words
 from .depthwise_config_gpu import DepthwiseGpuConfig
-from .depthwise_view_gpu import DepthwiseView, vector_loads
+from .depthwise_epilogue_gpu import copy_vector, store_pixel
+from .depthwise_view_gpu import DepthwiseView
 
 WORD_BYTES = 4
 BYTES_IN_FLIGHT = 256  # of a thread: 64 registers of columns
@@ -164,7 +163,10 @@ class _Thread:
             lambda n: tirx.BufferStore(acc, view.contraction.initial, [n]),
         )
         stmts = [clear, self._window(rows, group)]
-        stmts += [self._results(acc, pixel, place, vector) for pixel in range(pixels)]
+        for pixel in range(pixels):
+            stmt = store_pixel(view, place, vector, acc, pixel)
+            exists = place[view.x.var] + pixel < self._width
+            stmts.append(when(exists, stmt) if pixel and self._width % pixels else stmt)
         stmt = block_by_address("taps", sequence(stmts), [taps])
         return block("strip", stmt, [acc, weight])
 
@@ -222,7 +224,7 @@ class _Thread:
             place = [substitute(i, {channel: vector * lanes + lane}) for i in indices]
             return tirx.BufferStore(taps, load(view.image.source, place), [first + lane])
 
-        stmt = self._vectors(view.image.source, one)
+        stmt = copy_vector(self._lanes, view.image.source, one)
         if exists is None:
             return [stmt]
         size = DataType(str(view.image.ty.dtype)).itemsize * lanes
@@ -232,74 +234,10 @@ class _Thread:
         self, register: ir.Var, first: int, buffer: ir.Var, outer: Sequence, vector: ir.Expr
     ) -> tirx.Stmt:
         """Load the vector of a buffer whose last dimension are the channels."""
-        return self._vectors(
+        return copy_vector(
+            self._lanes,
             buffer,
             lambda lane: tirx.BufferStore(
                 register, load(buffer, [*outer, vector * self._lanes + lane]), [first + lane]
             ),
         )
-
-    def _results(
-        self, acc: ir.Var, pixel: int, place: dict[ir.Var, ir.Expr], vector: ir.Expr
-    ) -> tirx.Stmt:
-        """Store the results of a pixel."""
-        view, lanes = self._view, self._lanes
-        x = place[view.x.var] + pixel
-        ones = {a.var: index(0) for a in view.contraction.stage.axes}
-        here = {**ones, **place, view.x.var: x}
-
-        def at(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            return {**here, view.k.var: vector * lanes + lane}
-
-        stmts: list[tirx.Stmt] = []
-        buffers: list[ir.Var] = []
-        for result in view.contraction.results:
-            held = []
-            for x_ in vector_loads(view, result.value):
-                register = local(f"{x_.source.name}_vector", [lanes], str(x_.ty.dtype))
-                held.append((x_, register))
-                stmts.append(self._vectors(x_.source, _loading(register, x_, at)))
-            out = local(f"{result.buffer.name}_vector", [lanes], str(result.buffer.dtype))
-            buffers += [*(register for _, register in held), out]
-
-            def one(lane: ir.Expr, result=result, held=held, out=out) -> tirx.Stmt:
-                def swap(found: ir.TensorLoad) -> ir.Expr:
-                    register = next((r for known, r in held if same(found, known)), None)
-                    return found if register is None else load(register, [lane])
-
-                total = load(acc, [pixel * lanes + lane])
-                value = substitute(result.value, {}, swap) if held else result.value
-                value = substitute(value, {**at(lane), view.contraction.total: total})
-                return tirx.BufferStore(out, value, [lane])
-
-            stmts.append(unrolled("lane", lanes, one))
-            stmts.append(self._vectors(result.buffer, _storing(result, out, at)))
-        stmt = block("pixel", sequence(stmts), buffers)
-        return stmt if not pixel or self._width % self._config.pixels == 0 else when(
-            x < self._width, stmt
-        )  # fmt: skip
-
-    def _vectors(self, buffer: ir.Var, body) -> tirx.Stmt:
-        """Copy a vector in accesses of at most 16 bytes."""
-        at_once = min(self._lanes, VECTOR_BYTES // DataType(str(buffer.dtype)).itemsize)
-        return unrolled(
-            "access",
-            self._lanes // at_once,
-            lambda number: vectorized(at_once, lambda lane: body(number * at_once + lane)),
-        )
-
-
-def _loading(register: ir.Var, found: ir.TensorLoad, at):
-    def one(lane: ir.Expr) -> tirx.Stmt:
-        where = [substitute(i, at(lane)) for i in found.indices]
-        return tirx.BufferStore(register, load(found.source, where), [lane])
-
-    return one
-
-
-def _storing(result, out: ir.Var, at):
-    def one(lane: ir.Expr) -> tirx.Stmt:
-        where = [substitute(i, at(lane)) for i in result.indices]
-        return tirx.BufferStore(result.buffer, load(out, [lane]), where)
-
-    return one

@@ -5,19 +5,20 @@ the last channels, of fewer than a vector: from a copy of the tile, by powers of
 results of other layouts (NCHW, shuffled channels), from a copy of the tile:
   for pixel:  for vector of channels:  stored = result(acc)      where its operands are vectors
   for channel:  for pixel:  result = stored                      where a channel goes is known once
+  or stored = rows of pixels, which are transposed                              (row_stores_cpu)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
-from ...core.expressions import call_name, is_expensive, load, loads, variables
-from ...core.loops import constant, find, index, loop, sequence, substitute
-from ..address import lies_along
+from ...core.expressions import is_expensive, load
+from ...core.loops import constant, coordinates, index, loop, sequence, substitute
 from ..contraction.fuse_epilogue import is_vector_code
 from ..contraction.operands import Result
 from ..estimate import operations
@@ -25,9 +26,11 @@ from ..index_ranges import Ranges
 from ..register_tile import in_vectors
 from ..vector_math import vector_math
 from .problem import ConvProblem
+from .result_layout import has_vectors, is_contiguous
 from .tile_sums import AtPixel, TileSums
 
 RowsOf = Callable[[Result], "ir.Var | None"]
+Into = Callable[[ir.Expr, ir.Expr], tuple[ir.Var, list[ir.Expr]]]  # a pixel, a channel of the tile
 
 MOST_INLINE = 8  # operations of a result that are unrolled for every pixel of a tile
 
@@ -135,29 +138,34 @@ class ConvEpilogue:
         for result in self._shuffled:
             # A concatenation has channels beyond those of the sum.
             count = end if result.condition is None else inside
-            stored = self._stored(result, sums.count, count)
-            if stored is not None:
-                buffers.append(stored)
-                existing = [(n, size) for n, size in parts if n < count]
-                stmts.append(self._stage(result, stored, sums, existing, first_k, ranges))
             rows = rows_of(result)
-            stmts.append(self._shuffle(result, stored, rows, sums, count, first_k, ranges))
+            if not count or not has_vectors(result, self._problem, self._lanes):
+                stmts.append(self._shuffle(result, None, rows, sums, count, first_k, ranges))
+                continue
+            existing = [(n, size) for n, size in parts if n < count]
+            into = partial(self._gathered, rows, sums, ranges)
+            if rows is None:
+                extents = [index(sums.count), index(count)]
+                stored = declare(extents, str(result.buffer.ty.dtype), "stored", "local")
+                buffers.append(stored)
+                into = partial(_element, stored)
+            stmts.append(self._stage(result, into, sums, existing, first_k, ranges))
+            if rows is None:
+                stmts.append(self._shuffle(result, stored, None, sums, count, first_k, ranges))
         return sequence(stmts), buffers
 
-    def _stored(self, result: Result, pixels: int, inside: int) -> ir.Var | None:
-        """Declare the values of a shuffled result, if vectors of channels compute them."""
-        k = self._problem.k
-        along = [x for x in loads(result.value) if k.var in variables(x)]
-        contiguous = all(lies_along(x.source, x.indices, k, self._lanes) for x in along)
-        if not inside or not contiguous:
-            return None
-        shape = [index(pixels), index(inside)]
-        return declare(shape, str(result.buffer.ty.dtype), "stored", "local")
+    def _gathered(
+        self, rows: ir.Var, sums: TileSums, ranges: Ranges, i: ir.Expr, lane: ir.Expr
+    ) -> tuple[ir.Var, list[ir.Expr]]:
+        """Give the place of a value in the rows of pixels that results are gathered in."""
+        row, _ = coordinates(i, sums.shape)
+        x = sums.place(i)[self._problem.x.var]
+        return rows, [*ranges.indices([row, x]), lane]
 
     def _stage(
         self,
         result: Result,
-        stored: ir.Var,
+        into: Into,
         sums: TileSums,
         parts: Sequence[tuple[int, int]],
         first_k: ir.Expr,
@@ -168,10 +176,7 @@ class ConvEpilogue:
         def pixel(i: ir.Expr) -> tirx.Stmt:
             ranges.bind(i, sums.count)
             return sequence(
-                [
-                    self._store(result, sums, i, n, size, first_k, ranges, stored)
-                    for n, size in parts
-                ]
+                [self._store(result, sums, i, n, size, first_k, ranges, into) for n, size in parts]
             )
 
         return loop("i", sums.count, pixel)
@@ -207,7 +212,7 @@ class ConvEpilogue:
                     value = ranges.value(substitute(result.value, where))
                 if gathered is not None:
                     x = ranges.index(where[self._problem.x.var])
-                    return tirx.BufferStore(gathered, value, [lane, row, x])
+                    return tirx.BufferStore(gathered, value, [row, x, lane])
                 indices = ranges.indices([substitute(x, where) for x in result.indices])
                 return tirx.BufferStore(result.buffer, value, indices)
 
@@ -232,7 +237,7 @@ class ConvEpilogue:
         size: int,
         first_k: ir.Expr,
         ranges: Ranges,
-        stored: ir.Var | None = None,
+        into: Into | None = None,
     ) -> tirx.Stmt:
         """Store some adjacent channels of one pixel, into a buffer of the tile if one is given."""
         where = sums.place(i)
@@ -248,59 +253,23 @@ class ConvEpilogue:
             known = ranges.holds(at(result.condition, probe))
             if known is False:
                 return sequence([])
-        value = at(result.value, probe)
-        is_vector = is_vector_code(replace(result, value=value, condition=None), self._total)
+        # A concatenation chooses its operand once for a vector, where that begins and ends a block.
+        value = ranges.value(ranges.without_lane(at(result.value, probe), probe, size))
+        plain = replace(result, value=value, condition=None)
+        is_vector = is_vector_code(plain, self._total)
+        is_choice = not is_vector and is_vector_code(plain, self._total, probe)
 
         def element(lane: ir.Expr) -> tirx.Stmt:
             ranges.bind(lane, size)
-            if stored is not None:
-                return tirx.BufferStore(stored, at(result.value, lane), [i, start + lane])
+            own = substitute(value, {probe: lane}) if is_choice else at(result.value, lane)
+            if into is not None:
+                buffer, where = into(i, start + lane)
+                return tirx.BufferStore(buffer, own, where)
             indices = ranges.indices([at(x, lane) for x in result.indices])
-            return tirx.BufferStore(result.buffer, at(result.value, lane), indices)
+            return tirx.BufferStore(result.buffer, own, indices)
 
-        return in_vectors(size, element) if is_vector else loop("lane", size, element)
-
-
-def is_contiguous(result: Result, problem: ConvProblem, lanes: int) -> bool:
-    """Whether vectors of output channels are contiguous in a result."""
-    return lies_along(result.buffer, result.indices, problem.k, lanes)
+        return in_vectors(size, element) if is_vector or is_choice else loop("lane", size, element)
 
 
-def can_store(results: Sequence[Result], problem: ConvProblem, lanes: int) -> bool:
-    """Whether output channels are contiguous in results, or these may be stored one by one.
-
-    Concatenations may not, unless they are stored in vectors as well: their other channels would be
-    lanes of zeros.
-    """
-    if problem.pool or any(is_contiguous(r, problem, lanes) for r in results):
-        return True
-    return all(
-        _is_last(r, problem)
-        or not any(call_name(c) == "if_then_else" for c in find(r.value, ir.Call))
-        for r in results
-    )
-
-
-def shuffles_channels(result: Result, problem: ConvProblem, lanes: int) -> bool:
-    """Whether channels of a pixel are near each other in a result, although not in order."""
-    return _is_last(result, problem) and not is_contiguous(result, problem, lanes)
-
-
-def _is_last(result: Result, problem: ConvProblem) -> bool:
-    last = result.indices[-1] if len(result.indices) else index(0)
-    return problem.k.var in variables(last)
-
-
-def conditions_known(results: Sequence[Result], problem: ConvProblem) -> bool:
-    """Whether conditions of results are about channels beyond the last one only."""
-    k = problem.k.var
-    return all(
-        r.condition is None
-        or (
-            isinstance(r.condition, tirx.LT)
-            and r.condition.a.same_as(k)
-            and isinstance(r.condition.b, tirx.IntImm)
-            and int(r.condition.b) == problem.channels
-        )
-        for r in results
-    )
+def _element(stored: ir.Var, i: ir.Expr, lane: ir.Expr) -> tuple[ir.Var, list[ir.Expr]]:
+    return stored, [i, lane]

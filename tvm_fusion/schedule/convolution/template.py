@@ -19,6 +19,7 @@ from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
 from ..contraction.gemm_problem_cpu import Machine
+from ..contraction.operands import Result
 from ..contraction.template import constants_of
 from ..design_space import find as find_config
 from ..design_space import not_in_space, plain
@@ -29,10 +30,17 @@ from .config import ConvConfig, configs, default
 from .dense_cpu import dense_cpu
 from .depthwise_config import DepthwiseConfig, depthwise_config, depthwise_configs
 from .depthwise_cpu import depthwise_cpu
-from .epilogue_cpu import can_store, conditions_known, is_contiguous, shuffles_channels
 from .groups import with_groups
 from .pool_proposals import pooling_proposals
 from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
+from .result_layout import (
+    can_store,
+    conditions_known,
+    has_vectors,
+    is_contiguous,
+    shuffles_channels,
+)
+from .row_stores_cpu import is_by_rows, square_size
 from .winograd_choice import WinogradChoice, winograd_choice
 from .winograd_config import WinogradConfig, winograd_configs, winograd_tasks
 from .winograd_cpu import winograd_cpu
@@ -41,14 +49,14 @@ from .winograd_cpu import winograd_cpu
 # thirds. Of one thread, SqueezeNet takes 15.5 ms in the layout of the graph, blocked 3.9; ResNet-50
 # 144 and 85, MobileNetV2 6.3 and 3.7.
 TIME = 0.45
-# Operations of an element in NCHW: as the only result, and beside the same in vectors of channels.
-# On two Zen 5 cores, 64 channels of 3 x 3 x 64 products take 0.55 ms, 0.83 as a contraction with a
-# padded copy; 16 of 3 x 3 x 16 take 89 us, 66 as a contraction; both layouts of 64 channels of
-# 32 x 32 pixels 33 us more than one on one core.
+# Operations of an element in NCHW that is stored alone: of the only result, and beside the same in
+# vectors of channels. On two Zen 5 cores, 64 channels of 3 x 3 x 64 products took 0.55 ms, 0.83 as
+# a contraction with a padded copy; 16 of 3 x 3 x 16 took 89 us, 66 as a contraction.
 PLAIN, SECOND = 200, 64
-NEAR_BYTES = (
-    1 << 15
-)  # of results that stay in a level-1 cache, whose elements are as others scattered
+# Of one transposed in registers. On one Zen 5 core, 64 channels of 32 x 32 pixels took 14 us
+# more so than in blocks, and as much in both: 0.2 ns each; 0.1 to 0.3 in five other shapes.
+TRANSPOSED = 16
+NEAR_BYTES = 1 << 15  # of results whose elements are stored in a level-1 cache
 
 
 AnyConfig = ConvConfig | DepthwiseConfig | WinogradConfig
@@ -101,7 +109,7 @@ class CpuConvolution(Template):
             winograd = winograd_choice(problem, config, device)
             if winograd is not None and winograd.config is not None:
                 config, products = winograd.config, products / winograd.gain
-        products += _stores(problem, lanes) / TIME
+        products += _stores(problem, config) / TIME
         return Claim(
             self,
             group,
@@ -175,20 +183,34 @@ def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
     return is_other or bool(problem.window) or is_padded or bool(divisors & {lanes, BLOCK})
 
 
-def _stores(problem: ConvProblem, lanes: int) -> int:
-    """Count the operations of elements that are stored one by one, and not beside their pixel's."""
-    results = problem.contraction.results
+def _stores(problem: ConvProblem, config: AnyConfig) -> int:
+    """Count the operations of storing elements that are not beside others of their pixel."""
+    results, lanes = problem.contraction.results, config.lanes
     is_plain = not any(is_contiguous(r, problem, lanes) for r in results)
     # Of one image, where the number of images is symbolic.
     size = 4 * sum(math.prod(constant(d) or 1 for d in r.buffer.ty.shape) for r in results)
     each = PLAIN if is_plain else SECOND
     if problem.pool is not None or size <= NEAR_BYTES:
         each = SCATTER
-    return each * sum(
+    return sum(
         math.prod(at(d) for d in r.buffer.ty.shape)
+        * (TRANSPOSED if _is_transposed(r, problem, config) else each)
         for r in results
         if not is_contiguous(r, problem, lanes)
         and (problem.pool is not None or not shuffles_channels(r, problem, lanes))
+    )
+
+
+def _is_transposed(result: Result, problem: ConvProblem, config: AnyConfig) -> bool:
+    """Whether vectors of channels become vectors of columns."""
+    if not isinstance(config, ConvConfig):
+        return False
+    lanes, width = config.lanes, config.lanes * config.vectors
+    return (
+        is_by_rows(result, problem, lanes, config.height, width)
+        and square_size(result, problem, lanes) > 0
+        and problem.channels >= lanes
+        and has_vectors(result, problem, lanes)
     )
 
 

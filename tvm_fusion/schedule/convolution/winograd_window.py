@@ -8,8 +8,8 @@ from tvm import ir, tirx
 
 from ...core.loops import constant
 from ...program.stage import Axis
-from .epilogue_cpu import is_contiguous
 from .problem import ConvProblem
+from .result_layout import is_contiguous
 from .winograd_transforms import WINDOW
 
 

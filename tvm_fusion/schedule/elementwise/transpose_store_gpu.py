@@ -7,15 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import (
-    block,
-    coordinates,
-    index,
-    local,
-    loop,
-    sequence,
-    unrolled,
-)
+from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled
 from .alignment import WORD
 from .guarded_loads import bytes_of
 from .transpose_config import THREADS, WARP, TilePosition, TransposeConfig, head_elements

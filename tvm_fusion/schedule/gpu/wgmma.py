@@ -13,27 +13,16 @@ barrier.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from .mma import K_BYTES, OPERAND_TYPES, PTX_TYPES, SUM_TYPES, WARP, atom_of
-from .tma import ROW_BYTES
+from .mma import OPERAND_TYPES, PTX_TYPES, SUM_TYPES, WARP, atom_of
+from .wgmma_operand import EIGHT_ROWS, K, Operand
 
 M = 64  # rows of an instruction
-K = 16  # terms of an instruction, of half types
 WARPS = 4  # of a warpgroup
 THREADS = WARPS * WARP
 
-_DESCRIPTOR = """
-__device__ __forceinline__ unsigned long long {name}(const void* tile) {{
-  unsigned place = (unsigned)__cvta_generic_to_shared(tile);
-  return (unsigned long long)((place & 0x3FFFF) >> 4) | ({leading}ull << 16) | ({stride}ull << 32)
-         | (1ull << 62);
-}}
-"""
-_EIGHT_ROWS = 8 * ROW_BYTES >> 4  # from eight rows to the next, in 16 bytes
 _PLAIN = {
     "wgmma_fence": "wgmma.fence.sync.aligned;",
     "wgmma_commit": "wgmma.commit_group.sync.aligned;",
@@ -65,44 +54,6 @@ _FRAGMENTS_INSTRUCTION = """\
       "add.s64 b, %{b}, {step};\\n\\t"
       "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{short}.{short} "
       "{{{acc}}}, {{{a}}}, b, {p}, 1, 1, {trans};\\n\\t\""""
-
-
-@dataclass(frozen=True)
-class Operand:
-    """How an operand's tile lies in shared memory.
-
-    Attributes
-    ----------
-    is_k_contiguous : bool
-        Whether rows of 128 bytes are of K; otherwise of M or N, in panels of 64.
-    panel_bytes : int
-        From one panel of 64 elements to the next.
-    """
-
-    is_k_contiguous: bool
-    panel_bytes: int
-
-    @property
-    def leading(self) -> int:
-        """From one panel to the next where rows are of M or N, in 16 bytes; not used for K."""
-        return 1 if self.is_k_contiguous else self.panel_bytes >> 4
-
-    def descriptor(self, tile: ir.TensorLoad) -> ir.Expr:
-        """Describe the tile that starts at a place of shared memory."""
-        name = f"tvm_fusion_wgmma_descriptor_{self.leading}"
-        source = _DESCRIPTOR.format(name=name, leading=self.leading, stride=_EIGHT_ROWS)
-        address = tirx.address_of(tile)
-        return cuda_func_call(name, address, source_code=source, return_type="uint64")
-
-    def step(self, k16: int) -> int:
-        """Give what is added to a descriptor for the k16-th 32 bytes of K, over all panels.
-
-        Where rows are of M or N, 32 bytes of K are 16 rows of a half type.
-        """
-        if self.is_k_contiguous:
-            panel, column = divmod(k16 * K_BYTES, ROW_BYTES)
-            return panel * self.panel_bytes + column >> 4
-        return k16 * K * ROW_BYTES >> 4
 
 
 def multiply(
@@ -204,7 +155,7 @@ def multiply_fragments(
     source = _FRAGMENTS.format(
         name=name,
         leading=layout.leading,
-        stride=_EIGHT_ROWS,
+        stride=EIGHT_ROWS,
         is_added=int(is_added),
         instructions="\n".join(instructions),
         outputs=_sums(count),

@@ -53,7 +53,7 @@ class RegisterBudget:
             size = self._bytes(program, buffer)
             if size is None:
                 return False
-            for number in _life(program, passes, buffer):
+            for number in _life(passes, buffer):
                 held[number] += size
         return max(held, default=0) <= 4 * registers
 
@@ -71,7 +71,7 @@ class RegisterBudget:
         return steps * width * size if steps * width <= self.config.row_elements else None
 
 
-def _life(program: RowProgram, passes: Sequence[Pass], buffer: ir.Var) -> range:
+def _life(passes: Sequence[Pass], buffer: ir.Var) -> range:
     """List the passes after which a buffer is still live."""
     touched = [
         number

@@ -44,6 +44,8 @@ LONG_STRIDED = 32  # terms of a thread, of which fewer are unrolled
 # in one block took 193 us (benchmarks/gpu_models): 4,608 loads one after the other.
 OPERATIONS_A_LOAD = 6000
 LONG = 256  # terms, from which on they are not loaded ahead
+# 15 ns, of those that are: see _columns in config_gpu.
+OPERATIONS_A_LOAD_AHEAD = 2400
 # 650 ns: on one H200, the means of 32 channels of 112 x 112 pixels, channels last, took 512 us in
 # steps of one load a thread, of 16 threads a row (benchmarks/gpu_models).
 OPERATIONS_A_STRIDED_LOAD = 16 * OPERATIONS_A_LOAD
@@ -89,7 +91,7 @@ class Rows(Template):
             launches=1,
             bytes=traffic(group, program.stages),
             flops=flops(program.stages) + obstacles,
-            parallelism=_row_count(program),
+            parallelism=_parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
             details={"config": estimate.config if estimate else None},
         )
@@ -193,15 +195,24 @@ def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
     waits = units * strided * OPERATIONS_A_STRIDED_LOAD
     if rows >= (device.sm_count or 1):
         return waits
-    steps = branches = 0
+    loads_ = branches = 0
     for stage in program.stages:
         inner = math.prod(at(axis.extent) for axis in stage.axes[program.rows :])
         terms = math.prod(at(axis.extent) for axis in stage.reduce)
-        if inner > 1 and terms >= LONG and not stage.is_map and not is_contraction(stage):
-            steps += -(-inner // estimate.config.threads) * terms
+        if inner > 1 and not stage.is_map and not is_contraction(stage):
+            each = OPERATIONS_A_LOAD if terms >= LONG else OPERATIONS_A_LOAD_AHEAD
+            loads_ += -(-inner // estimate.config.threads) * terms * each
         if inner * terms >= LONG_BRANCHED and has_branches(stage, program.rows):
             branches += inner * terms
-    return rows * (steps * OPERATIONS_A_LOAD + branches * OPERATIONS_A_BRANCH) + waits
+    return rows * (loads_ + branches * OPERATIONS_A_BRANCH) + waits
+
+
+def _parallelism(program: Program, estimate: RowEstimate | None) -> int:
+    """Count rows, or blocks of neighbouring ones where threads run along them."""
+    rows = _row_count(program)
+    if estimate is None or not estimate.config.rows_first:
+        return rows
+    return -(-rows // estimate.config.rows)
 
 
 def _strided_steps(program: Program, estimate: RowEstimate) -> int:

@@ -100,7 +100,7 @@ class _ThreadBlock:
             [
                 *stmts,
                 self._each_thread(lambda *at: self._publish(here, *at)),
-                *([self._each_thread(lambda *at: self._add(here, *at))] if self.warps > 1 else []),
+                *([self._each_thread(self._add)] if self.warps > 1 else []),
                 self._each_thread(lambda *at: self._write(number, *at)),
             ]
         )
@@ -167,7 +167,7 @@ class _ThreadBlock:
         published = tirx.BufferStore(self.totals, total, [r, w])
         return sequence([kept, when(tirx.EQ(lane, index(self.lanes - 1)), published)])
 
-    def _add(self, found: ir.Var, *at: ir.Expr) -> tirx.Stmt:
+    def _add(self, *at: ir.Expr) -> tirx.Stmt:
         """Add the totals of the warps before, and of all rounds before."""
         r, w, _ = at
         zero = index(0)

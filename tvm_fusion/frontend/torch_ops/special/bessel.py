@@ -50,10 +50,10 @@ _K = [
 _AIRY = Piecewise(_exact(mpmath.airyai), -16, 16, 0.5)
 
 
-def _hankel(order: int, count: int = _TERMS) -> list[float]:
+def _hankel(order: int) -> list[float]:
     """Return the coefficients of 1/x in the asymptotic series of an order."""
     terms = [1.0]
-    for k in range(1, count):
+    for k in range(1, _TERMS):
         terms.append(terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k))
     return terms
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
-from ...core.loops import index, sequence
-from .pattern import FLOAT
+from ..core.loops import sequence
 
 
-def transposed(square: ir.Var, lanes: int, store: Callable[[int, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+def transposed(rows: Sequence[ir.Expr], store: Callable[[int, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
     """Run ``store(column, elements)`` for every column of a square, as a vector of its rows.
 
     log2(lanes) rounds of shuffles interleave the rows of the upper half with those of the lower
@@ -19,21 +17,18 @@ def transposed(square: ir.Var, lanes: int, store: Callable[[int, ir.Expr], tirx.
 
     Parameters
     ----------
-    square : Var
-        A buffer of lanes by lanes.
-    lanes : int
-        A power of two.
+    rows : sequence of PrimExpr
+        As many vectors as one has lanes, which is a power of two.
     store : callable
         Stores a vector.
     """
-    ramp = tirx.Ramp(index(0), index(1), lanes)
-    rows: list[ir.Expr] = [load(square, [index(i), ramp]) for i in range(lanes)]
+    lanes = len(rows)
     low = [n // 2 + n % 2 * lanes for n in range(lanes)]
     high = [n + lanes // 2 for n in low]
     stmts: list[tirx.Stmt] = []
 
     def named(value: ir.Expr) -> ir.Expr:
-        var = tirx.Var("row", f"{FLOAT}x{lanes}")
+        var = tirx.Var("row", str(value.ty.dtype))
         stmts.append(tirx.Bind(var, value))
         return var
 

@@ -1,0 +1,169 @@
+"""Layout of an operand's tile in shared memory, and which of its chunks a thread copies.
+
+chunk (row, c) of a tile    rows of K for an operand that is contiguous along K, and for bytes,
+                            which ldmatrix cannot transpose; of M or N otherwise;
+                            place c ^ swizzle(row)
+copy i of a thread          a chunk of 16 bytes; parts of 8 or 4 bytes where rows are multiples
+                            of those alone, adjacent ones by adjacent threads
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tvm import ir, tirx
+
+from ...core.loops import constant, coordinates, index, product, substitute
+from ..gpu.shared_tiles import CHUNK_BYTES
+from ..gpu.swizzle import exchanged, swizzle
+from .chunk_layout import chunk_layout
+from .tile_gemm_config import TileGemmConfig, axis_values, is_plain
+
+WORD_BYTES = 4
+WORDS = CHUNK_BYTES // WORD_BYTES
+
+
+class TilePosition(NamedTuple):
+    """Where a tile of an operand is.
+
+    Attributes
+    ----------
+    where : mapping of Var to Expr
+        The values of the axes of neither K nor rows.
+    first : Expr
+        The first row of A, or column of B.
+    k_tile : Expr
+        The tile's number along K.
+    """
+
+    where: dict[ir.Var, ir.Expr]
+    first: ir.Expr
+    k_tile: ir.Expr
+
+
+class OperandLayout:
+    """Layout of the tiles of A or of B.
+
+    Parameters
+    ----------
+    cut : TileGemmConfig
+        The product.
+    is_a : bool
+        Whether the operand is A.
+
+    Attributes
+    ----------
+    is_k_contiguous : bool
+        Whether rows of a tile are of K.
+    row_chunks : int
+        Chunks of a row.
+    is_copied : bool
+        Whether it is loaded as it is, by cp.async.
+    is_gathered : bool
+        Whether it is loaded by elements.
+    is_shifted : bool
+        Whether unaligned rows are loaded as words, and shifted.
+    lanes : int
+        Elements that a copy has: a chunk's unless rows are unaligned.
+    words : int
+        Size of a tile in shared memory, in 32-bit words.
+    """
+
+    def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
+        self._cut = cut
+        view = cut if is_a else cut.interleaved()
+        self._expr = view.a if is_a else view.b
+        self._chunk, self._parts = cut.chunk, 1 if is_a else cut.parts
+        self._axes = view.m_axes if is_a else view.n_axes
+        self._block = cut.block_m if is_a else cut.block_n
+        self._extent = product([a.extent for a in self._axes])
+        orders = [(True, cut.k_axes), (False, self._axes)]
+        orders = orders[: 2 if cut.item_bytes > 1 else 1]  # bytes are not transposed
+        layout = chunk_layout(cut, self._expr, orders if is_a else orders[::-1])
+        self._layout, self.is_shifted = layout, layout.is_shifted
+        self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
+        is_loaded = is_plain(self._expr) or layout.guard is not None
+        self.is_copied = layout.values is not None and len(layout.vectors) == 1 and is_loaded
+        self.is_gathered = layout.values is None and not layout.is_shifted
+        across = cut.block_k if self.is_k_contiguous else self._block
+        self.row_chunks = across // self._chunk
+        self.words = self._block * cut.block_k * cut.item_bytes // WORD_BYTES
+        self._copies = self._block * cut.block_k // self.lanes
+        self._each = -(-self._copies // cut.threads)
+
+    def _place(self, i: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+        """Give the row and column of a thread's i-th copy, and whether there is one."""
+        flat = i * self._cut.threads + thread
+        per_chunk = self._chunk // self.lanes
+        row, column = coordinates(flat, [index(1), self.row_chunks * per_chunk])
+        if self._parts > 1 and not self.is_k_contiguous:
+            # Chunks of the parts alternate in a tile, not among neighbouring threads: requests of
+            # half a line, each of which prefetches a whole one, read a weight twice from memory.
+            sizes = [self._parts, self.row_chunks // self._parts, per_chunk]
+            part, number, in_chunk = coordinates(column, sizes)
+            column = (number * self._parts + part) * per_chunk + in_chunk
+        has_all = self._copies % self._cut.threads == 0
+        return row, column, tirx.const(True) if has_all else flat < self._copies
+
+    def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
+        chunk, part = coordinates(column, [index(1), self._chunk // self.lanes])
+        place = (row * self.row_chunks + exchanged(chunk, self.swizzle(row))) * WORDS
+        return place + part * (self.lanes * self._cut.item_bytes // WORD_BYTES)
+
+    def swizzle(self, row: ir.Expr) -> ir.Expr:
+        """Give what the chunks of a row are exchanged by.
+
+        Four rows of k whose words are loaded one by one, eight of each, lie in all banks.
+        """
+        has_words = self._cut.item_bytes == WORD_BYTES and not self.is_k_contiguous
+        return swizzle(row * 2 if has_words else row, self.row_chunks)
+
+    def _source(
+        self, tile: TilePosition, row: ir.Expr, column: ir.Expr
+    ) -> tuple[dict[ir.Var, ir.Expr], ir.Expr]:
+        """Give the vector and the axes of a copy, and whether it is inside of K."""
+        cut, inside, first, k_tile = self._cut, tirx.const(True), tile.first, tile.k_tile
+        if self.is_k_contiguous:
+            vector = k_tile * (cut.block_k // self.lanes) + column
+            if cut.k % (cut.block_k * cut.split_k):
+                inside = vector < cut.k // self.lanes
+                vector = tirx.min(vector, cut.k // self.lanes - 1)
+            return {self._vector: vector} | axis_values(self._axes, self._row(first + row)), inside
+        k = k_tile * cut.block_k + row
+        if cut.k % (cut.block_k * cut.split_k):
+            inside = k < cut.k
+            k = tirx.min(k, cut.k - 1)
+        vector = tirx.floordiv(first, self.lanes) + column
+        vectors = tirx.floordiv(self._extent, self.lanes)
+        if not self._is_exact():
+            vector = tirx.min(vector, vectors - 1)
+        return {self._vector: vector} | axis_values(cut.k_axes, k), inside
+
+    def _unaligned(
+        self, tile: TilePosition, row: ir.Expr, chunk: ir.Expr
+    ) -> tuple[ir.TensorLoad, ir.Expr]:
+        """Give the first element of a chunk, and how many exist."""
+        cut, own = self._cut, self._extent
+        k = tile.k_tile * cut.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
+        place = tile.first + (row if self.is_k_contiguous else chunk * self._chunk)
+        along, across = (k, place) if self.is_k_contiguous else (place, k)
+        most, rows = (cut.k, own) if self.is_k_contiguous else (own, cut.k)
+        left = tirx.max(tirx.min(most - along, index(self._chunk)), index(0))
+        count = tirx.Select(across < rows, left, index(0))
+        k, place = tirx.min(k, cut.k - 1), tirx.min(place, own - 1)
+        there = axis_values(cut.k_axes, k) | axis_values(self._axes, place)
+        return substitute(self._expr, {**tile.where, **there}), count
+
+    def _row(self, row: ir.Expr) -> ir.Expr:
+        """Repeat the last row, or column, for those beyond."""
+        return row if self._is_exact() else tirx.min(row, self._extent - 1)
+
+    def _is_row(self, row: ir.Expr, column: ir.Expr, first: ir.Expr) -> ir.Expr:
+        """Whether a copy is of a row, or of columns, that exist."""
+        if self._is_exact():
+            return tirx.const(True)
+        return first + (row if self.is_k_contiguous else column * self.lanes) < self._extent
+
+    def _is_exact(self) -> bool:
+        extent = constant(self._extent)
+        return extent is not None and extent % self._block == 0

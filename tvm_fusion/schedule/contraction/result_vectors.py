@@ -1,0 +1,126 @@
+"""The widest vectors that all results of a tiled GEMM can be stored in.
+
+elements along N, or along M of a transposed result, that are contiguous and aligned in every output
+of outputs under a condition (parts of a split): which holds for a whole vector or for none of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import DataType, ir, sym, tirx
+
+from ...core.expressions import loads, variables
+from ...core.loops import constant, index, substitute
+from ...program.stage import Axis
+from ..address import conditional_loads, is_aligned, offset
+from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.mma import BYTE_TYPES, FLOAT8_TYPES
+from .epilogue import Result
+from .tile_gemm_config import TileGemmConfig
+
+WIDTHS = (8, 4, 2)  # elements of a vector of results
+WORD = 4  # bytes
+
+
+@dataclass(frozen=True)
+class ResultVectors:
+    """How results are stored: ``width`` elements at a time, along M or N.
+
+    Attributes
+    ----------
+    width : int
+        Elements; 1 where loads are under conditions, results are not contiguous or unaligned, or a
+        vector has elements of several results.
+    is_along_m : bool
+        Whether vectors lie along the last axis of M.
+    is_plain : bool
+        Whether what results read may be loaded ahead, and results are contiguous along that axis.
+    """
+
+    width: int
+    is_along_m: bool
+    is_plain: bool = True
+
+
+def result_vectors(cut: TileGemmConfig) -> ResultVectors:
+    """Choose the widest vectors that all results can be stored in."""
+    results = cut.contraction.results
+    values = [r.value for r in results]
+    reads = [x for v in values for x in loads(v)]
+    if any(map(conditional_loads, values)):
+        return ResultVectors(1, False, False)
+    if any(loads(i) for x in reads for i in x.indices):
+        return ResultVectors(1, False, False)
+    for width in WIDTHS:
+        for is_along_m in (False, True):
+            axis = (cut.m_axes if is_along_m else cut.n_axes)[-1]
+            extent = constant(axis.extent)
+            if extent is None or extent % width:
+                continue
+            if all(_is_contiguous(cut, r, axis, width) for r in results):
+                return ResultVectors(width, is_along_m)
+    is_contiguous = all(_is_contiguous(cut, r, cut.n_axes[-1], 1) for r in results)
+    return ResultVectors(1, False, is_contiguous)
+
+
+def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
+    """Whether elements along an axis are aligned vectors of an output, which has all or none."""
+    size = store_size(str(result.buffer.ty.dtype), width)
+    if size is None:
+        return False
+    vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
+    analyzer = result_analyzer(cut, axis, vector, width)
+    ends = [{axis.var: vector * width + i} for i in (0, width - 1)]
+    if result.condition is not None and not _is_uniform(result.condition, ends, analyzer):
+        return False
+    analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
+    where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
+    # Contiguous in memory is not enough: where lanes differ in another index than the last, as
+    # those of heads of 12 channels do, vectors of indices stay, and elements are stored one by one.
+    outer = [analyzer.simplify(i) for i in where[:-1]]
+    first = analyzer.simplify(offset(result.buffer, where) - lane)
+    if any(lane in tirx.analysis.undefined_vars(i) for i in (*outer, first)):
+        return False
+    return is_aligned(first, size, analyzer)
+
+
+def store_size(dtype: str, width: int) -> int | None:
+    """Count the elements of a type that one instruction stores; ``None`` where it has no vectors.
+
+    Bytes are stored as words. TVM 0.27 has no vectors of more than four float8.
+    """
+    if dtype in VECTOR_TYPES:
+        return min(width, VECTOR_BYTES // DataType(dtype).itemsize)
+    if dtype not in (*BYTE_TYPES, *FLOAT8_TYPES) or width < WORD:
+        return None
+    return WORD if dtype in FLOAT8_TYPES else width
+
+
+def _is_uniform(
+    condition: ir.Expr, ends: Sequence[Mapping[ir.Var, ir.Expr]], analyzer: sym.Analyzer
+) -> bool:
+    """Whether a condition holds for a whole vector or for nothing of it."""
+    if isinstance(condition, tirx.And):
+        return all(_is_uniform(c, ends, analyzer) for c in (condition.a, condition.b))
+    first, last = (analyzer.simplify(substitute(condition, end)) for end in ends)
+    # Comparisons are monotone: equal at both ends, equal between.
+    is_monotone = isinstance(condition, (tirx.LE, tirx.LT))
+    return (is_monotone or not variables(condition) & ends[0].keys()) and bool(
+        tvm_ffi.structural_equal(first, last)
+    )
+
+
+def result_analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
+    """Bind the axes of results, one of them in vectors."""
+    analyzer = sym.Analyzer()
+    for one in cut.contraction.stage.axes:
+        extent = constant(one.extent)
+        if extent is not None and one is not axis:
+            analyzer.bind(one.var, ir.Range.from_min_extent(index(0), index(extent)))
+    extent = constant(axis.extent)
+    if extent is not None:
+        analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // width)))
+    return analyzer
