@@ -39,7 +39,7 @@ SMALL_CONTRACTION = 1 << 21  # operations
 # mean, took 54 us.
 SMALL_CONTRACTION_GPU = 1 << 14
 FEW_ROWS = 4
-LONG_STRIDED = 32  # terms of a thread, of which fewer are unrolled
+MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads
 # 40 ns at 150 GFLOP/s of one multiprocessor. On one H200, layer norms of 197 tokens of 768 elements
 # in one block took 193 us (benchmarks/gpu_models): 4,608 loads one after the other.
 OPERATIONS_A_LOAD = 6000
@@ -199,7 +199,8 @@ def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
     for stage in program.stages:
         inner = math.prod(at(axis.extent) for axis in stage.axes[program.rows :])
         terms = math.prod(at(axis.extent) for axis in stage.reduce)
-        if inner > 1 and not stage.is_map and not is_contraction(stage):
+        is_inside = inner > 1 and not stage.is_map and not is_contraction(stage)
+        if is_inside and terms > MOST_UNROLLED:
             each = OPERATIONS_A_LOAD if terms >= LONG else OPERATIONS_A_LOAD_AHEAD
             loads_ += -(-inner // estimate.config.threads) * terms * each
         if inner * terms >= LONG_BRANCHED and has_branches(stage, program.rows):
@@ -222,7 +223,7 @@ def _strided_steps(program: Program, estimate: RowEstimate) -> int:
         return 0
     longest = max(math.prod(at(axis.extent) for axis in stage.reduce) for stage in program.stages)
     steps = -(-longest // config.threads)
-    return steps if steps > LONG_STRIDED else 0
+    return steps if steps > MOST_UNROLLED else 0
 
 
 def _is_row_reduction(op: Operator) -> bool:
