@@ -95,6 +95,8 @@ POWERS = (
     _power(3.0, lambda a: op.multiply(op.square(a), a)),
     _power(4.0, lambda a: op.square(op.square(a))),
     _power(0.5, op.sqrt),
+    _power(0.25, lambda a: op.sqrt(op.sqrt(a))),
+    _power(0.75, lambda a: op.multiply(op.sqrt(a), op.sqrt(op.sqrt(a)))),
     _power(1.5, lambda a: op.multiply(op.sqrt(a), a)),
     _power(-0.5, op.rsqrt),
     _power(-1.0, lambda a: op.divide(relax.const(1, a.ty.dtype.dtype), a)),

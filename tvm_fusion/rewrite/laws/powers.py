@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import relax
 
@@ -39,25 +41,32 @@ class PowerAsProducts(Law):
         for make in _POWERS[exponent]:
             if found is None:
                 return None
-            if make is relax.op.divide:
+            if make is _INVERT:
                 one = graph.constant(1, str(match.type("a").dtype))
                 found = graph.call(make, one, found, law=self.name)
-            elif make is relax.op.multiply:
+            elif make is _TIMES:
                 found = graph.call(make, found, match.number("a"), law=self.name)
+            elif make is _TIMES_ROOT:
+                root = graph.call(_ROOT, found, law=self.name)
+                found = None if root is None else graph.call(_TIMES, found, root, law=self.name)
             else:
                 found = graph.call(make, found, law=self.name)
         return found
 
 
-_SQUARE, _TIMES, _INVERT = relax.op.square, relax.op.multiply, relax.op.divide
-_POWERS = {
+_SQUARE, _ROOT, _TIMES = relax.op.square, relax.op.sqrt, relax.op.multiply
+_INVERT = relax.op.divide
+_TIMES_ROOT = "times root"  # of what is there already
+_POWERS: dict[float, tuple[Any, ...]] = {
     0.0: (),
     1.0: (),
     2.0: (_SQUARE,),
     3.0: (_SQUARE, _TIMES),
     4.0: (_SQUARE, _SQUARE),
-    0.5: (relax.op.sqrt,),
-    1.5: (relax.op.sqrt, _TIMES),
+    0.25: (_ROOT, _ROOT),
+    0.5: (_ROOT,),
+    0.75: (_ROOT, _TIMES_ROOT),  # the denominator of AlexNet's and GoogLeNet's LRN
+    1.5: (_ROOT, _TIMES),
     -0.5: (relax.op.rsqrt,),
     -1.0: (_INVERT,),
     -2.0: (_SQUARE, _INVERT),
