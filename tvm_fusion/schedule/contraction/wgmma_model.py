@@ -25,6 +25,9 @@ from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
 
 WIDE_ITEM = 4  # bytes of float32
 TF32_COLUMNS = 0.88  # of the rate: 256 columns take 364 us where 128 take 425 (4096^3)
+# How much longer products take of consumers that share no columns: 434 us in turns, 359 shared
+# (4096^3), 193 and 178 (512x4096x14336).
+TF32_ALONE = 1.1
 # How much longer products of float8 take where no other consumer multiplies while one adds up the
 # sums of a stage: 78 us in turns, 56 shared (512x4096x14336).
 PROMOTED_ALONE = 1.62
@@ -77,9 +80,11 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     trips = -(-blocks // (sms * resident))
     elements = config.block_m * config.block_n
     rate = rates.wide if config.block_n >= 2 * M else rates.narrow
-    if config.item_bytes == WIDE_ITEM and config.block_n < 4 * M:
-        rate *= TF32_COLUMNS
-    if config.is_promoted and config.sharers == resident == 1:
+    is_alone = config.sharers == resident == 1
+    if config.item_bytes == WIDE_ITEM:
+        rate *= TF32_COLUMNS if config.block_n < 4 * M else 1
+        rate /= TF32_ALONE if is_alone else 1
+    if config.is_promoted and is_alone:
         rate /= PROMOTED_ALONE
     busy = min(max(2 * blocks / sms - 1, 0), 1)
     copies = config.stage_bytes / (rates.l2_half + (rates.l2_all - rates.l2_half) * busy)
