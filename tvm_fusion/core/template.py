@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..device import Device
     from ..ecg.graph import Graph, Operator
     from ..program.group import Group
+    from .decisions import Decision
 
 
 TEMPLATE = "tvm_fusion.template"  # attribute of a group's function: which template claimed it
@@ -68,9 +69,7 @@ class Claim:
     details : Mapping
         What :meth:`Template.emit` wants to remember, such as tile sizes; ``arithmetic``, a word on
         it for a reader; ``matrix_dtype``, what matrix units multiply where it is narrower than the
-        operands of the graph, as :attr:`tvm_fusion.device.Device.peak_flops` has it; ``decision``,
-        a :class:`~tvm_fusion.core.decisions.Decision` about its kernels, whose producer they become
-        when they are made.
+        operands of the graph, as :attr:`tvm_fusion.device.Device.peak_flops` has it.
     laid_out : Claim, optional
         For the group with its images in the layout that the device prefers, while groups are
         planned: the layout stage comes later, and plans are for the layouts that it will choose.
@@ -178,6 +177,13 @@ class Template(ABC):
     def kind(self, claim: Claim) -> Hashable:
         """Tell what is equal of groups that are tried in one launch though none needs another."""
         return claim.group.key
+
+    def remark(self, claim: Claim, device: Device) -> Decision | None:
+        """Tell what was decided about a claim's kernels; it is asked when they are made.
+
+        The decision needs no producer.
+        """
+        return None
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the design space of a claimed group, the claim's own configuration first.

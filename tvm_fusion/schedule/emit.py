@@ -68,8 +68,8 @@ def emit_groups(
             emitted[gvar] = _without_unread_constants(
                 emission or claimant.emit(claim, target), group
             )
-            if (decision := claim.details.get("decision")) is not None:
-                record(replace(decision, producer=gvar.name_hint))
+            if (remark := claimant.remark(claim, device)) is not None:
+                record(replace(remark, producer=gvar.name_hint))
         # guard: recorded; the region is planned again without this claim
         except Exception as error:
             broken[gvar] = (name, group.key)

@@ -116,7 +116,7 @@ LARGE = Conv(64, 64, (28, 28))
 def test_off_by_default():
     claim = claimed(LARGE.params(), LARGE.body, DEFAULT)
     assert isinstance(claim.details["config"], ConvConfig)
-    decision = claim.details["decision"]
+    decision = CpuConvolution().remark(claim, DEFAULT.device)
     assert (decision.verdict, decision.code) == ("refused", "needs_flag")
     assert "times as fast" in decision.sentence
     assert "--allow approximate" in decision.sentence
@@ -130,7 +130,7 @@ def test_used_where_it_is_allowed():
     claim = claimed(LARGE.params(), LARGE.body, PERMITTED)
     plain = claimed(LARGE.params(), LARGE.body, DEFAULT)
     assert isinstance(claim.details["config"], WinogradConfig)
-    assert claim.details["decision"].verdict == "accepted"
+    assert CpuConvolution().remark(claim, PERMITTED.device).verdict == "accepted"
     assert claim.flops < plain.flops
     assert claim.bytes == plain.bytes
 
@@ -151,7 +151,7 @@ def test_used_where_it_is_allowed():
 def test_refused_with_a_reason(conv, code):
     claim = claimed(conv.params(), conv.body, PERMITTED)
     assert isinstance(claim.details["config"], ConvConfig)
-    assert claim.details["decision"].code == code
+    assert CpuConvolution().remark(claim, PERMITTED.device).code == code
 
 
 def test_design_space():

@@ -41,7 +41,7 @@ from .result_layout import (
     shuffles_channels,
 )
 from .row_stores_cpu import is_by_rows, square_size
-from .winograd_choice import WinogradChoice, winograd_choice
+from .winograd_choice import winograd_choice
 from .winograd_config import WinogradConfig, winograd_configs, winograd_tasks
 from .winograd_cpu import winograd_cpu
 
@@ -97,7 +97,7 @@ class CpuConvolution(Template):
         if not conditions_known(results, problem):
             return Refusal(NOT_MINE, "A result has a part of the channels or of the pixels.")
         config: AnyConfig | None
-        winograd: WinogradChoice | None = None
+        arithmetic = ""
         if problem.c is None:
             config = depthwise_config(problem, device)
         else:
@@ -105,10 +105,11 @@ class CpuConvolution(Template):
         if config is None:
             return Refusal(NOT_MINE, "Channels of the image are not contiguous.")
         products = _waste(problem, config) * flops(stages)
-        if isinstance(config, ConvConfig):
+        if isinstance(config, ConvConfig) and device.approximates:
             winograd = winograd_choice(problem, config, device)
             if winograd is not None and winograd.config is not None:
                 config, products = winograd.config, products / winograd.gain
+                arithmetic = config.name
         products += _stores(problem, config) / TIME
         return Claim(
             self,
@@ -117,7 +118,7 @@ class CpuConvolution(Template):
             bytes=traffic(group, stages),
             flops=int(TIME * (products - _recomputed(problem, config))),
             parallelism=_tasks(problem, config),
-            details={"problem": problem, "config": config, **_described(winograd)},
+            details={"problem": problem, "config": config, "arithmetic": arithmetic},
         )
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
@@ -129,6 +130,16 @@ class CpuConvolution(Template):
         problem, config = claim.details["problem"], claim.details["config"]
         func, packing = _KERNELS[type(config)](claim.group.program, problem, config)
         return replace(Emission.one(func, claim.group), packing=packing)
+
+    def remark(self, claim: Claim, device: Device) -> Decision | None:
+        """Tell whether Winograd's algorithm is used, and why."""
+        problem: ConvProblem = claim.details["problem"]
+        direct = None if problem.c is None else default(problem, device)
+        winograd = None if direct is None else winograd_choice(problem, direct, device)
+        if winograd is None:
+            return None
+        verdict: Verdict = "accepted" if winograd.config else "refused"
+        return Decision("", "", verdict, winograd.code, winograd.sentence)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate tiles and tasks."""
@@ -158,15 +169,6 @@ _SPACES: dict[type, Callable[[ConvProblem, Device], Iterator]] = {
 
 def _designs(claim: Claim, device: Device) -> Iterator[AnyConfig]:
     return _SPACES[type(claim.details["config"])](claim.details["problem"], device)
-
-
-def _described(winograd: WinogradChoice | None) -> dict[str, object]:
-    """Describe what was decided about Winograd's algorithm, for a reader."""
-    if winograd is None:
-        return {}
-    verdict: Verdict = "accepted" if winograd.config else "refused"
-    decision = Decision("", "", verdict, winograd.code, winograd.sentence)
-    return {"arithmetic": winograd.config.name if winograd.config else "", "decision": decision}
 
 
 def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
