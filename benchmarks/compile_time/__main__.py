@@ -22,7 +22,9 @@ from benchmarks.markdown import table
 from .sample import REST, STAGES, THREADS
 
 HERE = Path(__file__).parent
-CASES = (  # what compiles it, and for what; a number has so many layers of GPT-2's decoder
+# What is compiled, and for what: a model of the zoo, one of benchmarks.gpu_models, or so many layers
+# of GPT-2's decoder.
+CASES = (
     ("2", "cpu"),
     ("llama_4l", "cpu"),
     ("bert_base", "cpu"),
@@ -31,6 +33,8 @@ CASES = (  # what compiles it, and for what; a number has so many layers of GPT-
     ("light_densenet121", "cpu"),
     ("mobilenet_v2", "cuda:sm_90a"),
     ("swin_tiny", "cuda:sm_90a"),
+    ("diffusion_unet_batch_1", "cuda:sm_90a"),
+    ("vae_decoder_batch_1", "cuda:sm_90a"),
 )
 
 
@@ -54,7 +58,7 @@ def main() -> int:
 def _measure(model: str, target: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         given = model
-        if not model.isdigit():
+        if model in zoo.names():
             given = str(Path(folder, f"{model}.onnx"))
             onnx.save(zoo.load(model), given)
         command = [sys.executable, "-m", "benchmarks.compile_time.sample", given, target]
@@ -91,6 +95,8 @@ def render(record: dict[str, Any]) -> str:
         row("of it in claims", "claims", "seconds"),
         row("questions for claims", "claims", "questions"),
         row("that templates were asked", "claims", "asked"),
+        row("weights, MB", "weights_mb"),
+        row("peak resident memory, MB", "peak_rss_mb"),
     ]
     cpus = record["environment"]["cpus"]
     return "\n".join(
@@ -104,6 +110,7 @@ def render(record: dict[str, Any]) -> str:
             " imports included.",
             "Wall time is that of a machine that may have other work; processor time is sampled,",
             "see `sample.py`. Questions that templates were not asked were answered from memory.",
+            "PyTorch's programs are exported beforehand; the peak of memory includes the module.",
             "",
             *table(["", *names], rows),
             "",

@@ -1,7 +1,7 @@
 """One compilation in this process, sampled: which stage the processor works for.
 
-Run as ``python -m benchmarks.compile_time.sample MODEL TARGET``; MODEL is an ONNX file or the
-number of layers of GPT-2's decoder. Prints JSON.
+Run as ``python -m benchmarks.compile_time.sample MODEL TARGET``; MODEL is an ONNX file, the
+number of layers of GPT-2's decoder, or a model of ``benchmarks.gpu_models``. Prints JSON.
 
 Every few milliseconds another thread looks at all stacks. What a thread has used of a processor
 since the last look goes to the stage that its stack is in.
@@ -106,8 +106,33 @@ def _find(frame: FrameType | None, rules: Rules, otherwise: str) -> str:
     return otherwise
 
 
+def _given(model: str) -> tuple[Any, int]:
+    """Return what is compiled, and the bytes of its weights.
+
+    Programs that PyTorch exports are made beforehand: exporting one is not part of its compilation.
+    """
+    if model.isdigit():
+        return model, 0
+    if model.endswith(".onnx"):
+        return model, Path(model).stat().st_size
+    from benchmarks.gpu_models.models import MODELS
+
+    exported, module = MODELS[model].exported()
+    return exported, sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def _processor_seconds() -> tuple[float, float]:
+    """Seconds that this process and its children that ended have used of processors."""
+    own, children = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return own.ru_utime + own.ru_stime, children.ru_utime + children.ru_stime
+
+
 def measure(model: str, target: str) -> dict[str, Any]:
     """Compile as the command line does; returns seconds by stage, and counts of claims."""
+    given, weights = _given(model)
+    used = _processor_seconds()
     start = time.perf_counter()
     with Sampler() as sampler, tempfile.TemporaryDirectory() as folder:
         from tvm_fusion.cli import prepare_process
@@ -119,20 +144,19 @@ def measure(model: str, target: str) -> dict[str, Any]:
 
         speed_up_ffi()
         with remembering() as books:
-            given: Any = model
             if model.isdigit():
                 from benchmarks.planning.decoder import decoder
 
                 given = decoder(int(model))
             tvm_fusion.compile(given, target).export(Path(folder, "artifact"))
     seconds = time.perf_counter() - start
-    own, children = (
-        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
+    own, children = (now - before for now, before in zip(_processor_seconds(), used, strict=True))
     return {
         "wall": seconds,
-        "cpu": own.ru_utime + own.ru_stime,
-        "children": children.ru_utime + children.ru_stime,
+        "cpu": own,
+        "children": children,
+        "weights_mb": weights / 1e6,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
         "main": dict(sampler.main),
         "threads": dict(sampler.others),
         "claims": {
