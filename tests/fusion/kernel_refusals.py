@@ -169,7 +169,7 @@ COLUMNS = [
         "only a part of what sum gives",
     ),
     # Sums along rows, and of few elements, are what row kernels are for.
-    ("not_mine", [tensor("x", 64, 48)], lambda e, x: op.sum(x, [1]), "not contiguous"),
+    ("not_mine", [tensor("x", 64, 48)], lambda e, x: op.sum(x, [1]), "contiguous columns"),
     ("not_mine", [tensor("x", 4, 48)], lambda e, x: op.sum(x, [0]), "fewer than 32 elements"),
 ]
 KERNEL_CASES = [
@@ -184,7 +184,7 @@ KERNEL_CASES = [
         SplitRows(),
         [tensor("x", 2, 1 << 18)],
         lambda e, x: op.nn.softmax(x),
-        ("not just sums over rows",),
+        ("depends on another one", "partial results"),
         True,
     ),
     Case(

@@ -152,7 +152,7 @@ def test_what_stays():
     with recording() as decisions:
         assert "relax.nn.conv2d_transpose" not in names(rewritten(even))
     assert [(d.code, d.verdict, d.sentence) for d in decisions] == [
-        ("transposed_conv", "accepted", "A convolution of 4 phases, without zeros between.")
+        ("transposed_conv", "accepted", "It is a convolution of 4 phases, without zero stuffing.")
     ]
     with parse("cuda:sm_90a").tvm_target():
         assert "relax.nn.conv2d_transpose" in names(TransposedConvByPhases()(even))

@@ -1,4 +1,8 @@
-"""Several tensors copied in one launch: what stands between a caller's memory and a CUDA graph."""
+"""Copy several tensors in one launch, between a caller's memory and a CUDA graph.
+
+grid: the blocks of all copies, one after another       a thread copies elements of one tensor
+for tensor t of this block:  if i < size_t:  destination_t[i] = source_t[i]
+"""
 
 from __future__ import annotations
 

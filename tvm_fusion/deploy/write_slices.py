@@ -1,4 +1,8 @@
-"""One slice of each of several tensors written where they lie, in one launch."""
+"""Write one slice of each of several tensors in place, in one launch (KV-cache updates).
+
+grid: all elements of all slices       a thread an element; CPUs: a parallel loop
+for s in slices:  state_s[.., number_s, ..] = values_s[..]
+"""
 
 from __future__ import annotations
 

@@ -138,7 +138,9 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
         lanes = _lanes(view, [substitute(x, ones) for x in varying])
         if lanes >= _LEAST:
             return replace(view, lanes=lanes)
-    return Refusal("not_mine", f"Columns that {stage.title} reduces are not contiguous.")
+    return Refusal(
+        "not_mine", f"{stage.title} does not reduce over contiguous columns in whole vectors."
+    )
 
 
 def _other_combiner(stage: Stage) -> Refusal:

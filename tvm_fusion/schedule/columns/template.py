@@ -54,7 +54,9 @@ class ColumnReductions(Template):
         config = column_config(view, device)
         shared = shared_bytes(view, config)
         if shared > STATIC_SHARED_BYTES:
-            return Refusal("not_mine", f"Partial results of a block take {shared} bytes.")
+            return Refusal(
+                "not_mine", f"Partial results of a block take {shared} bytes of shared memory."
+            )
         return Claim(
             self,
             group,

@@ -1,4 +1,4 @@
-"""The template for few long rows: one launch reduces parts of rows, another one maps them."""
+"""The template for few long rows: one launch reduces parts of rows, another normalizes them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class SplitRows(Template):
         if device.kind != "cuda" or all(stage.is_map for stage in program.stages):
             return Refusal("not_mine", "There is no reduction, or the device is no NVIDIA GPU.")
         if any(has_branches(stage, program.rows) for stage in program.stages):
-            return Refusal("not_mine", "Elements behind branches are loaded one by one.")
+            return Refusal(
+                "not_mine", "Loads of some elements are conditional, and are not vectorized."
+            )
         refusal = too_many_parameters(program)
         if refusal is not None:
             return refusal
@@ -127,7 +129,8 @@ def _config(program: Program, least: int, device: Device) -> SplitRowsConfig | R
     config = split_rows_config(whole, device)
     if config is None:
         return Refusal(
-            "dependent_sums", "There are not just sums over rows, then maps of the elements."
+            "dependent_sums",
+            "A reduction depends on another one, or is no sum: partial results cannot be combined.",
         )
     run = min(run_bytes(config.split.first), run_bytes(config.split.second))
     if run < SECTOR_BYTES:
