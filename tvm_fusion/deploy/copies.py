@@ -1,7 +1,9 @@
 """Copy several tensors in one launch, between a caller's memory and a CUDA graph.
 
-grid: the blocks of all copies, one after another       a thread copies elements of one tensor
-for tensor t of this block:  if i < size_t:  destination_t[i] = source_t[i]
+grid: ceil(vectors[0] / 256) blocks for tensor 0, then those of tensor 1, ...;  block: 256 threads
+    t       = the tensor whose blocks hold this one
+    i       = number of the block among those of t * 256 + thread
+    if i < vectors[t]:  destination[t][vector i] = source[t][vector i]       16 bytes where aligned
 """
 
 from __future__ import annotations

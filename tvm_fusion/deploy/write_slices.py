@@ -1,7 +1,9 @@
 """Write one slice of each of several tensors in place, in one launch (KV-cache updates).
 
-grid: all elements of all slices       a thread an element; CPUs: a parallel loop
-for s in slices:  state_s[.., number_s, ..] = values_s[..]
+GPU:  blocks of 256 threads for each slice, one slice's after the other's (see copies.py)
+CPU:  a loop for each slice, one after the other
+    vector i of slice s:  if 0 <= number[s] < extent[s]:
+                              state[s][.., number[s], .., vector i] = values[s][.., vector i]
 """
 
 from __future__ import annotations
