@@ -1,7 +1,10 @@
 """Compare the kernels that two commits generate: ``python -m benchmarks.kernel_diff BASE [HEAD]``.
 
-Every graph's kernels are written by either commit, in a checkout of its own, and compared as text.
-With ``--rename``, names of variables, buffers and blocks may differ. Exit code 1 where one differs.
+Every graph's kernels are written by either commit, in a checkout of its own, and compared as text;
+a process for each commit and target, as many at once as there are cores (``--jobs``).
+With ``--rename``, names of variables, buffers and blocks may differ. ``--kinds`` and ``--match``
+choose among the graphs: mapping cells, small graphs, functions of PyTorch, models of the zoo.
+Exit code 1 where one differs.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 TARGETS = "cpu:x86-64-v3 cpu:x86-64-v4 cuda:sm_80 cuda:sm_90a rocm:gfx942"
-MODELS = "bert_base t5_small_enc llama_4l"
+MODELS = "bert_base t5_small_enc llama_4l mobilenet_v2 resnet50 unet2d"
+KINDS = "cell graph work model"
 ROOT = Path(__file__).parents[2]
 
 
@@ -65,45 +71,62 @@ def _renamed(text: str) -> str:
     return "\n\n".join(sorted(map(kernel, text.split("\n\n"))))
 
 
-def _collect(commit: str, scratch: Path, targets: str, models: str) -> Path:
-    """Check out a commit and let it write its kernels; the working tree stands for ``""``."""
-    tree, out = (scratch / f"{part}-{commit or 'tree'}" for part in ("tree", "kernels"))
-    if commit:
-        subprocess.run(
-            ["git", "-C", ROOT, "worktree", "add", "--detach", "-q", tree, commit], check=True
-        )
-    checkout = tree if commit else ROOT
+@contextmanager
+def _checkout(commit: str, tree: Path) -> Iterator[Path]:
+    """Check out a commit for a while; the working tree stands for ``""``."""
+    if not commit:
+        yield ROOT
+        return
+    git = ["git", "-C", str(ROOT), "worktree"]
+    subprocess.run([*git, "add", "--detach", "-q", str(tree), commit], check=True)
     try:
-        # run_path keeps this folder off the path: modules come from the checkout alone.
-        path = str(Path(__file__).with_name("collect.py"))
-        script = f"import runpy; runpy.run_path({path!r}, run_name='__main__')"
-        subprocess.run(
-            [sys.executable, "-c", script, out, targets, models],
-            cwd=checkout,
-            env={**os.environ, "PYTHONPATH": str(checkout)},
-            check=True,
-        )
+        yield tree
     finally:
-        if commit:
-            subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=True)
-    return out
+        subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def main() -> int:
+def _collect(checkout: Path, out: Path, *options: str) -> None:
+    """Let the code of a checkout write its kernels for a target."""
+    # run_path keeps this folder off the path: modules come from the checkout alone.
+    path = str(Path(__file__).with_name("collect.py"))
+    script = f"import runpy; runpy.run_path({path!r}, run_name='__main__')"
+    subprocess.run(
+        [sys.executable, "-c", script, str(out), *options],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        check=True,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.kernel_diff", description=__doc__)
     parser.add_argument("base", help="a commit")
     parser.add_argument("head", nargs="?", default="", help="a commit; the working tree if omitted")
     parser.add_argument("--targets", default=TARGETS, help=f"default: {TARGETS}")
     parser.add_argument("--models", default=MODELS, help=f"of the zoo; default: {MODELS}")
+    parser.add_argument("--kinds", default=KINDS, help=f"of graphs; default: {KINDS}")
+    parser.add_argument("--match", default="", help="a regular expression that names must match")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     parser.add_argument("--rename", action="store_true", help="names may differ")
     parser.add_argument("--lines", type=int, default=40, help="of each diff that are shown")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        folders = [
-            _collect(commit, Path(scratch), options.targets, options.models)
-            for commit in (options.base, options.head)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        commits = {"base": options.base, "head": options.head}
+        trees = {
+            side: stack.enter_context(_checkout(commit, Path(scratch) / f"tree-{side}"))
+            for side, commit in commits.items()
+        }
+        folders = [Path(scratch) / f"kernels-{side}" for side in trees]
+        pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
+        chosen = (options.models, options.kinds, options.match)
+        runs = [
+            pool.submit(_collect, tree, folder, target, *chosen)
+            for target in options.targets.split()
+            for tree, folder in zip(trees.values(), folders, strict=True)
         ]
+        for run in runs:
+            run.result()
         files = len(list(folders[0].rglob("*.txt")))
         found = list(differences(*folders, options.lines, options.rename))
     print(*found, sep="\n\n")

@@ -25,8 +25,17 @@ from tvm_fusion.frontend import import_model
 from tvm_fusion.pipeline import stages
 
 
-def graphs(models: list[str]) -> Iterator[tuple[str, Any]]:
+def graphs(models: list[str], kinds: list[str]) -> Iterator[tuple[str, Any]]:
     """Yield name and builder of each graph: cells, small graphs, functions, models."""
+    sources = {"cell": _cells, "graph": _small_graphs, "work": _works}
+    for kind, source in sources.items():
+        if kind in kinds:
+            yield from source()
+    for name in models if "model" in kinds else []:
+        yield f"model-{name}", lambda name=name: import_model(zoo.load(name)).mod
+
+
+def _cells() -> Iterator[tuple[str, Any]]:
     for (first, second), cell in TABLE.items():
         if cell.relation is not Relation.BREAK:
             for number, pair in enumerate(cells.PAIRS[first.value, second.value]):
@@ -35,16 +44,20 @@ def graphs(models: list[str]) -> Iterator[tuple[str, Any]]:
                 if number == 0:
                     symbolic = cells.case(*pair, symbolic=True)
                     yield f"cell-{symbolic.name}-symbolic", symbolic.build
+
+
+def _small_graphs() -> Iterator[tuple[str, Any]]:
     for graph in GRAPHS.values():
         for size in SIZES:
             case = graph.case(size)
             yield f"graph-{case.name}", case.build
+
+
+def _works() -> Iterator[tuple[str, Any]]:
     from benchmarks.gpu.catalog import works  # in PyTorch
 
     for work in works(seed=0, count=6):
         yield f"work-{work.name}", lambda work=work: import_model(work.exported()).mod
-    for name in models:
-        yield f"model-{name}", lambda name=name: import_model(zoo.load(name)).mod
 
 
 def kernels(mod: tvm.IRModule, target: str) -> list[str]:
@@ -56,21 +69,24 @@ def kernels(mod: tvm.IRModule, target: str) -> list[str]:
     return sorted(f.without_attr("global_symbol").script(show_meta=True) for f in functions)
 
 
-def collect(folder: Path, targets: list[str], models: list[str]) -> None:
-    """Write ``<target>/<graph>.txt`` for every target and graph below ``folder``."""
-    for target in targets:
-        below = folder / re.sub(r"\W", "_", target)
-        below.mkdir(parents=True, exist_ok=True)
-        for name, build in graphs(models):
-            try:
-                text = "\n\n".join(kernels(build(), target))
-            # guard: a graph that fails in one of the commits is a difference like any other
-            except Exception as error:
-                text = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
-            file_name = re.sub(r"[^\w.-]", "_", name)
-            (below / f"{file_name}.txt").write_text(text + "\n")
+def collect(
+    folder: Path, target: str, models: list[str], kinds: list[str], match: str = ""
+) -> None:
+    """Write ``<target>/<graph>.txt`` for every graph below ``folder``."""
+    below = folder / re.sub(r"\W", "_", target)
+    below.mkdir(parents=True, exist_ok=True)
+    for name, build in graphs(models, kinds):
+        if not re.search(match, name):
+            continue
+        try:
+            text = "\n\n".join(kernels(build(), target))
+        # guard: a graph that fails in one of the commits is a difference like any other
+        except Exception as error:
+            text = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
+        file_name = re.sub(r"[^\w.-]", "_", name)
+        (below / f"{file_name}.txt").write_text(text + "\n")
 
 
 if __name__ == "__main__":
-    _, out, targets, models = sys.argv
-    collect(Path(out), targets.split(), models.split())
+    _, out, target, models, kinds, match = sys.argv
+    collect(Path(out), target, models.split(), kinds.split(), match)

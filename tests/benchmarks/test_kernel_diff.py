@@ -1,8 +1,10 @@
 """Kernels of two commits compared: what is the same says nothing, what differs is shown."""
 
+import pytest
+
 from benchmarks.fusion.graphs import GRAPHS
-from benchmarks.kernel_diff.__main__ import differences
-from benchmarks.kernel_diff.collect import kernels
+from benchmarks.kernel_diff.__main__ import ROOT, differences, main
+from benchmarks.kernel_diff.collect import graphs, kernels
 
 
 def written(folder, texts):
@@ -40,3 +42,19 @@ def test_names_may_differ(tmp_path):
     assert not list(differences(base, head, lines=40, rename=True))
     written(head, {"cpu/g": kernel.format("kernel", "j", "y", "0")})
     assert list(differences(base, head, lines=40, rename=True))
+
+
+def test_kinds_of_graphs():
+    assert {name.split("-")[0] for name, _ in graphs(["resnet50"], ["graph", "model"])} == {
+        "graph",
+        "model",
+    }
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the command compares commits of git")
+def test_a_commit_does_not_differ_from_itself(capsys):
+    """One mapping cell, written in a checkout of either side."""
+    (name,) = [n for n, _ in graphs([], ["cell"])][:1]
+    options = ["--kinds", "cell", "--match", f"^{name}$", "--targets", "cpu"]
+    assert main(["HEAD", "HEAD", *options]) == 0
+    assert "0 of 1 graphs and targets differ" in capsys.readouterr().out

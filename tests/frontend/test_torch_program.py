@@ -134,6 +134,24 @@ def test_unsupported_operators_are_all_listed():
     assert "compute factorizations outside of the model" in text
 
 
+def test_a_decomposition_that_fails_is_recorded(monkeypatch):
+    """What is left over is refused by its name."""
+
+    def fail(*_args):
+        raise RuntimeError("no such distance")
+
+    class Distance(torch.nn.Module):
+        def forward(self, x):
+            return torch.dist(x, x * 2, 3.0)
+
+    program = torch.export.export(Distance(), (torch.randn(3, 3),))
+    monkeypatch.setitem(torch._decomp.decomposition_table, torch.ops.aten.dist.default, fail)
+    with recording() as log, pytest.raises(UserError, match=r"aten\.dist"):
+        import_model(program)
+    assert [(d.code, d.verdict) for d in log] == [("decomposition_failed", "refused")]
+    assert "torch could not decompose aten.dist.default (no such distance" in log[0].sentence
+
+
 def test_weights_know_their_names(net):
     names = import_model(export(net)).weight_names
     by_key = {weight_key(const.value.numpy()): name for const, name in names.items()}

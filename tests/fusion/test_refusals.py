@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from group_kernels import CPU, CUDA, group, tensor
+from kernel_refusals import IMAGE, KERNEL_CASES, behind, conv
+from refusal_case import Case
 from toy_templates import Anchored, graph_of, planned
 from tvm import relax, tirx
 from tvm.script import ir as I
@@ -16,7 +16,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_fusion
-from tvm_fusion.core.template import Refusal, Template
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.program.group import Group
@@ -53,22 +53,6 @@ class Horner:
             y = R.call_tir(cls.horner, (x,), out_ty=R.Tensor((8,), "float32"))
             R.output(y)
         return y
-
-
-@dataclass(frozen=True)
-class Case:
-    """A group that a template refuses, and what its sentence must say."""
-
-    code: str
-    template: Template
-    params: list
-    body: Callable
-    says: tuple[str, ...]
-    on_gpu: bool = field(default=False)
-
-    @property
-    def spec(self):
-        return CUDA if self.on_gpu else CPU
 
 
 def norm_then(last, axis=-1):
@@ -335,6 +319,7 @@ CASES = [
         query_per_key,
         ("Both operands of einsum",),
     ),
+    *KERNEL_CASES,
 ]
 
 
@@ -344,7 +329,7 @@ def _name(case):
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_a_template_says_why_not(case):
-    refusal = case.template.claim(group(case.params, case.body, case.spec), case.spec.device)
+    refusal = case.template.claim(case.group, case.spec.device)
     assert isinstance(refusal, Refusal), refusal
     assert refusal.code == case.code, refusal
     assert all(words in refusal.sentence for words in case.says), refusal.sentence
@@ -424,6 +409,13 @@ EDGES = [
         "matmul -> add",
         "contraction: An element of add needs more than one element of the result of matmul",
     ),
+    (
+        "mapping_red",
+        IMAGE,
+        behind(conv, lambda y: op.nn.max_pool2d(y, (3, 3), (2, 2))),
+        "conv2d -> max_pool2d",
+        "convolution: The pooling is not over tiles of rows and columns",
+    ),
     ("not_convex", SQUARE[:1], around, "softmax -> add", "make a cycle: cumsum"),
 ]
 
@@ -475,23 +467,37 @@ ELSEWHERE = {
     "no_such_config",  # of tuning: tests/schedule/test_design_spaces.py
     # A map in the way that the composition of a group has already given another form.
     "not_inlinable",
+    # Of vectors wider, or of devices smaller, than those that there are.
+    "groups_in_a_vector",
+    "no_common_block",
     # Computed: the code of the nearest template's refusal, or no_template if all are far away.
     "no_template",
 }
 
 
 def codes(*rooms):
-    """All codes that refusals in the package's source are made with."""
-    found = set()
-    for path in (p for r in rooms for p in (Path(tvm_fusion.__file__).parent / r).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
-                found |= {
-                    x.value
-                    for x in ast.walk(node.args[0])
-                    if isinstance(x, ast.Constant) and isinstance(x.value, str)
-                }
+    """All codes that refusals in the package's source are made with, constants resolved."""
+    package = Path(tvm_fusion.__file__).parent
+    found, names = set(), {}
+    trees = [ast.parse(p.read_text()) for r in rooms for p in (package / r).rglob("*.py")]
+    for node in (n for tree in trees for n in tree.body if isinstance(n, ast.Assign)):
+        if isinstance(node.value, ast.Constant):
+            names |= {t.id: node.value.value for t in node.targets if isinstance(t, ast.Name)}
+    for node in (n for tree in trees for n in ast.walk(tree)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
+            for part in ast.walk(node.args[0]):
+                given = part.value if isinstance(part, ast.Constant) else None
+                given = names.get(part.id) if isinstance(part, ast.Name) else given
+                found |= {given} if isinstance(given, str) else set()
     return found
+
+
+def test_codes_of_constants_are_found(tmp_path, monkeypatch):
+    (tmp_path / "room").mkdir()
+    source = '_CODE = "hidden"\nx = Refusal(_CODE, "A.")\ny = Refusal("a" if x else "b", "B.")\n'
+    (tmp_path / "room" / "one.py").write_text(source)
+    monkeypatch.setattr(tvm_fusion, "__file__", str(tmp_path / "__init__.py"))
+    assert codes("room") == {"hidden", "a", "b"}
 
 
 def test_every_code_has_a_case():

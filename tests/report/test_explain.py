@@ -11,6 +11,7 @@ import pytest
 import tiny_models
 import tvm
 from onnx import TensorProto as T
+from onnx import parser
 from rich.console import Console
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
@@ -99,6 +100,25 @@ def test_why_stock_was_not_given_the_file(monkeypatch):
     (decision,) = found.fallbacks
     assert decision.code == "stock_import_failed"
     assert "no such operator" in decision.sentence
+
+
+def test_stock_is_not_counted_where_a_loop_ends_at_run_time():
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        graph (float[5] x, float limit) => (float[5] last) <bool yes = {1}, float half = {0.5}> {
+            last = Loop (, yes, x) <body = step (int64 i, bool go, float[5] s)
+                => (bool again, float[5] next) {
+                next = Mul (s, half)
+                sum = ReduceSum <keepdims = 0> (next)
+                again = Greater (sum, limit)
+            }>
+        }"""
+    )
+    found = tvm_fusion.explain(model)
+    assert found.stock is None
+    decision = found.fallbacks[-1]
+    assert decision.code == "stock_loop_not_counted"
+    assert "its passes hide how long the loops are" in decision.sentence
 
 
 def test_a_gpu_that_is_not_here():

@@ -1,5 +1,7 @@
 """What is told about changes is what happened."""
 
+import re
+
 import pytest
 import tvm
 from tvm import relax
@@ -7,6 +9,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import UserError, transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite import rules
@@ -54,6 +57,16 @@ def named(*names):
 
 
 LAYERS = ("factor_multiply", "neutral_multiply")
+
+
+def test_a_rewritten_region_is_recorded():
+    with recording() as decisions:
+        rewritten(two_layers(), named("factor_multiply"))
+    assert [(d.code, d.verdict) for d in decisions] == [("rewritten", "accepted")] * 2
+    for decision in decisions:
+        assert re.fullmatch(
+            r"Rewritten by factor_multiply: [\d.]+ to [\d.]+ us\.", decision.sentence
+        )
 
 
 def test_changes_of_two_layers():

@@ -143,11 +143,17 @@ def test_what_stays():
     cut = module(x, np.zeros((4, 3, 1, 1), "float32"), padding=1)
     with recording() as decisions:
         assert "relax.nn.conv2d_transpose" in names(rewritten(cut))
-    assert [d.sentence for d in decisions] == ["Its padding is wider than its window."]
+    assert [(d.code, d.verdict, d.sentence) for d in decisions] == [
+        ("transposed_conv", "refused", "Its padding is wider than its window.")
+    ]
     grouped = module(x, w, groups=2, strides=1)
     assert "relax.nn.conv2d_transpose" in names(rewritten(grouped))
     even = module(x, w, strides=2, output_padding=1)
-    assert "relax.nn.conv2d_transpose" not in names(rewritten(even))
+    with recording() as decisions:
+        assert "relax.nn.conv2d_transpose" not in names(rewritten(even))
+    assert [(d.code, d.verdict, d.sentence) for d in decisions] == [
+        ("transposed_conv", "accepted", "It is a convolution of 4 phases, without zero stuffing.")
+    ]
     with parse("cuda:sm_90a").tvm_target():
         assert "relax.nn.conv2d_transpose" in names(TransposedConvByPhases()(even))
 

@@ -1,4 +1,4 @@
-"""What knows TVM versions: workarounds of its bugs, each with a test that fails when it can go."""
+"""Workarounds for bugs of TVM versions, each with a test that fails when it can go."""
 
 from .versions import register_pipelines
 

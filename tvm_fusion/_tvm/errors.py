@@ -1,4 +1,4 @@
-"""Exceptions that TVM's foreign function interface has to know, or it makes others of them.
+"""Register exceptions with TVM's foreign function interface, so that they keep their types.
 
 What a pass written in Python raises goes through C++ and becomes a ``RuntimeError`` there unless
 its name is registered: an interrupt would be caught by whatever catches errors, and work would go

@@ -1,4 +1,4 @@
-"""Reads of arrays and type checks, without what apache-tvm-ffi 0.1.14 adds to each.
+"""Fast array access and type checks, without the overhead of apache-tvm-ffi 0.1.14.
 
 ``Array.__iter__`` and ``Array.__getitem__`` ask for the length before each element, and the index
 goes through two helpers: 1.3 microseconds where 0.3 do. The classes of objects are abstract base

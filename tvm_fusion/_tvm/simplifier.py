@@ -1,4 +1,4 @@
-"""Arithmetic of floating point numbers that TVM's simplifier takes for that of integers, hidden.
+"""Hide floating point arithmetic from TVM's simplifier, which applies integer rules to it.
 
 ``x * 0.0`` and ``0.0 / x`` become 0, and ``x / 0.0`` an error: zeros of products and quotients are
 hidden from it. So are differences of which it cancels a term, written as sums with ``-1.0`` times

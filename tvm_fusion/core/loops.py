@@ -1,4 +1,4 @@
-"""Loops, threads and substitution: what kernels written as plain statements are made of."""
+"""Build loops, thread bindings and substitutions of TIR statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floor division of index polynomials by symbolic extents, which TVM's analyzers leave alone.
+"""Simplify floor division of index polynomials by symbolic extents, which TVM's analyzer does not.
 
 ``(i * s + j) // s`` is ``i``, and the remainder ``j``, where ``j < s``: reshapes of tensors with
 symbolic sizes are full of such terms.

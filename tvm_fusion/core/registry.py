@@ -1,4 +1,4 @@
-"""Registries: what users add, by name, to what this package has of a kind."""
+"""Registries of named plug-ins: this package's own, and those that users register."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subexpressions that occur more than once, named."""
+"""Bind subexpressions that occur more than once to variables."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Template(ABC):
         return ()
 
     def kind(self, claim: Claim) -> Hashable:
-        """Tell what is equal of groups that are tried in one launch though none needs another."""
+        """Give the key by which independent groups are batched into one launch."""
         return claim.group.key
 
     def remark(self, claim: Claim, device: Device) -> Decision | None:

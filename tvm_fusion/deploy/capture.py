@@ -1,4 +1,4 @@
-"""All that a function launches becomes one CUDA graph, but for what touches its caller's memory.
+"""Capture a function's kernels as one CUDA graph, except those that access its caller's tensors.
 
 A CUDA graph reads and writes the addresses that it was captured with, and a caller's tensors lie
 elsewhere every time. If one kernel reads inputs and needs nothing else before, it is launched ahead

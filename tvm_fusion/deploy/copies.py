@@ -1,4 +1,10 @@
-"""Several tensors copied in one launch: what stands between a caller's memory and a CUDA graph."""
+"""Copy several tensors in one launch, between a caller's memory and a CUDA graph.
+
+grid: ceil(vectors[0] / 256) blocks for tensor 0, then those of tensor 1, ...;  block: 256 threads
+    t       = the tensor whose blocks hold this one
+    i       = number of the block among those of t * 256 + thread
+    if i < vectors[t]:  destination[t][vector i] = source[t][vector i]       16 bytes where aligned
+"""
 
 from __future__ import annotations
 

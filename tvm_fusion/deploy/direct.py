@@ -1,4 +1,4 @@
-"""Arrays that kernels read and write where they lie: the quick way of a call.
+"""Fast path of a call: arrays that need no conversion are passed to kernels without a copy.
 
 Most calls pass numpy arrays, or on a device its tensors, of the right type and shape in contiguous
 memory. Those go to the virtual machine as they are, without the conversions and the names of dtypes

@@ -1,4 +1,4 @@
-"""Inputs that a function writes to: a cache gets its next slice where it lies.
+"""In-place inputs: a function writes the next slice of a cache into the input's memory.
 
 What is written must be a slice along one axis whose number is known at run time, as
 ``cache.index_copy(axis, position, values)`` of one position is imported: it then costs the slice's

@@ -104,7 +104,7 @@ def _may_pass_tuple(mod: tvm.IRModule, functions: list[str]) -> tvm.IRModule:
 def _name_weights(
     lifted: Mapping[str, list[GenericConst]], model_names: Mapping[GenericConst, str]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
-    """Give each lifted constant its name in the model; a number tells namesakes apart.
+    """Give each lifted constant its name in the model; duplicates of a name get a number.
 
     Namesakes of equal data in different functions are one weight, stored once.
     """

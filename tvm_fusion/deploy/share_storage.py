@@ -1,4 +1,4 @@
-"""Storage of intermediate tensors: few bytes for all, small tensors not in the place of large ones.
+"""Plan storage of intermediate tensors: best fit, the largest tensor first.
 
 TVM's StaticPlanBlockMemory gives each tensor, in the order of allocation, a storage that is free:
 a small tensor takes a large one, and the next large tensor gets a new one. Here the largest tensor
@@ -134,7 +134,7 @@ def _tensors(
 
 
 def _rewritten(func: relax.Function, storages: list[_Storage]) -> relax.Function:
-    """Let tensors lie in other storages, which are asked for before their first tensors."""
+    """Assign tensors to shared storages, each allocated before its first tensor."""
     builder = relax.BlockBuilder()
     home = {t.var: s for s in storages for t in s.tensors}
     dropped = {t.storage for s in storages for t in s.tensors}

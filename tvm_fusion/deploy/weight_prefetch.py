@@ -1,4 +1,4 @@
-"""Weights that a kernel asks L2 for before it waits for the kernel before it.
+"""Prefetch weights into L2 before a kernel waits for the previous one (dependent launch).
 
     block:  ask L2 for its share of the weight        cp.async.bulk.prefetch, one thread
             wait for the kernel before                griddepcontrol.wait

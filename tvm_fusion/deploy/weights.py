@@ -1,4 +1,4 @@
-"""Weights leave the code: tensor constants become parameters whose data lie beside the library."""
+"""Lift tensor constants to parameters, whose data are stored beside the library."""
 
 from __future__ import annotations
 

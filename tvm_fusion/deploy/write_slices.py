@@ -1,4 +1,10 @@
-"""One slice of each of several tensors written where they lie, in one launch."""
+"""Write one slice of each of several tensors in place, in one launch (KV-cache updates).
+
+GPU:  blocks of 256 threads for each slice, one slice's after the other's (see copies.py)
+CPU:  a loop for each slice, one after the other
+    vector i of slice s:  if 0 <= number[s] < extent[s]:
+                              state[s][.., number[s], .., vector i] = values[s][.., vector i]
+"""
 
 from __future__ import annotations
 

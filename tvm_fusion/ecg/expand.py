@@ -1,4 +1,4 @@
-"""One operator becomes TensorIR on its own, and the result is put where the operator was.
+"""Legalize one operator on its own and splice the resulting bindings in its place.
 
 Legalization functions add PrimFuncs to a module as they go. Here they run in a builder of their
 own, so that what they made can be changed before it enters the module: the module's builder shares

@@ -1,4 +1,4 @@
-"""What legalization could not lower, refused by name before kernels are planned."""
+"""Refuse operators that legalization could not lower, by name, before kernels are planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What templates promise for a group: asked once per structure, the cheapest promise taken."""
+"""The claims of templates on groups: asked once per structure, the cheapest chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim is made of, as numbers that times can be fitted to."""
+"""Features of a claim, to which the cost model's coefficients are fitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coefficients of the cost model, fitted to measured kernels of the devices that we had.
+"""Coefficients of the cost model, fitted to measured kernels of several devices.
 
 ``coefficients.json`` has, for each device, the microseconds of each feature by template (under the
 empty name: of all templates together), what they were fitted to, and how far they are off.

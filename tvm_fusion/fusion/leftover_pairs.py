@@ -1,4 +1,4 @@
-"""What growing seeds leaves over: blocks that are joined two by two, until nothing changes.
+"""Merge blocks that seeds have left over, pair by pair, until nothing changes.
 
 edges        a producer and one of its consumers, those between which most bytes go first
 siblings     consumers of one tensor

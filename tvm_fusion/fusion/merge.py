@@ -1,4 +1,4 @@
-"""May two blocks become one? Every answer has a reason."""
+"""Decide whether two blocks may be merged; every refusal has a reason."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Merger:
         return Block(members, type_, claim, blocks, because)
 
     def turn_down(self, operators: frozenset[Operator], refusal: Refusal) -> None:
-        """Remember why what a template proposed cannot be, for the edges inside of it."""
+        """Keep the refusal of a template's proposal, to explain the edges inside of it."""
         for op in operators:
             self._turned_down.setdefault(op, []).append((operators, refusal))
 

@@ -1,4 +1,4 @@
-"""Cheap results computed again where they are read, so that no tensor goes through memory."""
+"""Recompute cheap results in every consumer instead of writing them to memory."""
 
 from __future__ import annotations
 

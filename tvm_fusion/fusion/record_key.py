@@ -1,4 +1,4 @@
-"""What a measured cost belongs to, as text that is the same in every process.
+"""Keys of measured costs: text that is the same in every process.
 
 ``structure``
     SHA-256 of: per member the structural hash of its PrimFunc without attributes and names, and the

@@ -1,4 +1,4 @@
-"""Operators that only rename the elements of a buffer."""
+"""Find reshapes: operators that keep the order of the elements in memory."""
 
 from __future__ import annotations
 

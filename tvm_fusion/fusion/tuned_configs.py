@@ -1,4 +1,4 @@
-"""Which measured configuration a claim gets: records of the same group, device and versions.
+"""Choose the measured configuration of a claim: by group, device and versions.
 
 A *hard* mismatch makes a record useless: another group, shapes, dtypes or template, another kind or
 architecture of the device, other cores, another rounding of products. A *soft* one lets it be used

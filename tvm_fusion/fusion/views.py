@@ -1,4 +1,4 @@
-"""Operators that only rename the elements of a buffer, let out of groups: they need no kernel."""
+"""Take reshapes at the borders of groups out of them as views, which need no kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views: edges that only rename the elements of one buffer need no kernel."""
+"""Replace reshapes between kernels by views of one buffer, which need no kernel."""
 
 from __future__ import annotations
 

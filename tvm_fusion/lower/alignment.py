@@ -1,4 +1,4 @@
-"""CPU kernels take tensors that begin at any element: numpy's memory, views into larger arrays.
+"""Let CPU kernels take unaligned tensors: numpy arrays, and views into larger ones.
 
 TVM 0.27 tells LLVM that the memory of every parameter is aligned to 64 bytes and checks it nowhere
 on a CPU: vector loads are emitted as aligned ones, and a numpy array, which numpy aligns to 16

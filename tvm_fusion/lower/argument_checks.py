@@ -1,4 +1,4 @@
-"""Checks of a kernel's arguments that whoever calls it has made already.
+"""Remove argument checks of kernels that their caller has made already.
 
 TVM 0.27's MakePackedAPI asserts each property of each tensor: rank, type, device, every extent,
 strides, memory. Each assertion has a branch and a call that raises a sentence of its own, 13 and

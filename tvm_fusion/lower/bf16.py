@@ -190,7 +190,7 @@ class _Lowering:
         return type(found)(_wide(found.a), _wide(found.b)) if _is_bf16(found.a) else found
 
     def _moved(self, values: list[ir.Expr], make: Callable[..., ir.Expr]) -> ir.Expr:
-        """Move numbers about as what they are: bits, unless one is not rounded."""
+        """Select or shuffle values as 16-bit integers, or in float32 if one is not rounded yet."""
         if all(_has_bits(value) for value in values):
             return _from_bits(make(*map(self._bits, values)))
         return _unrounded(make(*map(_wide, values)))

@@ -1,4 +1,4 @@
-"""Variables of expressions that are bound once each."""
+"""Give every ``Let`` a variable of its own (static single assignment)."""
 
 from __future__ import annotations
 

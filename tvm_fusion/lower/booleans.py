@@ -1,4 +1,4 @@
-"""Vectors of truth values, which TVM 0.27 allows in kernels and then stumbles over.
+"""Lower vectors of booleans, which TVM 0.27 accepts in kernels but fails to generate code for.
 
 A buffer of booleans that a kernel allocates and accesses by vectors of one width only becomes a
 buffer of int8 vectors (StorageRewrite), whose stores then do not fit.

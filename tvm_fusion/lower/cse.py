@@ -1,4 +1,4 @@
-"""No common subexpressions by TVM 0.27, whose later passes do not see through its variables.
+"""Disable TVM 0.27's common subexpression elimination: its later passes do not see through it.
 
 An index of shared memory that is bound to a variable no longer shows that each thread has an
 element of its own: a barrier is asked for, a needless one, or an error where it cannot stand. And

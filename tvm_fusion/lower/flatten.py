@@ -1,4 +1,4 @@
-"""Flat indices that TVM 0.27 gets right.
+"""Flatten buffer indices so that TVM 0.27 simplifies them correctly.
 
 Its FlattenBuffer simplifies ``(i % 6 + 2) % 3`` as a part of ``i`` shifted by whole numbers, and
 takes one shift for all parts of ``i`` in an index: ``(i + 10) % 5 + (i + 13) % 5`` becomes

@@ -1,4 +1,4 @@
-"""Variables bound in an expression become elements of registers, where they are many.
+"""Replace many ``Let`` variables of an expression by elements of a local buffer.
 
 TVM 0.27's LLVM code generator simplifies what a variable is bound to with all earlier bindings put
 in its place: an expression of ten variables that are used thrice each grows beyond any size. What

@@ -145,7 +145,7 @@ def isnan(value: ir.Expr) -> ir.Expr:
 
 
 def _element_first(store: tirx.BufferStore) -> tirx.BufferStore:
-    """Put the element of a running maximum before what it is compared with."""
+    """Make the new element the first operand of a running maximum or minimum."""
     value = store.value
     if not isinstance(value, (tirx.Max, tirx.Min)):
         return store
@@ -195,7 +195,7 @@ def _for_cuda(kind: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
 
 
 def _negative_zero(call: ir.Call) -> ir.Expr:
-    """Write as a number what hid zeros from TVM's simplifier: CUDA takes no address of a constant.
+    """Replace ``reinterpret`` of a constant by its value: CUDA takes no address of a constant.
 
     ``reinterpret`` becomes ``*(float *)(&(x))`` there.
     """

@@ -1,4 +1,4 @@
-"""Registers of a CPU kernel stay on the stack, from where LLVM takes them into registers.
+"""Keep small local buffers of CPU kernels on the stack, from where LLVM promotes them to registers.
 
 TVM 0.27 allocates what exceeds a kilobyte from a pool, scope ``local`` or not. A tile of sums then
 lies in memory that others might see: LLVM keeps it there between loops, and spills.

@@ -1,4 +1,4 @@
-"""No shared memory reused for a second buffer by TVM 0.27 on AMD GPUs.
+"""Disable the reuse of shared memory by TVM 0.27's StorageRewrite on AMD GPUs.
 
 StorageRewrite lets buffers whose lifetimes do not overlap share an allocation; the second one is
 declared as a view of the first one's data. TVM's AMDGPU code generator gives every declared pointer

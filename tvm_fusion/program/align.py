@@ -1,4 +1,4 @@
-"""One shape for all stages: common row axes first, along which no stage reads another's row.
+"""Align stages to common leading row axes; no stage reads another row of a stage.
 
 The axes of each reduction are spread to the other stages (:mod:`.spread_rows`); the reduction that
 gives the most rows is taken.

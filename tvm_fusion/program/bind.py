@@ -32,7 +32,7 @@ from .trivial import without_unit_axes
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A stage of an operator, with what the decision to inline it rests on."""
+    """A stage of an operator, with the facts that decide whether it is inlined."""
 
     stage: Stage
 
@@ -77,7 +77,7 @@ def buffer_of(value: Value, name: str = "") -> Buffer:
 
 
 def share_buffer(value: Value, like: Value) -> None:
-    """Let a value that never meets another one in a program stand for the same buffer."""
+    """Give two values that are never in one program the same buffer."""
     _buffers[value] = buffer_of(like)
 
 

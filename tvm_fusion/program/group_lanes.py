@@ -1,4 +1,4 @@
-"""Statistics of several groups of channels in one block of a blocked layout.
+"""Reductions over groups of channels where a channel block holds several groups.
 
 Group norms of few channels per group reduce parts of a vector of channels. Here a row is a block,
 the sums of its channels are taken first, lane by lane, then those of each group, which every lane

@@ -15,6 +15,14 @@ def convolved_rank(op: Operator) -> int:
     return len(op.results[0].shape) if is_first else 0
 
 
+def convolution_groups(op: Operator) -> int:
+    """Return the number of groups of a convolution; 0 for any other operator."""
+    record = op.record
+    if record is None or not record.name.startswith("relax.nn.conv"):
+        return 0
+    return int(record.attrs.get("groups", 1))
+
+
 def images_of(graph: Graph) -> frozenset[Value]:
     """List the images around the convolutions of a graph, through operators that keep the rank."""
     found: set[Value] = set()

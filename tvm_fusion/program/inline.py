@@ -1,4 +1,4 @@
-"""Which stages are computed once, and which where they are read."""
+"""Decide which stages are materialized, and which are inlined into their consumers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .to_tir import MOST_NODES
 
 
 class Wiring:
-    """Who reads what among the stages of a group.
+    """Producers and consumers among the stages of a group.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""A stage's points counted by other axes: given rows first, what is left of them after."""
+"""Reindex a stage: given row axes first, the remaining axes after them."""
 
 from __future__ import annotations
 

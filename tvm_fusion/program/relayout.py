@@ -1,4 +1,4 @@
-"""Stages over their new axes."""
+"""Rewrite stages over new axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of all stages, spread from the axes of one along loads.
+"""Propagate the row axes of one stage to all others along their loads.
 
 Rows are functions of a stage's points. They start as the axes of one reduction and spread along
 the loads of internal buffers: a reader's row is the row of what it reads. A row function that no
@@ -27,7 +27,7 @@ Positions = dict[Buffer, tuple[tuple[int, ...], ...]]  # per input: of each load
 
 @dataclass(frozen=True, eq=False)
 class _Links:
-    """What is known about links through inputs while one row spreads; a row once told stays.
+    """Loads of shared inputs that relate stages, while rows propagate; known rows are final.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class _Links:
 
 
 class RowSpread:
-    """Rows of all stages, from the axes of one."""
+    """Propagates the row axes of one stage to all others."""
 
     def __init__(
         self, stages: Sequence[Stage], edges: Sequence[Edge], inputs: Sequence[Buffer]

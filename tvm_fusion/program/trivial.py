@@ -1,4 +1,4 @@
-"""Axes of one point and updates that change nothing, left out of stages."""
+"""Remove unit axes and no-op updates from stages."""
 
 from __future__ import annotations
 

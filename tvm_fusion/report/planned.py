@@ -29,7 +29,7 @@ Plans = Mapping[relax.DataflowBlock, Plan]
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model at the door of the fusion stage, and what that stage will do.
+    """A model as the fusion stage takes it, with the plan of every dataflow block.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which laws made a change: the search is replayed with a few, until the same form is reached."""
+"""Attribute a change to laws: replay the search with subsets of them."""
 
 from __future__ import annotations
 

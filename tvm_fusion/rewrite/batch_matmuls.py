@@ -81,18 +81,18 @@ def _batched(value: Any, scope: Scope) -> Any:
     if len({hash(p.left) for p in products}) == 1:
         return None  # one wide product
     if any(scope.uses(p.matrix) != 1 for p in products):
-        sentence = "Something else reads one of their matrices, which would be stored twice."
+        sentence = "One of their weights has other readers too, and would be stored twice."
         _tell(products, "refused", "weight_shared", sentence)
         return None
     source = _whole(products, scope)
     if source is None:
         target = Target.current()
         if target is not None and target.kind.name == "llvm":
-            sentence = "Kernels of CPUs multiply different operands, and write results in place."
+            sentence = "CPU kernels compute different products in one launch without copies."
             _tell(products, "refused", "grouped", sentence)
             return None
         if first.terms > first.width:
-            sentence = "Their left operands, which would be copied, are wider than the results."
+            sentence = "Their activations, which would be copied, are larger than the results."
             _tell(products, "refused", "wide_operands", sentence)
             return None
         source = scope.emit(relax.op.concat([p.left for p in products], axis=dims - 1))

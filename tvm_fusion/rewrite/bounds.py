@@ -1,4 +1,4 @@
-"""Bounds of what operators compute: signs, redundant clamps, and tensors of one number."""
+"""Value ranges of operators: signs, redundant clamps, and tensors of one number."""
 
 from __future__ import annotations
 

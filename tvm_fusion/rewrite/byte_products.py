@@ -1,4 +1,4 @@
-"""Matrix products of quantised tensors, as products of the bytes themselves."""
+"""Products of quantized tensors as products of 8-bit integers, dequantized afterwards."""
 
 from __future__ import annotations
 
@@ -83,11 +83,17 @@ def _integers(product: relax.Call, scope: Scope) -> Any:
         return None
     narrow = weights.bytes()
     if narrow is None:
-        _record("refused", "wide_weights", "Less its zero point its right operand is no bytes.")
+        _record(
+            "refused", "wide_weights", "The weights minus their zero point do not fit into 8 bits."
+        )
         return None
     if left.data.same_as(product.args[0]) and narrow.same_as(product.args[1]):
         return None
-    _record("accepted", "bytes", "Both operands are bytes: widened as they are multiplied.")
+    _record(
+        "accepted",
+        "bytes",
+        "Both operands are 8-bit integers: they are multiplied as such and accumulated in int32.",
+    )
     note(Change("", "", ("byte_products",), "(x - z) W", "x W - z (1' W)"))
     return _without_zero(left, weights, narrow, scope)
 
@@ -99,24 +105,30 @@ def _dequantised(product: relax.Call, scope: Scope) -> Any:
     x, scale, zero = data.args
     w, scales, zeros = matrix.args
     if not all(isinstance(a, GenericConst) for a in (w, scales, zeros)):
-        _record("refused", "not_constant", "Its right operand is computed at run time.")
+        _record("refused", "not_constant", "The weights are computed at run time.")
         return None
     terms, axis = w.value.shape[-2], int(matrix.attrs.axis) % w.ty.ndim
     per_column = axis == w.ty.ndim - 1
     if _dtype(x) not in BYTES or _dtype(w) not in BYTES or terms > MOST_TERMS:
         return None
     if not _is_single(scale) or not _is_single(zero):
-        _record("refused", "several_scales", "Its left operand has several scales or zero points.")
+        _record("refused", "several_scales", "The activation has several scales or zero points.")
         return None
     if not per_column and not (_is_single(scales) and _is_single(zeros)):
-        _record("refused", "several_scales", "Scales of its right operand vary along its terms.")
+        _record("refused", "several_scales", "The scales of the weights vary along K.")
         return None
     weights = _Weights(w.value.numpy().astype("int64") - zeros.value.numpy().astype("int64"), w)
     narrow = weights.bytes()
     if narrow is None:
-        _record("refused", "wide_weights", "Less its zero point its right operand is no bytes.")
+        _record(
+            "refused", "wide_weights", "The weights minus their zero point do not fit into 8 bits."
+        )
         return None
-    _record("accepted", "bytes", "Multiplied before they are dequantised.")
+    _record(
+        "accepted",
+        "bytes",
+        "The quantized operands are multiplied as 8-bit integers, and the result is dequantized.",
+    )
     both_scaled = ("s(x - z) t(W - u)", "s t ((x - z) (W - u))")
     note(Change("", "", ("byte_products",), *both_scaled))
     total = scope.emit(
@@ -148,7 +160,7 @@ def _without_zero(left: _Left, weights: _Weights, narrow: GenericConst, scope: S
 
 
 def _left(operand: ir.Expr, scope: Scope) -> _Left | None:
-    """Take off what widens bytes, and a zero point that does not vary along the terms."""
+    """Match the 8-bit activation behind a cast to int32 and a zero point constant along K."""
     zero = None
     value = scope.value(operand)
     difference = scope.call(operand, "relax.subtract")
@@ -168,7 +180,7 @@ def _left(operand: ir.Expr, scope: Scope) -> _Left | None:
 
 
 def _weights(operand: ir.Expr, scope: Scope) -> _Weights | None:
-    """Compute a constant of integers; None for anything else."""
+    """Evaluate constant integer weights, casts and zero points included; None for anything else."""
     value = scope.value(operand)
     if isinstance(value, GenericConst):
         array = value.value.numpy()
@@ -183,7 +195,7 @@ def _weights(operand: ir.Expr, scope: Scope) -> _Weights | None:
 
 
 def _scalar(expr: ir.Expr, dtype: str, scope: Scope) -> ir.Expr:
-    """Bring a tensor of one element to no dimensions and a type."""
+    """Convert a tensor of one element to a scalar of a dtype."""
     if isinstance(expr, GenericConst):
         return relax.const(expr.value.numpy().reshape(()).astype(dtype))
     if expr.ty.ndim:

@@ -1,4 +1,4 @@
-"""What the rewriting stage did, as data, for whoever asks: a sibling of ``fusion.decisions``."""
+"""Record changes of the rewriting stage as data, for explanations and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions become Relax again."""
+"""Emit the terms of an e-graph as Relax bindings."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _siblings(func: relax.Function) -> list[_Siblings]:
                     _refuse(
                         same[0].var,
                         "dtype_differs",
-                        "No other product of its left operand has matrix and result of its types.",
+                        "No other product of its activation has the same dtypes.",
                     )
     return found
 
@@ -95,11 +95,11 @@ def _obstacle(product: relax.Call) -> tuple[str, str] | None:
     """Say why a product that has siblings stays alone."""
     left, right = product.args
     if left.ty.ndim < 0:
-        return "rank_unknown", "How many dimensions its left operand has is not known."
+        return "rank_unknown", "The rank of its activation is not known."
     if not isinstance(right, GenericConst):
-        return "not_constant", "Its right operand is computed at run time: joining would copy it."
+        return "not_constant", "Its weight is computed at run time: joining would copy it."
     if right.ty.ndim != 2:
-        return "not_a_matrix", f"Its right operand has {right.ty.ndim} dimensions, not two."
+        return "not_a_matrix", f"Its weight has {right.ty.ndim} dimensions, not two."
     return None
 
 
@@ -132,7 +132,7 @@ def _without(siblings: _Siblings, shared: set[int]) -> _Siblings | None:
         _refuse(
             var,
             "weight_shared",
-            "Something else reads its matrix, which would be stored a second time.",
+            "Its weight has other readers, and would be stored a second time.",
         )
     if len(kept) < 2:
         return None
@@ -179,7 +179,7 @@ class _Joiner(PyExprMutator):
                 "",
                 "accepted",
                 "joined",
-                f"Products of one left operand: one over {sum(widths)} columns.",
+                f"Products of one activation are joined into one of {sum(widths)} columns.",
             )
         )
         names = ", ".join(f"x {letter}" for letter in ascii_uppercase[: len(widths)])

@@ -217,7 +217,7 @@ def _record(function: str, region: Region, found: Found, searcher: Searcher) -> 
             "",
             "accepted",
             "rewritten",
-            f"Rewritten by {', '.join(found.laws) or 'what is equal'}:"
+            f"Rewritten by {', '.join(found.laws) or 'equal expressions'}:"
             f" {before.us:.1f} to {after.us:.1f} us.",
             bytes_saved=before.bytes - after.bytes,
         )

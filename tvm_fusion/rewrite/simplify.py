@@ -73,7 +73,7 @@ class Rewrite:
         if "byte_products" not in without:
             mod = on_rewritable(ByteProducts())(mod)
         if Target.current() is None:
-            sentence = "There is no target, whose planner would say what a form costs."
+            sentence = "There is no current target, so forms cannot be compared by cost."
             record(Decision("Rewrite", "", "refused", "no_target", sentence))
             found = mod
         else:

@@ -1,4 +1,4 @@
-"""Transposed convolutions as convolutions of all phases of the output, without zeros between."""
+"""Transposed convolutions as plain ones over all phases of the output (sub-pixel convolution)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def _phases(value: Any, scope: Scope) -> Any:
     if min(padding) < 0:
         return _refuse(scope, "Its padding is wider than its window.")
     batch, channels = x.ty.shape.values[0], int(weight.ty.shape.values[1])
-    sentence = f"A convolution of {rows.stride * columns.stride} phases, without zeros between."
+    sentence = (
+        f"It is a convolution of {rows.stride * columns.stride} phases, without zero stuffing."
+    )
     record(Decision(scope.target.name, "", "accepted", "transposed_conv", sentence))
     note(
         Change(

@@ -1,4 +1,4 @@
-"""What an operator counts for before the planner is asked: arithmetic, and a kernel of its own."""
+"""Node weights of the search before the planner is asked: arithmetic, and a launch each."""
 
 from __future__ import annotations
 

@@ -6,6 +6,13 @@ Per loop nest, whatever the operators were:
 * a contraction (a sum over two operands whose elements serve several results) is computed in a
   register tile of rows x vectors, inside the nest that consumes it where the two walk alike;
 * every other nest runs its outer loops in parallel and its last spatial axis as vectors.
+
+contraction:  parallel for outer = (shared axes, column tile, row tile):    or rows outside
+                  acc[rows, columns] = 0                     the register tile, columns as vectors
+                  for k:  acc += A[rows, k] * B[k, columns]
+                  C[rows, columns] = epilogue(acc)
+other nests:  parallel for outer spatial loops:
+                  for k, vector of the last axis:  C[.., vector] = f(..)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reductions whose extents may be zero at run time begin outside of their loops."""
+"""Hoist initializations of reductions whose extents may be zero out of their loops."""
 
 from __future__ import annotations
 

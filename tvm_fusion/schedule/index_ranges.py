@@ -1,4 +1,4 @@
-"""Indices and choices of a tile, resolved by the ranges of its loops."""
+"""Simplify indices and conditions of a tile by the ranges of its loops."""
 
 from __future__ import annotations
 

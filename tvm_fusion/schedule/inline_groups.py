@@ -1,4 +1,4 @@
-"""Groups taken apart again: their bindings written out where they are called."""
+"""Inline group functions into their callers, so that they can be planned again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maxima that need not propagate NaN."""
+"""Replace maxima by a single instruction where NaN need not propagate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that TVM's own FuseOps has left, merged as TVM merges them."""
+"""Merge groups that TVM's own FuseOps has made into PrimFuncs, as TVM's FuseTIR does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A square tile transposed in vector registers, by shuffles."""
+"""Transpose a square tile in vector registers by shuffles."""
 
 from __future__ import annotations
 

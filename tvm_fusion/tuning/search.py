@@ -84,7 +84,7 @@ class Search:
     def _believe(
         self, known: list[int], values: list[float], chosen: Sequence[int]
     ) -> Sequence[float]:
-        """Take what is expected of the batch so far as measured, so that it spreads."""
+        """Treat predicted times of the batch's candidates as measured (kriging believer)."""
         if not chosen:
             return ()
         mean, _ = _posterior(self._features[known], np.array(values), self._features[list(chosen)])

@@ -80,50 +80,50 @@ def rotated(number):
 
 P = softmax.X
 CASES = {
-    "gelu: the argument of erf is another one": (activations.NEAR_MISSES["erf_of_x"], P),
-    "gelu: erf is combined in another way": (activations.NEAR_MISSES["no_one"], P),
-    "gelu_tanh: the argument of tanh is another one": (activations.NEAR_MISSES["other_cube"], P),
-    "gelu_tanh: tanh is combined in another way": (
+    "gelu: the argument of erf is not a GELU's": (activations.NEAR_MISSES["erf_of_x"], P),
+    "gelu: erf is not combined with its input as in a GELU": (activations.NEAR_MISSES["no_one"], P),
+    "gelu_tanh: the argument of tanh is not a GELU's": (activations.NEAR_MISSES["other_cube"], P),
+    "gelu_tanh: tanh is not combined with its input as in a GELU": (
         lambda x: op.multiply(x, op.tanh(activations.cubic(x))), P
     ),
-    "softmax: what is divided by is the sum of something else": (softmax.of_other_tensor, P),
+    "softmax: the divisor is not the sum of exponentials": (softmax.of_other_tensor, P),
     "softmax: the sum is over several axes": (softmax.of_both_axes, P),
     "softmax: the exponential is not divided by its sum along the same axis": (
         lambda x: op.divide(op.exp(x), op.sum(op.exp(x), 1)), tensor(7, 7)
     ),
     "log_softmax: the sum is over several axes": (log_sum_of_all, P),
-    "log_softmax: the logarithm of the sum is not subtracted from what was summed": (
+    "log_softmax: the logarithm of the sum is not subtracted from the exponent": (
         softmax.sum_instead, P
     ),
-    "rms_norm: rows are not divided by their own spread": (spread_of_columns, tensor(7, 7)),
-    "layer_norm: rows are not divided by the root of their spread": (norms.epsilon_outside, X),
-    "rms_norm: rows are not divided by the root of their spread": (norms.cube_root, X),
+    "rms_norm: rows are not divided by their own deviation": (spread_of_columns, tensor(7, 7)),
+    "layer_norm: rows are not divided by the root of their variance": (norms.epsilon_outside, X),
+    "rms_norm: rows are not divided by the root of their variance": (norms.cube_root, X),
     "layer_norm: rows are not multiplied with one scale": (two_scales, X, *[tensor(24)] * 2),
-    "layer_norm: scale or shift are made of several tensors": (two_shifts, X, *[tensor(24)] * 2),
-    "layer_norm: what is subtracted is not the mean": (norms.not_centred, X),
+    "layer_norm: scale or shift are of several tensors": (two_shifts, X, *[tensor(24)] * 2),
+    "layer_norm: the value subtracted is not the mean": (norms.not_centred, X),
     "rms_norm: a mean is subtracted": (centred_and_not, X),
-    "layer_norm: scale or shift change along other axes": (scale_by_row, X, ROWS),
-    "rms_norm: something is added": (rms_with_shift, X, tensor(24)),
-    "rms_norm: the scale changes along other axes": (rms_scale_by_row, X, ROWS),
-    "group_norm: its rows are no groups of channels": (groups((2, 5, 18), [2]), IMAGE),
-    "group_norm: scale or shift change within the channels": (
+    "layer_norm: scale or shift vary along other axes": (scale_by_row, X, ROWS),
+    "rms_norm: a shift is added, which an RMS norm has not": (rms_with_shift, X, tensor(24)),
+    "rms_norm: the scale varies along other axes": (rms_scale_by_row, X, ROWS),
+    "group_norm: the normalized rows are not groups of channels": (groups((2, 5, 18), [2]), IMAGE),
+    "group_norm: scale or shift vary within a channel": (
         groups((2, 3, 30), [2]), IMAGE, tensor(30)
     ),
     "group_norm: scale or shift are applied twice": (
         groups((2, 3, 30), [2], outside=True), IMAGE, tensor(30), tensor(6, 1, 1)
     ),
-    "group_norm: scale or shift change along other axes than the channel": (
+    "group_norm: scale or shift vary along more than the channel axis": (
         groups((2, 3, 2, 15), [2, 3]), IMAGE, tensor(15)
     ),
-    "attention: softmax runs over another axis than the product behind it sums over": ATTENTION[
+    "attention: softmax is not over the axis that the second product reduces": ATTENTION[
         "transposed"
     ],
-    "attention: softmax is scaled before it meets the values": ATTENTION["scaled"],
+    "attention: softmax is scaled before the product with the values": ATTENTION["scaled"],
     "rotary: the sign is on the other half": rotated(0),
-    "rotary: sines stand where cosines should": rotated(1),
+    "rotary: sine and cosine are exchanged": rotated(1),
     "rotary: the halves are not exchanged with one sign changed": rotated(2),
-    "rotary: the elements of a pair are turned by different angles": rotated(5),
-    "rotary: its parts are not turned by one angle": rotated(7),
+    "rotary: the elements of a pair are rotated by different angles": rotated(5),
+    "rotary: its parts are not rotated by one angle": rotated(7),
 }  # fmt: skip
 
 

@@ -360,4 +360,4 @@ def test_half_of_the_mean_is_no_mean():
         return op.divide(op.subtract(x, m), op.sqrt(v))
 
     log = check_stays(write, X)
-    assert any("what is subtracted is not the mean" in d.sentence for d in log)
+    assert any("the value subtracted is not the mean" in d.sentence for d in log)

@@ -1,4 +1,4 @@
-"""Adaptive average pooling as sums over windows of one length, what is too much of them masked.
+"""Adaptive average pooling as sums over windows of one length, masked beyond each window.
 
 TOPI's windows have a length that depends on the position: a reduction inside a map, which no
 schedule of a GPU takes.

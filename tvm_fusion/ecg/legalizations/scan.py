@@ -1,4 +1,4 @@
-"""Running sums as one PrimFunc: along the last axis on any target, along any one on a CPU.
+"""Prefix sums as one PrimFunc: along the last axis on any target, along any axis on a CPU.
 
 TVM's own way on a GPU is a kernel over matrices of unknown size with a workspace and a second
 launch for each factor of 512 in a row, between reshapes; its serial form leaves the schedule open.
@@ -14,7 +14,7 @@ _TYPES = frozenset({"float32", "float16", "bfloat16", "int32", "int64"})
 
 
 def cumsum(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Sum what stands up to each element of its row, or before it."""
+    """Compute the inclusive or exclusive prefix sum along an axis."""
     attrs = call.attrs
 
     def compute(x: te.Tensor) -> te.Tensor:

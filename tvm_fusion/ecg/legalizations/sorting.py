@@ -1,4 +1,4 @@
-"""Sorts of integers in the place of floating point numbers: the keys of a total order.
+"""Sort floating point numbers by integer keys of a total order (NaN included).
 
 TVM compares numbers with ``<``. Beside NaN that is no order at all: what stands before and behind
 one is not sorted, and std::stable_sort has no defined behaviour. Its function for CPUs knows no

@@ -1,4 +1,4 @@
-"""Calls whose results nobody reads are made for what they do."""
+"""Keep calls with side effects whose results are unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest and the smallest element outlive monotone maps, exactly: rounding is monotone."""
+"""Maximum and minimum commute with monotone maps, exactly: rounding is monotone."""
 
 from __future__ import annotations
 

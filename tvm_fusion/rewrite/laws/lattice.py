@@ -1,4 +1,4 @@
-"""Laws of two operators that choose: maximum and minimum, logical and bitwise or and and.
+"""Lattice laws: maximum and minimum, logical and bitwise or and and.
 
 Both are associative, each distributes over the other and absorbs it, NaN aside. Nothing is rounded.
 """

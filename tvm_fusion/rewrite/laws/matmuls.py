@@ -52,7 +52,9 @@ class AddRows(Linear):
         if not (min(ranks) >= 2 or ranks == (1, 2)):
             return VECTOR
         if not same(extents(first)[-1], extents(second)[-1]):
-            return Refusal("different_shapes", "One summand is broadcast along what is multiplied.")
+            return Refusal(
+                "different_shapes", "One summand is broadcast along the reduced axis (K)."
+            )
         return self.mixed(match, "a", "b", "c")
 
 

@@ -1,4 +1,4 @@
-"""Moves of elements after one another: one move, or none."""
+"""Data movement: two transposes, reshapes or flips in a row are one, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions of what was reduced, repeated or moved before."""
+"""Reductions of reduced, broadcast or transposed operands."""
 
 from __future__ import annotations
 

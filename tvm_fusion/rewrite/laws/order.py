@@ -1,4 +1,4 @@
-"""Maximum, minimum, and what keeps the order of numbers.
+"""Maximum, minimum, and order-preserving arithmetic.
 
 Rounding keeps the order, too: ``maximum(a + c, b + c)`` and ``maximum(a, b) + c`` are the same
 floating point number. Integers that wrap around do not.

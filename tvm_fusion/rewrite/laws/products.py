@@ -1,4 +1,4 @@
-"""Products, and what they distribute over."""
+"""Elementwise products, and the sums that they distribute over."""
 
 from __future__ import annotations
 

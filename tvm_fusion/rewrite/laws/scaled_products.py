@@ -34,7 +34,7 @@ class _Scaled(Linear):
 
     def check(self, match: Match) -> Refusal | None:
         if not is_one(_sizes(match, "s")[self.summed]):
-            return Refusal("varies", "The factor varies along what is added up.")
+            return Refusal("varies", "The factor varies along the reduced axis (K).")
         if not matrices(match, "a", "b"):
             return VECTOR
         if not spreads(match.type("s"), match.type(self.into)):

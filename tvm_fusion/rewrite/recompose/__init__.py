@@ -1,1 +1,1 @@
-"""Operators found again in what exporters wrote out: by structure, never by name."""
+"""Recomposition: operators that exporters decomposed, matched by structure and never by name."""

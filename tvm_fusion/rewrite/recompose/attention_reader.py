@@ -1,4 +1,4 @@
-"""Read attention from its two products: every axis gets its indices, whatever was moved between."""
+"""Match attention from its two products by the einsum index of every axis."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ class AttentionReader:
             return None
         contracted = weighed[-1 - self._side]
         if not keys or indices.resolve(contracted) != indices.resolve(keys):
-            return "softmax runs over another axis than the product behind it sums over"
+            return "softmax is not over the axis that the second product reduces"
         result = self._multiply(*(weighed, values.axes)[:: -1 if self._side else 1])
         masks = [_masked(view, step, at, indices) for step, at in steps]
         if result is None or None in masks or not math.isfinite(scale):
             return None
         sides = indices.resolve(sides[0]), indices.resolve(sides[1])
         if indices.resolve(keys) not in sides:
-            return "softmax does not run over the keys"
+            return "softmax is not over the keys"
         if self._weights.scaled:
-            return "softmax is scaled before it meets the values"
+            return "softmax is scaled before the product with the values"
         place_of_keys = sides.index(indices.resolve(keys))
         k, q = (left, right) if place_of_keys == 0 else (right, left)
         heads = [i for a in axes for i in indices.resolve(a) if i not in sides[0] + sides[1]]

@@ -1,4 +1,4 @@
-"""Numbers with the error that the type of their constants left them.
+"""Numbers with an interval for the rounding of the constants that they are computed from.
 
 ``erf(x / sqrt(2))`` over float16 divides by 1.4140625: a constant is the number in an equation if
 it is that number rounded to its type. What is computed of several constants has the errors of all.

@@ -80,8 +80,12 @@ def curve(
             if is_same(over(view, root, x, {"f": (f, None)}), result):
                 return Match((x,), _apply(operator, root))
         if near is None:
-            return Mismatch(f, f"the argument of {function} is another one")
-    return Mismatch(near, f"{function} is combined in another way") if near is not None else None
+            return Mismatch(f, f"the argument of {function} is not a GELU's")
+    return (
+        Mismatch(near, f"{function} is not combined with its input as in a GELU")
+        if near is not None
+        else None
+    )
 
 
 def _apply(operator: Any, root: relax.Var) -> Any:

@@ -1,4 +1,4 @@
-"""Group and instance norm: rows over groups of channels and all positions, scaled by channel."""
+"""Group norm and instance norm: normalized groups of channels, scaled and shifted by channel."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _grouped(view: View, root: relax.Var) -> _Grouped | Mismatch | None:
         x = _before_parting(view, inner.spread.x, shape)
         groups = _groups(known_shape(view.value(back).args[0]) or [], inner.axes, shape)
         if x is None or not groups or channels % groups:
-            return Mismatch(at, "its rows are no groups of channels")
+            return Mismatch(at, "the normalized rows are not groups of channels")
         outer = _affine(view, over(view, root, back))
         if outer is None:
             return Mismatch(at, "groups are combined in another way")
@@ -159,13 +159,13 @@ def _grouped(view: View, root: relax.Var) -> _Grouped | Mismatch | None:
             axes, extents, outer = (1, 2), parted[1:3], (inner.scale, inner.shift)
             fits = len(parted) > 3 and extent(parted[1]) == groups
             if not fits or extent(parted[2]) != channels // groups:
-                return Mismatch(at, "scale or shift change within the channels")
+                return Mismatch(at, "scale or shift vary within a channel")
         else:
             axes, extents = (_CHANNEL,), [shape[_CHANNEL]]
             if (inner.scale, inner.shift) != (None, None):
                 return Mismatch(at, "scale or shift are applied twice")
         if not all(v is None or v.lies_in(axes) for v in outer):
-            return Mismatch(at, "scale or shift change along other axes than the channel")
+            return Mismatch(at, "scale or shift vary along more than the channel axis")
         return _Grouped(x, inner, groups, channels, *outer, axes, extents)
     return None
 
@@ -181,7 +181,7 @@ def _before_parting(view: View, x: Any, shape: list[Any]) -> Any:
 
 
 def _groups(parted: list[Any], axes: tuple[int, ...], shape: list[Any]) -> int | None:
-    """Count the groups: what rows are kept of, a batch's aside; None if they are no last axes."""
+    """Count the groups: rows without the batch axis; None if the reduced axes are not the last."""
     kept = [a for a in range(len(parted)) if a not in axes]
     if kept != list(range(len(kept))) or not kept:
         return None

@@ -1,4 +1,4 @@
-"""Which indices run along the axes of a tensor: movements read as an einsum would write them."""
+"""Einsum indices of a tensor's axes, followed through transposes, reshapes and broadcasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer and RMS norm: rows divided by their spread, with a scale and a shift along the rows."""
+"""Layer norm and RMS norm: normalized rows, with a scale and a shift along the rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LayerNorm(Pattern):
             return found
         axes = found.axes
         if not all(v is None or v.lies_in(axes) for v in (found.scale, found.shift)):
-            return Mismatch(found.spread.var, "scale or shift change along other axes")
+            return Mismatch(found.spread.var, "scale or shift vary along other axes")
 
         def apply(x: Any, gamma: Any, beta: Any) -> relax.Call:
             return relax.op.nn.layer_norm(
@@ -58,9 +58,9 @@ class RMSNorm(Pattern):
             return found
         axes = found.axes
         if found.shift is not None:
-            return Mismatch(found.spread.var, "something is added")
+            return Mismatch(found.spread.var, "a shift is added, which an RMS norm has not")
         if found.scale is not None and not found.scale.lies_in(axes):
-            return Mismatch(found.spread.var, "the scale changes along other axes")
+            return Mismatch(found.spread.var, "the scale varies along other axes")
 
         def apply(x: Any, weight: Any, _: Any) -> relax.Call:
             return relax.op.nn.rms_norm(x, weight, list(axes), found.spread.epsilon)

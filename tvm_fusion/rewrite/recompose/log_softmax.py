@@ -74,7 +74,8 @@ class LogSoftmax(Pattern):
             expected = over(view, argument, source, {"max": rows})
             if expected is None or not is_same(found, {**expected, **terms((-1, {_L: 1}))}):
                 return Mismatch(
-                    logarithm, "the logarithm of the sum is not subtracted from what was summed"
+                    logarithm,
+                    "the logarithm of the sum is not subtracted from the exponent",
                 )
             return source, axis, factor, dtype_of(e)
         return None

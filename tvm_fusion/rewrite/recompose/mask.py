@@ -1,4 +1,4 @@
-"""Masks of attention: tensors as small as they are, and comparisons of positions."""
+"""Masks of attention: tensors before they are broadcast, and comparisons of positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kinds share: reading an expression as a polynomial over one tensor and what was made of it.
+"""Shared by patterns: match an expression as a polynomial over one tensor and its functions.
 
     e = exp(u);  s = sum(e, axis=-1)
     over(view, root, e, {"s": (s, kept)})    # {x^1 s^-1: 1.0} of e / s, e * (1 / s), ...

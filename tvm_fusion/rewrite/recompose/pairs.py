@@ -1,4 +1,4 @@
-"""Pairs of elements along an axis: how they are taken apart, and how put together again."""
+"""Pairs of elements along an axis: split into halves, concatenated or interleaved."""
 
 from __future__ import annotations
 

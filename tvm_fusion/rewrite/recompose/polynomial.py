@@ -1,4 +1,4 @@
-"""Arithmetic as polynomials over what it is made of, so that no way of writing it matters.
+"""Arithmetic in a normal form: polynomials over tensors, equal for all equal ways to write them.
 
 ``x / sqrt(v)``, ``x * rsqrt(v)`` and ``x * power(v, -0.5)`` are one monomial, ``x^1 v^-1/2``;
 ``0.5 * x * (1 + t)``, ``x * (t * 0.5 + 0.5)`` and ``(x + x * t) / 2`` are one sum of two. Casts

@@ -1,4 +1,4 @@
-"""What the planner says about an operator and about its written-out form."""
+"""Costs of an operator and of its decomposed form, as the planner estimates them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands of attention: tensors read through what only moves, scales, rounds or widens them."""
+"""Operands of attention: tensors behind transposes, reshapes, scales, casts and broadcasts."""
 
 from __future__ import annotations
 

@@ -105,13 +105,13 @@ def recompose(
             record(refused)
             use.refused[refused.sentence] += 1
             if price is not None and not price.is_claimed:
-                _bury(view, root, found, dead)  # nor is a part of it
+                _mark_dead(view, root, found, dead)  # nor is a part of it
             continue
         if not price.is_same:
             taken[hash(root)] = found
             use.fired += 1
             note(_change(func, pattern, root, price))
-        _bury(view, root, found, dead)
+        _mark_dead(view, root, found, dead)
         record(_accepted(pattern, root, price, found))
     for at, mismatch in mismatches.items():
         if at not in dead:
@@ -127,8 +127,8 @@ def recompose(
     return relax.analysis.remove_all_unused(_Rewriter(mod, taken).visit_expr(func))
 
 
-def _bury(view: View, root: relax.Var, found: Match, dead: set[int]) -> None:
-    """Note what is read by nothing but the root and what is dead already: it is no root itself."""
+def _mark_dead(view: View, root: relax.Var, found: Match, dead: set[int]) -> None:
+    """Mark variables that only the match or dead variables read: no pattern is matched at them."""
     for binding in reversed(view.between(root, found.leaves)):
         readers = view.readers(binding.var)
         if hash(binding.var) == hash(root) or all(reader in dead for reader in readers):

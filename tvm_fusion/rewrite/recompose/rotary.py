@@ -1,4 +1,4 @@
-"""Rotary embedding: pairs of elements turned by an angle that depends on the position."""
+"""Rotary embedding: pairs of elements rotated by an angle that depends on the position."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Rotary:
         """Say what the tables show to be wrong; nothing where they are only known at run time."""
         kinds = [_function(view, table) for table in (self.cos, self.sin)]
         if kinds[0] == "sin" or kinds[1] == "cos":
-            return "sines stand where cosines should"
+            return "sine and cosine are exchanged"
         tables = [view.value(t) for t in (self.cos, self.sin)]
         if not all(isinstance(t, GenericConst) and np.prod(t.value.shape) <= _LARGEST
                    for t in tables):  # fmt: skip
@@ -90,9 +90,9 @@ class _Rotary:
             for table in (cos, sin):
                 a, b = _halved(table, self.order)
                 if not np.array_equal(a, b):
-                    return "the elements of a pair are turned by different angles"
+                    return "the elements of a pair are rotated by different angles"
         if cos.ndim > 1 and not cos[..., 0, :].any() and sin[..., 0, :].any():
-            return "sines stand where cosines should"
+            return "sine and cosine are exchanged"
         return ""
 
     def writer(self, root: relax.Var) -> Any:
@@ -159,7 +159,7 @@ def _parts(view: View, root: relax.Var) -> _Rotary | str | None:
         (a, cos), (b, sin) = real[0], real[1]
         (d, other_sin), (c, other_cos) = imaginary[0], imaginary[1]
         if (hash(cos), hash(sin)) != (hash(other_cos), hash(other_sin)):
-            reason = "its parts are not turned by one angle"
+            reason = "its parts are not rotated by one angle"
         elif (a.sign, b.sign, c.sign, d.sign) != (1, -1, 1, 1):
             reason = "the sign is on the other half"
         else:
@@ -206,7 +206,7 @@ def _is_pair(first: Half, second: Half, order: Order) -> bool:
 
 
 def _fits(root: relax.Var, source: Any) -> bool:
-    """Whether tables neither repeat nor cast what they turn."""
+    """Whether the tables broadcast to the rotated tensor without enlarging or casting it."""
     own, other = known_shape(root) or [], known_shape(source) or []
     return str(own) == str(other) and dtype_of(root) == dtype_of(source)
 

@@ -159,7 +159,7 @@ def _steps(view: View, expr: Any, call: relax.Call) -> list[Step]:
 
 
 def _guarded(view: View, call: relax.Call) -> tuple[Any, float] | None:
-    """Find what a guard keeps, and the number that it puts in rows without a finite score."""
+    """Match a NaN guard of softmax: its operand, and the number for rows without scores."""
     condition, then, otherwise = call.args
     for kept, other, is_dead in ((otherwise, then, True), (then, otherwise, False)):
         number = view.number(other)
@@ -196,7 +196,7 @@ class _Guard:
         if name in _TRUTH:
             return self.read(call.args[0])
         if name == "isnan" and self._is_weights(call.args[0]):
-            return "row", True  # one score that is none makes the whole row's softmax so
+            return "row", True  # one NaN score makes the softmax of the whole row NaN
         if name in ("equal", "not_equal", "greater", "less"):
             return self._comparison(call)
         if name in ("max", "min"):

@@ -45,7 +45,7 @@ def exponentials(view: View, root: Any) -> tuple[Any, int] | Mismatch | None:
     for e in anchored(view, root, "exp"):
         for total, reduction in reductions(view, root, "sum"):
             if not is_itself(view, reduction.source, e):
-                return Mismatch(e, "what is divided by is the sum of something else")
+                return Mismatch(e, "the divisor is not the sum of exponentials")
             if len(reduction.axes) != 1:
                 return Mismatch(e, "the sum is over several axes")
             found = over(view, root, e, {"sum": (total, kept(reduction))})

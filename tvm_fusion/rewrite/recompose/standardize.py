@@ -1,4 +1,4 @@
-"""Rows divided by their spread, then scaled and shifted: what all norms are."""
+"""Standardized rows, scaled and shifted: the form that layer, RMS, group and batch norms share."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def standardized(view: View, root: Any, is_centred: bool) -> Standardized | Mism
         found = spread.expand(view, root)
         axes = _axes_in(root, spread)
         if found is None or axes is None:
-            reason = "rows are not divided by their own spread"
+            reason = "rows are not divided by their own deviation"
         else:
             affine = _affine(view, found, spread)
             if not isinstance(affine, str):
@@ -104,7 +104,7 @@ def _affine(
         elif exponents in ([-_HALF, 1, 0], [-_HALF, 0, 1]):
             by_part[X if exponents[1] else M][monomial(rest)] = coefficient
         else:
-            return "rows are not divided by the root of their spread"
+            return "rows are not divided by the root of their variance"
     if len(by_part[X]) != 1:
         return "rows are not multiplied with one scale"
     ((gain, factor),) = by_part[X].items()
@@ -112,18 +112,20 @@ def _affine(
     if by_part[M].keys() != means.keys() or not all(
         is_close(by_part[M][m], c) for m, c in means.items()
     ):
-        return "what is subtracted is not the mean" if spread.is_centred else "a mean is subtracted"
+        return (
+            "the value subtracted is not the mean" if spread.is_centred else "a mean is subtracted"
+        )
     factor *= power(spread.factor, -0.5)
     if is_close(factor, 1.0):
         factor = 1.0
     scale = vector(view, gain, factor)
     if len(shift) > 1 or scale is None:
-        return "scale or shift are made of several tensors"
+        return "scale or shift are of several tensors"
     offset = None
     for term, coefficient in shift.items():
         offset = vector(view, term, coefficient)
         if offset is None:
-            return "scale or shift are made of several tensors"
+            return "scale or shift are of several tensors"
     return (None if scale == Vector(1.0) else scale), offset
 
 

@@ -1,4 +1,4 @@
-"""What rows are divided by: the root of a mean of squares, centred or not, and a small number."""
+"""Match the divisor of a norm: sqrt(variance + epsilon), or sqrt(mean of squares + epsilon)."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def read_spread(view: View, var: Any) -> Spread | str:
     expansion = Expansion(view, lambda expr: _reduction_name(view, expr))
     found = dict(expansion.of(var) or {})
     epsilon = found.pop(ONE, 0.0)
-    for _ in range(2):  # a spread is not negative: max(v, 0) is v
+    for _ in range(2):  # a variance is not negative: max(v, 0) is v
         inner = _clamped(view, expansion, found)
         if inner is not None:
             found = inner
     read = [_read_term(view, m, c) for m, c in found.items()]
     terms_read = [r for r in read if r is not None]
     if not found or len(terms_read) != len(found):
-        return "what the root is of is no spread"
+        return "the square root is not of a variance or a mean of squares"
     powers = {exponent: (c, w, r) for c, w, r, exponent in terms_read}
     if len(terms_read) == 1 and 1 in powers:
         coefficient, where, reduction = powers[1]
@@ -99,12 +99,12 @@ def read_spread(view: View, var: Any) -> Spread | str:
         coefficient, where, reduction = powers[1]
         of = _spread_by_moments(view, reduction, powers[2][2])
     else:
-        return "what the root is of is no spread"
+        return "the square root is not of a variance or a mean of squares"
     if isinstance(of, str):
         return of
     x, is_centred = of
     if coefficient <= 0 or epsilon < 0:
-        return "what the root is of may be negative"
+        return "the argument of the square root may be negative"
     along = [None if extent(e) == 1 else ANY for e in known_shape(var) or []]
     for own, axis in zip(where, kept(reduction), strict=True):
         if own is not None:
@@ -174,7 +174,7 @@ def _spread_of(view: View, reduction: Reduction) -> tuple[Any, bool] | str:
     for x in candidates(view, squares):
         if _same_shapes(x, squares) and is_same(over(view, squares, x), _RAW):
             return x, False
-    return "the mean is of no squares"
+    return "the mean is not of squares"
 
 
 def _spread_by_moments(view: View, squares: Reduction, mean: Reduction) -> tuple[Any, bool] | str:

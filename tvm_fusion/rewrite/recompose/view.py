@@ -1,4 +1,4 @@
-"""What a function computes, seen backwards from any of its variables."""
+"""Def-use view of a function: the definition and the readers of every variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The two launches of flash-decoding, and the partial results between them."""
+"""The two launches of flash-decoding, and the partial results between them.
+
+split_kv    grid: batches and KV heads by splits of the keys
+            o, m, l = online softmax attention of the split's keys, for all rows of the query group
+            partial_o[row, split, :] = o;  partial_ml[row, :, split] = (m, l)
+reduction   grid: rows
+            m = max m_s;  l = sum l_s exp(m_s - m)
+            C[row, :] = epilogue(sum o_s exp(m_s - m) / l)
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
     if len(reductions) != 4 or not is_contraction(reductions[0]):
         return Refusal(
             "not_mine",
-            "It is not two matrix products with the maximum and the sum of a softmax between.",
+            "It is not two matrix products with a softmax (a maximum and a sum) between them.",
         )
     if any(len(s.targets) != 1 or len(s.reduce) != 1 for s in reductions):
         return Refusal(

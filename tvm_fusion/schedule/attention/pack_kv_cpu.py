@@ -1,6 +1,12 @@
 """Pack a tile of keys and values: keys transposed into panels, values row by row.
 
-What is computed of them before the product is computed here, once.
+Prologues of k and v are computed here, once for all queries of a task.
+
+for key in vectors of `lanes` keys, d in vectors of `lanes`:
+    square[lanes, lanes] = k[key .. + lanes, d .. + lanes]          0 beyond the last key
+    keys[panel, d .. + lanes, column .. + lanes] = transpose(square)     in registers, by shuffles
+for key:
+    values[key, :] = v[key, :], then zeros up to whole tiles of columns
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from ..address import conditional_loads, is_aligned, lies_along, offset, same
 from ..contraction.epilogue import Result, result_of
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 
-_NOT_MINE = "not_mine"
 _LEAST = 2  # columns of a vector
 LEAST_TERMS = 32  # fewer are one thread's
 _COMBINERS = (tirx.Add, tirx.Max, tirx.Min)
@@ -91,17 +90,15 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
         Its stages, internal maps inlined.
     """
     found = [s for s in stages if not s.is_map]
-    if len(found) != 1 or len(found[0].targets) != 1:
-        return Refusal(_NOT_MINE, "There is not one reduction of one value.")
+    if len(found[0].targets) != 1:
+        return Refusal("unsupported_combiner", f"{found[0].title} has several results.")
     (stage,) = found
     target, value = stage.targets[0], stage.values[0]
     if not isinstance(value, _COMBINERS) or stage.init is None:
-        return Refusal(_NOT_MINE, f"{stage.title} is no sum, maximum or minimum.")
+        return _other_combiner(stage)
     own, term = (value.a, value.b) if is_load_of(value.a, target) else (value.b, value.a)
     if not is_load_of(own, target) or any(x.source.same_as(target) for x in loads(term)):
-        return Refusal(_NOT_MINE, f"{stage.title} is no sum, maximum or minimum.")
-    if any(constant(a.extent) is None for a in stage.reduce):
-        return Refusal(_NOT_MINE, f"{stage.title} is over a symbolic extent.")
+        return _other_combiner(stage)
     ones = {a.var: index(0) for a in stage.axes if constant(a.extent) == 1}
     wide = [a for a in stage.axes if a.var not in ones]
     reduce = {a.var for a in stage.reduce if constant(a.extent) != 1}
@@ -118,7 +115,9 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
             if isinstance(result, Refusal):
                 return result
             if result.condition is not None:
-                return Refusal(_NOT_MINE, f"{part.title} has a part of {stage.title}.")
+                return Refusal(
+                    "partial_results", f"{part.title} has only a part of what {stage.title} gives."
+                )
             results.append(result)
     if target in program.outputs:
         results.append(Result(target, stage.indices[0], total, None))
@@ -139,7 +138,13 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
         lanes = _lanes(view, [substitute(x, ones) for x in varying])
         if lanes >= _LEAST:
             return replace(view, lanes=lanes)
-    return Refusal(_NOT_MINE, f"{stage.title} reads no columns that are contiguous.")
+    return Refusal(
+        "not_mine", f"{stage.title} does not reduce over contiguous columns in whole vectors."
+    )
+
+
+def _other_combiner(stage: Stage) -> Refusal:
+    return Refusal("unsupported_combiner", f"{stage.title} is no sum, maximum or minimum.")
 
 
 def _element(part: Stage, stage: Stage, term: ir.Expr) -> Result | None:

@@ -36,9 +36,13 @@ class ColumnReductions(Template):
         reductions = [stage for stage in program.stages if not stage.is_map]
         if len(reductions) != 1 or is_contraction(reductions[0]):
             return Refusal("not_mine", "There is not one reduction, or it is a contraction.")
-        terms = math.prod(constant(a.extent) or 0 for a in reductions[0].reduce)
-        if terms < LEAST_TERMS:
-            return Refusal("not_mine", "There are few terms, or an unknown number.")
+        (reduction,) = reductions
+        extents = [constant(a.extent) for a in reduction.reduce]
+        if None in extents:
+            return Refusal("symbolic_extent", f"{reduction.title} reduces a symbolic extent.")
+        if math.prod(n or 0 for n in extents) < LEAST_TERMS:
+            sentence = f"{reduction.title} reduces fewer than {LEAST_TERMS} elements to one."
+            return Refusal("not_mine", sentence)
         refusal = too_many_parameters(program) or inlined_size(program)
         if refusal is not None:
             return refusal
@@ -50,7 +54,9 @@ class ColumnReductions(Template):
         config = column_config(view, device)
         shared = shared_bytes(view, config)
         if shared > STATIC_SHARED_BYTES:
-            return Refusal("not_mine", f"Partial results of a block take {shared} bytes.")
+            return Refusal(
+                "not_mine", f"Partial results of a block take {shared} bytes of shared memory."
+            )
         return Claim(
             self,
             group,

@@ -26,7 +26,7 @@ from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ..estimate import flops, points, traffic
 from .gemm_config_cpu import default
 from .gemm_cpu import gemm_tasks, operand_b
-from .grouped_products import NOT_MINE, GroupedProducts, concat_proposals, products_of
+from .grouped_products import GroupedProducts, concat_proposals, products_of
 from .packed_weights_cpu import PackedB
 from .template import constants_of
 from .template_cpu import SMALL, TILE, scattered
@@ -40,7 +40,7 @@ class GroupedGemm(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim GEMMs whose results are maps of one of them each, or concatenations of such."""
         if device.kind != "llvm":
-            return Refusal(NOT_MINE, "This template is for CPUs.")
+            return Refusal("not_mine", "This template is for CPUs.")
         found = products_of(group)
         if isinstance(found, Refusal):
             return found
@@ -50,10 +50,10 @@ class GroupedGemm(Template):
         gemms = [default(x, device, constants) for x in found.contractions]
         whole = [gemm for gemm in gemms if gemm is not None and gemm.dot is None]
         if len(whole) < len(gemms):
-            return Refusal(NOT_MINE, "Some of the products are no GEMMs of floating point.")
+            return Refusal("no_gemm", "Some of the products are no floating-point GEMMs.")
         packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]
         if any(_readers(found, source) > 1 for source in packed):
-            return Refusal(NOT_MINE, "Two of the products read one constant, to be packed.")
+            return Refusal("shared_weight", "Two of the products would pack the same constant.")
         maps = ElementwiseCpuConfig.of(found.others, Registers.of(device))
         return Claim(
             self,

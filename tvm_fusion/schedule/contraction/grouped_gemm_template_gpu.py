@@ -20,7 +20,7 @@ from ..estimate import flops, traffic
 from ..gpu.launch import PREFETCHED
 from .grouped_gemm_choice import grouped_tiles, has_few_sums
 from .grouped_gemm_gpu import GroupedGemmConfig, grouped_gemm_gpu
-from .grouped_products import NOT_MINE, concat_proposals, products_of
+from .grouped_products import concat_proposals, products_of
 from .implicit_gemm import with_stored_columns
 from .operands import SumOfProducts
 from .skinny_mma_config import skinny_gemm_config
@@ -53,24 +53,26 @@ class GpuGroupedGemm(Template):
             return found
         if len(found.contractions) > MOST_PRODUCTS:
             sentence = f"A kernel has code for each product, of which it takes {MOST_PRODUCTS}."
-            return Refusal(NOT_MINE, sentence)
+            return Refusal("too_many_products", sentence)
         constants = constants_of(group)
         products = [with_stored_columns(x, constants) for x in found.contractions]
         stages = [*(x.stage for x in products), *found.others]
         if any(constant(a.extent) is None for stage in stages for a in stage.axes):
-            return Refusal(NOT_MINE, "Blocks of products with symbolic rows are not counted.")
+            return Refusal("symbolic_extent", "The number of blocks of a product is symbolic.")
         if not has_few_sums(stages, device):
             return Refusal("large_products", "The products keep the device busy one by one.")
         problems = [gemm_problem(x, device) for x in products]
         tiled = [p for p in problems if p is not None and not is_gathered(p)]
         each = [_separate_clocks(x, constants, device) for x in products]
         if len(tiled) < len(problems) or None in each:
-            sentence = "Tensor cores multiply some of the products not at all, or behind copies."
-            return Refusal(NOT_MINE, sentence)
+            sentence = "Tensor cores cannot compute some of the products, or only from copies."
+            return Refusal("no_gemm", sentence)
         separate = sum(clocks or 0.0 for clocks in each)
         chosen = grouped_tiles(tiled, device)
         if chosen is None:
-            return Refusal(NOT_MINE, "No tiles of one number of threads fit the device.")
+            return Refusal(
+                "no_common_block", "No tiles of all products have the same number of threads."
+            )
         tiles, clocks = chosen
         if clocks > MOST_OF_SEPARATE * separate:
             return Refusal(

@@ -24,7 +24,6 @@ from .epilogue import elsewhere
 from .operands import SumOfProducts, analyse
 
 MOST_BETWEEN = 3  # operators between a product and a concatenation
-NOT_MINE = "not_mine"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +58,9 @@ def products_of(group: Group) -> GroupedProducts | Refusal:
         return Refusal("unstructured", str(reason))
     sums = [s for s in program.stages if not s.is_map]
     if len(sums) < 2 or not all(map(is_contraction, sums)):
-        return Refusal(NOT_MINE, "There are no two products, or other reductions.")
+        return Refusal("not_mine", "There are no two products, or other reductions.")
     if any(map(convolved_rank, group.members)):
-        return Refusal(NOT_MINE, "Convolutions are wanted in other layouts.")
+        return Refusal("not_mine", "Convolutions have templates and layouts of their own.")
     refusal = too_many_parameters(program) or inlined_size(program)
     return refusal or grouped_products(program, inlined(program))
 

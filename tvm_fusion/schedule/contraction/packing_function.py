@@ -1,4 +1,11 @@
-"""Functions that pack constants at compile time: one nest over the packed elements."""
+"""Functions that pack constants at compile time: one nest over the packed elements.
+
+pack(source, packed):
+    for axes of packed:  packed[axes] = value(axes)        an expression of loads of source
+
+They run when the model is compiled, by numpy where they only move elements (gather.py); where the
+operand is no constant, the function is called before the kernel.
+"""
 
 from __future__ import annotations
 

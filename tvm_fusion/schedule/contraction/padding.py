@@ -1,4 +1,11 @@
-"""Padded and dilated operands, materialized before a convolution on a CPU reads them."""
+"""Padded and dilated operands, materialized before a convolution on a CPU reads them.
+
+A = where(1 <= h + r <= H and 1 <= w + s <= W, x[c, h + r - 1, w + s - 1], 0)
+
+for c, hr, ws:  padded[c, hr, ws] = where(1 <= hr <= H and 1 <= ws <= W, x[c, hr - 1, ws - 1], 0)
+A              = padded[c, h + r, w + s]                     no condition in the convolution's loops
+with a stride:   padded[c, hr, ws % stride, ws // stride]    so that columns are contiguous
+"""
 
 from __future__ import annotations
 

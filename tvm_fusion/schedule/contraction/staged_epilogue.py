@@ -114,7 +114,7 @@ class StagedEpilogue:
         return unrolled("row", M16, one)
 
     def _results(self, m: ir.Expr, n: ir.Expr) -> list[tirx.Stmt]:
-        """Compute all rows before one is stored: to the same memory, for all a compiler knows."""
+        """Compute all rows before the first store, which might alias what they load."""
         stmts = []
         for result, made in zip(self._cut.contraction.results, self._made, strict=True):
 

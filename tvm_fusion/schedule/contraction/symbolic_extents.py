@@ -1,4 +1,4 @@
-"""Symbols in place of extents that are expressions, while TVM schedules a contraction.
+"""Replace extents that are expressions by symbols while TVM schedules a contraction.
 
 TVM's loop analysis splits a fused loop by constants and by symbols: what it proves of
 ``i // n`` for ``i < 3 * n`` it does not prove of ``i // (m + 2)`` for ``i < 3 * m + 6``.

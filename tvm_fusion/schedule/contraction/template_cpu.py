@@ -54,7 +54,7 @@ class CpuContraction(Contraction):
         if any(v.producer is not None and is_layout_map(v.producer.func) for v in group.outputs):
             # Lanes of channels would be scattered: ShuffleNet took 123 ms so.
             sentence = "Results are blocks of channels, which direct convolutions write."
-            return Refusal("not_mine", sentence)
+            return Refusal("blocked_results", sentence)
         contraction, concat = analyse(program, stages), None
         if isinstance(contraction, Refusal):
             first = contraction

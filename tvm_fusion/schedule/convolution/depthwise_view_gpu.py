@@ -20,7 +20,6 @@ from ..contraction.padding import merge_sums
 from ..contraction.tile_gemm_config import is_plain, narrow_operand, unguarded
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 
-_NOT_MINE = "not_mine"
 _LEAST = 2  # channels of a vector
 
 
@@ -119,15 +118,17 @@ def depthwise_view(
         Inputs that are known at compile time.
     """
     stage = contraction.stage
-    if contraction.column_split is not None or not isinstance(contraction.term(), tirx.Mul):
-        return Refusal(_NOT_MINE, "The sum is none of products alone.")
+    if contraction.column_split is not None:
+        return Refusal("split_channels", "Results combine several parts of the channels.")
+    if not isinstance(contraction.term(), tirx.Mul):
+        return Refusal("not_mine", f"{stage.title} is no sum of products.")
     left, right = (narrow_operand(x) for x in (contraction.left, contraction.right))
     weight, other = (right, left) if is_weight(right, constants) else (left, right)
     results = [r.value for r in contraction.results]
     if not is_weight(weight, constants) or any(
         x.source.same_as(loads(weight)[0].source) for e in (other, *results) for x in loads(e)
     ):
-        return Refusal(_NOT_MINE, "A depthwise convolution takes a constant weight.")
+        return Refusal("no_constant_weight", "A depthwise convolution takes a constant weight.")
     ones = {a.var: index(0) for a in (*stage.axes, *stage.reduce) if constant(a.extent) == 1}
     weight, other = substitute(weight, ones), substitute(other, ones)
     wide = [a for a in stage.axes if a.var not in ones]
@@ -136,15 +137,19 @@ def depthwise_view(
     channels = [a for a in wide if a.var in of_weight]
     pixels = [a for a in wide if a.var not in of_weight]
     if len(channels) != 1 or not pixels or not reduce:
-        return Refusal(_NOT_MINE, "There is no single axis of channels, or no window.")
+        return Refusal("not_a_window", "The weight has several axes of channels, or no window.")
     (k,), x = channels, pixels[-1]
     sizes = [constant(a.extent) for a in (k, *pixels[-2:], *reduce)]
     reads_all = {a.var for a in wide} <= variables(other)
-    if None in sizes or not {a.var for a in reduce} <= of_weight or not reads_all:
-        return Refusal(_NOT_MINE, "Channels are summed, or the window is symbolic.")
+    if None in sizes:
+        return Refusal("symbolic_image", "Channels, rows, columns or the window are symbolic.")
+    if not {a.var for a in reduce} <= of_weight or not reads_all:
+        return Refusal("not_a_window", f"{stage.title} sums over channels.")
     merged = merge_sums(replace(stage, axes=tuple(wide), reduce=reduce), other)
     if merged is None:
-        return Refusal(_NOT_MINE, "Pixels and the window are in no sums.")
+        return Refusal(
+            "not_a_window", "Indices of the image are no sums of a pixel and the window."
+        )
     image, inside = unguarded(merged.value)
     moving = [
         (a, merged.sums.get(a.var, {x.var: 1}))
@@ -152,11 +157,11 @@ def depthwise_view(
         if x.var in variables(place)
     ]
     if not is_plain(image) or len(moving) != 1 or any(n <= 0 for n in moving[0][1].values()):
-        return Refusal(_NOT_MINE, "The image is computed, or read backwards.")
+        return Refusal("computed_image", "The image is computed in the kernel, or read backwards.")
     (along, factors) = moving[0]
     columns = [a for a in reduce if a.var in factors]
     if len(columns) > 1 or len(columns) + 1 != len(factors):
-        return Refusal(_NOT_MINE, "Columns are no sum of a pixel and one axis of the window.")
+        return Refusal("not_a_window", "A column is no sum of a pixel and one axis of the window.")
     column = columns[0] if columns else None
     y = pixels[-2] if len(pixels) > 1 else Axis(tirx.Var("y", "int64"), index(1))
     view = DepthwiseView(
@@ -179,7 +184,7 @@ def depthwise_view(
     )
     lanes = _lanes(view, str(image.ty.dtype))
     if lanes < _LEAST:
-        return Refusal(_NOT_MINE, "Channels are not contiguous in vectors.")
+        return Refusal("strided_channels", "Channels of the image are not contiguous.")
     return replace(view, lanes=lanes)
 
 

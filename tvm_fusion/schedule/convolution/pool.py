@@ -20,7 +20,10 @@ from ..address import conditional_loads
 from ..contraction.epilogue import Result, result_of
 from ..index_ranges import Ranges
 
-OVERLAPS = Refusal("not_mine", "Windows of the pooling overlap, or are padded.")
+OVERLAPS = Refusal(
+    "pooling_windows",
+    "The pooling is not over tiles of rows and columns: windows overlap or are padded.",
+)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from ..contraction.operands import SumOfProducts, analyse, is_weight
 from .image import Image, image_of
 from .pool import Pool, pool_of
 
-NOT_MINE = "not_mine"
 BLOCK = 16  # input channels that are taken together where more are contiguous
 MOST_PADDING = 64  # channels that a block may have beyond the last
 
@@ -132,8 +131,6 @@ def conv_problem(
         Inputs that are known at compile time.
     """
     found = [s for s in program.stages if not s.is_map]
-    if not found or len(found) > 2:
-        return Refusal(NOT_MINE, f"There are {len(found)} reductions.")
     if len(found) == 2:
         return _pooled_problem(program, stages, constants)
     stage = replace(found[0], axes=_padded_axes(stages, found[0]))
@@ -168,9 +165,9 @@ def _pooled_problem(
     if isinstance(problem, Refusal):
         return problem
     if any(x.source.same_as(problem.source) for x in loads(pool.update)):
-        return Refusal(NOT_MINE, "A direct convolution takes a constant weight.")
+        return Refusal("no_constant_weight", "A direct convolution takes a constant weight.")
     if problem.c is None or not set(pool.windows) <= {problem.y.var, problem.x.var}:
-        return Refusal(NOT_MINE, "Windows of the pooling are not those of rows and columns.")
+        return Refusal("pooling_windows", "The pooling is not over rows and columns of the image.")
     return replace(problem, pool=pool)
 
 
@@ -200,10 +197,14 @@ def _problem(
     contraction: SumOfProducts, original: Stage, constants: Collection[ir.Var]
 ) -> ConvProblem | Refusal:
     stage = contraction.stage
-    if contraction.dtype != "float32" or contraction.column_split is not None:
-        return Refusal(NOT_MINE, "Direct convolutions sum in float32.")
-    if not isinstance(contraction.term(), tirx.Mul):
-        return Refusal(NOT_MINE, "The products are cast before they are summed.")
+    if contraction.column_split is not None:
+        return Refusal("split_channels", "Results combine several parts of the output channels.")
+    if contraction.dtype != "float32" or not isinstance(contraction.term(), tirx.Mul):
+        return Refusal(
+            "unsupported_dtype",
+            f"A direct convolution accumulates products in float32; {stage.title} does so in "
+            f"{contraction.dtype}, or casts them.",
+        )
     narrow = {a.var: index(0) for a in (*stage.axes, *stage.reduce) if constant(a.extent) == 1}
     left, right = (substitute(x, narrow) for x in (contraction.left, contraction.right))
     weight, other = (left, right) if is_weight(left, constants) else (right, left)
@@ -211,30 +212,35 @@ def _problem(
     if not is_weight(weight, constants) or any(
         x.source.same_as(loads(weight)[0].source) for e in (other, *results) for x in loads(e)
     ):
-        return Refusal(NOT_MINE, "A direct convolution takes a constant weight.")
+        return Refusal("no_constant_weight", "A direct convolution takes a constant weight.")
     wide = [a for a in stage.axes if a.var not in narrow]
     reduce = [a for a in stage.reduce if a.var not in narrow]
     of_weight = variables(weight)
     columns = [a for a in wide if a.var in of_weight]
     pixels = [a for a in wide if a.var not in of_weight]
     static = all(constant(a.extent) is not None for a in (*columns, *pixels[-2:], *reduce))
-    if len(columns) != 1 or not reduce or not static:
-        return Refusal(NOT_MINE, "There is no single axis of output channels, or it is symbolic.")
+    if not static:
+        return Refusal("symbolic_image", "Channels, rows, columns or the window are symbolic.")
+    if len(columns) != 1 or not reduce:
+        return Refusal("not_a_window", "The weight has several axes of output channels, or none.")
     (k,) = columns
     if not {a.var for a in pixels} <= variables(other):
-        return Refusal(NOT_MINE, "Some pixels read no image.")
+        return Refusal("not_a_window", "The image is broadcast along some axis of the results.")
     image = image_of(replace(stage, axes=tuple(wide), reduce=tuple(reduce)), other)
     if image is None:
-        return Refusal(NOT_MINE, "The image is padded or dilated in a way that has no intervals.")
+        return Refusal(
+            "padded_image", "Pixels that the image has are no intervals of rows and columns."
+        )
     moving = {v for atoms in image.sums.values() for v in atoms}
     channels = [a for a in reduce if a.var not in moving]
     window = tuple(a for a in reduce if a.var in moving)
     if len(channels) > 1:
-        return Refusal(NOT_MINE, "Input channels are several axes.")
-    for number, atoms in image.sums.items():
+        return Refusal("not_a_window", "Input channels are several axes.")
+    for atoms in image.sums.values():
         own = [a for a in pixels if a.var in atoms]
         if len(own) != 1 or not set(atoms) - {own[0].var} <= {a.var for a in window}:
-            return Refusal(NOT_MINE, f"{number.name} is no sum of a pixel and a window.")
+            sentence = "An index of the image is not one output pixel plus axes of the window."
+            return Refusal("not_a_window", sentence)
     c = channels[0] if channels else None
     y, x = (*(Axis(tirx.Var(n, "int64"), index(1)) for n in ("y", "x")), *pixels)[-2:]
     (size,) = [constant(a.extent) for a in original.axes if a.var.same_as(k.var)]

@@ -17,6 +17,7 @@ from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
+from ...program.images import convolution_groups
 from ...program.stage import Unstructured
 from ..contraction.gemm_problem_cpu import Machine
 from ..contraction.operands import Result
@@ -32,7 +33,7 @@ from .depthwise_config import DepthwiseConfig, depthwise_config, depthwise_confi
 from .depthwise_cpu import depthwise_cpu
 from .groups import with_groups
 from .pool_proposals import pooling_proposals
-from .problem import BLOCK, NOT_MINE, ConvProblem, conv_problem
+from .problem import BLOCK, ConvProblem, conv_problem
 from .result_layout import (
     can_store,
     conditions_known,
@@ -70,13 +71,23 @@ class CpuConvolution(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim one convolution with a constant weight whose results are maps of its sum."""
         if device.kind != "llvm":
-            return Refusal(NOT_MINE, "Direct convolutions are for CPUs.")
+            return Refusal("not_mine", "Direct convolutions are for CPUs.")
+        found = self._claim(group, device)
+        if isinstance(found, Refusal) and not any(map(convolution_groups, group.members)):
+            return Refusal("not_mine", found.sentence)
+        return found
+
+    def _claim(self, group: Group, device: Device) -> Claim | Refusal:
         try:
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
-        if sum(not stage.is_map for stage in program.stages) not in (1, 2):
-            return Refusal(NOT_MINE, "A direct convolution is one reduction, or pools its sums.")
+        reductions = sum(not stage.is_map for stage in program.stages)
+        if reductions not in (1, 2):
+            sentence = (
+                f"A direct convolution is one reduction, or pools its sums, not {reductions}."
+            )
+            return Refusal("several_reductions", sentence)
         refusal = too_many_parameters(program) or inlined_size(program)
         if refusal is not None:
             return refusal
@@ -87,15 +98,21 @@ class CpuConvolution(Template):
             return problem
         grouped = with_groups(problem, lanes)
         if grouped is None:
-            return Refusal(NOT_MINE, "Vectors of output channels are of too many groups.")
+            return Refusal(
+                "groups_in_a_vector", "A vector of output channels would be of several groups."
+            )
         problem = grouped
         results = problem.contraction.results
         if not _is_convolution(problem, lanes):
-            return Refusal(NOT_MINE, "There is neither a window nor a block of channels.")
+            return Refusal(
+                "not_mine", "It is a GEMM: the window is one pixel, channels are in no blocks."
+            )
         if not can_store(results, problem, lanes):
-            return Refusal(NOT_MINE, "Channels of a concatenation are not contiguous.")
+            return Refusal("strided_results", "Channels of a concatenation are not contiguous.")
         if not conditions_known(results, problem):
-            return Refusal(NOT_MINE, "A result has a part of the channels or of the pixels.")
+            return Refusal(
+                "partial_results", "A result has a part of the channels or of the pixels only."
+            )
         config: AnyConfig | None
         arithmetic = ""
         if problem.c is None:
@@ -103,7 +120,7 @@ class CpuConvolution(Template):
         else:
             config = default(problem, device)
         if config is None:
-            return Refusal(NOT_MINE, "Channels of the image are not contiguous.")
+            return Refusal("strided_channels", "Channels of the image are not contiguous.")
         products = _waste(problem, config) * flops(stages)
         if isinstance(config, ConvConfig) and device.approximates:
             winograd = winograd_choice(problem, config, device)

@@ -10,6 +10,7 @@ from tvm.target import Target
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device
 from ...program.group import Group
+from ...program.images import convolution_groups
 from ...program.stage import Unstructured
 from ..contraction.operands import analyse
 from ..contraction.template import constants_of
@@ -33,12 +34,18 @@ class GpuDepthwise(Template):
         """Claim one depthwise convolution with a constant weight."""
         if device.kind != "cuda":
             return Refusal("not_mine", "Channels-last convolutions are for NVIDIA's GPUs.")
+        found = self._claim(group, device)
+        if isinstance(found, Refusal) and all(convolution_groups(o) < 2 for o in group.members):
+            return Refusal("not_mine", found.sentence)
+        return found
+
+    def _claim(self, group: Group, device: Device) -> Claim | Refusal:
         try:
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
         if sum(not stage.is_map for stage in program.stages) != 1:
-            return Refusal("not_mine", "A depthwise convolution is one reduction.")
+            return Refusal("several_reductions", "A depthwise convolution is one reduction.")
         refusal = too_many_parameters(program) or inlined_size(program)
         if refusal is not None:
             return refusal

@@ -1,4 +1,8 @@
-"""The weight of a direct convolution, packed at compile time in the order in which it is read."""
+"""The weight of a direct convolution, packed at compile time in the order in which it is read.
+
+for tile, block, r, s, c, lane:        k = tile * width + lane;  C = block * depth + c
+    packed[tile, block, r, s, c, lane] = W[k, C, r, s] if k < K and C < the tile's channels else 0
+"""
 
 from __future__ import annotations
 

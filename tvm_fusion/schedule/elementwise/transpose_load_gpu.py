@@ -1,4 +1,12 @@
-"""The load half of the shared-memory transpose: see :mod:`.transpose_config`."""
+"""The load half of the shared-memory transpose: see :mod:`.transpose_config`.
+
+for x in transposed sources:                          a tile of `depth` columns by `rows`
+    for step in steps:                                vector step * 256 + thread of the tile
+        x_part[step] = x[column, rows of a vector]    along x's contiguous axis, masked at the edges
+for x in transposed sources:
+    for step in steps, word in vector:
+        tile_x[column * pitch + row of word] = word of x_part[step]       pitch: rows + one word
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The compute and store half of the shared-memory transpose: see :mod:`.transpose_config`."""
+"""The compute and store half of the shared-memory transpose: see :mod:`.transpose_config`.
+
+for step in steps:                                a vector of columns in each row of a word
+    for x in transposed sources:  x_column[width, pair] = words of tile_x, down a column of it
+    for row in pair:                              rows that a 32-bit word holds: 2 of half types
+        for y in other sources:  y_vector = y[row, columns]             16 bytes
+        for lane in width:  result[lane] = f(x_column[lane, row], y_vector[lane], ...)
+        C[row, columns] = result                  16 bytes; masked at the ends of shifted rows
+"""
 
 from __future__ import annotations
 

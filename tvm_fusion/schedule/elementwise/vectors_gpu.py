@@ -1,4 +1,13 @@
-"""Vectorized maps on a GPU: 16 bytes an access, all loads before the first use."""
+"""Vectorized maps on a GPU: 16 bytes an access, all loads before the first use.
+
+a thread has `per_thread` vectors of `width` points, each `start(n)` of the iteration space
+    for n in per_thread:                                       unrolled
+        for x in loads:  x_vector[n] = x[point(start(n))]      16 bytes; masked where it is guarded
+    for n in per_thread:
+        for lane in width:  result[lane] = f(x_vector[n][lane], ...)
+        C[point(start(n))] = result                            16 bytes
+`left` points that fill no vector are computed one by one by threads of the first block (gpu.py)
+"""
 
 from __future__ import annotations
 

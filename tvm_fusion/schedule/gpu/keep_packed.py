@@ -20,7 +20,7 @@ __device__ __forceinline__ void {name}(void* row) {{
 
 
 def keep_packed(first: ir.TensorLoad, words: int) -> tirx.Stmt:
-    """Forget what the compiler knows of some 32-bit words of a register buffer.
+    """Hide the values of 32-bit words of a register buffer from the compiler (an ``asm`` barrier).
 
     Parameters
     ----------

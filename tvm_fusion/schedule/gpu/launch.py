@@ -57,7 +57,7 @@ def _griddepcontrol(action: str) -> tirx.Stmt:
 
 
 def block_barrier() -> tirx.Stmt:
-    """Let all threads of a block come here (``__syncthreads``), for accesses by address."""
+    """Synchronize the threads of a block (``__syncthreads``), for accesses by address."""
     return tirx.Evaluate(tirx.op.tvm_storage_sync("shared"))
 
 

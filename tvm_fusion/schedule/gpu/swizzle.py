@@ -19,7 +19,7 @@ BANKS = 8  # vectors that shared memory delivers at once
 
 
 def swizzle(row: ir.Expr, vectors: int) -> ir.Expr:
-    """Give what the vectors of a row are exchanged by: the same in every eighth row.
+    """Give the XOR mask of a row's vector indices; it repeats every eighth row.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Places of extrema on a GPU: first the extremum of a row, then the first place that holds it.
+"""Argmax and argmin of rows on a GPU: first the extremum of a row, then its first index.
 
 The program's argmax compares integers in the order of the numbers (``ecg/legalizations/extrema``),
 13 integer instructions an element, of which a multiprocessor has half as many a cycle as of

@@ -1,4 +1,4 @@
-"""How a row lies in memory: contiguous bytes of its longest loop, loads behind branches."""
+"""Contiguity of a row in memory: bytes of its longest contiguous run, guarded loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""Passes over the rows of a thread block: loops of its threads, then block reductions."""
+"""Passes over the rows of a thread block: loops of its threads, then block reductions.
+
+for r in the rows of a thread:
+    for s in reductions:  term_s[r] = init
+    for item:                                   element or vector item * threads + t of the row
+        for stage of the pass:
+            map:          y[r, i] = f(x[r, i], results of earlier passes)
+            reduction s:  term_s[r] = combine(term_s[r], f(x[r, i]))
+result_s[r] = all-reduce of term_s[r] over the threads of row r     shuffles, then shared memory
+outputs among the reductions:  C[r] = result_s[r]
+
+A reduction with several results in a row (pooling) has a thread for each: no block reduction.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Few long rows on a GPU: several blocks for one row, which share its last pass."""
+"""Few long rows on a GPU: several blocks for one row, which share its last pass.
+
+grid: blocks_per_row blocks for every `rows` rows
+    passes before the last:  every block reduces the whole row(s), from L2 after the first block
+    last pass:               every block computes and stores its own part of the vectors
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The template for few long rows: one launch reduces parts of rows, another one maps them."""
+"""The template for few long rows: one launch reduces parts of rows, another normalizes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ SECTOR_BYTES = 32
 # took 57 us (rows: 86) with rows of 1,048,576 elements, 9.0 (10.6) with 122,880, but 6.8 (6.4)
 # with 65,536. Channels last, of 65,536: 8.1 us, and 11.0 channels first with a layout kernel.
 MIN_ROW, MIN_ROW_CHANNELS_LAST = 96 << 10, 1 << 16
-_NOT_MINE = "not_mine"
 
 
 class SplitRows(Template):
@@ -51,15 +50,17 @@ class SplitRows(Template):
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
         if device.kind != "cuda" or all(stage.is_map for stage in program.stages):
-            return Refusal(_NOT_MINE, "There is no reduction, or the device is no NVIDIA GPU.")
+            return Refusal("not_mine", "There is no reduction, or the device is no NVIDIA GPU.")
         if any(has_branches(stage, program.rows) for stage in program.stages):
-            return Refusal(_NOT_MINE, "Elements behind branches are loaded one by one.")
+            return Refusal(
+                "not_mine", "Loads of some elements are conditional, and are not vectorized."
+            )
         refusal = too_many_parameters(program)
         if refusal is not None:
             return refusal
         units, rows = device.sm_count or 1, _row_count(program)
         if rows >= units:
-            return Refusal(_NOT_MINE, f"{rows} rows are enough for all {units} multiprocessors.")
+            return Refusal("not_mine", f"{rows} rows are enough for all {units} multiprocessors.")
         in_layouts = any(is_layout_map(op.func) for op in group.members)
         least = MIN_ROW_CHANNELS_LAST if in_layouts else MIN_ROW
         config = _config(program, least, device)
@@ -124,13 +125,18 @@ def _config(program: Program, least: int, device: Device) -> SplitRowsConfig | R
         return Refusal("no_combiner", f"{reason}.")
     size = row_size(whole)
     if size < least:
-        return Refusal(_NOT_MINE, f"Rows of {size} elements are short.")
+        return Refusal("not_mine", f"Rows of {size} elements are short.")
     config = split_rows_config(whole, device)
     if config is None:
-        return Refusal(_NOT_MINE, "There are not just sums over rows, then maps of the elements.")
+        return Refusal(
+            "dependent_sums",
+            "A reduction depends on another one, or is no sum: partial results cannot be combined.",
+        )
     run = min(run_bytes(config.split.first), run_bytes(config.split.second))
     if run < SECTOR_BYTES:
-        return Refusal(_NOT_MINE, f"No more than {run} bytes of a row are contiguous in memory.")
+        return Refusal(
+            "strided_rows", f"No more than {run} bytes of a row are contiguous in memory."
+        )
     return config
 
 

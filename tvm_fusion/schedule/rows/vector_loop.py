@@ -105,7 +105,7 @@ class VectorLoop(RowVectors):
         )
 
     def _keep_packed(self, step: ir.Expr) -> list[tirx.Stmt]:
-        """Let the compiler convert again what an earlier pass has converted."""
+        """Make the compiler repeat conversions of an earlier pass, not keep their results."""
         block = self.block
         if not block.config.keep_packed:
             return []
