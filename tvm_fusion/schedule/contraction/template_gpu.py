@@ -40,6 +40,7 @@ from .tile_choice import (
     behind_im2col,
     is_gathered,
     tensor_core_tile,
+    tile_of_groups,
 )
 from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_problem import LEAST_ROWS
@@ -89,7 +90,10 @@ class GpuContraction(Contraction):
         else:
             work = flops(stages) * _slowdown(group, contraction)
         tile, found, convolution = None, None, implicit_gemm(contraction, constants)
-        if convolution is not None and (skinny is None or skinny.m >= LEAST_ROWS):
+        groups = tile_of_groups(contraction, constants, device)
+        if groups is not None:
+            convolution, tile = groups
+        elif convolution is not None and (skinny is None or skinny.m >= LEAST_ROWS):
             tile = tensor_core_tile(convolution.contraction, device, LEAST_CHANNELS)
         if convolution is None or tile is None:
             tile, convolution = _tile(contraction, skinny, device), None
