@@ -12,6 +12,7 @@ _W, _V = weight(37, 48), weight(65, 17)
 _GAMMA, _BETA = weight(65), weight(65)
 _MANY, _SOME = 40, 12
 
+
 def _const(x):
     return relax.const(x)
 

@@ -83,14 +83,10 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
         general = _tile_gemm(program, config.tile, config.beside)
     else:
         general = _tiled_gpu(program, contraction, name, target)
-    return dispatch_on_m(
-        program, contraction, general, config.device, config.tile, config.beside
-    )
+    return dispatch_on_m(program, contraction, general, config.device, config.tile, config.beside)
 
 
-def _tile_gemm(
-    program: Program, tile: TileGemmConfig, beside: ConcatParts | None
-) -> tirx.PrimFunc:
+def _tile_gemm(program: Program, tile: TileGemmConfig, beside: ConcatParts | None) -> tirx.PrimFunc:
     """Make a GEMM on tensor cores, which says that B may be asked for beforehand."""
     if isinstance(tile, WgmmaConfig):
         func = wgmma_gemm_gpu(program, tile, beside)

@@ -1,6 +1,6 @@
 """Grouped convolutions of channels-last images as batches of implicit GEMMs, a group a matrix.
 
-    C[g, pixel, k] = sum over (window, c) of image[pixel + window, g C + c] * packed[g, k, window, c]
+    Y[g, pixel, k] = sum over (window, c) of X[pixel + window, g C + c] * packed[g, k, window, c]
 
 Groups of few channels are joined, the weight of j groups being block diagonal:
 
@@ -120,7 +120,8 @@ def _groups(contraction: SumOfProducts, constants: Collection[ir.Var]) -> _Group
         return None
     (channel,) = shared
     dims = [n for n, i in enumerate(pixel.indices) if channel.var in variables(i)]
-    sizes = {constant(d.b) for i in pixel.indices for d in find(i, tirx.FloorDiv)}
+    found = (constant(d.b) for i in pixel.indices for d in find(i, tirx.FloorDiv))
+    sizes = sorted({n for n in found if n})
     total = constant(channel.extent)
     if len(dims) != 1 or total is None:
         return None
@@ -131,10 +132,10 @@ def _groups(contraction: SumOfProducts, constants: Collection[ir.Var]) -> _Group
             continue
         if guard is not None and term.var in variables(guard):
             continue
-        for size in sizes - {None}:
+        for size in sizes:
             if total % size == 0 and _is_of_group(place, channel, term, size):
-                found = (channel, term, dims[0], total // size, size)
-                return _Groups(contraction, kernel, is_right, *found)
+                axes, counts = (channel, term, dims[0]), (total // size, size)
+                return _Groups(contraction, kernel, is_right, *axes, *counts)
     return None
 
 
@@ -163,9 +164,7 @@ def _of_joined(groups: _Groups, joined: int) -> ImplicitGemm:
     source = groups.weight.source
     value: ir.Expr = substitute(groups.weight, of_weight)
     if joined > 1:
-        is_own = tirx.EQ(
-            tirx.floordiv(c.var, index(terms)), tirx.floordiv(k.var, index(size))
-        )
+        is_own = tirx.EQ(tirx.floordiv(c.var, index(terms)), tirx.floordiv(k.var, index(size)))
         value = tirx.if_then_else(is_own, value, tirx.const(0, str(value.ty.dtype)))
     reduce = [*(a for a in stage.reduce if a is not groups.term), c]
     used = {*variables(value)}
@@ -197,9 +196,7 @@ def _of_joined(groups: _Groups, joined: int) -> ImplicitGemm:
     return ImplicitGemm(made, source, packed, axes, value)
 
 
-def _with_place(
-    image: ir.Expr, dim: int, places: dict[ir.Var, ir.Expr], place: ir.Expr
-) -> ir.Expr:
+def _with_place(image: ir.Expr, dim: int, places: dict[ir.Var, ir.Expr], place: ir.Expr) -> ir.Expr:
     """Move an image to the channels of joined groups, with an index for them as it is."""
 
     def one(node: ir.TensorLoad) -> ir.TensorLoad:

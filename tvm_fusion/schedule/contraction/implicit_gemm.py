@@ -131,11 +131,7 @@ def with_stored_columns(contraction: SumOfProducts, constants: Collection[ir.Var
             continue
         own = variables(weight) - variables(other)
         result = contraction.results[0]
-        stored = [
-            a
-            for a in wide
-            if a.var in own and _is_stored(result, a, wide)
-        ]
+        stored = [a for a in wide if a.var in own and _is_stored(result, a, wide)]
         if len(stored) == 1 and wide[-1].var not in variables(weight):
             axes = (*(a for a in stage.axes if a is not stored[0]), stored[0])
             return replace(contraction, stage=replace(stage, axes=axes))

@@ -127,9 +127,7 @@ def _image(
     )
 
 
-def _without_groups(
-    place: ir.Expr, groups: Sequence[Axis], channels: Axis
-) -> ir.Expr | None:
+def _without_groups(place: ir.Expr, groups: Sequence[Axis], channels: Axis) -> ir.Expr | None:
     """Give the index of channels within a group; ``None`` if groups are not one behind the other.
 
     An image that does not depend on its group, or elsewhere, is none of a window's.

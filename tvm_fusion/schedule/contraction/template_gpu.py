@@ -132,9 +132,7 @@ class GpuContraction(Contraction):
             shared_bytes=0 if config is None else config.shared_bytes,
             registers=0 if config is None else config.registers,
             details={
-                "config": GpuContractionConfig(
-                    program, contraction, device, skinny, tile, beside
-                ),
+                "config": GpuContractionConfig(program, contraction, device, skinny, tile, beside),
                 "arithmetic": "" if tile is None else tile.arithmetic,
                 "matrix_dtype": "" if tile is None else tile.narrow_dtype,
                 "convolution": convolution,
