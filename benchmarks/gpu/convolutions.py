@@ -30,32 +30,37 @@ class ChannelsLast(torch.nn.Module):
     c, k : int
         Input and output channels.
     window, stride, padding, groups : int
-        Alike in both directions.
+        Alike in all directions.
     activation : str
         A name in ``ACTIVATIONS``; behind the residual, as in residual networks.
     dtype : torch.dtype
         Of the weight.
+    rank : int
+        Directions: of sequences 1, of images 2, of volumes 3.
+    is_transposed : bool
+        Whether it is a transposed convolution, of one group.
     """
 
     def __init__(
         self, c: int, k: int, window: int, stride: int, padding: int, groups: int,
-        activation: str, dtype: torch.dtype,
+        activation: str, dtype: torch.dtype, rank: int = 2, is_transposed: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.stride, self.padding, self.groups = stride, padding, groups
+        self.options = {"stride": stride, "padding": padding, "groups": groups}
+        self.convolve = getattr(functional, f"conv{'_transpose' * is_transposed}{rank}d")
         self.activation = ACTIVATIONS[activation]
         table = torch.randn(PERIOD, generator=torch.Generator().manual_seed(0))
-        terms = c // groups * window * window
+        terms = c // groups * window**rank
         places = torch.arange(k * terms) % PERIOD
-        weight = table[places].reshape(k, c // groups, window, window) * terms**-0.5
+        channels = (c, k) if is_transposed else (k, c // groups)
+        weight = table[places].reshape(*channels, *[window] * rank) * terms**-0.5
         self.weight = torch.nn.Parameter(weight.to(dtype), requires_grad=False)
         self.bias = torch.nn.Parameter(table[:k].to(dtype), requires_grad=False)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Convolve ``[n, h, w, c]``."""
-        y = functional.conv2d(
-            x.permute(0, 3, 1, 2), self.weight, self.bias, self.stride, self.padding, 1, self.groups
-        ).permute(0, 2, 3, 1)
+        """Convolve ``[n, h, w, c]``, or of other ranks alike."""
+        image = x.movedim(-1, 1)
+        y = self.convolve(image, self.weight, self.bias, **self.options).movedim(1, -1)
         return self.activation(y if residual is None else y + residual)
 
 
@@ -79,7 +84,10 @@ class Convolution(Work):
     def rival(self) -> Callable[..., Tensor]:
         """Give what it is compared with: PyTorch's compiler around the fastest of cuDNN."""
         torch.backends.cudnn.benchmark = True
-        module = self.module().cuda().to(memory_format=torch.channels_last)
+        module = self.module().cuda()
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        found = formats.get(len(self.shapes[0]))
+        module = module if found is None else module.to(memory_format=found)
         return torch.compile(module, dynamic=False)
 
     def reference(self, *arguments: Tensor) -> Tensor:
@@ -95,17 +103,23 @@ class Convolution(Work):
 
 def convolution(
     batch: int, c: int, size: int, k: int, window: int, stride: int, epilogue: str,
-    padding: int | None = None, groups: int = 1, dtype: str = "float16",
+    padding: int | None = None, groups: int = 1, dtype: str = "float16", rank: int = 2,
+    is_transposed: bool = False,
 ) -> Convolution:  # fmt: skip
     """Give the work of a convolution; an epilogue is an activation, maybe behind a residual."""
     padding = window // 2 if padding is None else padding
     activation = epilogue.removeprefix("residual").removeprefix("_")
     out = (size + 2 * padding - window) // stride + 1
-    module = ChannelsLast(c, k, window, stride, padding, groups, activation, DTYPES[dtype])
-    shapes: list[tuple[int, ...]] = [(batch, size, size, c)]
-    shapes += [(batch, out, out, k)] if epilogue.startswith("residual") else []
-    flops = 2 * batch * out * out * k * (c // groups) * window * window
-    name = f"conv_{batch}x{c}x{size}_{k}x{window}"
+    pixels = out
+    if is_transposed:
+        out, pixels = (size - 1) * stride - 2 * padding + window, size
+    kinds = rank, is_transposed
+    module = ChannelsLast(c, k, window, stride, padding, groups, activation, DTYPES[dtype], *kinds)
+    shapes: list[tuple[int, ...]] = [(batch, *[size] * rank, c)]
+    shapes += [(batch, *[out] * rank, k)] if epilogue.startswith("residual") else []
+    flops = 2 * batch * pixels**rank * k * (c // groups) * window**rank
+    name = "conv" + "_transpose" * is_transposed + ("" if rank == 2 else f"{rank}d")
+    name += f"_{batch}x{c}x{size}_{k}x{window}"
     name += "".join([f"_s{stride}"] * (stride > 1) + [f"_g{groups}"] * (groups > 1))
     name += f"_{epilogue}" if epilogue else ""
     return Convolution(name, module, tuple(shapes), dtype, flops=flops)
@@ -139,4 +153,25 @@ CONVOLUTIONS = (
     # ConvNeXt: patches, and a pointwise convolution
     convolution(1, 96, 56, 192, 2, 2, "", padding=0),
     convolution(1, 96, 56, 384, 1, 1, "gelu"),
+    # of groups: ResNeXt-50 32x4d, RegNetY-1.6GF, ShuffleNet, AlexNet
+    convolution(1, 128, 56, 128, 3, 1, "relu", groups=32),
+    convolution(1, 256, 28, 256, 3, 1, "relu", groups=32),
+    convolution(1, 1024, 7, 1024, 3, 1, "relu", groups=32),
+    convolution(8, 512, 14, 512, 3, 1, "relu", groups=32),
+    convolution(1, 336, 14, 336, 3, 1, "relu", groups=14),
+    convolution(1, 240, 28, 240, 1, 1, "relu", groups=3),
+    convolution(1, 96, 27, 256, 5, 1, "relu", groups=2),
+    # depthwise: ConvNeXt
+    convolution(1, 96, 56, 96, 7, 1, "", groups=96),
+    convolution(1, 384, 14, 384, 7, 1, "", groups=384),
+    convolution(8, 192, 28, 192, 7, 1, "", groups=192),
+    # transposed: a generator of images, a UNet's upsampling
+    convolution(1, 256, 32, 128, 4, 2, "relu", padding=1, is_transposed=True),
+    convolution(1, 512, 28, 256, 2, 2, "", padding=0, is_transposed=True),
+    # of sequences: Whisper's and wav2vec's encoders; of volumes: residual networks, a UNet
+    convolution(1, 384, 3000, 384, 3, 2, "gelu", rank=1),
+    convolution(1, 512, 3199, 512, 3, 2, "gelu", padding=0, rank=1),
+    convolution(1, 256, 28, 256, 3, 1, "relu", rank=3),
+    convolution(1, 64, 56, 64, 3, 2, "relu", rank=3),
+    convolution(1, 32, 64, 32, 3, 1, "relu", rank=3),
 )

@@ -19,23 +19,30 @@ op = relax.op
 CPU = parse("cpu").tvm_target()
 
 
-def transposed(x, w, strides, padding):
+CONVOLUTIONS = (op.nn.conv1d_transpose, op.nn.conv2d_transpose, op.nn.conv3d_transpose)
+
+
+def transposed(x, w, strides, padding, more, groups):
     """Spread every pixel over the window, in float64."""
-    n, _, height, width = x.shape
-    _, k, rows, columns = w.shape
-    y = np.zeros((n, k, (height - 1) * strides[0] + rows, (width - 1) * strides[1] + columns))
-    for i, j in np.ndindex(height, width):
-        part = np.einsum("nc,ckrs->nkrs", x[:, :, i, j], w)
-        top, left = i * strides[0], j * strides[1]
-        y[:, :, top : top + rows, left : left + columns] += part
-    top, left = padding
-    return y[:, :, top : y.shape[2] - top, left : y.shape[3] - left]
+    n, c, *sizes = x.shape
+    _, k, *taps = w.shape
+    each = [(h - 1) * s + r + m for h, s, r, m in zip(sizes, strides, taps, more, strict=True)]
+    y = np.zeros((n, groups, k, *each))
+    own = w.reshape(groups, c // groups, k, *taps)
+    for place in np.ndindex(*sizes):
+        pixel = x[(slice(None), slice(None), *place)].reshape(n, groups, -1)
+        part = np.einsum("ngc,gck...->ngk...", pixel, own)
+        firsts = [i * s for i, s in zip(place, strides, strict=True)]
+        y[(..., *(slice(i, i + r) for i, r in zip(firsts, taps, strict=True)))] += part
+    inside = [slice(p, h - p) for p, h in zip(padding, each, strict=True)]
+    return y[(..., *inside)].reshape(n, groups * k, *(s.stop - s.start for s in inside))
 
 
 def module(x, w, **options):
+    convolve = CONVOLUTIONS[x.ndim - 3]
     return main_module(
-        [relax.Var("x", relax.TensorType(x.shape, "float32"))],
-        lambda emit, x: op.nn.conv2d_transpose(x, relax.const(w), **options),
+        [relax.Var("x", relax.TensorType(x.shape, str(x.dtype)))],
+        lambda emit, x: convolve(x, relax.const(w), **options),
     )
 
 
@@ -100,40 +107,37 @@ def test_the_weight_has_every_phase(problem, seed):
 
 
 CASES = {
-    "2x2, blocks of pixels": ((2, 2), (2, 2), (0, 0)),
-    "4x4, halved": ((4, 4), (2, 2), (1, 1)),
-    "3x3, without strides": ((3, 3), (1, 1), (1, 1)),
-    "rows and columns differ": ((3, 4), (3, 2), (0, 1)),
-    "phases without taps": ((2, 3), (3, 3), (0, 0)),
+    "2x2, blocks of pixels": ((2, 2), (2, 2), (0, 0), 1),
+    "4x4, halved": ((4, 4), (2, 2), (1, 1), 1),
+    "3x3, without strides": ((3, 3), (1, 1), (1, 1), 1),
+    "rows and columns differ": ((3, 4), (3, 2), (0, 1), 1),
+    "phases without taps": ((2, 3), (3, 3), (0, 0), 1),
+    "groups": ((3, 2), (1, 2), (1, 0), 3),
+    "one dimension": ((4,), (2,), (1,), 1),
+    "three dimensions": ((2, 3, 4), (2, 1, 2), (0, 1, 1), 1),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_against_float64(case):
-    taps, strides, padding = CASES[case]
+    taps, strides, padding, groups = CASES[case]
     rng = np.random.default_rng()
-    x = rng.standard_normal((2, 5, 4, 7)).astype("float32")
-    w = rng.standard_normal((5, 6, *taps)).astype("float32")
-    options = {"strides": strides, "padding": padding}
+    x = rng.standard_normal((2, 6, *(4, 7, 3)[: len(taps)])).astype("float32")
+    w = rng.standard_normal((6, 5, *taps)).astype("float32")
+    options = {"strides": strides, "padding": padding, "groups": groups}
     mod = module(x, w, **options)
     extents = [int(d) for d in mod["main"].ret_ty.shape.values[2:]]
     if any(n % s for n, s in zip(extents, strides, strict=True)):
         options["output_padding"] = tuple(-n % s for n, s in zip(extents, strides, strict=True))
         mod = module(x, w, **options)
     found = rewritten(mod)
-    assert "relax.nn.conv2d_transpose" not in names(found)
+    assert not any("transpose" in name for name in names(found) if "conv" in name)
     assert tvm_ffi.structural_equal(found["main"].ret_ty, mod["main"].ret_ty)
-    more = options.get("output_padding", (0, 0))
     wide = [a.astype("float64") for a in (x, w)]
-
-    def reference(x, w):
-        y = transposed(x, w, strides, (0, 0))
-        y = np.pad(y, ((0, 0), (0, 0), (0, more[0]), (0, more[1])))
-        (top, left), (height, width) = padding, y.shape[2:]
-        return y[:, :, top : height - top, left : width - left]
-
-    size = reference(*map(np.abs, wide))
-    assert_sums_close(run(found, x), reference(*wide), size, 5 * taps[0] * taps[1] + 1)
+    rest = strides, padding, options.get("output_padding", (0,) * len(taps)), groups
+    size = transposed(*map(np.abs, wide), *rest)
+    terms = 6 // groups * int(np.prod(taps))
+    assert_sums_close(run(found, x), transposed(*wide, *rest), size, terms + 1)
 
 
 def test_what_stays():
@@ -146,16 +150,30 @@ def test_what_stays():
     assert [(d.code, d.verdict, d.sentence) for d in decisions] == [
         ("transposed_conv", "refused", "Its padding is wider than its window.")
     ]
-    grouped = module(x, w, groups=2, strides=1)
-    assert "relax.nn.conv2d_transpose" in names(rewritten(grouped))
+    depthwise = module(x, w, groups=4, strides=1)
+    assert "relax.nn.conv2d_transpose" in names(rewritten(depthwise))
+    dilated = module(x, w, dilation=2, strides=1)
+    assert "relax.nn.conv2d_transpose" in names(rewritten(dilated))
     even = module(x, w, strides=2, output_padding=1)
     with recording() as decisions:
         assert "relax.nn.conv2d_transpose" not in names(rewritten(even))
     assert [(d.code, d.verdict, d.sentence) for d in decisions] == [
         ("transposed_conv", "accepted", "It is a convolution of 4 phases, without zero stuffing.")
     ]
-    with parse("cuda:sm_90a").tvm_target():
+    with parse("rocm:gfx942").tvm_target():
         assert "relax.nn.conv2d_transpose" in names(TransposedConvByPhases()(even))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_types_on_gpus(dtype):
+    """CPUs have no convolutions of them that are worth it."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = getattr(ml_dtypes, dtype, dtype)
+    x, w = np.zeros((1, 4, 5, 5), kind), np.ones((4, 3, 2, 2), kind)
+    mod = module(x, w, strides=2)
+    assert "relax.nn.conv2d_transpose" in names(rewritten(mod))
+    with parse("cuda:sm_90a").tvm_target():
+        assert "relax.nn.conv2d_transpose" not in names(TransposedConvByPhases()(mod))
 
 
 def test_a_rule_of_the_rewriting_stage():

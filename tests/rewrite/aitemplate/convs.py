@@ -108,7 +108,7 @@ ROWS = (
         "Convolutions with what follows",
         ("fuse_conv_elementwise", "conv2d_bias_*", "conv3d_bias"),
         "planner + contraction and convolution templates: any maps behind the sum; transposed "
-        "convolutions by phases on CPUs",
+        "convolutions by phases",
         (
             example(
                 "conv_bias",

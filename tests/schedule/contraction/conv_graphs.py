@@ -17,7 +17,7 @@ def laid_out(params, body, only=None):
     """The group of a body, all of its images channels-last, or those of some names."""
     members = group(params, body, CUDA)
     images = [v for v in (*members.inputs, *members.outputs) if v.constant is None]
-    chosen = [v for v in images if len(v.shape) == 4 and (only is None or v.name in only)]
+    chosen = [v for v in images if len(v.shape) > 2 and (only is None or v.name in only)]
     return variant(members, {v: Layout(0) for v in chosen}).group
 
 

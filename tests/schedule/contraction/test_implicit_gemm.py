@@ -10,6 +10,7 @@ from nvcc import machine_code, needs_nvcc
 from tvm import relax
 
 from tvm_fusion.core.template import Claim
+from tvm_fusion.schedule.contraction.result_vectors import ResultVectors, result_vectors
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_operand import OperandTile
 
@@ -124,6 +125,28 @@ def test_bfloat16():
     members, arrays, expected = build("3x3", "bfloat16", bias=False)
     result = run(claimed(members), arrays).astype("float64")
     np.testing.assert_allclose(result, expected.astype("float64"), atol=4e-2)
+
+
+def test_phases_of_a_transposed_convolution():
+    """Channels of a convolution, stored as blocks of pixels: vectors lie along those of a phase."""
+    rng = np.random.default_rng()
+    x = rng.standard_normal((1, 24, 9, 7)).astype("float16")
+    w = (rng.standard_normal((4 * 16, 24, 2, 2)) / 10).astype("float16")
+
+    def body(emit, x):
+        options = {"padding": (1, 1, 0, 0), "out_dtype": "float32"}
+        y = emit(op.astype(emit(op.nn.conv2d(x, relax.const(w), **options)), "float16"))
+        blocks = emit(op.reshape(y, (1, 2, 2, 16, 9, 7)))
+        pixels = emit(op.permute_dims(blocks, [0, 3, 4, 1, 5, 2]))
+        return op.reshape(pixels, (1, 16, 18, 14))
+
+    claim = claimed(laid_out([tensor("x", *x.shape, dtype="float16")], body))
+    assert result_vectors(claim.details["config"].tile) == ResultVectors(8, False)
+    wide = np.pad(x.astype("float64"), [(0, 0), (0, 0), (1, 0), (1, 0)])
+    sums = convolution(wide, w.astype("float64"), stride=1, padding=(0, 0), dilation=1, groups=1)
+    blocks = sums.reshape(1, 2, 2, 16, 9, 7).transpose(0, 3, 4, 1, 5, 2)
+    expected = blocks.reshape(1, 16, 18, 14).transpose(NHWC)
+    np.testing.assert_allclose(run(claim, {"x": x.transpose(NHWC)}), expected, atol=4e-3)
 
 
 def test_images_of_the_graphs_layout_are_no_implicit_gemm():

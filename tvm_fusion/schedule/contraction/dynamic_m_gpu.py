@@ -23,6 +23,7 @@ from ...core.loops import block, constant, index, one_of, substitute
 from ...device import Device
 from ...program.program import Program
 from ...program.stage import Axis
+from .concat_parts_gpu import ConcatParts
 from .gemv_choice import MAX_ACCUMULATORS
 from .operands import Result, SumOfProducts
 from .skinny_gemm_gpu import skinny_gemm_gpu
@@ -42,6 +43,7 @@ def dispatch_on_m(
     general: tirx.PrimFunc,
     device: Device,
     tile: TileGemmConfig | None = None,
+    beside: ConcatParts | None = None,
 ) -> tirx.PrimFunc:
     """Put skinny GEMMs in front of a kernel for any number of rows.
 
@@ -57,6 +59,8 @@ def dispatch_on_m(
         A GPU.
     tile : TileGemmConfig, optional
         Of the general kernel, if it is one for tensor cores.
+    beside : ConcatParts, optional
+        Other parts of a concatenation, which all kernels store.
     """
     choices: list[tuple[ir.Expr, tirx.Stmt]] = []
     rest = tirx.const(True)
@@ -66,14 +70,14 @@ def dispatch_on_m(
     for condition, static in _static_m(contraction, most):
         config = skinny_gemm_config(static, device)
         if config is not None:
-            made = skinny_gemm_gpu(program, config)
+            made = skinny_gemm_gpu(program, config, beside)
             choices.append((tirx.And(rest, condition), made.body))
             rest = tirx.Not(condition)
     is_symbolic = tile is not None and constant(tile.m) is None
     small = tile_gemm_config(contraction, device, FEW_ROWS) if is_symbolic else None
     if tile is not None and small is not None and TileShape.of(small) != TileShape.of(tile):
         few = tile.m <= FEW_ROWS
-        choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small).body))
+        choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small, beside).body))
         rest = tirx.And(rest, tirx.Not(few))
     if not choices:
         return general

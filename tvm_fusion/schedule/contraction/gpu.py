@@ -10,6 +10,7 @@ otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one la
                  block tile of A and B in shared memory, barrier, register tile of acc;
                  its store of acc is replaced by the epilogue            (fuse_epilogue)
 symbolic M:    the same, with skinny GEMMs in front                       (dynamic_m_gpu)
+other parts of a concatenation with the result:  by idle threads  (concat_parts_gpu)
 none fits, or a column split of many rows without tensor cores:  untiled sums  (untiled_gpu)
 """
 
@@ -28,6 +29,7 @@ from ...program.program import Program
 from ..gpu.dlight import check_gpu, rule
 from ..gpu.launch import PREFETCHED
 from ..launches import launches
+from .concat_parts_gpu import ConcatParts
 from .dynamic_m_gpu import dispatch_on_m
 from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue
 from .gemv_config import GemvConfig
@@ -60,6 +62,8 @@ class GpuContractionConfig:
         GEMMs in front if M is symbolic.
     tile : TileGemmConfig or None
         For half types on tensor cores, if there are not too few rows.
+    beside : ConcatParts or None
+        Other parts of a concatenation with the product; there is a skinny GEMM or a tile then.
     """
 
     program: Program
@@ -67,26 +71,27 @@ class GpuContractionConfig:
     device: Device
     skinny: GemvConfig | None
     tile: TileGemmConfig | None = None
+    beside: ConcatParts | None = None
 
 
 def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> tirx.PrimFunc:
     """Make the kernel, or the kernels of which the host launches one by the number of rows."""
     program, contraction = config.program, config.contraction
     if config.skinny is not None:
-        return skinny_gemm_gpu(program, config.skinny)
+        return skinny_gemm_gpu(program, config.skinny, config.beside)
     if config.tile is not None:
-        general = _tile_gemm(program, config.tile)
+        general = _tile_gemm(program, config.tile, config.beside)
     else:
         general = _tiled_gpu(program, contraction, name, target)
-    return dispatch_on_m(program, contraction, general, config.device, config.tile)
+    return dispatch_on_m(program, contraction, general, config.device, config.tile, config.beside)
 
 
-def _tile_gemm(program: Program, tile: TileGemmConfig) -> tirx.PrimFunc:
+def _tile_gemm(program: Program, tile: TileGemmConfig, beside: ConcatParts | None) -> tirx.PrimFunc:
     """Make a GEMM on tensor cores, which says that B may be asked for beforehand."""
     if isinstance(tile, WgmmaConfig):
-        func = wgmma_gemm_gpu(program, tile)
+        func = wgmma_gemm_gpu(program, tile, beside)
     else:
-        func = tile_gemm_gpu(program, tile)
+        func = tile_gemm_gpu(program, tile, beside)
     b = tile.b
     if not is_plain(b):
         return func

@@ -9,7 +9,7 @@ sum, channels last, as ``[groups][k][window][c]``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
@@ -20,8 +20,10 @@ from ...core.loops import constant, index
 from ...program.program import Program
 from ...program.stage import Axis
 from ..address import known_step
+from .epilogue import Result
 from .operands import SumOfProducts, is_weight
 from .packing_function import packing_function
+from .result_vectors import WIDTHS
 from .tile_gemm_config import is_plain, narrow_operand, unguarded
 
 
@@ -129,16 +131,24 @@ def with_stored_columns(contraction: SumOfProducts, constants: Collection[ir.Var
             continue
         own = variables(weight) - variables(other)
         result = contraction.results[0]
-        stored = [
-            a
-            for a in wide
-            if a.var in own
-            and known_step(result.buffer, result.indices, a.var, [x.var for x in wide]) == 1
-        ]
+        stored = [a for a in wide if a.var in own and _is_stored(result, a, wide)]
         if len(stored) == 1 and wide[-1].var not in variables(weight):
             axes = (*(a for a in stage.axes if a is not stored[0]), stored[0])
             return replace(contraction, stage=replace(stage, axes=axes))
     return contraction
+
+
+def _is_stored(result: Result, axis: Axis, wide: Sequence[Axis]) -> bool:
+    """Whether a result is contiguous along an axis, at least in vectors of it.
+
+    As where phases of a transposed convolution are channels: ``k % K`` of K in memory.
+    """
+    if known_step(result.buffer, result.indices, axis.var, [a.var for a in wide]) == 1:
+        return True
+    last = result.indices[-1]
+    if not isinstance(last, tirx.FloorMod) or not axis.var.same_as(last.a):
+        return False
+    return (constant(last.b) or 1) % max(WIDTHS) == 0
 
 
 def _channels(image: ir.Expr, reduce: list[Axis], of_weight: set[ir.Var]) -> Axis | None:

@@ -2,6 +2,7 @@
 
     image[n, y * stride + r * dilation - padding, .., c]    contiguous along c, all channels
     image[n, y, x * stride * C + k]                         runs of k that overlap from x to x
+    image[n, y .., x .., g * C + c], weight[g, k, r, s, c]  of groups, a matrix of the batch each
     weight[k, r, s, c]                                      contiguous along c, taps as one
 
 Every index of the image is a sum of multiples of one pixel axis and of taps. A condition around it
@@ -43,12 +44,12 @@ def tma_window(view: GemmView, block_k: int) -> tuple[TmaTaps, TmaTaps] | None:
     (TmaTaps, TmaTaps) or None
         A and B, one of which is a :class:`TmaWindow`; ``None`` if they are no such operands.
     """
-    if view.batch:
+    if len(view.batch) > 1 or any(constant(a.extent) is None for a in view.batch):
         return None
     sides = (view.a, view.m_axes), (view.b, view.n_axes)
     for number in range(2):
-        image = _image(*sides[number], view.k_axes, block_k)
-        weight = _weight(*sides[1 - number], view.k_axes, block_k)
+        image = _image(*sides[number], view.k_axes, block_k, view.batch)
+        weight = _weight(*sides[1 - number], view.k_axes, block_k, view.batch)
         if image is None or weight is None:
             continue
         if number == 0:
@@ -60,7 +61,11 @@ def tma_window(view: GemmView, block_k: int) -> tuple[TmaTaps, TmaTaps] | None:
 
 
 def _image(
-    operand: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis], block_k: int
+    operand: ir.Expr,
+    pixels: Sequence[Axis],
+    k_axes: Sequence[Axis],
+    block_k: int,
+    groups: Sequence[Axis],
 ) -> TmaWindow | None:
     """View an operand as an image under a window; ``None`` if it is none."""
     image, guard = unguarded(operand)
@@ -74,7 +79,8 @@ def _image(
     sizes = [int(d) for d in shape if d is not None]
     item_bytes = DataType(str(image.ty.dtype)).itemsize
     strides = [math.prod(sizes[i:]) for i in reversed(range(1, len(sizes)))]
-    last = image_dim(image.indices[-1], pixels, k_axes)
+    place = _without_groups(image.indices[-1], groups, channels)
+    last = None if place is None else image_dim(place, pixels, k_axes)
     found = [image_dim(i, pixels, k_axes) for i in image.indices[:-1]]
     dims = [d for d in reversed(found) if d is not None]
     no_tap, count = (0,) * len(taps), int(channels.extent)
@@ -86,6 +92,12 @@ def _image(
         sizes.insert(1, (sizes[0] - count) // last.step + 1)
         strides.insert(0, last.step)
         sizes[0] = count
+    for group in groups:
+        dims.insert(0, ImageDim(None, 1, (*no_tap, 0), 0, is_group=True))
+        sizes[:1] = [count, sizes[0] // count]
+        strides.insert(0, count)
+        if last.row is not None or sizes[1] != constant(group.extent):
+            return None
     rows = sorted(d.row for d in dims if d.row is not None)
     if count != sizes[0] or rows != list(range(len(pixels))) or len(sizes) > MAX_RANK:
         return None
@@ -105,7 +117,7 @@ def _image(
     return TmaWindow(
         (own,),
         is_k_contiguous=True,
-        batch=(),
+        batch=tuple(a.var for a in groups),
         rows=0,
         block_k=block_k,
         chunks=-(-count // block_k),
@@ -113,6 +125,20 @@ def _image(
         pixels=tuple(int(a.extent) for a in pixels),
         taps=tuple(int(a.extent) for a in taps),
     )
+
+
+def _without_groups(place: ir.Expr, groups: Sequence[Axis], channels: Axis) -> ir.Expr | None:
+    """Give the index of channels within a group; ``None`` if groups are not one behind the other.
+
+    An image that does not depend on its group, or elsewhere, is none of a window's.
+    """
+    for group in groups:
+        own = substitute(place, {group.var: index(0)})
+        whole = group.var * index(channels.extent) + own
+        if not sym.Analyzer().can_prove_equal(place, whole):
+            return None
+        place = own
+    return place
 
 
 def image_dim(place: ir.Expr, pixels: Sequence[Axis], k_axes: Sequence[Axis]) -> ImageDim | None:
@@ -157,30 +183,37 @@ def is_of_bounds(guard: ir.Expr | None, image: ir.TensorLoad) -> bool:
 
 
 def _weight(
-    operand: ir.Expr, own: Sequence[Axis], k_axes: Sequence[Axis], block_k: int
+    operand: ir.Expr,
+    own: Sequence[Axis],
+    k_axes: Sequence[Axis],
+    block_k: int,
+    groups: Sequence[Axis],
 ) -> TmaTaps | None:
     """View an operand as a weight: channels, taps that lie in memory as one, and columns."""
     if not is_plain(operand):
         return None
     *taps, channels = k_axes
-    every = [a.var for a in (*own, *k_axes)]
+    every = [a.var for a in (*groups, *own, *k_axes)]
     steps = {a: known_step(operand.source, operand.indices, a, every) for a in every}
     merged = [_merged(axes, steps) for axes in (taps, own)]
     sizes = [product([a.extent for a in axes]) for axes in ((channels,), taps, own)]
+    sizes += [index(a.extent) for a in groups]
     place = offset(operand.source, operand.indices)
     start = simplified(substitute(place, dict.fromkeys(every, index(0))))
     count = constant(channels.extent)
     strides = [s or count for s in merged]  # 0 of a single tap
+    strides += [steps[a.var] or None for a in groups]
     aligned = [constant(start), *strides]
     if steps[channels.var] != 1 or count is None or None in (*merged, *aligned):
         return None
     item_bytes = DataType(str(operand.ty.dtype)).itemsize
     if any(s is None or s * item_bytes % ALIGNMENT for s in aligned):
         return None
-    box = (ROW_BYTES // item_bytes, 1, 1)
+    box = (ROW_BYTES // item_bytes, *[1] * len(strides))
     steps_of = tuple(index(s) for s in strides if s is not None)
     found = TensorMap(operand.source, start, tuple(sizes), steps_of, box)
-    return TmaTaps((found,), True, (), 0, block_k, chunks=-(-count // block_k))
+    batch = tuple(a.var for a in groups)
+    return TmaTaps((found,), True, batch, 0, block_k, chunks=-(-count // block_k))
 
 
 def _merged(axes: Sequence[Axis], steps: dict[ir.Var, int | None]) -> int | None:

@@ -36,6 +36,7 @@ from ...core.loops import (
 )
 from ...program.program import Program
 from ..gpu.launch import min_blocks_per_sm
+from .concat_parts_gpu import ConcatParts
 from .fuse_epilogue import store_results
 from .gemv_config import GemvConfig
 from .gemv_mainloop import GemvMainloop
@@ -44,8 +45,10 @@ from .skinny_mma_config import SkinnyMmaConfig
 from .skinny_mma_mainloop import SkinnyMmaMainloop
 
 
-def skinny_gemm_gpu(program: Program, cut: GemvConfig) -> tirx.PrimFunc:
-    """Make the kernel of a skinny GEMM."""
+def skinny_gemm_gpu(
+    program: Program, cut: GemvConfig, beside: ConcatParts | None = None
+) -> tirx.PrimFunc:
+    """Make the kernel of a skinny GEMM, which may store other parts of a concatenation."""
     slices, width = (index(size) for size in cut.partials_shape)
     dtype, is_folded = cut.contraction.dtype, cut.folded_slices < cut.slices_k
     shared = scratch([slices, width], dtype, "partials", scope="shared")
@@ -57,7 +60,11 @@ def skinny_gemm_gpu(program: Program, cut: GemvConfig) -> tirx.PrimFunc:
             mainloop = SkinnyMmaMainloop(cut, number)
         else:
             mainloop = GemvMainloop(cut, number, shared)
-        stmts = [mainloop.stmt()]
+        stmts = []
+        if beside is not None:
+            workers = cut.blocks * cut.threads
+            stmts.append(cut.phase(lambda i: beside.stmt(number * cut.threads + i, workers)))
+        stmts.append(mainloop.stmt())
         for first in range(0, cut.m, cut.rows_per_pass):
             rows = range(first, min(first + cut.rows_per_pass, cut.m))
             stmts.append(cut.phase(partial(mainloop.share_partials, rows, shared)))

@@ -20,6 +20,9 @@ from ...program.stage import Stage
 from ..design_space import not_in_space
 from ..estimate import flops, operations, points, traffic
 from ..gpu.mma import HALF_TYPES, find_atom
+from .concat_epilogue import concat_epilogue
+from .concat_parts_choice import refuse_parts
+from .concat_parts_gpu import ConcatParts
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemv_config import GemvConfig
 from .gpu import GpuContractionConfig, contraction_gpu
@@ -37,6 +40,7 @@ from .tile_choice import (
     behind_im2col,
     is_gathered,
     tensor_core_tile,
+    tile_of_groups,
 )
 from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_problem import LEAST_ROWS
@@ -61,12 +65,19 @@ class GpuContraction(Contraction):
     ) -> Claim | Refusal:
         if has_two_products(program):
             return self._claim_dual(group, program, stages, device)
-        read = _analysed(program, stages)
+        beside, read = None, _analysed(program, stages)
         if isinstance(read, Refusal):
-            return read
+            first, concat = read, concat_epilogue(stages)
+            read = first if concat is None else _analysed(program, concat.stages)
+            if concat is None or isinstance(read, Refusal):
+                return first
+            beside, stages = ConcatParts.of(concat.others), (*concat.stages, *concat.others)
         contraction, norm_scale = read
+        constants = constants_of(group)
+        if beside is not None:  # what other parts read stays as it is
+            constants = frozenset(x for x in constants if not beside.reads(x))
         if norm_scale is None:
-            contraction = with_stored_columns(contraction, constants_of(group))
+            contraction = with_stored_columns(contraction, constants)
         skinny = skinny_gemm_config(contraction, device, norm_scale)
         if norm_scale is not None and skinny is None:
             sentence = (
@@ -78,14 +89,18 @@ class GpuContraction(Contraction):
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction)
-        constants = constants_of(group)
         tile, found, convolution = None, None, implicit_gemm(contraction, constants)
-        if convolution is not None and (skinny is None or skinny.m >= LEAST_ROWS):
+        groups = tile_of_groups(contraction, constants, device)
+        if groups is not None:
+            convolution, tile = groups
+        elif convolution is not None and (skinny is None or skinny.m >= LEAST_ROWS):
             tile = tensor_core_tile(convolution.contraction, device, LEAST_CHANNELS)
         if convolution is None or tile is None:
             tile, convolution = _tile(contraction, skinny, device), None
-            found = behind_aligned_rows(contraction, tile, constants, device)
-        found = found or behind_im2col(contraction, tile, constants, device)
+            if beside is None:
+                found = behind_aligned_rows(contraction, tile, constants, device)
+        if beside is None:
+            found = found or behind_im2col(contraction, tile, constants, device)
         copies = None
         if found is not None:
             (copies, tile), convolution = found, None
@@ -104,6 +119,8 @@ class GpuContraction(Contraction):
         if skinny is None and tile is None and (refusal := _refuse_split(contraction, device)):
             return refusal
         config = tile or skinny
+        if beside is not None and (refusal := refuse_parts(beside, config, device)):
+            return refusal
         blocks = _blocks(contraction) if config is None else at(config.blocks)
         return Claim(
             self,
@@ -115,7 +132,7 @@ class GpuContraction(Contraction):
             shared_bytes=0 if config is None else config.shared_bytes,
             registers=0 if config is None else config.registers,
             details={
-                "config": GpuContractionConfig(program, contraction, device, skinny, tile),
+                "config": GpuContractionConfig(program, contraction, device, skinny, tile, beside),
                 "arithmetic": "" if tile is None else tile.arithmetic,
                 "matrix_dtype": "" if tile is None else tile.narrow_dtype,
                 "convolution": convolution,
@@ -165,6 +182,7 @@ class GpuContraction(Contraction):
         stage = config.contraction.stage
         is_static = all(constant(a.extent) is not None for a in stage.axes)
         is_tile = config.tile is not None and config.contraction.column_split is None
+        is_tile = is_tile and config.beside is None
         if not (is_static and is_tile and has_few_sums([stage], config.device)):
             return super().kind(claim)
         return super().kind(claim) if has_convolution(claim.group) else "small GEMM"

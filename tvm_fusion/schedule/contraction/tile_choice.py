@@ -7,11 +7,14 @@ the product behind them is faster by more than they take.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from tvm import ir
 
 from ...device import Device
 from .aligned_rows import aligned_rows
+from .grouped_convolution import grouped_gemms
+from .implicit_gemm import ImplicitGemm, with_stored_columns
 from .operand_copies import OperandCopies, copies_clocks
 from .operands import SumOfProducts
 from .partial_im2col import partial_im2col
@@ -62,6 +65,31 @@ def tensor_core_tile(
         return small or large
     clocks = estimated_clocks(small, gemm_sizes(small), device)
     return large if wgmma_clocks(large, device) < clocks else small
+
+
+def tile_of_groups(
+    contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
+) -> tuple[ImplicitGemm, TileGemmConfig] | None:
+    """Choose how many groups of a convolution are joined, and a tile, by what models estimate.
+
+    Parameters
+    ----------
+    contraction, constants, device
+        As in :func:`behind_aligned_rows`.
+
+    Returns
+    -------
+    (ImplicitGemm, TileGemmConfig) or None
+        ``None`` for what is no grouped convolution of channels-last images by a constant weight.
+    """
+    found: list[tuple[float, ImplicitGemm, TileGemmConfig]] = []
+    for one in grouped_gemms(contraction, constants):
+        made = replace(one, contraction=with_stored_columns(one.contraction, {one.packed}))
+        tile = tensor_core_tile(made.contraction, device, LEAST_CHANNELS)
+        if tile is not None and not is_gathered(tile):
+            found.append((tile_clocks(tile, device), made, tile))
+    best = min(found, key=lambda one: one[0], default=None)
+    return None if best is None else best[1:]
 
 
 def behind_aligned_rows(

@@ -16,19 +16,26 @@ from ..._tvm.buffer import scratch
 from ...core.loops import block, index, kernel, sequence, threads
 from ...program.program import Program
 from ..gpu.launch import min_blocks_per_sm
+from .concat_parts_gpu import ConcatParts
 from .tile_epilogue import TileEpilogue
 from .tile_gemm_config import TileGemmConfig
 from .tile_mma_mainloop import TileMmaMainloop
 
 
-def tile_gemm_gpu(program: Program, cut: TileGemmConfig) -> tirx.PrimFunc:
-    """Make the kernel of a tiled GEMM."""
+def tile_gemm_gpu(
+    program: Program, cut: TileGemmConfig, beside: ConcatParts | None = None
+) -> tirx.PrimFunc:
+    """Make the kernel of a tiled GEMM, which may store other parts of a concatenation."""
     shared = scratch([index(cut.shared_bytes // 4)], "float32", "tiles", scope="shared.dyn")
 
     def body(number: ir.Expr) -> tirx.Stmt:
-        made = threads(
-            "threadIdx.x", cut.threads, lambda thread: tile_block(cut, number, thread, shared, True)
-        )
+        def of_thread(thread: ir.Expr) -> tirx.Stmt:
+            parts = None
+            if beside is not None:
+                parts = beside.stmt(number * cut.threads + thread, cut.blocks * cut.threads)
+            return tile_block(cut, number, thread, shared, True, parts)
+
+        made = threads("threadIdx.x", cut.threads, of_thread)
         if cut.split_k > 1:  # a block's rank is its number modulo the cluster's size
             tile = made
             made = threads("clusterCtaIdx.x", cut.split_k, lambda _: tile)
@@ -38,7 +45,12 @@ def tile_gemm_gpu(program: Program, cut: TileGemmConfig) -> tirx.PrimFunc:
 
 
 def tile_block(
-    cut: TileGemmConfig, number: ir.Expr, thread: ir.Expr, shared: ir.Var, owns_shared: bool = False
+    cut: TileGemmConfig,
+    number: ir.Expr,
+    thread: ir.Expr,
+    shared: ir.Var,
+    owns_shared: bool = False,
+    beside: tirx.Stmt | None = None,
 ) -> tirx.Stmt:
     """Write what a thread of a block does: main loop and epilogue of a tile.
 
@@ -52,10 +64,12 @@ def tile_block(
         Shared memory of the block, float32 words.
     owns_shared : bool
         Whether it is declared here.
+    beside : Stmt, optional
+        What the thread does while the first tiles are on their way.
     """
     place = cut.tile_of(number)
     mainloop = TileMmaMainloop(cut, place, shared)
     epilogue = TileEpilogue(cut, place, mainloop, shared)
-    stmts = [mainloop.stmt(thread), epilogue.stmt(thread)]
+    stmts = [mainloop.stmt(thread, beside), epilogue.stmt(thread)]
     buffers = [*mainloop.buffers, *([shared] if owns_shared else [])]
     return block("tile_gemm", sequence(stmts), buffers)

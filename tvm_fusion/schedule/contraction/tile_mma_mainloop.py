@@ -108,8 +108,16 @@ class TileMmaMainloop:
         """Wait for all threads that have accumulators."""
         return block_barrier()
 
-    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
-        """Write the software pipeline over the tiles of K."""
+    def stmt(self, thread: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
+        """Write the software pipeline over the tiles of K.
+
+        Parameters
+        ----------
+        thread : Expr
+            The thread.
+        beside : Stmt, optional
+            What it does while the first tiles are on their way.
+        """
         cut = self._cut
         ahead = cut.stages - 1
 
@@ -132,6 +140,7 @@ class TileMmaMainloop:
         is_short = self._a.is_copied and self._b.is_copied
         kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
         stmts.append(loop("stage", ahead, fill, kind))
+        stmts += [] if beside is None else [beside]
         for pointer, stage in ((READ, 0), (WRITE, ahead)):
             word = tirx.const(stage * self._stage_words, "int32")
             stmts.append(tirx.BufferStore(self._words, word, [pointer]))

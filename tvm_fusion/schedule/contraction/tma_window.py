@@ -9,6 +9,8 @@ beyond the sizes, which the Tensor Memory Accelerator makes zeros; so are channe
 in both operands. A stride is the map's step from pixel to pixel. Rows of a tile are a rectangle of
 as many output pixels, so that a window of them is one box: no thread computes an address. Where
 results are contiguous along pixels, NCHW, the image is B, and columns of a tile are the rectangle.
+Of a grouped convolution, groups are the matrices of a batch: a dimension of both, image[n, y, x, g,
+c] and packed[g, k, r, s, c].
 """
 
 from __future__ import annotations
@@ -38,12 +40,15 @@ class ImageDim:
         What each tap's axis adds.
     start : int
         Of the first pixel and tap: minus the padding.
+    is_group : bool
+        Whether it is that of a grouped convolution's groups, matrices of the batch.
     """
 
     row: int | None
     step: int
     taps: tuple[int, ...]
     start: int
+    is_group: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class TmaTaps(TmaOperand):
     def of_rows(self, rows: int) -> TmaTaps | None:
         """Change the columns of a tile."""
         (own,) = self.maps
-        box = (*own.box[:-1], rows)
+        box = (*own.box[:2], rows, *[1] * len(self.batch))
         return replace(self, maps=(replace(own, box=box),), rows=rows)
 
     def boxes(
@@ -69,7 +74,8 @@ class TmaTaps(TmaOperand):
     ) -> list[tuple[int, int, list[ir.Expr]]]:
         """List the only box of a tile: see :meth:`.tma_operand.TmaOperand.boxes`."""
         tap, chunk = self._tap_of(k)
-        return [(0, 0, [chunk * self.block_k, tap, firsts[0]])]
+        behind = [batch[axis] for axis in self.batch]
+        return [(0, 0, [chunk * self.block_k, tap, firsts[0], *behind])]
 
     def _tap_of(self, k: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         """Give the tap and the chunk of channels of a step."""
@@ -150,7 +156,7 @@ class TmaWindow(TmaTaps):
         tiles = coordinates(simplified(tirx.floordiv(firsts[0], index(self.rows))), self.tiles)
         places: list[ir.Expr] = [chunk * self.block_k]
         for dim in self.dims:
-            place: ir.Expr = index(dim.start)
+            place: ir.Expr = batch[self.batch[0]] if dim.is_group else index(dim.start)
             if dim.row is not None:
                 place = place + tiles[dim.row] * (self.rectangle[dim.row] * dim.step)
             for at, step in zip(taps, dim.taps, strict=True):

@@ -2,8 +2,8 @@
 
 block in grid of at most as many as run at once:
 barriers full[stage], empty[stage]                                shared
-warpgroup 0, the producer:     copies tiles                       (wgmma_roles)
-the other warpgroups:          multiply, and store results
+warpgroup 0, the producer:     copies tiles, its idle warps other parts of a concatenation
+the other warpgroups:          multiply, and store results         (wgmma_roles)
 
 split-K: block (tile of C, rank) of clusters of split_k blocks, each with a part of K:
 the same roles, up to the sums
@@ -21,14 +21,17 @@ from ..gpu.launch import dependency_wait, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.shared_tiles import block_barrier
 from ..gpu.warp import warp_uniform
+from .concat_parts_gpu import ConcatParts
 from .tile_epilogue import TileEpilogue
 from .tile_shape import M16
 from .wgmma_config import WgmmaConfig
-from .wgmma_roles import Roles
+from .wgmma_roles import IDLE_THREADS, Roles
 
 
-def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
-    """Make the kernel."""
+def wgmma_gemm_gpu(
+    program: Program, cut: WgmmaConfig, beside: ConcatParts | None = None
+) -> tirx.PrimFunc:
+    """Make the kernel, whose idle warps may store other parts of a concatenation."""
     maps: list[list[ir.Var]] = []
     encode: list[tirx.Stmt] = []
     for name, operand in zip(("map_a", "map_b"), cut.operands, strict=True):
@@ -38,12 +41,14 @@ def wgmma_gemm_gpu(program: Program, cut: WgmmaConfig) -> tirx.PrimFunc:
     made = threads(
         "blockIdx.x",
         cut.blocks,
-        lambda number: min_blocks_per_sm(_block(cut, maps, number), cut.blocks_per_sm),
+        lambda number: min_blocks_per_sm(_block(cut, maps, number, beside), cut.blocks_per_sm),
     )
     return kernel(program, made, encode)
 
 
-def _block(cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr) -> tirx.Stmt:
+def _block(
+    cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr, beside: ConcatParts | None
+) -> tirx.Stmt:
     shared = tirx.decl_buffer(
         [index(cut.shared_bytes)],
         "uint8",
@@ -56,13 +61,17 @@ def _block(cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr) -> tirx.
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         roles = Roles(cut, maps, number, thread, shared)
         group = tirx.Var("warpgroup", "int32")
+        workers, worker = IDLE_THREADS, thread - (wgmma.THREADS - IDLE_THREADS)
+        parts = None
+        if beside is not None:
+            parts = beside.stmt(number * workers + worker, cut.blocks * workers)
         uniform = warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))
         stmts = [
             when(thread.equal(0), roles.initialize()),
             dependency_wait(),
             block_barrier(),
             tirx.Bind(group, uniform),
-            tirx.IfThenElse(group.equal(0), roles.produce(), roles.consume(group - 1)),
+            tirx.IfThenElse(group.equal(0), roles.produce(parts), roles.consume(group - 1)),
         ]
         if cut.split_k > 1:
             place = cut.tile_of(number)

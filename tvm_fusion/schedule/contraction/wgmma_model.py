@@ -72,7 +72,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     tiles = batch * -(-m // config.block_m) * -(-n // config.block_n)
     read = float(m * k + k * n)
     if isinstance(config, WgmmaWindowConfig):
-        tiles = (constant(config.tiles_m) or 1) * config.tiles_n
+        tiles = batch * (constant(config.tiles_m) or 1) * config.tiles_n
         pixels = m if config.is_of_rows else n  # read once, not for every tap
         read -= pixels * k * (1 - 1 / math.prod(config.window.taps))
     blocks = tiles * config.split_k

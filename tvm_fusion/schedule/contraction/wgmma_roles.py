@@ -1,6 +1,6 @@
 """Roles of a GEMM's warpgroups on Hopper: a producer of tiles, consumers that multiply them.
 
-    producer, one thread:
+    producer, one thread, while other warps may store parts of a concatenation:
       for tile = block, block + grid, ..:  for k_tile:
         wait(empty[stage]); expect_bytes(full[stage]); copy A and B     TMA, 128-byte swizzle
     consumers, of block_m / consumers rows each, or of every other tile:
@@ -30,6 +30,7 @@ from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ..gpu import mbarrier, tma, wgmma
 from ..gpu.launch import dependents_launch
+from ..gpu.mma import WARP
 from ..gpu.ring_position import RingPosition
 from ..gpu.shared_tiles import touch
 from .direct_epilogue import DirectEpilogue
@@ -37,6 +38,8 @@ from .staged_epilogue import StagedEpilogue
 from .tile_gemm_config import TilePlace
 from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
 from .wgmma_stages import TileStages
+
+IDLE_THREADS = wgmma.THREADS - WARP  # of the producer
 
 
 class Roles:
@@ -84,8 +87,14 @@ class Roles:
         """Initialize the barriers; one thread does."""
         return self._stages.initialize(self._maps)
 
-    def produce(self) -> tirx.Stmt:
-        """Copy the tiles of A and B: one thread of a warpgroup."""
+    def produce(self, beside: tirx.Stmt | None = None) -> tirx.Stmt:
+        """Copy the tiles of A and B: one thread of a warpgroup.
+
+        Parameters
+        ----------
+        beside : Stmt, optional
+            What the threads of the other warps do.
+        """
         cut, stages = self._cut, self._stages
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
@@ -109,7 +118,10 @@ class Roles:
 
         give = [wgmma.give_registers(PRODUCER_REGISTERS)] if cut.moves_registers else []
         tiles = sequence([*self._ring.start(), self._tiles(of_tile, index(0), 1)])
-        return sequence([*give, when(self._thread.equal(0), tiles)])
+        made = when(self._thread.equal(0), tiles)
+        if beside is not None:
+            made = tirx.IfThenElse(self._thread < WARP, made, beside)
+        return sequence([*give, made])
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Multiply, and store the results: the warpgroups behind the first."""

@@ -117,14 +117,22 @@ class VectorConfig:
         return dict(zip(self.space.variables, found, strict=True))
 
 
-def vectors(space: IterationSpace) -> VectorConfig | None:
-    """Vectorize an iteration space; ``None`` where some output is not stored in whole vectors."""
+def vectors(space: IterationSpace, is_small: bool = False) -> VectorConfig | None:
+    """Vectorize an iteration space; ``None`` where some output is not stored in whole vectors.
+
+    Parameters
+    ----------
+    space : IterationSpace
+        What is computed.
+    is_small : bool
+        Whether few points are vectorized, too: there are few threads.
+    """
     if not space.axes:
         return None
     points = constant(space.points)
     if not all(has_vector_type(s.buffer) for s in space.stores):
         return None
-    if points is not None and points < MIN_POINTS:
+    if points is not None and points < MIN_POINTS and not is_small:
         return None
     moved = [*(s.buffer for s in space.outputs), *filter(has_vector_type, space.loads)]
     width = VECTOR_BYTES // max(map(bytes_of, moved))
