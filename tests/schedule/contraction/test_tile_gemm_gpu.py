@@ -28,7 +28,7 @@ from tvm_fusion.schedule.contraction.tile_shape import TileShape
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 op = relax.op
-AMPERE = parse("cuda:sm_80")
+AMPERE, TURING = parse("cuda:sm_80"), parse("cuda:sm_75")
 TEMPLATE = GpuContraction()
 SMALL = {
     "block_m": 32,
@@ -230,12 +230,41 @@ def test_tiles_follow_the_shape(shape, tile):
     assert int(config.blocks) >= 48
 
 
-@pytest.mark.parametrize("spec", ["cuda:sm_75", "rocm:gfx942"])
-def test_devices_without_the_instructions(spec):
-    params, body, _ = CASES["whole"]
+@pytest.mark.parametrize(("spec", "name"), [("cuda:sm_75", "bfloat16"), ("rocm:gfx942", "whole")])
+def test_devices_without_the_instructions(spec, name):
+    params, body, _ = CASES[name]
     spec = parse(spec)
     claim, _ = kernel(TEMPLATE, group(params, body, spec), spec)
     assert claim.details["config"].tile is None
+
+
+OF_TURING = [name for name in CASES if "bfloat16" not in name and name != "of_4_bytes"]
+
+
+@pytest.mark.parametrize("name", OF_TURING)
+def test_copies_through_registers(name):
+    """Compute capability 7.5 has no cp.async; several tiles along each axis, then the default."""
+    params, body, reference = CASES[name]
+    members, contraction = contraction_of(params, body)
+    start = tile_gemm_config(contraction, TURING.device)
+    assert not start.is_async
+    small = replace(start, **{**SMALL, "stages": 2})
+    made = tile_gemm_gpu(members.program, small)
+    assert "cp_async" not in made.script()
+    computes(made, members, CASES[name], 1)
+
+
+def test_turing_has_64_kib_of_shared_memory():
+    params, body, reference = with_epilogue(130, 200, 136)
+    claim, func = check(TEMPLATE, params, body, reference, TURING, 2e-3)
+    assert isinstance(claim.details["config"].tile, TileGemmConfig)
+    assert shared_bytes(func) == claim.shared_bytes <= 64 << 10
+    _, contraction = contraction_of(*product(4096, 4096, 4096)[:2])
+    found = list(tile_gemm_configs(contraction, TURING.device))
+    assert found[0].block_m * found[0].block_n >= 64 * 128
+    assert {c.is_async for c in found} == {False}
+    assert max(c.shared_bytes for c in found) <= 64 << 10
+    assert {c.stages for c in found} <= {2, 3}
 
 
 @pytest.mark.parametrize(("rows", "is_tiled"), [(8, False), (9, True), (16, True)])

@@ -42,6 +42,9 @@ TILES = (
 )
 BLOCK_K_BYTES = (128, 256)
 STAGES = (3, 4, 6, 8)
+# Through registers one tile is on its way whatever the stages; 64 KiB of shared memory have two of
+# 128 x 128 x 64.
+REGISTER_STAGES, REGISTER_BLOCK_K_BYTES = (2, 3), (64, 128)
 SPLIT_K = (1, 2, 4)
 GROUPS_M = (1, 8)
 LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
@@ -78,13 +81,15 @@ def best_tile(
 def _best_shape(
     sizes: Sizes, start: TileShape, device: Device, unaligned: tuple[bool, ...]
 ) -> TileShape | None:
-    tiles, sizes_of_k, splits = [*TILES], [*BLOCK_K_BYTES], [*SPLIT_K]
+    tiles, sizes_of_k, splits, stages = [*TILES], [*BLOCK_K_BYTES], [*SPLIT_K], STAGES
+    if not start.is_async:
+        sizes_of_k, stages = [*REGISTER_BLOCK_K_BYTES], REGISTER_STAGES
     if any(unaligned):
         tiles += UNALIGNED_TILES
         sizes_of_k.append(UNALIGNED_BLOCK_K_BYTES)
         splits.append(UNALIGNED_SPLIT_K)
     block_k = [size // start.item_bytes for size in sizes_of_k]
-    spaces = (tiles, block_k, STAGES, splits if device.clusters else SPLIT_K[:1])
+    spaces = (tiles, block_k, stages, splits if device.clusters else SPLIT_K[:1])
     found = tile_shapes(sizes, start, device, *spaces)
 
     def clocks(shape: TileShape) -> float:

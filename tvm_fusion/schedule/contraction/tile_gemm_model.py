@@ -83,7 +83,7 @@ def fits(shape: TileShape, sizes: Sizes, device: Device) -> bool:
     return (
         shape.shared_bytes <= shared
         and shape.stages <= max(3, steps + 1)
-        and (shape.stages <= 3 or not (shape.staged_a or shape.staged_b))
+        and (shape.stages <= 3 or not (shape.staged_a or shape.staged_b or not shape.is_async))
         and (shape.split_k == 1 or steps >= 2)
     )
 
@@ -145,7 +145,8 @@ def block_clocks(
     step = rates.step
     if shape.products > 1:
         step = rates.split + mma / steps / (shape.warps_m * shape.warps_n) * 4
-    alone = max(step * steps / shape.warps_k, rates.latency / (shape.stages - 1))
+    ahead = shape.stages - 1 if shape.is_async else 1  # registers hold one tile
+    alone = max(step * steps / shape.warps_k, rates.latency / ahead)
     epilogue = rates.epilogue
     epilogue += rates.element * resident * shape.block_m * shape.block_n / shape.split_k
     if shape.split_k > 1:

@@ -10,6 +10,8 @@
         acc += frag[k16 % 2].a * frag[k16 % 2].b                                  mma.m16n8k16
 
 One barrier of the block per tile: it says that tile + 1 is there and that tile - 1 was consumed.
+Without cp.async (compute capability 7.5), copies are loads into registers, which are stored to the
+stage behind the products of a tile, before its barrier.
 A warp has k16 of its slice of each stage (slice-K). A k16 is 32 bytes: 16 terms of half types, 32
 of bytes, 8 of float32.
 
@@ -126,7 +128,7 @@ class TileMmaMainloop:
             copies = [
                 self._copy(do, thread, n, n * self._stage_words) for do in ("begin", "finish")
             ]
-            return sequence([when(n < cut.k_tiles, sequence(copies)), commit()])
+            return sequence([when(n < cut.k_tiles, sequence(copies)), self._commit()])
 
         # Copies of an operand that is computed are too much code to be written out.
         is_short = self._a.is_copied and self._b.is_copied
@@ -138,7 +140,7 @@ class TileMmaMainloop:
         stmts.append(unrolled("i", cut.accumulators, clear))
         turn = self._pipelined if self._slots == 2 else self._simple
         if self._slots == 2:
-            stmts += [wait_and_barrier(ahead - 1), self._load(thread, 0, 0)]
+            stmts += [self._wait(ahead - 1), self._load(thread, 0, 0)]
         promote = [self._promote()] if self._parts else []
         stmts.append(
             loop("k_tile", cut.k_tiles, lambda tile: sequence([turn(thread, tile), *promote]))
@@ -178,21 +180,28 @@ class TileMmaMainloop:
         for k16 in range(self._steps):
             if k16 == last:
                 stmts += [self._ahead("finish", thread, tile), self._advance(WRITE)]
-                stmts += [wait_and_barrier(ahead - 1), self._advance(READ)]
+                stmts += [self._wait(ahead - 1), self._advance(READ)]
             stmts.append(self._load(thread, (k16 + 1) % self._steps, (k16 + 1) % 2))
             if k16 == 0:
-                stmts += [self._ahead("begin", thread, tile), commit()]
+                stmts += [self._ahead("begin", thread, tile), self._commit()]
             stmts.append(self._multiply(k16 % 2))
         return sequence(stmts)
 
     def _simple(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile, loading each of its fragments before it is used."""
-        stmts = [wait_and_barrier(self._cut.stages - 2)]
-        stmts += [self._ahead("begin", thread, tile), commit()]
+        stmts = [self._wait(self._cut.stages - 2)]
+        stmts += [self._ahead("begin", thread, tile), self._commit()]
         for k16 in range(self._steps):
             stmts += [self._load(thread, k16, 0), self._multiply(0)]
         stmts.append(self._ahead("finish", thread, tile))
         return sequence([*stmts, self._advance(WRITE), self._advance(READ)])
+
+    def _commit(self) -> tirx.Stmt:
+        return commit() if self._cut.is_async else sequence([])
+
+    def _wait(self, pending: int) -> tirx.Stmt:
+        """Wait for all but the last few copies of every thread of the block."""
+        return wait_and_barrier(pending) if self._cut.is_async else block_barrier()
 
     def _advance(self, pointer: int) -> tirx.Stmt:
         """Go on to the next stage of the ring."""

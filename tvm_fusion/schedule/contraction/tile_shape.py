@@ -43,6 +43,8 @@ class TileShape:
     products : int
         Instructions for each product of fragments: 3 of float32 that keep its precision, each
         operand split into two tfloat32; otherwise 1.
+    is_async : bool
+        Whether what is loaded as it is is copied by cp.async; otherwise through registers.
     """
 
     a_dtype: str
@@ -60,6 +62,7 @@ class TileShape:
     staged_b: bool = False
     parts: int = 1
     products: int = 1
+    is_async: bool = True
 
     @classmethod
     def of(cls, config: TileShape) -> TileShape:
@@ -162,7 +165,8 @@ class TileShape:
         for rows, is_staged in ((self.block_m, self.staged_a), (self.block_n, self.staged_b)):
             chunks = -(-rows * self.block_k // self.chunk // self.threads)
             staged = STAGED_REGISTERS * self.chunk // 8
-            wanted += staged * chunks if is_staged else 2 * chunks
+            copied = 2 if self.is_async else 2 + CHUNK_BYTES // 4
+            wanted += (staged if is_staged else copied) * chunks
         return wanted
 
     @property
