@@ -5,10 +5,12 @@ from dataclasses import fields, replace
 import group_kernels
 import numpy as np
 import pytest
-from gemm_graphs import computes, contraction_of, heads, product, split, with_epilogue
+from gemm_graphs import computes, contraction_of, heads, product, results, split, with_epilogue
 from group_kernels import (
     CUDA,
+    arrays,
     check,
+    close,
     compiles_for_cuda,
     group,
     kernel,
@@ -18,6 +20,7 @@ from group_kernels import (
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.split_k_workspace import split_k_kernels
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
 from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
@@ -203,6 +206,45 @@ def test_slices_and_clusters(change):
     computes(tile_gemm_gpu(members.program, config), members, case, 2)
 
 
+@pytest.mark.parametrize(
+    ("spec", "change"),
+    [
+        (AMPERE, {"split_k": 3}),
+        (AMPERE, {"split_k": 4, "block_k": 64, "warps_k": 2, "stages": 2}),
+        (TURING, {"split_k": 2, "stages": 2}),
+    ],
+)
+@pytest.mark.parametrize("case", [with_epilogue(50, 200, 72), heads(20, 200, 3, 16)])
+def test_split_k_through_memory(spec, change, case):
+    """Without clusters a second kernel adds up the ranks' sums, and has the epilogue."""
+    members, contraction = contraction_of(*case[:2])
+    config = replace(tile_gemm_config(contraction, spec.device), **{**SMALL, **change})
+    emission = split_k_kernels(members.program, config, members)
+    assert [len(k.writes) for k in emission.kernels] == [1, len(members.outputs)]
+    inputs = arrays(case[0], 4)
+    expected = case[2](*(x.astype("float64") for x in inputs.values()))
+    for result, wide in zip(results(members, emission, inputs), expected, strict=True):
+        close([result], [wide], 2e-3 if result.dtype == "float16" else 2e-5)
+
+
+def test_split_k_where_it_pays():
+    """Few tiles of many terms, on a device without clusters; two launches, or one otherwise."""
+    long_, short = product(128, 3072, 768), product(512, 256, 2048)
+    claims = [TEMPLATE.claim(group(*x[:2], AMPERE), AMPERE.device) for x in (long_, short)]
+    tiles = [claim.details["config"].tile for claim in claims]
+    assert tiles[0].split_k > 1
+    assert tiles[1].split_k == 1
+    assert [c.launches for c in claims] == [2, 1]
+    space = list(TEMPLATE.configs(claims[0], AMPERE.device))
+    plain = next(c for c in space if c["split_k"] == 1)
+    other = TEMPLATE.configure(claims[0], plain, AMPERE.device)
+    assert other.launches == 1
+    assert other.bytes < claims[0].bytes
+    n = tirx.Var("n", "int64")
+    _, contraction = contraction_of(*product(n, 3072, 768)[:2])
+    assert {c.split_k for c in tile_gemm_configs(contraction, AMPERE.device)} == {1}
+
+
 def test_the_design_space():
     case = with_epilogue(49, 136, 200)
     members, contraction = contraction_of(*case[:2])
@@ -300,7 +342,3 @@ def test_float32_keeps_its_precision():
     assert claim.details["config"].tile.products == 3
 
 
-def test_older_devices_have_no_clusters():
-    spec = parse("cuda:sm_80")
-    _, contraction = contraction_of(*product(128, 3072, 768)[:2])
-    assert {c.split_k for c in tile_gemm_configs(contraction, spec.device)} == {1}

@@ -18,6 +18,8 @@ k and v from shared memory; ping-pong of two warpgroups: the second is half a ti
 each computes softmax while the other multiplies. Between the barriers of a tile the first computes
 s and softmax, the second acc += p * v of the tile before and s; then the first acc += p * v, the
 second softmax. v(n + 1) is issued with k(n + 2), behind the second barrier.)
+(without cp.async, stages = 1: `issue` loads into registers; v(n) is stored behind softmax, k(n + 1)
+behind acc, each before the barrier that follows)
 acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> global, in vectors
 """
 
@@ -33,6 +35,7 @@ from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
 from ..gpu.wgmma import WARPS, fence_proxy
 from .flash_grid import query_blocks
+from .flash_loads import TileLoads
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
@@ -82,7 +85,11 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         )
         self._tiles = tiles
         stages = config.stages
-        first = [self._issue_queries(), self._issue_keys(index(0)), commit()]
+        if not config.is_async:
+            first = [self._issue_queries(), self._q_loads.store(config.block_m, index(0))]
+            first += [self._issue_keys(index(0)), self._store_keys(index(0))]
+        else:
+            first = [self._issue_queries(), self._issue_keys(index(0)), commit()]
         for stage in range(stages - 1):
             first += [self._issue_values(index(stage)), commit()]
             first += [self._issue_keys(index(stage + 1)), commit()]
@@ -102,11 +109,12 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         """Load the fragments of the queries once."""
         if not self._config.q_in_registers:
             return []
-        return [wait(2 * self._config.stages - 2), block_barrier(), self._load_queries()]
+        arrived = [wait(2 * self._config.stages - 2)] if self._config.is_async else []
+        return [*arrived, block_barrier(), self._load_queries()]
 
     def _loop(self, count: ir.Expr) -> list[tirx.Stmt]:
         if not self._config.is_ping_pong:
-            return [loop("n", count, self._tile)]
+            return [loop("n", count, self._tile if self._config.is_async else self._held_tile)]
         left = tirx.all(self._is_second(), count > 0)
         last = when(left, self._multiply_values(simplified(count - 1)))
         return [loop("n", count, self._shared_tile), last]
@@ -160,6 +168,22 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             ]
         )
 
+    def _held_tile(self, n: ir.Expr) -> tirx.Stmt:
+        """Multiply a tile while the next operand is on its way to registers."""
+        return sequence(
+            [
+                block_barrier(),
+                self._issue_values(n),
+                self._multiply_keys(n),
+                self._softmax(n),
+                self._store(self._v_loads, n),
+                block_barrier(),
+                self._issue_keys(n + 1),
+                self._multiply_values(n),
+                self._store_keys(n + 1),
+            ]
+        )
+
     def _issue_queries(self) -> tirx.Stmt:
         def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
             return self._position(self._first + row)
@@ -171,6 +195,13 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def _issue_values(self, n: ir.Expr) -> tirx.Stmt:
         return self._issue(self._v_loads, n)
+
+    def _store_keys(self, n: ir.Expr) -> tirx.Stmt:
+        return self._store(self._k_loads, n)
+
+    def _store(self, loads: TileLoads, n: ir.Expr) -> tirx.Stmt:
+        """Store the rows of a tile that are held in registers."""
+        return when(n < self._tiles.count, loads.store(self._config.block_n, index(0)))
 
     def _issue(self, loads, n: ir.Expr) -> tirx.Stmt:
         """Load the rows of a tile into its stage, if there is such a tile."""

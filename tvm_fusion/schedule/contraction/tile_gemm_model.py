@@ -5,6 +5,7 @@ the shorter, of
 
     memory   launch + bytes of A, B and C / what memory delivers
     tiles    launch + waves * (k_tiles * step + epilogue)
+    sums     of split-K without clusters: launch + waves * (what is read of all ranks + epilogue)
     step     the longer of: the blocks of a multiprocessor, each with the slowest of mma, shared
              memory and L2; one block alone, by the latency of its copies and of its k16
 
@@ -15,7 +16,7 @@ what it picks is 2 % slower than the best measured.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...device import Device
 from ..gpu.launch import STATIC_SHARED_BYTES
@@ -116,7 +117,18 @@ def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rate
     resident, waves = residency(shape, sizes, device)
     total = waves * block_clocks(shape, sizes, device, resident, rates) + rates.launch
     dram = memory_clocks(shape, sizes, device, rates) + rates.launch
-    return overlapped(total, dram)
+    return overlapped(total, dram) + reduction_clocks(shape, sizes, device, rates)
+
+
+def reduction_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
+    """Estimate the kernel that adds up the sums of split-K; 0 without it."""
+    if not shape.has_workspace:
+        return 0.0
+    whole = replace(shape, split_k=1, stages=2)
+    resident, waves = residency(whole, sizes, device)
+    elements = resident * shape.block_m * shape.block_n
+    read = 4 * shape.split_k * shape.warps_k * elements / rates.l2
+    return rates.launch + waves * (rates.latency + read + rates.epilogue + rates.element * elements)
 
 
 def block_clocks(
@@ -148,6 +160,9 @@ def block_clocks(
     ahead = shape.stages - 1 if shape.is_async else 1  # registers hold one tile
     alone = max(step * steps / shape.warps_k, rates.latency / ahead)
     epilogue = rates.epilogue
+    if shape.has_workspace:
+        written = 4 * shape.warps_k * shape.block_m * shape.block_n
+        return k_tiles(shape, sizes) * max(busy, alone) + epilogue + resident * written / rates.l2
     epilogue += rates.element * resident * shape.block_m * shape.block_n / shape.split_k
     if shape.split_k > 1:
         epilogue += rates.cluster * math.log2(shape.split_k)

@@ -28,19 +28,19 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import index, local, loop, sequence, unrolled, when
 from ..gpu.cp_async import commit
-from ..gpu.mma import ACCUMULATORS, GROUPS, WARP, mma_fragments, mma_split_fragments
+from ..gpu.mma import ACCUMULATORS, mma_fragments, mma_split_fragments
 from ..gpu.shared_tiles import block_barrier, touch, wait_and_barrier
 from .operand_fragments import OperandFragments
 from .operand_layout import TilePosition
+from .tile_accumulators import TileAccumulators
 from .tile_gemm_config import TileGemmConfig, TilePlace
 from .tile_operand import OperandTile
-from .tile_shape import M16
 
 READ, WRITE = 0, 1  # the stage that is multiplied, and the one that is copied to
 
 
-class TileMmaMainloop:
-    """The accumulators of a block's warps.
+class TileMmaMainloop(TileAccumulators):
+    """The accumulators of a block's warps, added up over K.
 
     Parameters
     ----------
@@ -50,65 +50,26 @@ class TileMmaMainloop:
         The block's tile.
     shared : Var
         Shared memory, float32 words.
-
-    Attributes
-    ----------
-    acc : Var
-        Accumulators of a thread, ``[slabs, n8, 4]``; a slab has 16 rows.
-    slabs, n8 : int
-        Their extents.
-    warps_m, warps_n, warps_k : int
-        Warps along M, along N, and those that have partial sums of the same elements.
-    threads : int
-        Threads that have accumulators.
-    buffers : list of Var
-        Registers.
     """
 
     def __init__(self, cut: TileGemmConfig, place: TilePlace, shared: ir.Var) -> None:
-        self._cut, self._place, self._shared = cut, place, shared
+        super().__init__(cut)
+        self._place, self._shared = place, shared
         self._a, self._b = OperandTile(cut, True), OperandTile(cut, False)
-        self.slabs, self.n8 = cut.warp_m // M16, cut.warp_n // GROUPS
-        self.warps_m, self.warps_n, self.warps_k = cut.warps_m, cut.warps_n, cut.warps_k
-        self.threads = cut.threads
         self._steps = cut.block_k // cut.k_step // cut.warps_k
         self._slots = 2 if self._steps % 2 == 0 else 1
-        self.acc = local("acc", [cut.accumulators], cut.contraction.dtype)
         self._a_frags = OperandFragments(cut, self._a, True, self._slots)
         self._b_frags = OperandFragments(cut, self._b, False, self._slots)
         frags = [self._a_frags.buffer, self._b_frags.buffer]
         self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
         self._stage_words = self._a.words + self._b.words
         self._words = local("stage_word", [2], "int32")
-        self.buffers = [self.acc, self._words, *frags, *self._a.buffers, *self._b.buffers]
+        self.buffers += [self._words, *frags, *self._a.buffers, *self._b.buffers]
         self._parts: list[ir.Var] = []
         if cut.products > 1:
             names = ("part", "small")
             self._parts = [local(n, [cut.accumulators], cut.contraction.dtype) for n in names]
             self.buffers += self._parts
-
-    def has_sums(self, _thread: ir.Expr) -> ir.Expr:
-        """Whether a thread has accumulators: all have."""
-        return tirx.const(True)
-
-    def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
-        """Tell the slice of K, the row and the column of a thread's warp among the warps."""
-        warp = tirx.floordiv(thread, index(WARP))
-        tile = self.warps_m * self.warps_n
-        inside = tirx.floormod(warp, index(tile))
-        return (
-            tirx.floordiv(warp, index(tile)),
-            tirx.floordiv(inside, index(self.warps_n)),
-            tirx.floormod(inside, index(self.warps_n)),
-        )
-
-    def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
-        """Give the first row, in the block's tile, of a slab of the warps in a row."""
-        return warp_m * self._cut.warp_m + slab * M16
-
-    def barrier(self) -> tirx.Stmt:
-        """Wait for all threads that have accumulators."""
-        return block_barrier()
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write the software pipeline over the tiles of K."""

@@ -33,7 +33,8 @@ class TileShape:
     stages : int
         Stages of the cp.async pipeline.
     split_k : int
-        Blocks that share K (split-K): a cluster, whose sums are added up in a fixed order.
+        Blocks that share K (split-K), whose sums are added up in a fixed order: a cluster, or
+        any blocks, behind which a second kernel adds up (split_k_workspace).
     group_m : int
         Tiles along M whose blocks run one after the other, so that L2 holds their B.
     staged_a, staged_b : bool
@@ -45,6 +46,8 @@ class TileShape:
         operand split into two tfloat32; otherwise 1.
     is_async : bool
         Whether what is loaded as it is is copied by cp.async; otherwise through registers.
+    has_clusters : bool
+        Whether blocks that share K are a cluster.
     """
 
     a_dtype: str
@@ -63,6 +66,7 @@ class TileShape:
     parts: int = 1
     products: int = 1
     is_async: bool = True
+    has_clusters: bool = True
 
     @classmethod
     def of(cls, config: TileShape) -> TileShape:
@@ -155,6 +159,11 @@ class TileShape:
     def shared_bytes(self) -> int:
         """Shared memory of a block: pipeline stages, and behind them sums on their way out."""
         return max(self.stages * self.stage_bytes, self._staged_bytes(*self.staged))
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether partial sums of split-K lie in global memory."""
+        return self.split_k > 1 and not self.has_clusters
 
     @property
     def wanted_registers(self) -> int:

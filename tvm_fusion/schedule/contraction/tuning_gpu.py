@@ -64,13 +64,27 @@ def configured(claim: Claim, config: TileGemmConfig | GemvConfig) -> Claim:
         tile=config if is_tile else None,
         skinny=None if is_tile else config,
     )
+    before = claim.details["config"].tile
+    after = config if is_tile else None
     return replace(
         claim,
+        launches=claim.launches - tile_launches(before) + tile_launches(after),
+        bytes=claim.bytes - tile_workspace_bytes(before) + tile_workspace_bytes(after),
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
         registers=config.registers,
         details={**claim.details, "config": kernel},
     )
+
+
+def tile_launches(tile: TileGemmConfig | None) -> int:
+    """Count the kernels of a product: a second one adds up the sums of split-K in memory."""
+    return 2 if tile is not None and tile.has_workspace else 1
+
+
+def tile_workspace_bytes(tile: TileGemmConfig | None) -> int:
+    """Count the bytes of sums of split-K that are written to memory and read again."""
+    return 0 if tile is None else 2 * 4 * tile.workspace_elements
 
 
 def _tiles(claimed: GpuContractionConfig, device: Device) -> Iterator[TileGemmConfig]:
