@@ -229,7 +229,7 @@ def test_split_k_through_memory(spec, change, case):
 
 def test_split_k_where_it_pays():
     """Few tiles of many terms, on a device without clusters; two launches, or one otherwise."""
-    long_, short = product(128, 3072, 768), product(512, 256, 2048)
+    long_, short = product(64, 14336, 4096), product(128, 3072, 768)
     claims = [TEMPLATE.claim(group(*x[:2], AMPERE), AMPERE.device) for x in (long_, short)]
     tiles = [claim.details["config"].tile for claim in claims]
     assert tiles[0].split_k > 1
@@ -241,7 +241,7 @@ def test_split_k_where_it_pays():
     assert other.launches == 1
     assert other.bytes < claims[0].bytes
     n = tirx.Var("n", "int64")
-    _, contraction = contraction_of(*product(n, 3072, 768)[:2])
+    _, contraction = contraction_of(*product(n, 14336, 4096)[:2])
     assert {c.split_k for c in tile_gemm_configs(contraction, AMPERE.device)} == {1}
 
 
