@@ -75,7 +75,9 @@ def device_function(translate, node):
     return make(translate, match, arguments, source)
 
 
-_BRANCHES = re.compile(r"#if __CUDA_ARCH__ >= 800\n(\s*asm\(\"mma\.[\s\S]*?)#else\n([\s\S]*?)#endif\n")
+_BRANCHES = re.compile(
+    r"#if __CUDA_ARCH__ >= 800\n(\s*asm\(\"mma\.[\s\S]*?)#else\n([\s\S]*?)#endif\n"
+)
 _K8 = r"mma\.sync\.aligned\.m16n8k8(?P<types>\S+) (?P<c>\{[^}]*\}), \{%4, %5\}, \{%8\}, (?P=c);"
 _UPPER = r"mma\.sync\.aligned\.m16n8k8(?P=types) (?P=c), \{%6, %7\}, \{%9\}, (?P=c);"
 _HALVES = rf'{_K8}\\n\\t"\s*"{_UPPER}'

@@ -279,7 +279,7 @@ def test_copies_through_registers(case):
         def accept(config):
             return config.block_n <= 48 and config.q_in_registers
 
-    problem, config = compare(params, body, expected, 4e-3, accept, spec=TURING)
+    _, config = compare(params, body, expected, 4e-3, accept, spec=TURING)
     assert (config.is_async, config.stages) == (False, 1)
     assert config.shared_bytes <= 64 << 10
 

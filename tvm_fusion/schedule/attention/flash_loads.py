@@ -15,10 +15,10 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import coordinates, index, loop, sequence, substitute, when
 from ..gpu.cp_async import copy_16
+from ..gpu.launch import VECTOR_BYTES
 from ..gpu.register_copies import load_or_zero
 from ..gpu.register_moves import move_16, zero_16
 from ..gpu.shared_tiles import store_shared
-from ..gpu.launch import VECTOR_BYTES
 from ..gpu.swizzle import VECTOR, SwizzledRows
 from .flash_problem import Operand
 

@@ -147,7 +147,9 @@ class Attention(Template):
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name the operators of every attention in a graph, in a few nested sets."""
-        return attention_proposals(graph, self._is_gpu and device.has_matrix("mma.sync", HALF_TYPES[0]))
+        return attention_proposals(
+            graph, self._is_gpu and device.has_matrix("mma.sync", HALF_TYPES[0])
+        )
 
 
 def _claim_flash_decode(

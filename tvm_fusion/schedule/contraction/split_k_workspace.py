@@ -73,7 +73,9 @@ def split_k_kernels(program: Program, cut: TileGemmConfig, group: Group) -> Emis
 
 
 def _partial_sums(program: Program, cut: TileGemmConfig, workspace: ir.Var) -> tirx.PrimFunc:
-    shared = scratch([index(cut.stages * cut.stage_bytes // 4)], "float32", "tiles", scope="shared.dyn")
+    shared = scratch(
+        [index(cut.stages * cut.stage_bytes // 4)], "float32", "tiles", scope="shared.dyn"
+    )
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def of_thread(thread: ir.Expr) -> tirx.Stmt:

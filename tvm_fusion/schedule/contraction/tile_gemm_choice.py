@@ -86,9 +86,9 @@ def _best_shape(
     unaligned: tuple[bool, ...],
     is_static: bool,
 ) -> TileShape | None:
-    tiles, sizes_of_k, splits, stages = [*TILES], [*BLOCK_K_BYTES], [*SPLIT_K], STAGES
-    if not start.is_async:
-        sizes_of_k, stages = [*REGISTER_BLOCK_K_BYTES], REGISTER_STAGES
+    tiles, splits = [*TILES], [*SPLIT_K]
+    sizes_of_k = [*(BLOCK_K_BYTES if start.is_async else REGISTER_BLOCK_K_BYTES)]
+    stages = [*(STAGES if start.is_async else REGISTER_STAGES)]
     if any(unaligned):
         tiles += UNALIGNED_TILES
         sizes_of_k.append(UNALIGNED_BLOCK_K_BYTES)

@@ -10,9 +10,9 @@ the shorter, of
              memory and L2; one block alone, by the latency of its copies and of its k16
 
 Fitted to 117 measured times of 19 products, it is off by 9 % (root mean square of logarithms), and
-what it picks is 2 % slower than the best measured. The same on 15 times of split-K without clusters:
-64x14336x4096 took 58.0 us with one rank, 47.0 with 3, 41.2 with 4, 39.5 with 8; 128x3072x768 7.3 with
-one and 7.9 with 4.
+what it picks is 2 % slower than the best measured. Of split-K without clusters it is off by 7 % for
+15 times: 64x14336x4096 took 58.0 us with one rank, 47.0 with 3 and 39.5 with 8; 128x3072x768 7.3 us
+with one and 7.9 with 4.
 """
 
 from __future__ import annotations

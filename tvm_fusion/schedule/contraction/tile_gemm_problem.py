@@ -99,8 +99,8 @@ def _typed(
         return None
     given = (view.batch, view.m_axes, n_axes, view.k_axes, a, b)
     block_k = START_BLOCK_K_BYTES // atom.item_bytes
-    able = {"is_async": device.async_copy, "has_clusters": device.clusters}
-    shape = TileShape(*types, 64, 64, block_k, 2, 2, parts=parts, **able)
+    shape = TileShape(*types, 64, 64, block_k, 2, 2, parts=parts)
+    shape = replace(shape, is_async=device.async_copy, has_clusters=device.clusters)
     start = TileGemmConfig(*given, **asdict(shape), contraction=contraction)
     tiles = [OperandTile(start, is_a) for is_a in (True, False)]
     staged_a, staged_b = (not tile.is_copied for tile in tiles)

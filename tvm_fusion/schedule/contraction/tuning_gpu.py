@@ -58,14 +58,13 @@ def designs(claim: Claim, device: Device) -> Iterator[TileGemmConfig | GemvConfi
 
 def configured(claim: Claim, config: TileGemmConfig | GemvConfig) -> Claim:
     """Give a claim another configuration."""
-    is_tile = isinstance(config, TileGemmConfig)
+    after = config if isinstance(config, TileGemmConfig) else None
     kernel = replace(
         claim.details["config"],
-        tile=config if is_tile else None,
-        skinny=None if is_tile else config,
+        tile=after,
+        skinny=None if isinstance(config, TileGemmConfig) else config,
     )
     before = claim.details["config"].tile
-    after = config if is_tile else None
     return replace(
         claim,
         launches=claim.launches - tile_launches(before) + tile_launches(after),

@@ -9,10 +9,10 @@
 
 An instruction's k is 32 bytes of every type: 16 of half types, 32 of bytes, 8 of float32. So one
 kernel serves all types, in terms of bytes. Compute capability 7.5 has 16 bytes of float16 alone:
-two ``mma.m16n8k8`` take the same fragments, the first the lower 4 bytes of each row and column.
-The compiler chooses by ``__CUDA_ARCH__``, so that architectures share kernels. The order of k inside an instruction is free as long as
-A and B agree. Kernels of half types let a thread pass ``k_per_thread`` values that are contiguous
-in memory, so that a vector load is a fragment.
+two ``mma.m16n8k8`` take the same fragments, the first the lower 4 bytes of each row and column. The
+compiler chooses by ``__CUDA_ARCH__``, so that architectures share kernels. The order of k
+inside an instruction is free as long as A and B agree. Kernels of half types let a thread pass
+``k_per_thread`` values that are contiguous in memory, so that a vector load is a fragment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Copies to shared memory through registers, where there is no cp.async (compute capability 7.5).
 
-    load(step + 1)     into registers: on its way while a step is multiplied
-    consume(step)
-    store(step + 1)    to shared memory; then the barrier of the block
+for each step:
+    load(step + 1) into registers      on its way while this step is multiplied
+    multiply this step
+    store(step + 1) to shared memory   before the barrier of the block
 """
 
 from __future__ import annotations
