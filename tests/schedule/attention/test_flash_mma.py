@@ -284,6 +284,69 @@ def test_copies_through_registers(case):
     assert config.shared_bytes <= 64 << 10
 
 
+def packed(offsets, is_causal=False):
+    """Attention inside of packed sequences: the first and the last key of each row are inputs."""
+    total = offsets[-1]
+
+    def score(emit, s, begin, end):
+        key = emit(op.reshape(emit(arange(total)), (1, total)))
+        after = emit(op.greater_equal(key, emit(op.reshape(begin, (total, 1)))))
+        before = emit(op.less(key, emit(op.reshape(end, (total, 1)))))
+        seen = emit(op.logical_and(after, before))
+        if is_causal:
+            row = emit(op.reshape(emit(arange(total)), (total, 1)))
+            seen = emit(op.logical_and(seen, emit(op.less_equal(key, row))))
+        dtype = str(s.ty.dtype)
+        return emit(op.where(seen, s, relax.const(np.array(-np.inf, dtype))))
+
+    def expected(s, begin, end):
+        key, row = np.arange(total)[None], np.arange(total)[:, None]
+        seen = (key >= begin[:, None]) & (key < end[:, None])
+        return np.where(seen & (key <= row) if is_causal else seen, s, -np.inf)
+
+    def edit(inputs):
+        of_row = np.searchsorted(offsets, np.arange(total), side="right")
+        inputs["begin"][:], inputs["end"][:] = np.take(offsets, of_row - 1), np.take(offsets, of_row)
+
+    return attention(score=score), reference(expected), edit
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("spec", [CUDA, TURING])
+def test_packed_sequences_skip_keys_of_others(is_causal, spec):
+    """Of 1 to 90 tokens; a block's first and last keys are read, and are no function of rows."""
+    offsets = np.array([0, 5, 6, 96, 133])
+    total = int(offsets[-1])
+    params = tensors(1, 1, total, total, 32, dtype=HALF)
+    params += [tensor(name, total, dtype="int64") for name in ("begin", "end")]
+    body, expected, edit = packed(offsets, is_causal)
+    accept = (lambda c: c.block_n in (16, 32)) if spec is CUDA else None
+    problem, _ = compare(params, body, expected, 4e-3, accept, edit, spec)
+    assert problem.skips
+    assert len(problem.loaded_bounds) == 2
+    assert len(problem.score.bounds) == 2 + is_causal
+
+
+def test_hidden_keys_of_other_sequences_are_not_read():
+    """NaN in all keys and values of the second sequence: rows of the first do not see them."""
+    offsets = np.array([0, 64, 128])
+    params = tensors(1, 1, 128, 128, 32, dtype=HALF)
+    params += [tensor(name, 128, dtype="int64") for name in ("begin", "end")]
+    body, expected, edit = packed(offsets)
+    members, problem = problem_of(params, body)
+    config = next(c for c in configs(problem, CUDA.device) if (c.block_m, c.block_n) == (64, 64))
+
+    def poison(inputs):
+        edit(inputs)
+        for name in ("k", "v"):
+            inputs[name][:, :, 64:] = np.nan
+
+    _, (found,), wide = computed(params, members, problem, config, poison)
+    assert np.isnan(found[:, :, 64:]).all()
+    wide[1:3] = (np.nan_to_num(x) for x in wide[1:3])
+    close([found[:, :, :64]], [expected(*wide)[0][:, :, :64]], 4e-3)
+
+
 def test_the_template_claims_it_where_there_are_tensor_cores():
     members = group(tensors(1, 2, 65, 70, 64, dtype=HALF), PLAIN[0], CUDA)
     claim = Attention(True).claim(members, CUDA.device)

@@ -3,6 +3,7 @@
 grid: batch * heads * ceil(queries / block_m) blocks; block: `warps` warps of 16 or 32 rows each
 shared memory: q[block_m, d]; a ring of `stages` tiles k[block_n, d] and v[block_n, d], swizzled
 registers of a warp: acc[rows, d], s[rows, block_n], m_i, l_i; q_frag, or loaded for every tile
+limits of visible keys that rows read from memory: their extremes in the block (flash_row_limits)
 issue q and k(0), v(0), k(1) .. k(stages - 1)                    each one cp.async group
 for n in range(tiles that a row of the block sees):
     wait for k(n); __syncthreads; issue v(n + stages - 1)
@@ -41,6 +42,7 @@ from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
 from .flash_mma_softmax import FlashMmaSoftmax
 from .flash_problem import FlashProblem
+from .flash_row_limits import row_limits
 from .flash_tiles import KeyTiles
 from .flash_tma import flash_tma_kernel
 from .flash_tma_config import FlashTmaConfig
@@ -79,11 +81,13 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def stmt(self) -> tirx.Stmt:
         """Write all that the thread does."""
-        config, tiles = (
-            self._config,
-            KeyTiles(self._problem, self._config, self._where, self._first),
-        )
-        self._tiles = tiles
+        config, problem = self._config, self._problem
+        limits, loaded = None, problem.loaded_bounds
+        known = []
+        if loaded:
+            limits = self._declare("limits", 2 * len(loaded), "int32")
+            known.append(row_limits(problem, config.block_m, self._of_block, self._t, limits))
+        self._tiles = tiles = KeyTiles(problem, config, self._where, self._first, limits)
         stages = config.stages
         if not config.is_async:
             first = [self._issue_queries(), self._q_loads.store(config.block_m, index(0))]
@@ -96,6 +100,7 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         pads = [self._q_loads.pad(config.block_m)]
         pads += [self._k_loads.pad(stages * config.block_n)]
         stmts = [
+            *known,
             *first,
             *(x for x in pads if x is not None),
             self._initialize(),
@@ -104,6 +109,9 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             *self._finish(),
         ]
         return block_by_address("flash_attention", sequence(stmts), self._buffers)
+
+    def _of_block(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        return self._position(self._first + row)
 
     def _keep_queries(self) -> list[tirx.Stmt]:
         """Load the fragments of the queries once."""
@@ -185,10 +193,7 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         )
 
     def _issue_queries(self) -> tirx.Stmt:
-        def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            return self._position(self._first + row)
-
-        return self._q_loads.issue(self._config.block_m, index(0), place, None)
+        return self._q_loads.issue(self._config.block_m, index(0), self._of_block, None)
 
     def _issue_keys(self, n: ir.Expr) -> tirx.Stmt:
         return self._issue(self._k_loads, n)
