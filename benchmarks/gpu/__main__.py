@@ -14,6 +14,9 @@ SEED, COUNT = 6, 30
 def main(arguments: list[str] | None = None) -> int:
     """Build or render; returns the exit code: 1 if anything could not be compiled."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument(
+        "--assemble", metavar="ARCH", help="run code of an older target on this architecture"
+    )
     numbers = {"seed": (SEED, "of shapes"), "count": (COUNT, "of shapes")}
     return build_or_table(parser, _build, keep, arguments, **numbers)
 
@@ -21,7 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _build(options: argparse.Namespace) -> list[str]:
     from .build import build
 
-    return build(options.out, options.target, options.seed, options.count, options.only)
+    given = options.target, options.seed, options.count, options.only
+    return build(options.out, *given, options.assemble)
 
 
 if __name__ == "__main__":

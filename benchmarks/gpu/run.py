@@ -23,6 +23,7 @@ import tvm_ffi
 import tvm_fusion
 
 from .catalog import works
+from .older_code import loading
 from .once import INDEX
 from .works import Work
 
@@ -44,13 +45,14 @@ def main() -> int:
     index = json.loads((options.folder / INDEX).read_text())
     record: dict[str, Any] = {"about": {**index, **about()}, "rows": []}
     known = {work.name: work for work in works(index["seed"], index["count"])}
-    for name in index["names"]:
-        if name in index["failed"] or options.only not in name:
-            continue
-        row = _measured(known[name], options.folder / name, options.rival)
-        record["rows"].append(row)
-        print(_line(row), flush=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
+    with loading(index):
+        for name in index["names"]:
+            if name in index["failed"] or options.only not in name:
+                continue
+            row = _measured(known[name], options.folder / name, options.rival)
+            record["rows"].append(row)
+            print(_line(row), flush=True)
+            path.write_text(json.dumps(record, indent=1) + "\n")
     return int(any(row["wrong"] for row in record["rows"]))
 
 

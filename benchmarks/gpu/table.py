@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,26 @@ from typing import Any
 from benchmarks.markdown import table
 from benchmarks.records import text
 
+from .older_code import section
+
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu.json"
+OLDER = "older_*.json"  # beside it, one for each architecture
 
 
 def keep(record: Mapping[str, Any]) -> None:
     """Write a record, and the page that shows it."""
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text(record))
-    (HERE / "README.md").write_text(render(record))
+    path, about = RESULT, record["about"]
+    if "assembled_for" in about:
+        path = RESULT.with_name(OLDER.replace("*", about["target"].removeprefix("cuda:")))
+    path.write_text(text(record))
+    found = [json.loads(p.read_text()) for p in (RESULT, *sorted(RESULT.parent.glob(OLDER)))]
+    (HERE / "README.md").write_text(render(*found))
 
 
-def render(record: Mapping[str, Any]) -> str:
-    """Write the page."""
+def render(record: Mapping[str, Any], *older: Mapping[str, Any]) -> str:
+    """Write the page, with a section for each record of an older architecture's code."""
     about, rows = record["about"], record["rows"]
     memory = [row for row in rows if not row.get("flops")]
     products = [_product_cells(row) for row in rows if row.get("flops")]
@@ -56,7 +64,8 @@ def render(record: Mapping[str, Any]) -> str:
     ]
     lost = [f"* {name}: {reason}" for name, reason in about["failed"].items()]
     lost += [f"* {row['name']}: {row['wrong']}" for row in rows if row["wrong"]]
-    return "\n".join([*lines, *(["", "## Not measured", "", *lost] if lost else [])]) + "\n"
+    lines += ["", "## Not measured", "", *lost] if lost else []
+    return "\n".join([*lines, *(line for one in older for line in section(one))]) + "\n"
 
 
 def meets(row: Mapping[str, Any]) -> bool:

@@ -50,7 +50,7 @@ def _build(options: argparse.Namespace) -> list[LeftOut]:
     def log(line: str) -> None:
         print(f"{time.perf_counter() - start:6.0f} s  {line}", file=sys.stderr, flush=True)
 
-    batches, left_out = Batches(folder, options.target, log), []
+    batches, left_out = Batches(folder, options.target, log, options.assemble), []
     for one in _collect(options):
         if isinstance(one, LeftOut):
             left_out.append(one)
@@ -121,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--groups", type=int, default=200, help="distinct groups (default: 200)")
     build.add_argument("--seed", type=int, default=0, help="of inputs, weights and graphs")
     build.add_argument("--target", default="cuda:sm_90a", help="default: %(default)s")
+    build.add_argument(
+        "--assemble", metavar="ARCH", help="run code of an older target on this architecture"
+    )
     build.add_argument("--models", nargs="+", default=list(MODELS), help="of the zoo")
     build.add_argument(
         "--sources", nargs="+", default=SOURCES, choices=SOURCES, help="default: all"

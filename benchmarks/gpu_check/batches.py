@@ -34,6 +34,9 @@ class Batches:
         A target of the project, such as ``cuda:sm_90a``.
     log : callable
         Is given a line for each batch.
+    assemble : str, optional
+        Architecture that code of the target is assembled for: see
+        :mod:`benchmarks.gpu.older_code`.
 
     Attributes
     ----------
@@ -43,8 +46,15 @@ class Batches:
         The others.
     """
 
-    def __init__(self, folder: Path, target: str, log: Log = lambda line: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        target: str,
+        log: Log = lambda line: None,
+        assemble: str | None = None,
+    ) -> None:
         self._folder, self._target, self._log = folder, target, log
+        self._assemble = assemble
         self._pool = ThreadPoolExecutor(2)
         # One process beside the caller; two once it has nothing left to do but wait.
         self._turns = threading.Semaphore(1)
@@ -108,6 +118,7 @@ class Batches:
             (folder / f"{key}.json").write_text(text)
         command = [sys.executable, "-m", "benchmarks.gpu_check.worker"]
         command += [str(folder), str(self._folder / name), self._target]
+        command += [self._assemble] if self._assemble else []
         try:
             done = subprocess.run(
                 command, cwd=ROOT, capture_output=True, text=True, timeout=_SECONDS

@@ -1,8 +1,9 @@
 """A process that compiles a folder of modules: a crash of the compiler costs one batch.
 
-``python -m benchmarks.gpu_check.worker FOLDER LIBRARY.so TARGET``; the modules are files
+``python -m benchmarks.gpu_check.worker FOLDER LIBRARY.so TARGET [ARCH]``; the modules are files
 ``FUNCTION.json``, as ``tvm.ir.save_json`` writes them. The last line on the standard output is
-a JSON object: why a function is not in the library, by name.
+a JSON object: why a function is not in the library, by name. Given another architecture, code is
+assembled for that (:mod:`benchmarks.gpu.older_code`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 
-def main(folder: str, library: str, text: str) -> None:
+def main(folder: str, library: str, text: str, assemble: str | None = None) -> None:
     """Read modules, compile them together and write a shared library that holds machine code."""
     from tvm_fusion.deploy.toolchain import toolchain
     from tvm_fusion.device import parse
 
+    from ..gpu.older_code import assembled_for
+
     spec = parse(text)
-    with toolchain(spec):
+    with assembled_for(assemble), toolchain(spec):
         import tvm
 
         from tvm_fusion.deploy.build import export_library

@@ -3,7 +3,7 @@
 import numpy as np
 from tvm import relax
 
-ROWS, WIDTH = 8, 256
+ROWS, WIDTH = 16, 256
 
 
 def model():

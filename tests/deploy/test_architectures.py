@@ -62,7 +62,7 @@ def loaded(tmp_path_factory):
     ],
 )
 def test_a_device_gets_the_kernels_that_are_best_for_it(loaded, device, product, rows):
-    """Tensor cores of fragments from sm_80 on, and from sm_90 on kernels that launch early."""
+    """Asynchronous copies from sm_80 on, and from sm_90 on kernels that launch early."""
     found = loaded["loaded"][device]
     code = {name.split("_sm")[0].removeprefix("fused_"): a for name, a in found["code"].items()}
     assert code == {"matmul1": product, "softmax1": rows}
@@ -119,8 +119,8 @@ def test_kernels_are_those_of_each_architecture_compiled_alone():
             tvm.ir.assert_structural_equal(new, func)
         assert merged.names[arch]["main"] == f"main@{arch}"
     texts = {key: [funcs[name].script() for name in group] for key, group in merged.kernels.items()}
-    assert "mma" not in "".join(texts["sm_75",])
-    assert "mma" in "".join(texts["sm_80",])
+    assert "cp_async" not in "".join(texts["sm_75",])
+    assert "cp_async" in "".join(texts["sm_80",])
     both = funcs[merged.kernels["sm_75", "sm_80"][0]].attrs["target"]
     assert parse(both) == spec
 

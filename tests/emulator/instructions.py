@@ -56,7 +56,7 @@ def shuffle(kind, m, mask, value, lane, width):
 def device_function(translate, node):
     """Make a function of the machine from a call of a function that is written in CUDA."""
     name, *arguments, source = node.args
-    name, source = name.value, source.value
+    name, source = name.value, _newest(source.value)
     if name.startswith(PREFIX):
         kind = re.sub("_b?float16$", "", name[len(PREFIX) :])
         if kind not in HALF:
@@ -73,6 +73,32 @@ def device_function(translate, node):
         raise EmulationError(f"no such device function is known: {name}: {source}")
     make, match = found[0]
     return make(translate, match, arguments, source)
+
+
+_BRANCHES = re.compile(
+    r"#if __CUDA_ARCH__ >= 800\n(\s*asm\(\"mma\.[\s\S]*?)#else\n([\s\S]*?)#endif\n"
+)
+_K8 = r"mma\.sync\.aligned\.m16n8k8(?P<types>\S+) (?P<c>\{[^}]*\}), \{%4, %5\}, \{%8\}, (?P=c);"
+_UPPER = r"mma\.sync\.aligned\.m16n8k8(?P=types) (?P=c), \{%6, %7\}, \{%9\}, (?P=c);"
+_HALVES = rf'{_K8}\\n\\t"\s*"{_UPPER}'
+_WHOLE = r"mma.sync.aligned.m16n8k16\g<types> \g<c>, {%4, %5, %6, %7}, {%8, %9}, \g<c>;"
+
+
+@functools.cache
+def _newest(source):
+    """Leave what newer devices execute, once it is known that older ones do the same.
+
+    Registers of ``mma.m16n8k16``: two of A and one of B of the lower k, then as many of the upper;
+    those of ``mma.m16n8k8`` are the same of its own.
+    """
+    branches = _BRANCHES.search(source)
+    if branches is None:
+        return source
+    newer, older = branches.groups()
+    made, count = re.subn(_HALVES, _WHOLE, older)
+    if count != 1 or made != newer:
+        raise EmulationError(f"older devices do something else: {source}")
+    return source.replace(branches[0], newer)
 
 
 @functools.cache
@@ -244,6 +270,24 @@ def _read(translate, _match, arguments, _source):
         count = 16 // memory.item
         memory.vector(begin, count)
         target.write(slice(int(at), int(at) + count), memory.read(_vector(begin, count)))
+
+    return run
+
+
+def _read_or_zero(translate, match, arguments, _source):
+    """A vector of global memory into registers under a condition, zeros otherwise."""
+    to, origin = (translate.pointer(x) for x in arguments[:2])
+    size, inside = {"unsigned": 4, "uint2": 8, "uint4": 16}[match[1]], translate.of(arguments[2])
+
+    def run(m):
+        (target, at), (memory, begin) = to(m), origin(m)
+        count = size // memory.item
+        is_inside = np.broadcast_to(inside(m), (m.threads, 1))
+        with m.only(is_inside):
+            memory.vector(begin, count)
+            value = memory.read(_vector(begin, count))
+        value = np.where(is_inside, value, np.zeros(1, value.dtype))
+        target.write(slice(int(at), int(at) + count), value)
 
     return run
 
@@ -478,6 +522,7 @@ def _any(translate, _match, arguments, _source):
 _PLAIN = (
     _warp_barrier,
     _load_words,
+    _read_or_zero,
     _shift_words,
     _block_barrier,
     _load_shared,
@@ -508,6 +553,7 @@ _PATTERNS = [
     (r"_hi\[[\s\S]*mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", _multiply_split),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
     (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
+    (r"if \(is_loaded\) value = \*\(const (unsigned|uint2|uint4)\*\)source;", _read_or_zero),
     (r"first \+ 1 < count && first < 7\) word\[i\] = words\[i\];", _load_words),
     (r"__funnelshift_r\(word\[i\], word\[i \+ 1\], 16 \* odd\);", _shift_words),
     (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),

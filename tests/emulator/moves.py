@@ -68,6 +68,11 @@ def _pair(translate, match, arguments, _source):
     return run
 
 
+def _half_pair(translate, _match, arguments, source):
+    match = re.fullmatch("(?P<short>f16)", "f16")
+    return _pair(translate, match, arguments, source)
+
+
 def _pair32(*given):
     return _pair(*given)
 
@@ -137,13 +142,14 @@ def _vector(begin, count):
     return np.asarray(begin) + np.arange(count)[None]
 
 
-PLAIN = (_pair32, _move, _zero, _keep, _nothing)
+PLAIN = (_pair32, _half_pair, _move, _zero, _keep, _nothing)
 PRODUCT = re.compile(
     r"wgmma\.fence[\s\S]*wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16[\s\S]*wgmma\.wait_group"
 )
 PATTERNS = [
     (r"volatile\(\"fence\.proxy\.async\.shared::cta;", _proxy_fence),
     (r"cvt\.rn\.(?P<short>b?f16)x2\.f32 %0, %1, %2;.*\"f\"\(high\), \"f\"\(low\)", _pair),
+    (r"\*\(__half2\*\)to = __floats2half2_rn\(low, high\);", _half_pair),
     (r"\*\(float2\*\)to = make_float2\(low, high\);", _pair32),
     (r"\*\(uint4\*\)place = \*\(const uint4\*\)source;", _move),
     (r"\*\(uint4\*\)place = make_uint4\(0, 0, 0, 0\);", _zero),

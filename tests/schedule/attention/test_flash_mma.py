@@ -24,7 +24,7 @@ from tvm_fusion.schedule.attention.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
-HALF = "float16"
+HALF, TURING = "float16", parse("cuda:sm_75")
 # Of one row; in float16 another program; tested below; long.
 OTHERS = {"one query", "softmax written out", "causal", "many keys", "many queries"}
 
@@ -50,10 +50,10 @@ def computed(params, members, problem, config, edit=None):
     return func, found, [x.astype("float64") for x in inputs.values()]
 
 
-def compare(params, body, expected, tolerance=2e-3, accept=None, edit=None):
+def compare(params, body, expected, tolerance=2e-3, accept=None, edit=None, spec=CUDA):
     """Run the default configuration, or a drawn one of those that are accepted."""
     members, problem = problem_of(params, body)
-    found = list(configs(problem, CUDA.device))
+    found = list(configs(problem, spec.device))
     chosen = found[0]
     if accept is not None:
         accepted = [c for c in found if accept(c)]
@@ -238,7 +238,8 @@ def test_masked_rows_are_nan_without_a_guard():
     assert not np.isnan(np.delete(result, 3, 2)).any()
 
 
-def test_appended_keys_are_copied_from_their_own_buffers():
+@pytest.mark.parametrize("spec", [CUDA, TURING])
+def test_appended_keys_are_copied_from_their_own_buffers(spec):
     def body(emit, q, keys, values, key, value):
         k, v = emit(op.concat([keys, key], 2)), emit(op.concat([values, value], 2))
         return attention()(emit, q, k, v)
@@ -250,8 +251,100 @@ def test_appended_keys_are_copied_from_their_own_buffers():
     params = [tensor("q", 1, 2, 40, 64, dtype=HALF)]
     params += [tensor(name, 1, 2, 50, 64, dtype=HALF) for name in ("keys", "values")]
     params += [tensor(name, 1, 2, 40, 64, dtype=HALF) for name in ("key", "value")]
-    problem, _ = compare(params, body, expected)
+    problem, _ = compare(params, body, expected, spec=spec)
     assert len(problem.k.loads) == len(problem.v.loads) == 2
+
+
+@pytest.mark.parametrize("case", ["heads_of_24", "causal", "rounded", "many_tiles"])
+def test_copies_through_registers(case):
+    """Compute capability 7.5 has no cp.async; padded heads, masks, computed operands."""
+    params, (body, expected) = tensors(1, 2, 37, 70, 64, dtype=HALF), PLAIN
+    accept = None
+    if case == "heads_of_24":
+        params = tensors(1, 2, 20, 45, 24, 40, dtype=HALF)
+    elif case == "causal":
+        params, (body, expected) = tensors(1, 2, 70, 70, 64, dtype=HALF), visible(70, 70)
+    elif case == "rounded":
+        scale = relax.const(np.array(0.5, HALF))
+
+        def body(emit, q, k, v):
+            return PLAIN[0](emit, q, k, emit(op.multiply(v, scale)))
+
+        def expected(q, k, v):
+            return PLAIN[1](q, k, v / 2)
+
+    elif case == "many_tiles":
+        params = tensors(1, 2, 70, 197, 64, dtype=HALF)
+
+        def accept(config):
+            return config.block_n <= 48 and config.q_in_registers
+
+    _, config = compare(params, body, expected, 4e-3, accept, spec=TURING)
+    assert (config.is_async, config.stages) == (False, 1)
+    assert config.shared_bytes <= 64 << 10
+
+
+def packed(offsets, is_causal=False):
+    """Attention inside of packed sequences: the first and the last key of each row are inputs."""
+    total = offsets[-1]
+
+    def score(emit, s, begin, end):
+        key = emit(op.reshape(emit(arange(total)), (1, total)))
+        after = emit(op.greater_equal(key, emit(op.reshape(begin, (total, 1)))))
+        before = emit(op.less(key, emit(op.reshape(end, (total, 1)))))
+        seen = emit(op.logical_and(after, before))
+        if is_causal:
+            row = emit(op.reshape(emit(arange(total)), (total, 1)))
+            seen = emit(op.logical_and(seen, emit(op.less_equal(key, row))))
+        dtype = str(s.ty.dtype)
+        return emit(op.where(seen, s, relax.const(np.array(-np.inf, dtype))))
+
+    def expected(s, begin, end):
+        key, row = np.arange(total)[None], np.arange(total)[:, None]
+        seen = (key >= begin[:, None]) & (key < end[:, None])
+        return np.where(seen & (key <= row) if is_causal else seen, s, -np.inf)
+
+    def edit(inputs):
+        of_row = np.searchsorted(offsets, np.arange(total), side="right")
+        inputs["begin"][:], inputs["end"][:] = np.take(offsets, of_row - 1), np.take(offsets, of_row)
+
+    return attention(score=score), reference(expected), edit
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("spec", [CUDA, TURING])
+def test_packed_sequences_skip_keys_of_others(is_causal, spec):
+    """Of 1 to 90 tokens; a block's first and last keys are read, and are no function of rows."""
+    offsets = np.array([0, 5, 6, 96, 133])
+    total = int(offsets[-1])
+    params = tensors(1, 1, total, total, 32, dtype=HALF)
+    params += [tensor(name, total, dtype="int64") for name in ("begin", "end")]
+    body, expected, edit = packed(offsets, is_causal)
+    accept = (lambda c: c.block_n in (16, 32)) if spec is CUDA else None
+    problem, _ = compare(params, body, expected, 4e-3, accept, edit, spec)
+    assert problem.skips
+    assert len(problem.loaded_bounds) == 2
+    assert len(problem.score.bounds) == 2 + is_causal
+
+
+def test_hidden_keys_of_other_sequences_are_not_read():
+    """NaN in all keys and values of the second sequence: rows of the first do not see them."""
+    offsets = np.array([0, 64, 128])
+    params = tensors(1, 1, 128, 128, 32, dtype=HALF)
+    params += [tensor(name, 128, dtype="int64") for name in ("begin", "end")]
+    body, expected, edit = packed(offsets)
+    members, problem = problem_of(params, body)
+    config = next(c for c in configs(problem, CUDA.device) if (c.block_m, c.block_n) == (64, 64))
+
+    def poison(inputs):
+        edit(inputs)
+        for name in ("k", "v"):
+            inputs[name][:, :, 64:] = np.nan
+
+    _, (found,), wide = computed(params, members, problem, config, poison)
+    assert np.isnan(found[:, :, 64:]).all()
+    wide[1:3] = (np.nan_to_num(x) for x in wide[1:3])
+    close([found[:, :, :64]], [expected(*wide)[0][:, :, :64]], 4e-3)
 
 
 def test_the_template_claims_it_where_there_are_tensor_cores():
@@ -259,8 +352,10 @@ def test_the_template_claims_it_where_there_are_tensor_cores():
     claim = Attention(True).claim(members, CUDA.device)
     assert isinstance(claim.details["config"], FlashMmaConfig)
     assert claim.registers == claim.details["config"].registers
-    older = Attention(True).claim(members, parse("cuda:sm_75").device)
-    assert isinstance(older.details["config"], GpuConfig)
+    for dtype, kind in ((HALF, FlashMmaConfig), ("bfloat16", GpuConfig)):
+        members = group(tensors(1, 2, 65, 70, 64, dtype=dtype), PLAIN[0], TURING)
+        older = Attention(True).claim(members, TURING.device)
+        assert isinstance(older.details["config"], kind)
 
 
 def test_the_default_comes_first_and_nothing_twice():

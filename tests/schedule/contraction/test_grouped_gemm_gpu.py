@@ -187,9 +187,12 @@ def test_symbolic_rows_and_other_devices():
     n = tirx.Var("n", "int64")
     params = operands((n, 64, 64), (32, 64, 64))
     assert isinstance(claimed(params, products), Refusal)
-    params = operands((33, 65, 48), (17, 33, 65))
-    for spec in ("cuda:sm_75", "rocm:gfx942", "cpu"):
+    shapes = (33, 65, 48), (17, 33, 65)
+    for spec, dtype in (("cuda:sm_75", "bfloat16"), ("rocm:gfx942", "float16"), ("cpu", "float16")):
+        params = operands(*shapes, dtype=dtype)
         assert isinstance(claimed(params, products, parse(spec)), Refusal)
+    older = claimed(operands(*shapes), products, parse("cuda:sm_75"))
+    assert not any(tile.is_async for tile in older.details["config"].tiles)
 
 
 @pytest.mark.cuda_toolchain

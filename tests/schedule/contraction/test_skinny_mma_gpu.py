@@ -114,10 +114,20 @@ def test_others_use_cuda_cores(name):
     assert not multiplies(kernel(TEMPLATE, group(params, body, CUDA), CUDA)[1])
 
 
-@pytest.mark.parametrize("arch", ["cuda:sm_75", "rocm:gfx90a"])
-def test_devices_without_tensor_cores(arch):
-    spec, (params, body, _) = parse(arch), CASES["eight_rows"]
-    assert not multiplies(kernel(TEMPLATE, group(params, body, spec), spec)[1])
+@pytest.mark.parametrize(
+    ("arch", "name", "has_units"),
+    [
+        ("cuda:sm_75", "eight_rows", True),
+        ("cuda:sm_75", "int4", True),
+        ("cuda:sm_75", "bfloat16", False),
+        ("rocm:gfx90a", "eight_rows", False),
+    ],
+)
+def test_tensor_cores_of_other_devices(arch, name, has_units):
+    spec, (params, body, _) = parse(arch), CASES[name]
+    func = kernel(TEMPLATE, group(params, body, spec), spec)[1]
+    assert multiplies(func) is has_units
+    assert ("m16n8k8" in func.script()) is has_units
 
 
 @pytest.mark.parametrize(("name", "pair"), [("int4", "half2"), ("int4_bfloat16", "nv_bfloat162")])

@@ -5,10 +5,12 @@ from dataclasses import fields, replace
 import group_kernels
 import numpy as np
 import pytest
-from gemm_graphs import computes, contraction_of, heads, product, split, with_epilogue
+from gemm_graphs import computes, contraction_of, heads, product, results, split, with_epilogue
 from group_kernels import (
     CUDA,
+    arrays,
     check,
+    close,
     compiles_for_cuda,
     group,
     kernel,
@@ -18,6 +20,7 @@ from group_kernels import (
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.split_k_workspace import split_k_kernels
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
 from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
@@ -28,7 +31,7 @@ from tvm_fusion.schedule.contraction.tile_shape import TileShape
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 op = relax.op
-AMPERE = parse("cuda:sm_80")
+AMPERE, TURING = parse("cuda:sm_80"), parse("cuda:sm_75")
 TEMPLATE = GpuContraction()
 SMALL = {
     "block_m": 32,
@@ -203,6 +206,45 @@ def test_slices_and_clusters(change):
     computes(tile_gemm_gpu(members.program, config), members, case, 2)
 
 
+@pytest.mark.parametrize(
+    ("spec", "change"),
+    [
+        (AMPERE, {"split_k": 3}),
+        (AMPERE, {"split_k": 4, "block_k": 64, "warps_k": 2, "stages": 2}),
+        (TURING, {"split_k": 2, "stages": 2}),
+    ],
+)
+@pytest.mark.parametrize("case", [with_epilogue(50, 200, 72), heads(20, 200, 3, 16)])
+def test_split_k_through_memory(spec, change, case):
+    """Without clusters a second kernel adds up the ranks' sums, and has the epilogue."""
+    members, contraction = contraction_of(*case[:2])
+    config = replace(tile_gemm_config(contraction, spec.device), **{**SMALL, **change})
+    emission = split_k_kernels(members.program, config, members)
+    assert [len(k.writes) for k in emission.kernels] == [1, len(members.outputs)]
+    inputs = arrays(case[0], 4)
+    expected = case[2](*(x.astype("float64") for x in inputs.values()))
+    for result, wide in zip(results(members, emission, inputs), expected, strict=True):
+        close([result], [wide], 2e-3 if result.dtype == "float16" else 2e-5)
+
+
+def test_split_k_where_it_pays():
+    """Few tiles of many terms, on a device without clusters; two launches, or one otherwise."""
+    long_, short = product(64, 14336, 4096), product(128, 3072, 768)
+    claims = [TEMPLATE.claim(group(*x[:2], AMPERE), AMPERE.device) for x in (long_, short)]
+    tiles = [claim.details["config"].tile for claim in claims]
+    assert tiles[0].split_k > 1
+    assert tiles[1].split_k == 1
+    assert [c.launches for c in claims] == [2, 1]
+    space = list(TEMPLATE.configs(claims[0], AMPERE.device))
+    plain = next(c for c in space if c["split_k"] == 1)
+    other = TEMPLATE.configure(claims[0], plain, AMPERE.device)
+    assert other.launches == 1
+    assert other.bytes < claims[0].bytes
+    n = tirx.Var("n", "int64")
+    _, contraction = contraction_of(*product(n, 14336, 4096)[:2])
+    assert {c.split_k for c in tile_gemm_configs(contraction, AMPERE.device)} == {1}
+
+
 def test_the_design_space():
     case = with_epilogue(49, 136, 200)
     members, contraction = contraction_of(*case[:2])
@@ -230,12 +272,43 @@ def test_tiles_follow_the_shape(shape, tile):
     assert int(config.blocks) >= 48
 
 
-@pytest.mark.parametrize("spec", ["cuda:sm_75", "rocm:gfx942"])
-def test_devices_without_the_instructions(spec):
-    params, body, _ = CASES["whole"]
+@pytest.mark.parametrize(("spec", "name"), [("cuda:sm_75", "bfloat16"), ("rocm:gfx942", "whole")])
+def test_devices_without_the_instructions(spec, name):
+    params, body, _ = CASES[name]
     spec = parse(spec)
     claim, _ = kernel(TEMPLATE, group(params, body, spec), spec)
     assert claim.details["config"].tile is None
+
+
+OF_TURING = (
+    *("whole", "odd", "a_turned", "b_turned_odd", "of_8_bytes", "of_4_and_2_bytes"),
+    *("epilogue_odd", "heads", "padded", "pointwise", "prologue", "bytes"),
+)
+
+
+@pytest.mark.parametrize("name", OF_TURING)
+def test_copies_through_registers(name):
+    """Compute capability 7.5 has no cp.async; several tiles along each axis."""
+    members, contraction = contraction_of(*CASES[name][:2])
+    start = tile_gemm_config(contraction, TURING.device)
+    assert not start.is_async
+    small = replace(start, **{**SMALL, "stages": 2})
+    made = tile_gemm_gpu(members.program, small)
+    assert "cp_async" not in made.script()
+    computes(made, members, CASES[name], 1)
+
+
+def test_turing_has_64_kib_of_shared_memory():
+    params, body, reference = with_epilogue(130, 200, 136)
+    claim, func = check(TEMPLATE, params, body, reference, TURING, 2e-3)
+    assert isinstance(claim.details["config"].tile, TileGemmConfig)
+    assert shared_bytes(func) == claim.shared_bytes <= 64 << 10
+    _, contraction = contraction_of(*product(4096, 4096, 4096)[:2])
+    found = list(tile_gemm_configs(contraction, TURING.device))
+    assert found[0].block_m * found[0].block_n >= 64 * 128
+    assert {c.is_async for c in found} == {False}
+    assert max(c.shared_bytes for c in found) <= 64 << 10
+    assert {c.stages for c in found} <= {2, 3}
 
 
 @pytest.mark.parametrize(("rows", "is_tiled"), [(8, False), (9, True), (16, True)])
@@ -269,9 +342,3 @@ def test_float32_keeps_its_precision():
     params, body, _ = product(64, 128, 64, dtype="float32")
     claim, _ = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
     assert claim.details["config"].tile.products == 3
-
-
-def test_older_devices_have_no_clusters():
-    spec = parse("cuda:sm_80")
-    _, contraction = contraction_of(*product(128, 3072, 768)[:2])
-    assert {c.split_k for c in tile_gemm_configs(contraction, spec.device)} == {1}

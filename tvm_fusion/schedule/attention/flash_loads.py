@@ -2,6 +2,7 @@
 
 each thread, vectors of a tile:  cp.async 16 bytes, zeros behind the last row
                                  or: compute eight elements in registers, store the vector
+without cp.async (7.5):          issue: 16 bytes into registers;  store: to shared memory, later
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import coordinates, index, loop, sequence, substitute, when
 from ..gpu.cp_async import copy_16
+from ..gpu.launch import VECTOR_BYTES
+from ..gpu.register_copies import load_or_zero
 from ..gpu.register_moves import move_16, zero_16
+from ..gpu.shared_tiles import store_shared
 from ..gpu.swizzle import VECTOR, SwizzledRows
 from .flash_problem import Operand
 
@@ -37,6 +41,8 @@ class TileLoads:
         Of a block.
     thread : PrimExpr
         Which.
+    held : Var or None
+        Registers for the vectors of a tile, on their way where there is no cp.async.
     """
 
     operand: Operand
@@ -45,6 +51,7 @@ class TileLoads:
     vector: ir.Var
     threads: int
     thread: ir.Expr
+    held: ir.Var | None = None
 
     def issue(
         self, count: int, first: ir.Expr, place: Place, is_row: Callable[[ir.Expr], ir.Expr] | None
@@ -63,15 +70,36 @@ class TileLoads:
             Whether there is such a row; ``None`` if there always is.
         """
         copied = bool(self.operand.loads)
-        vectors = self.operand.extent // VECTOR if copied else self.operand.extent16 // VECTOR
 
-        def one(row: ir.Expr, vector: ir.Expr) -> tirx.Stmt:
+        def one(number: ir.Expr, row: ir.Expr, vector: ir.Expr) -> tirx.Stmt:
             to = self._place(first, row, vector)
             inside = None if is_row is None else is_row(row)
             at = {**place(row), self.operand.along.var: vector * VECTOR}
-            return self._copy(to, at, inside) if copied else self._compute(to, at, inside)
+            if not copied:
+                return self._compute(to, at, inside)
+            if self.held is not None:
+                to = load(self.held, [number * VECTOR])
+            return self._copy(to, at, inside)
 
-        return self._each(count, vectors, one)
+        return self._each(count, self._vectors, one)
+
+    def store(self, count: int, first: ir.Expr) -> tirx.Stmt:
+        """Store the rows of a tile that are held in registers; parameters as of :meth:`issue`."""
+        held = self.held
+        if held is None or not self.operand.loads:
+            return sequence([])
+
+        def one(number: ir.Expr, row: ir.Expr, vector: ir.Expr) -> tirx.Stmt:
+            to = self._place(first, row, vector)
+            return store_shared(to, load(held, [number * VECTOR]), VECTOR_BYTES)
+
+        return self._each(count, self._vectors, one)
+
+    @property
+    def _vectors(self) -> int:
+        """Vectors of a row."""
+        operand = self.operand
+        return (operand.extent if operand.loads else operand.extent16) // VECTOR
 
     def pad(self, count: int) -> tirx.Stmt | None:
         """Store the zeros behind the elements of copied rows once; ``None`` if there are none."""
@@ -79,7 +107,7 @@ class TileLoads:
         if not self.operand.loads or begin == end:
             return None
 
-        def one(row: ir.Expr, vector: ir.Expr) -> tirx.Stmt:
+        def one(_number: ir.Expr, row: ir.Expr, vector: ir.Expr) -> tirx.Stmt:
             return zero_16(self._place(index(0), row, vector + begin))
 
         return self._each(count, end - begin, one)
@@ -88,14 +116,14 @@ class TileLoads:
         return load(self.shared, [self.rows.element(first + row, vector, row)])
 
     def _each(
-        self, rows: int, vectors: int, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
+        self, rows: int, vectors: int, body: Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
     ) -> tirx.Stmt:
         total = rows * vectors
 
         def item(number: ir.Expr) -> tirx.Stmt:
             flat = number * self.threads + self.thread
             row, vector = coordinates(flat, [rows, vectors])
-            stmt = body(row, vector)
+            stmt = body(number, row, vector)
             return stmt if total % self.threads == 0 else when(flat < total, stmt)
 
         # What is computed is too long to be written out.
@@ -107,7 +135,12 @@ class TileLoads:
     ) -> tirx.Stmt:
         stmts = []
         for x in self.operand.loads:
-            stmt = copy_16(to, substitute(x, at), inside)
+            source = substitute(x, at)
+            if self.held is None:
+                stmt = copy_16(to, source, inside)
+            else:
+                is_loaded = tirx.const(True) if inside is None else inside
+                stmt = load_or_zero(to, source, VECTOR_BYTES, is_loaded)
             for condition in self.operand.conditions(x):
                 stmt = when(substitute(condition, at), stmt)
             stmts.append(stmt)

@@ -3,6 +3,7 @@
 grid: batch * heads * ceil(queries / block_m) blocks; block: `warps` warps of 16 or 32 rows each
 shared memory: q[block_m, d]; a ring of `stages` tiles k[block_n, d] and v[block_n, d], swizzled
 registers of a warp: acc[rows, d], s[rows, block_n], m_i, l_i; q_frag, or loaded for every tile
+limits of visible keys that rows read from memory: their extremes in the block (flash_row_limits)
 issue q and k(0), v(0), k(1) .. k(stages - 1)                    each one cp.async group
 for n in range(tiles that a row of the block sees):
     wait for k(n); __syncthreads; issue v(n + stages - 1)
@@ -18,6 +19,8 @@ k and v from shared memory; ping-pong of two warpgroups: the second is half a ti
 each computes softmax while the other multiplies. Between the barriers of a tile the first computes
 s and softmax, the second acc += p * v of the tile before and s; then the first acc += p * v, the
 second softmax. v(n + 1) is issued with k(n + 2), behind the second barrier.)
+(without cp.async, stages = 1: `issue` loads into registers; v(n) is stored behind softmax, k(n + 1)
+behind acc, each before the barrier that follows)
 acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> global, in vectors
 """
 
@@ -33,11 +36,13 @@ from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
 from ..gpu.wgmma import WARPS, fence_proxy
 from .flash_grid import query_blocks
+from .flash_loads import TileLoads
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
 from .flash_mma_softmax import FlashMmaSoftmax
 from .flash_problem import FlashProblem
+from .flash_row_limits import row_limits
 from .flash_tiles import KeyTiles
 from .flash_tma import flash_tma_kernel
 from .flash_tma_config import FlashTmaConfig
@@ -76,19 +81,26 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def stmt(self) -> tirx.Stmt:
         """Write all that the thread does."""
-        config, tiles = (
-            self._config,
-            KeyTiles(self._problem, self._config, self._where, self._first),
-        )
-        self._tiles = tiles
+        config, problem = self._config, self._problem
+        limits, loaded = None, problem.loaded_bounds
+        known = []
+        if loaded:
+            limits = self._declare("limits", 2 * len(loaded), "int32")
+            known.append(row_limits(problem, config.block_m, self._of_block, self._t, limits))
+        self._tiles = tiles = KeyTiles(problem, config, self._where, self._first, limits)
         stages = config.stages
-        first = [self._issue_queries(), self._issue_keys(index(0)), commit()]
+        if not config.is_async:
+            first = [self._issue_queries(), self._q_loads.store(config.block_m, index(0))]
+            first += [self._issue_keys(index(0)), self._store_keys(index(0))]
+        else:
+            first = [self._issue_queries(), self._issue_keys(index(0)), commit()]
         for stage in range(stages - 1):
             first += [self._issue_values(index(stage)), commit()]
             first += [self._issue_keys(index(stage + 1)), commit()]
         pads = [self._q_loads.pad(config.block_m)]
         pads += [self._k_loads.pad(stages * config.block_n)]
         stmts = [
+            *known,
             *first,
             *(x for x in pads if x is not None),
             self._initialize(),
@@ -98,15 +110,19 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         ]
         return block_by_address("flash_attention", sequence(stmts), self._buffers)
 
+    def _of_block(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        return self._position(self._first + row)
+
     def _keep_queries(self) -> list[tirx.Stmt]:
         """Load the fragments of the queries once."""
         if not self._config.q_in_registers:
             return []
-        return [wait(2 * self._config.stages - 2), block_barrier(), self._load_queries()]
+        arrived = [wait(2 * self._config.stages - 2)] if self._config.is_async else []
+        return [*arrived, block_barrier(), self._load_queries()]
 
     def _loop(self, count: ir.Expr) -> list[tirx.Stmt]:
         if not self._config.is_ping_pong:
-            return [loop("n", count, self._tile)]
+            return [loop("n", count, self._tile if self._config.is_async else self._held_tile)]
         left = tirx.all(self._is_second(), count > 0)
         last = when(left, self._multiply_values(simplified(count - 1)))
         return [loop("n", count, self._shared_tile), last]
@@ -160,17 +176,37 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             ]
         )
 
-    def _issue_queries(self) -> tirx.Stmt:
-        def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            return self._position(self._first + row)
+    def _held_tile(self, n: ir.Expr) -> tirx.Stmt:
+        """Multiply a tile while the next operand is on its way to registers."""
+        return sequence(
+            [
+                block_barrier(),
+                self._issue_values(n),
+                self._multiply_keys(n),
+                self._softmax(n),
+                self._store(self._v_loads, n),
+                block_barrier(),
+                self._issue_keys(n + 1),
+                self._multiply_values(n),
+                self._store_keys(n + 1),
+            ]
+        )
 
-        return self._q_loads.issue(self._config.block_m, index(0), place, None)
+    def _issue_queries(self) -> tirx.Stmt:
+        return self._q_loads.issue(self._config.block_m, index(0), self._of_block, None)
 
     def _issue_keys(self, n: ir.Expr) -> tirx.Stmt:
         return self._issue(self._k_loads, n)
 
     def _issue_values(self, n: ir.Expr) -> tirx.Stmt:
         return self._issue(self._v_loads, n)
+
+    def _store_keys(self, n: ir.Expr) -> tirx.Stmt:
+        return self._store(self._k_loads, n)
+
+    def _store(self, loads: TileLoads, n: ir.Expr) -> tirx.Stmt:
+        """Store the rows of a tile that are held in registers."""
+        return when(n < self._tiles.count, loads.store(self._config.block_n, index(0)))
 
     def _issue(self, loads, n: ir.Expr) -> tirx.Stmt:
         """Load the rows of a tile into its stage, if there is such a tile."""

@@ -79,9 +79,15 @@ class FlashMmaBlock:
         vectors = -(-problem.v.extent // config.staged_lanes) * config.rows_of_warp
         size = -(-vectors // WARP) * config.staged_lanes
         self._result = self._declare("o", size, problem.staged)
+        held = None
+        if not config.is_async:  # one tile is on its way at a time
+            rows_of = max(config.block_m, config.block_n)
+            vectors = rows_of * max(config.depth16, config.column16) // VECTOR
+            size = -(-vectors // config.threads) * VECTOR
+            held = self._declare("held", size, self._half)
         rows = (config.q_rows, config.k_rows(), config.v_rows())
         self._q_loads, self._k_loads, self._v_loads = (
-            TileLoads(x, r, self._shared, vector, config.threads, g * WARP + t)
+            TileLoads(x, r, self._shared, vector, config.threads, g * WARP + t, held)
             for x, r in zip((problem.q, problem.k, problem.v), rows, strict=True)
         )
 

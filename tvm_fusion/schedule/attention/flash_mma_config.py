@@ -39,6 +39,8 @@ class FlashMmaConfig:
         Whether four warps multiply together, with k and v from shared memory.
     is_ping_pong : bool
         Whether one of two warpgroups computes its softmax while the other multiplies.
+    is_async : bool
+        Whether q, k and v are copied by cp.async; otherwise through registers, with one stage.
     """
 
     warps: int
@@ -52,6 +54,7 @@ class FlashMmaConfig:
     staged_bytes: int
     uses_wgmma: bool = False
     is_ping_pong: bool = False
+    is_async: bool = True
 
     @property
     def block_m(self) -> int:
@@ -92,7 +95,13 @@ class FlashMmaConfig:
             q = max(4 * self.q_fragments, self.block_n // 4) - self.block_n // 4
         # Long rows are at more addresses.
         wide = max(0, self.depth16 + self.column16 - 128) // 8
-        return self.accumulators + q + ADDRESS_REGISTERS + wide
+        return self.accumulators + q + ADDRESS_REGISTERS + wide + self.held_registers
+
+    @property
+    def held_registers(self) -> int:
+        """Registers of keys or values on their way without cp.async."""
+        vectors = self.block_n * max(self.depth16, self.column16) // 8
+        return 0 if self.is_async else 4 * -(-vectors // self.threads)
 
     @property
     def q_rows(self) -> SwizzledRows:

@@ -92,7 +92,7 @@ def _is_measured(config: FlashTmaConfig, problem: FlashProblem) -> bool:
 
 
 def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
-    if not device.async_copy or mma_atom(device, problem.half) is None:
+    if mma_atom(device, problem.half) is None:
         return
     queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
     sizes = set(BLOCK_N)
@@ -100,7 +100,12 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
         whole = -(-keys // 16) * 16
         sizes = {n for n in sizes if n <= whole} | ({whole} if whole <= MAX_BLOCK_N else set())
     for warps, rows, block_n, stages, in_registers, uses_wgmma in itertools.product(
-        WARPS, ROWS_OF_WARP, sorted(sizes), STAGES, (True, False), (False, True)
+        WARPS,
+        ROWS_OF_WARP,
+        sorted(sizes),
+        STAGES if device.async_copy else STAGES[:1],  # registers hold what is on its way
+        (True, False),
+        (False, True),
     ):
         block_m = warps * rows
         if queries is not None and block_m > 16 and block_m >= 2 * queries:
@@ -111,6 +116,7 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
             *(warps, rows, block_n, stages, in_registers, 1),
             *(problem.q.extent16, problem.v.extent16),
             *(DataType(problem.staged).itemsize, uses_wgmma),
+            is_async=device.async_copy,
         )
         if uses_wgmma and not _fits_wgmma(config, problem, device):
             continue
@@ -119,7 +125,8 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
             yield replace(config, min_blocks=blocks)
         if blocks and uses_wgmma and warps == 2 * WARPS_OF_GROUP and stages == 2:
             yield replace(config, min_blocks=blocks, is_ping_pong=True)
-    yield from tma_configs(problem, device)
+    if not problem.loaded_bounds:  # whose extremes the producer would need, too
+        yield from tma_configs(problem, device)
 
 
 def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:

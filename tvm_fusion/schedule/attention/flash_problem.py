@@ -13,6 +13,7 @@ from ..address import conditions_of, known_step, same
 from ..contraction.fuse_epilogue import is_vector_code
 from ..gpu.launch import VECTOR_BYTES
 from .kv_vectors import contiguous_loads, has_uniform_conditions, vector_width
+from .mask_bounds import Bound
 from .pattern import FLOAT, Pattern
 from .score_form import ScoreForm
 
@@ -90,6 +91,11 @@ class FlashProblem:
     is_vector: bool
 
     @property
+    def loaded_bounds(self) -> tuple[Bound, ...]:
+        """The bounds that are read from memory by the row."""
+        return tuple(b for b in self.score.bounds if b.is_loaded)
+
+    @property
     def skips(self) -> bool:
         """Whether blocks skip tiles of keys."""
         return self.score.skips
@@ -128,7 +134,7 @@ def flash_problem(pattern: Pattern) -> FlashProblem | None:
         total = factor if total is None else total * factor
     is_constant = isinstance(total, tirx.FloatImm) and float(total.value) > 0
     q, k, v = (_operand(pattern, element, axis) for element, axis in found)
-    score = ScoreForm.of(pattern, total if is_constant else None)
+    score = ScoreForm.of(pattern, total if is_constant else None, takes_loads=True)
     staged, is_vector = _results(pattern, half)
     return FlashProblem(
         pattern, query, half, q, k, v, None if is_constant else total, score, staged, is_vector

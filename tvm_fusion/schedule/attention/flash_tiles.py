@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tvm import ir, tirx
 
+from ...core.expressions import load
 from ...core.loops import ceildiv, constant, index, simplified
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem
@@ -25,6 +26,9 @@ class KeyTiles:
         Position of the block along the batch axes.
     first : PrimExpr
         The first row of the block.
+    limits : Var or None
+        Of each bound that is read from memory by the row, the smallest and the largest limit of the
+        block: see :mod:`.flash_row_limits`.
     """
 
     def __init__(
@@ -33,7 +37,9 @@ class KeyTiles:
         config: FlashMmaConfig,
         where: Mapping[ir.Var, ir.Expr],
         first: ir.Expr,
+        limits: ir.Var | None = None,
     ) -> None:
+        self._limits = limits
         pattern = problem.pattern
         self._problem, self._config, self._where = problem, config, where
         self.keys = index(pattern.key.extent)
@@ -77,5 +83,9 @@ class KeyTiles:
 
     def _extreme(self, bound: Bound, largest: bool) -> ir.Expr:
         """Give the largest or the smallest limit among the rows of the block."""
+        if bound.is_loaded and self._limits is not None:
+            found = self._problem.loaded_bounds
+            number = next(n for n, x in enumerate(found) if x is bound)
+            return tirx.Cast("int64", load(self._limits, [index(2 * number + largest)]))
         query = self._problem.query.var
         return bound.extreme(query, self._rows, self._where, largest, self._config.block_m)

@@ -1,7 +1,8 @@
 """Masks of scores that hide keys by their position, as bounds of the visible keys.
 
 Comparisons that are linear in the position of the key become bounds; where they all hold, a score
-is what is left.
+is what is left. A limit may be read from memory, by the row or by the batch: the first and the last
+key of a packed sequence, the length of a padded one.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ class Bound:
         What a row adds to the limit: -1, 0 or 1.
     period : int or None
         Rows after which the limits begin anew: those of one of several heads that share keys.
+    is_loaded : bool
+        Whether the limit of a row is read from memory: rows are in no order.
     """
 
     limit: ir.Expr
     is_upper: bool
     slope: int
     period: int | None = None
+    is_loaded: bool = False
 
     def extreme(
         self,
@@ -75,9 +79,18 @@ class Bound:
 
 
 class MaskReader:
-    """Replace choices that positions decide by their visible value."""
+    """Replace choices that positions decide by their visible value.
 
-    def __init__(self, pattern: Pattern) -> None:
+    Parameters
+    ----------
+    pattern : Pattern
+        The attention.
+    takes_loads : bool
+        Whether limits may be read from memory.
+    """
+
+    def __init__(self, pattern: Pattern, takes_loads: bool = False) -> None:
+        self._takes_loads = takes_loads
         self._key = pattern.key.var
         self._query = None if pattern.query is None else pattern.query.var
         self.bounds: list[Bound] = []
@@ -126,22 +139,27 @@ class MaskReader:
         a, b, kind = getattr(condition, "a", None), getattr(condition, "b", None), type(condition)
         if kind in flipped:
             a, b, kind = b, a, flipped[kind]
-        if kind not in (tirx.LE, tirx.LT) or loads(condition) or a is None or b is None:
+        if kind not in (tirx.LE, tirx.LT) or a is None or b is None:
             return None
+        found = loads(condition)
+        if found and (not self._takes_loads or any(self._key in variables(x) for x in found)):
+            return None
+        is_loaded = any(self._query in variables(x) for x in found)
         if not str(a.ty.dtype).startswith("int"):
             return None
         # a <= b, or a < b: the difference is at least 0, or at least 1.
         analyzer = sym.Analyzer()
         above = int64(b) - int64(a) - (1 if kind is tirx.LT else 0)
         step = _step(above, self._key, analyzer)
-        along, period = _in_one_period(above, self._query)
-        slope = 0 if self._query is None else _step(along, self._query, analyzer)
+        along, period = (above, None) if is_loaded else _in_one_period(above, self._query)
+        is_still = self._query is None or is_loaded
+        slope = 0 if is_still else _step(along, self._query, analyzer)
         if step not in (-1, 1) or slope not in (-1, 0, 1):
             return None
         limit = analyzer.simplify(substitute(above, {self._key: index(0)}))
         if step == -1:
-            return Bound(limit, True, slope, period)
-        return Bound(analyzer.simplify(0 - limit), False, -slope, period)
+            return Bound(limit, True, slope, period, is_loaded)
+        return Bound(analyzer.simplify(0 - limit), False, -slope, period, is_loaded)
 
 
 def _in_one_period(expr: ir.Expr, query: ir.Var | None) -> tuple[ir.Expr, int | None]:

@@ -34,6 +34,8 @@ def fits_mma(
     fits = depth % MMA_DEPTH == 0 and columns % MMA_COLUMNS == 0
     if not fits or len(types) != 1 or mma_atom(device, *types) is None:
         return False
+    if not device.async_copy:  # its pipeline of keys and values is cp.async
+        return False
     is_whole = 2 * width == VECTOR_BYTES
     return is_whole and _is_copy(pattern.k, keys) and _is_copy(pattern.v, values)
 

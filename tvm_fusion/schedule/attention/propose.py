@@ -28,7 +28,7 @@ def attention_proposals(graph: Graph, has_copies: bool = False) -> Iterator[tupl
     graph : Graph
         Where to look.
     has_copies : bool
-        Whether kernels copy plain rows of keys asynchronously, which computed ones are not.
+        Whether kernels on tensor cores copy plain rows of keys, which computed ones are not.
 
     Yields
     ------

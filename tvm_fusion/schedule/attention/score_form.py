@@ -48,7 +48,9 @@ class ScoreForm:
     is_bounded: bool
 
     @classmethod
-    def of(cls, pattern: Pattern, factor: ir.Expr | None) -> ScoreForm:
+    def of(
+        cls, pattern: Pattern, factor: ir.Expr | None, takes_loads: bool = False
+    ) -> ScoreForm:
         """Find the bounds and the scale in the score of a pattern.
 
         Parameters
@@ -57,11 +59,13 @@ class ScoreForm:
             The attention; constants are numbers.
         factor : PrimExpr or None
             What operands were divided by: a factor of their product.
+        takes_loads : bool
+            Whether bounds may be read from memory.
         """
         score = pattern.score
         if factor is not None:
             score = substitute(score, {pattern.raw: pattern.raw * factor})
-        reader = MaskReader(pattern)
+        reader = MaskReader(pattern, takes_loads)
         inside = reader.strip(score)
         bounds = tuple(reader.bounds)
         finite = [x for x in reader.hidden if x > -math.inf]

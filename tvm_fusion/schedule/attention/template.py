@@ -18,7 +18,7 @@ from ...program.group import Group
 from ...program.stage import Unstructured
 from ..design_space import not_in_space
 from ..estimate import operations, points, too_many_parameters, traffic
-from ..gpu.mma import HALF_TYPES
+from ..gpu.mma import HALF_TYPES, mma_atom
 from ..inline import inlined
 from .attention_configs import KERNELS, configs
 from .attention_configs import Config as AnyConfig
@@ -147,7 +147,9 @@ class Attention(Template):
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name the operators of every attention in a graph, in a few nested sets."""
-        return attention_proposals(graph, self._is_gpu and device.async_copy)
+        return attention_proposals(
+            graph, self._is_gpu and device.has_matrix("mma.sync", HALF_TYPES[0])
+        )
 
 
 def _claim_flash_decode(
@@ -203,7 +205,7 @@ def _slow_on_cuda_cores(pattern: Pattern, queries: int, device: Device) -> Refus
     """
     width = max(at(pattern.depth.extent), at(pattern.column.extent))
     types = {str(x.ty.dtype) for e in (pattern.q, pattern.k) for x in loads(e)}
-    has_units = device.async_copy and types <= set(HALF_TYPES)
+    has_units = types <= {x for x in HALF_TYPES if mma_atom(device, x) is not None}
     if not has_units or width <= MAX_WIDTH or queries < QUERIES_PER_TASK:
         return None
     return Refusal(

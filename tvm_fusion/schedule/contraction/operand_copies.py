@@ -74,24 +74,29 @@ class OperandCopies:
         program : Program
             Of the group, over its own inputs.
         made : Emission
-            The kernel, over copies.
+            The kernels, over copies.
         """
         positions = {x: n for n, x in enumerate(program.inputs)}
         pairs = zip(self.sources, self.packing, strict=True)
         packing = {positions[s]: packs() for s, packs in pairs if packs is not None}
         if not self._copied:
             return replace(made, packing=packing)
-        slots = {positions[s]: n for n, (s, _) in enumerate(self._copied)}
-        (kernel,) = made.kernels
-        reads = tuple(
-            Slot("workspace", slots[x.index]) if x.kind == "input" and x.index in slots else x
-            for x in kernel.reads
-        )
+        own = len(made.workspaces)
+        slots = {positions[s]: own + n for n, (s, _) in enumerate(self._copied)}
+
+        def over_copies(kernel: Kernel) -> Kernel:
+            reads = tuple(
+                Slot("workspace", slots[x.index]) if x.kind == "input" and x.index in slots else x
+                for x in kernel.reads
+            )
+            return replace(kernel, reads=reads)
+
         inputs = tuple(Slot("input", position) for position in slots)
         between = tuple(Slot("workspace", n) for n in slots.values())
         types = [relax.TensorType(list(c.ty.shape), str(c.ty.dtype)) for _, c in self._copied]
-        kernels = (Kernel(self.kernel(), inputs, between), replace(kernel, reads=reads))
-        return Emission(kernels, tuple(types), packing)
+        first = Kernel(self.kernel(), inputs, between)
+        kernels = (first, *map(over_copies, made.kernels))
+        return Emission(kernels, (*made.workspaces, *types), packing)
 
 
 def copy_kernel(params: Sequence[ir.Var], pieces: Sequence[tuple[ir.Expr, Body]]) -> tirx.PrimFunc:

@@ -32,6 +32,7 @@ from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
+from .split_k_workspace import split_k_kernels
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
 from .tile_choice import (
     GATHERED,
@@ -44,7 +45,7 @@ from .tile_choice import (
 )
 from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_problem import LEAST_ROWS
-from .tuning_gpu import KERNELS, configured, designs
+from .tuning_gpu import KERNELS, configured, designs, tile_launches, tile_workspace_bytes
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
 # there are taps. So do depthwise convolutions over NCHW; 3 channels of 512 by 512 pixels of 128
@@ -125,8 +126,10 @@ class GpuContraction(Contraction):
         return Claim(
             self,
             group,
-            launches=1 if copies is None else 1 + copies.launches,
-            bytes=traffic(group, stages) + (0 if copies is None else copies.bytes),
+            launches=tile_launches(tile) + (0 if copies is None else copies.launches),
+            bytes=traffic(group, stages)
+            + tile_workspace_bytes(tile)
+            + (0 if copies is None else copies.bytes),
             flops=work,
             parallelism=blocks,
             shared_bytes=0 if config is None else config.shared_bytes,
@@ -167,9 +170,13 @@ class GpuContraction(Contraction):
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        func = contraction_gpu(claim.details["config"], claim.group.title, target)
-        made = Emission.one(func, claim.group)
-        program, details = claim.group.program, claim.details
+        config, details = claim.details["config"], claim.details
+        program = claim.group.program
+        if config.tile is not None and config.tile.has_workspace:
+            made = split_k_kernels(config.program, config.tile, claim.group)
+        else:
+            func = contraction_gpu(config, claim.group.title, target)
+            made = Emission.one(func, claim.group)
         if (copies := details.get("copies")) is not None:
             return copies.emission(program, made)
         if (convolution := details.get("convolution")) is not None:

@@ -42,7 +42,11 @@ TILES = (
 )
 BLOCK_K_BYTES = (128, 256)
 STAGES = (3, 4, 6, 8)
+# Through registers one tile is on its way whatever the stages; 64 KiB of shared memory have two of
+# 128 x 128 x 64.
+REGISTER_STAGES, REGISTER_BLOCK_K_BYTES = (2, 3), (64, 128)
 SPLIT_K = (1, 2, 4)
+WORKSPACE_SPLIT_K = (1, 2, 3, 4, 6, 8)  # without clusters any blocks may share K
 GROUPS_M = (1, 8)
 LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
 MOST_WANTED = 250  # registers of a thread
@@ -70,21 +74,29 @@ def best_tile(
     """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
     sizes = gemm_sizes(problem, rows)
     unaligned = unaligned_operands(problem, sizes)
-    shape = _best_shape(sizes, TileShape.of(problem), device, unaligned)
+    shape = _best_shape(sizes, TileShape.of(problem), device, unaligned, problem.is_static)
     return None if shape is None else replace(problem, **asdict(shape))
 
 
 @lru_cache(maxsize=1024)
 def _best_shape(
-    sizes: Sizes, start: TileShape, device: Device, unaligned: tuple[bool, ...]
+    sizes: Sizes,
+    start: TileShape,
+    device: Device,
+    unaligned: tuple[bool, ...],
+    is_static: bool,
 ) -> TileShape | None:
-    tiles, sizes_of_k, splits = [*TILES], [*BLOCK_K_BYTES], [*SPLIT_K]
+    tiles, splits = [*TILES], [*SPLIT_K]
+    sizes_of_k = [*(BLOCK_K_BYTES if start.is_async else REGISTER_BLOCK_K_BYTES)]
+    stages = [*(STAGES if start.is_async else REGISTER_STAGES)]
     if any(unaligned):
         tiles += UNALIGNED_TILES
         sizes_of_k.append(UNALIGNED_BLOCK_K_BYTES)
         splits.append(UNALIGNED_SPLIT_K)
     block_k = [size // start.item_bytes for size in sizes_of_k]
-    spaces = (tiles, block_k, STAGES, splits if device.clusters else SPLIT_K[:1])
+    if not start.has_clusters:
+        splits = [*WORKSPACE_SPLIT_K] if is_static else [1]
+    spaces = (tiles, block_k, stages, splits)
     found = tile_shapes(sizes, start, device, *spaces)
 
     def clocks(shape: TileShape) -> float:

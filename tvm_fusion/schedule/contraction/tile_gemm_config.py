@@ -1,7 +1,7 @@
 """Configuration of a tiled GEMM on tensor cores: block tiles, warps, pipeline stages, split-K.
 
 C[m, n] = sum over k of A[m, k] * B[k, n]; M and the batch may be symbolic
-grid     batch * tiles of C, M innermost in groups of group_m, times split_k ranks of a cluster
+grid     batch * tiles of C, M innermost in groups of group_m, times split_k ranks
 block    warps_m * warps_n warps of warp_m * warp_n sums, times warps_k slices of each block_k
 split    a tile has the same columns of each part of a column split, so that sums of one position
          meet in a warp: panels of 8 columns of each part
@@ -53,6 +53,11 @@ class TileGemmConfig(TileShape, GemmView):
         return static_extent(self.k_axes)
 
     @property
+    def is_static(self) -> bool:
+        """Whether M and the batch are known."""
+        return all(constant(a.extent) is not None for a in (*self.batch, *self.m_axes))
+
+    @property
     def k_tiles(self) -> int:
         """Pipeline steps of a block."""
         return -(-self.k // (self.block_k * self.split_k))
@@ -85,6 +90,13 @@ class TileGemmConfig(TileShape, GemmView):
         """Blocks of the grid."""
         batch = [a.extent for a in self.batch]
         return product([*batch, self.tiles_m, self.tiles_n, self.split_k])
+
+    @property
+    def workspace_elements(self) -> int:
+        """Partial sums of split-K in global memory: whole tiles of every rank."""
+        if not self.has_workspace:
+            return 0
+        return int(self.blocks) * self.accumulators * self.threads
 
     def tile_of(self, block: ir.Expr) -> TilePlace:
         """Give the tile of a block: tiles along M innermost, in groups that share B."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 
 from ...device import Device
 from .operands import SumOfProducts
-from .tile_gemm_choice import GROUPS_M, tile_gemm_config, tile_shapes
+from .tile_gemm_choice import GROUPS_M, WORKSPACE_SPLIT_K, tile_gemm_config, tile_shapes
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_problem import gemm_sizes
 from .tile_shape import TileShape
@@ -41,7 +41,9 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
     yield chosen
     start = TileShape.of(chosen)
     tiles = itertools.product(SIZES, SIZES[1:], WARPS[:3], WARPS, WARPS[:3])
-    splits = SPLIT_K if device.clusters else SPLIT_K[:1]
+    splits = [*SPLIT_K]
+    if not device.clusters:
+        splits = [*WORKSPACE_SPLIT_K] if chosen.is_static else [1]
     block_k = [size // start.item_bytes for size in BLOCK_K_BYTES]
     spaces = (tiles, block_k, STAGES, splits)
     for shape in tile_shapes(gemm_sizes(chosen), start, device, *spaces):

@@ -51,7 +51,7 @@ def gemm_problem(
     """
     if contraction.dtype not in SUM_TYPES:
         return None
-    if device.kind != "cuda" or not device.async_copy:
+    if device.kind != "cuda":
         return None
     initial = contraction.initial
     if not isinstance(initial, tirx.FloatImm | tirx.IntImm) or float(initial.value) != 0:
@@ -100,6 +100,7 @@ def _typed(
     given = (view.batch, view.m_axes, n_axes, view.k_axes, a, b)
     block_k = START_BLOCK_K_BYTES // atom.item_bytes
     shape = TileShape(*types, 64, 64, block_k, 2, 2, parts=parts)
+    shape = replace(shape, is_async=device.async_copy, has_clusters=device.clusters)
     start = TileGemmConfig(*given, **asdict(shape), contraction=contraction)
     tiles = [OperandTile(start, is_a) for is_a in (True, False)]
     staged_a, staged_b = (not tile.is_copied for tile in tiles)

@@ -10,6 +10,8 @@
         acc += frag[k16 % 2].a * frag[k16 % 2].b                                  mma.m16n8k16
 
 One barrier of the block per tile: it says that tile + 1 is there and that tile - 1 was consumed.
+Without cp.async (compute capability 7.5), copies are loads into registers, which are stored to the
+stage behind the products of a tile, before its barrier.
 A warp has k16 of its slice of each stage (slice-K). A k16 is 32 bytes: 16 terms of half types, 32
 of bytes, 8 of float32.
 
@@ -26,19 +28,19 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import index, local, loop, sequence, unrolled, when
 from ..gpu.cp_async import commit
-from ..gpu.mma import ACCUMULATORS, GROUPS, WARP, mma_fragments, mma_split_fragments
+from ..gpu.mma import ACCUMULATORS, mma_fragments, mma_split_fragments
 from ..gpu.shared_tiles import block_barrier, touch, wait_and_barrier
 from .operand_fragments import OperandFragments
 from .operand_layout import TilePosition
+from .tile_accumulators import TileAccumulators
 from .tile_gemm_config import TileGemmConfig, TilePlace
 from .tile_operand import OperandTile
-from .tile_shape import M16
 
 READ, WRITE = 0, 1  # the stage that is multiplied, and the one that is copied to
 
 
-class TileMmaMainloop:
-    """The accumulators of a block's warps.
+class TileMmaMainloop(TileAccumulators):
+    """The accumulators of a block's warps, added up over K.
 
     Parameters
     ----------
@@ -48,65 +50,26 @@ class TileMmaMainloop:
         The block's tile.
     shared : Var
         Shared memory, float32 words.
-
-    Attributes
-    ----------
-    acc : Var
-        Accumulators of a thread, ``[slabs, n8, 4]``; a slab has 16 rows.
-    slabs, n8 : int
-        Their extents.
-    warps_m, warps_n, warps_k : int
-        Warps along M, along N, and those that have partial sums of the same elements.
-    threads : int
-        Threads that have accumulators.
-    buffers : list of Var
-        Registers.
     """
 
     def __init__(self, cut: TileGemmConfig, place: TilePlace, shared: ir.Var) -> None:
-        self._cut, self._place, self._shared = cut, place, shared
+        super().__init__(cut)
+        self._place, self._shared = place, shared
         self._a, self._b = OperandTile(cut, True), OperandTile(cut, False)
-        self.slabs, self.n8 = cut.warp_m // M16, cut.warp_n // GROUPS
-        self.warps_m, self.warps_n, self.warps_k = cut.warps_m, cut.warps_n, cut.warps_k
-        self.threads = cut.threads
         self._steps = cut.block_k // cut.k_step // cut.warps_k
         self._slots = 2 if self._steps % 2 == 0 else 1
-        self.acc = local("acc", [cut.accumulators], cut.contraction.dtype)
         self._a_frags = OperandFragments(cut, self._a, True, self._slots)
         self._b_frags = OperandFragments(cut, self._b, False, self._slots)
         frags = [self._a_frags.buffer, self._b_frags.buffer]
         self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
         self._stage_words = self._a.words + self._b.words
         self._words = local("stage_word", [2], "int32")
-        self.buffers = [self.acc, self._words, *frags, *self._a.buffers, *self._b.buffers]
+        self.buffers += [self._words, *frags, *self._a.buffers, *self._b.buffers]
         self._parts: list[ir.Var] = []
         if cut.products > 1:
             names = ("part", "small")
             self._parts = [local(n, [cut.accumulators], cut.contraction.dtype) for n in names]
             self.buffers += self._parts
-
-    def has_sums(self, _thread: ir.Expr) -> ir.Expr:
-        """Whether a thread has accumulators: all have."""
-        return tirx.const(True)
-
-    def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
-        """Tell the slice of K, the row and the column of a thread's warp among the warps."""
-        warp = tirx.floordiv(thread, index(WARP))
-        tile = self.warps_m * self.warps_n
-        inside = tirx.floormod(warp, index(tile))
-        return (
-            tirx.floordiv(warp, index(tile)),
-            tirx.floordiv(inside, index(self.warps_n)),
-            tirx.floormod(inside, index(self.warps_n)),
-        )
-
-    def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
-        """Give the first row, in the block's tile, of a slab of the warps in a row."""
-        return warp_m * self._cut.warp_m + slab * M16
-
-    def barrier(self) -> tirx.Stmt:
-        """Wait for all threads that have accumulators."""
-        return block_barrier()
 
     def stmt(self, thread: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
         """Write the software pipeline over the tiles of K.
@@ -134,7 +97,7 @@ class TileMmaMainloop:
             copies = [
                 self._copy(do, thread, n, n * self._stage_words) for do in ("begin", "finish")
             ]
-            return sequence([when(n < cut.k_tiles, sequence(copies)), commit()])
+            return sequence([when(n < cut.k_tiles, sequence(copies)), self._commit()])
 
         # Copies of an operand that is computed are too much code to be written out.
         is_short = self._a.is_copied and self._b.is_copied
@@ -147,7 +110,7 @@ class TileMmaMainloop:
         stmts.append(unrolled("i", cut.accumulators, clear))
         turn = self._pipelined if self._slots == 2 else self._simple
         if self._slots == 2:
-            stmts += [wait_and_barrier(ahead - 1), self._load(thread, 0, 0)]
+            stmts += [self._wait(ahead - 1), self._load(thread, 0, 0)]
         promote = [self._promote()] if self._parts else []
         stmts.append(
             loop("k_tile", cut.k_tiles, lambda tile: sequence([turn(thread, tile), *promote]))
@@ -187,21 +150,28 @@ class TileMmaMainloop:
         for k16 in range(self._steps):
             if k16 == last:
                 stmts += [self._ahead("finish", thread, tile), self._advance(WRITE)]
-                stmts += [wait_and_barrier(ahead - 1), self._advance(READ)]
+                stmts += [self._wait(ahead - 1), self._advance(READ)]
             stmts.append(self._load(thread, (k16 + 1) % self._steps, (k16 + 1) % 2))
             if k16 == 0:
-                stmts += [self._ahead("begin", thread, tile), commit()]
+                stmts += [self._ahead("begin", thread, tile), self._commit()]
             stmts.append(self._multiply(k16 % 2))
         return sequence(stmts)
 
     def _simple(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile, loading each of its fragments before it is used."""
-        stmts = [wait_and_barrier(self._cut.stages - 2)]
-        stmts += [self._ahead("begin", thread, tile), commit()]
+        stmts = [self._wait(self._cut.stages - 2)]
+        stmts += [self._ahead("begin", thread, tile), self._commit()]
         for k16 in range(self._steps):
             stmts += [self._load(thread, k16, 0), self._multiply(0)]
         stmts.append(self._ahead("finish", thread, tile))
         return sequence([*stmts, self._advance(WRITE), self._advance(READ)])
+
+    def _commit(self) -> tirx.Stmt:
+        return commit() if self._cut.is_async else sequence([])
+
+    def _wait(self, pending: int) -> tirx.Stmt:
+        """Wait for all but the last few copies of every thread of the block."""
+        return wait_and_barrier(pending) if self._cut.is_async else block_barrier()
 
     def _advance(self, pointer: int) -> tirx.Stmt:
         """Go on to the next stage of the ring."""

@@ -1,6 +1,6 @@
 """Copies of an operand's tiles from global to shared memory, in chunks of 16 bytes.
 
-    loaded as it is:                  cp.async
+    loaded as it is:                  cp.async; without, vector loads and stores between products
     the same, zero around an image:   cp.async under the condition of the chunk: implicit GEMM
     the same, rows of 8 or 4 bytes:   two or four cp.async for a chunk
     the same, halves of any address:  loads of aligned words, shifted, one store
@@ -20,6 +20,7 @@ from ...core.expressions import load
 from ...core.loops import index, local, sequence, substitute, unrolled, when
 from ..gpu.cp_async import copy_16, copy_narrow
 from ..gpu.register_buffers import RegisterBuffers
+from ..gpu.register_copies import load_or_zero
 from ..gpu.shared_tiles import store_shared
 from ..gpu.shifted_loads import ELEMENTS, load_words, shift_words
 from .operand_layout import OperandLayout, TilePosition
@@ -55,6 +56,12 @@ class OperandTile(OperandLayout):
         self._window: WindowCopies | None = None
         self.buffers: list[ir.Var] = []
         self.by_address: list[ir.Var] = []
+        self._held: ir.Var | None = None
+        name = "a" if is_a else "b"
+        if self.is_copied and not cut.is_async:
+            self._held = local(f"{name}_held", [self._each * self.lanes], self._dtype)
+            self.buffers.append(self._held)
+            self.by_address.append(self._held)
         if self._first is not None and self._guard is not None and self.is_k_contiguous:
             per_tap = int(cut.k_axes[-1].extent) // self.lanes
             self._window = WindowCopies.of(
@@ -63,7 +70,6 @@ class OperandTile(OperandLayout):
             )  # fmt: skip
             self.buffers += [] if self._window is None else self._window.buffers
         if not self.is_copied:
-            name = "a" if is_a else "b"
             size = self._chunk * (1 if self._values is not None else self._each)
             if self.is_shifted:
                 self._words = local(f"{name}_words", [self._each * ELEMENTS], self._dtype)
@@ -76,6 +82,10 @@ class OperandTile(OperandLayout):
             if self._values is not None:
                 self._registers = RegisterBuffers(layout.vectors, self._each)
                 self.buffers += self._registers.arrays
+
+    @property
+    def _copy_bytes(self) -> int:
+        return self.lanes * self._cut.item_bytes
 
     def prepare(self, thread: ir.Expr, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         """Compute what all tiles of a block have in common; parameters as of TilePosition."""
@@ -116,10 +126,13 @@ class OperandTile(OperandLayout):
                 elif self._guard is not None:
                     guard = substitute(self._guard, {**tile.where, **there})
                     is_inside = tirx.all(is_inside, guard)
-                if self.lanes == self._chunk:
+                if self._held is not None:
+                    to_held = load(self._held, [i * self.lanes])
+                    stmt = load_or_zero(to_held, source, self._copy_bytes, is_inside)
+                elif self.lanes == self._chunk:
                     stmt = copy_16(place, source, is_inside)
                 else:
-                    stmt = copy_narrow(place, source, self.lanes * self._cut.item_bytes, is_inside)
+                    stmt = copy_narrow(place, source, self._copy_bytes, is_inside)
             elif self._registers is not None:
                 stmt = self._registers.fill(i, {**tile.where, **there})
                 stmt = when(is_k_inside, stmt)
@@ -134,12 +147,15 @@ class OperandTile(OperandLayout):
 
     def finish(self, thread: ir.Expr, tile: TilePosition, to: tuple[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Store what :meth:`begin` loaded into registers."""
-        if self.is_copied:
+        if self.is_copied and self._held is None:
             return sequence([])
 
         def one(i: ir.Expr) -> tirx.Stmt:
             row, chunk, inside = self._place(i, thread)
             place = load(to[0], [to[1] + self._word(row, chunk)])
+            if self._held is not None:
+                held = load(self._held, [i * self.lanes])
+                return when(inside, store_shared(place, held, self._copy_bytes))
             if self.is_shifted:
                 source, _ = self._unaligned(tile, row, chunk)
                 held, chunk_of = load(self._words, [i * ELEMENTS]), load(self._staged, [index(0)])

@@ -33,7 +33,8 @@ class TileShape:
     stages : int
         Stages of the cp.async pipeline.
     split_k : int
-        Blocks that share K (split-K): a cluster, whose sums are added up in a fixed order.
+        Blocks that share K (split-K), whose sums are added up in a fixed order: a cluster, or
+        any blocks, behind which a second kernel adds up (split_k_workspace).
     group_m : int
         Tiles along M whose blocks run one after the other, so that L2 holds their B.
     staged_a, staged_b : bool
@@ -43,6 +44,10 @@ class TileShape:
     products : int
         Instructions for each product of fragments: 3 of float32 that keep its precision, each
         operand split into two tfloat32; otherwise 1.
+    is_async : bool
+        Whether what is loaded as it is is copied by cp.async; otherwise through registers.
+    has_clusters : bool
+        Whether blocks that share K are a cluster.
     """
 
     a_dtype: str
@@ -60,6 +65,8 @@ class TileShape:
     staged_b: bool = False
     parts: int = 1
     products: int = 1
+    is_async: bool = True
+    has_clusters: bool = True
 
     @classmethod
     def of(cls, config: TileShape) -> TileShape:
@@ -154,6 +161,11 @@ class TileShape:
         return max(self.stages * self.stage_bytes, self._staged_bytes(*self.staged))
 
     @property
+    def has_workspace(self) -> bool:
+        """Whether partial sums of split-K lie in global memory."""
+        return self.split_k > 1 and not self.has_clusters
+
+    @property
     def wanted_registers(self) -> int:
         """Registers that a thread would take if it could."""
         fragments = (self.warp_m + self.warp_n) // M16 * 4 * 2
@@ -162,7 +174,8 @@ class TileShape:
         for rows, is_staged in ((self.block_m, self.staged_a), (self.block_n, self.staged_b)):
             chunks = -(-rows * self.block_k // self.chunk // self.threads)
             staged = STAGED_REGISTERS * self.chunk // 8
-            wanted += staged * chunks if is_staged else 2 * chunks
+            copied = 2 if self.is_async else 2 + CHUNK_BYTES // 4
+            wanted += (staged if is_staged else copied) * chunks
         return wanted
 
     @property

@@ -58,19 +58,32 @@ def designs(claim: Claim, device: Device) -> Iterator[TileGemmConfig | GemvConfi
 
 def configured(claim: Claim, config: TileGemmConfig | GemvConfig) -> Claim:
     """Give a claim another configuration."""
-    is_tile = isinstance(config, TileGemmConfig)
+    after = config if isinstance(config, TileGemmConfig) else None
     kernel = replace(
         claim.details["config"],
-        tile=config if is_tile else None,
-        skinny=None if is_tile else config,
+        tile=after,
+        skinny=None if isinstance(config, TileGemmConfig) else config,
     )
+    before = claim.details["config"].tile
     return replace(
         claim,
+        launches=claim.launches - tile_launches(before) + tile_launches(after),
+        bytes=claim.bytes - tile_workspace_bytes(before) + tile_workspace_bytes(after),
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
         registers=config.registers,
         details={**claim.details, "config": kernel},
     )
+
+
+def tile_launches(tile: TileGemmConfig | None) -> int:
+    """Count the kernels of a product: a second one adds up the sums of split-K in memory."""
+    return 2 if tile is not None and tile.has_workspace else 1
+
+
+def tile_workspace_bytes(tile: TileGemmConfig | None) -> int:
+    """Count the bytes of sums of split-K that are written to memory and read again."""
+    return 0 if tile is None else 2 * 4 * tile.workspace_elements
 
 
 def _tiles(claimed: GpuContractionConfig, device: Device) -> Iterator[TileGemmConfig]:

@@ -8,9 +8,11 @@
     C: rows groupID and groupID + 8, columns 2 * threadID_in_group and the next   4 sums
 
 An instruction's k is 32 bytes of every type: 16 of half types, 32 of bytes, 8 of float32. So one
-kernel serves all types, in terms of bytes. The order of k inside an instruction is free as long as
-A and B agree. Kernels of half types let a thread pass ``k_per_thread`` values that are contiguous
-in memory, so that a vector load is a fragment.
+kernel serves all types, in terms of bytes. Compute capability 7.5 has 16 bytes of float16 alone:
+two ``mma.m16n8k8`` take the same fragments, the first the lower 4 bytes of each row and column. The
+compiler chooses by ``__CUDA_ARCH__``, so that architectures share kernels. The order of k
+inside an instruction is free as long as A and B agree. Kernels of half types let a thread pass
+``k_per_thread`` values that are contiguous in memory, so that a vector load is a fragment.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class MmaAtom:
         Types of A and of B in memory; each of them may be any.
     sums : str
         Type of C and D.
+    count : int
+        Instructions, one behind the other, that multiply fragments of 32 bytes of k.
     """
 
     name: str
@@ -62,11 +66,12 @@ class MmaAtom:
     k: int
     operands: tuple[str, ...]
     sums: str = "float32"
+    count: int = 1
 
     @property
     def item_bytes(self) -> int:
         """Size of an element of A and of B."""
-        return K_BYTES // self.k
+        return K_BYTES // (self.k * self.count)
 
     def takes(self, a_dtype: str, b_dtype: str) -> bool:
         """Whether it multiplies these types."""
@@ -89,6 +94,7 @@ FLOAT8_TYPES = ("float8_e4m3fn", "float8_e5m2")
 BYTE_TYPES = ("int8", "uint8")
 ATOMS = (
     MmaAtom("mma.sync", "float16", 16, 8, 16, ("float16",)),
+    MmaAtom("mma.sync", "float16", 16, 8, 8, ("float16",), count=2),
     MmaAtom("mma.sync", "bfloat16", 16, 8, 16, ("bfloat16",)),
     MmaAtom("mma.sync", "float8", 16, 8, 32, FLOAT8_TYPES),
     MmaAtom("mma.sync", "int8", 16, 8, 32, BYTE_TYPES, "int32"),
@@ -111,19 +117,46 @@ def find_atom(device: Device, name: str, a_dtype: str, b_dtype: str) -> MmaAtom 
     """Find the instruction of a family that a device has for types of A and B."""
     for atom in ATOMS:
         shape = atom.m, atom.n, atom.k
-        if atom.name == name and atom.takes(a_dtype, b_dtype):
-            return atom if device.has_matrix(name, atom.dtype, shape) else None
+        is_it = atom.name == name and atom.takes(a_dtype, b_dtype)
+        if is_it and device.has_matrix(name, atom.dtype, shape):
+            return atom
     return None
 
 
 def mma_atom(device: Device, dtype: str) -> MmaAtom | None:
-    """Find ``mma.sync.m16n8k16`` of a half type; ``None`` for other types."""
+    """Find ``mma.sync`` of a half type, m16n8k16 or two m16n8k8; ``None`` for other types."""
     return find_atom(device, "mma.sync", dtype, dtype) if dtype in HALF_TYPES else None
 
 
 def atom_of(a_dtype: str, b_dtype: str, name: str = "mma.sync") -> MmaAtom:
-    """Return the instruction for types of A and B, whatever device there is."""
+    """Return the instruction for types of A and B, of the newest devices."""
     return next(a for a in ATOMS if a.name == name and a.takes(a_dtype, b_dtype))
+
+
+def _multiply(a_dtype: str, b_dtype: str, sums: str, factors: str) -> str:
+    """Write the instruction of fragments, and what older devices have for it.
+
+    Parameters
+    ----------
+    a_dtype, b_dtype : str
+        Types of A and of B.
+    sums, factors : str
+        Operands of the assembler: four of C, which are those of D; four of A and two of B.
+    """
+    atom = atom_of(a_dtype, b_dtype)
+    c = "{%0, %1, %2, %3}"
+    whole = f"{atom.instruction(a_dtype, b_dtype)} {c}, {{%4, %5, %6, %7}}, {{%8, %9}}, {c};"
+    newer = f'  asm("{whole}"\n      : {sums}\n      : {factors});\n'
+    rows = [x for x in ATOMS if x.name == atom.name and x.takes(a_dtype, b_dtype) and x.count > 1]
+    if not rows:
+        return newer
+    part = rows[0].instruction(a_dtype, b_dtype)
+    lower, upper = f"{{%4, %5}}, {{%8}}, {c};", f"{{%6, %7}}, {{%9}}, {c};"
+    older = (
+        f'  asm("{part} {c}, {lower}\\n\\t"\n      "{part} {c}, {upper}"\n'
+        f"      : {sums}\n      : {factors});\n"
+    )
+    return f"#if __CUDA_ARCH__ >= 800\n{newer}#else\n{older}#endif\n"
 
 
 _SOURCE = """
@@ -132,12 +165,14 @@ __device__ __forceinline__ void {name}(
   const unsigned* x = (const unsigned*)a_row;
   const unsigned* y = (const unsigned*)a_row_8;
   const unsigned* z = (const unsigned*)b_column;
-  asm("{instruction} "
-      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(x[0]), "r"(y[0]), "r"(x[1]), "r"(y[1]), "r"(z[0]), "r"(z[1]));
-}}
+{multiply}}}
 """
+_WORDS_OF_ROWS = '"r"(x[0]), "r"(y[0]), "r"(x[1]), "r"(y[1]), "r"(z[0]), "r"(z[1])'
+_WORDS = '"r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(z[0]), "r"(z[1])'
+
+
+def _sums(constraint: str) -> str:
+    return ", ".join(f'"+{constraint}"(c[{i}])' for i in range(ACCUMULATORS))
 
 
 def mma_m16n8k16(
@@ -158,7 +193,8 @@ def mma_m16n8k16(
     """
     atom = atom_of(dtype, dtype)
     name = atom.function(dtype, dtype)
-    source = _SOURCE.format(name=name, instruction=atom.instruction(dtype, dtype))
+    multiply = _multiply(dtype, dtype, _sums("f"), _WORDS_OF_ROWS)
+    source = _SOURCE.format(name=name, multiply=multiply)
     addresses = [tirx.address_of(x) for x in (c, *a_rows, b_column)]
     return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
 
@@ -167,11 +203,7 @@ _FRAGMENTS = """
 __device__ __forceinline__ void {name}({sums}* c, const void* a_frag, const void* b_frag) {{
   const unsigned* x = (const unsigned*)a_frag;
   const unsigned* z = (const unsigned*)b_frag;
-  asm("{instruction} "
-      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-      : "+{c}"(c[0]), "+{c}"(c[1]), "+{c}"(c[2]), "+{c}"(c[3])
-      : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(z[0]), "r"(z[1]));
-}}
+{multiply}}}
 """
 
 
@@ -247,9 +279,8 @@ def mma_fragments(
     is_integer = atom.sums == "int32"
     source = _FRAGMENTS.format(
         name=name,
-        instruction=atom.instruction(a_dtype, b_dtype),
         sums="int" if is_integer else "float",
-        c="r" if is_integer else "f",
+        multiply=_multiply(a_dtype, b_dtype, _sums("r" if is_integer else "f"), _WORDS),
     )
     addresses = [tirx.address_of(x) for x in (c, a_frag, b_frag)]
     return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))

@@ -16,6 +16,12 @@ __device__ __forceinline__ void {name}(void* to, float low, float high) {{
   asm("cvt.rn.{short}x2.f32 %0, %1, %2;" : "=r"(*(unsigned*)to) : "f"(high), "f"(low));
 }}
 """
+# The compiler's own: before compute capability 8.0 there is no such instruction of float16.
+_PACK_HALF = """
+__device__ __forceinline__ void {name}(void* to, float low, float high) {{
+  *(__half2*)to = __floats2half2_rn(low, high);
+}}
+"""
 _PAIR = """
 __device__ __forceinline__ void tvm_fusion_store_pair(void* to, float low, float high) {
   *(float2*)to = make_float2(low, high);
@@ -44,7 +50,8 @@ def store_pair(to: ir.TensorLoad, low: ir.Expr, high: ir.Expr, dtype: str) -> ti
     """Store two float32 values in neighbouring elements of a half type or of float32."""
     short = PTX_TYPES.get(dtype)
     name = "tvm_fusion_store_pair" if short is None else f"tvm_fusion_store_pair_{short}"
-    source = _PAIR if short is None else _PACK.format(name=name, short=short)
+    pack = _PACK_HALF if short == "f16" else _PACK
+    source = _PAIR if short is None else pack.format(name=name, short=short)
     return _call(name, source, tirx.address_of(to), low, high)
 
 

@@ -1,0 +1,74 @@
+"""Limits of visible keys that rows read from memory: the extremes of a block, by each of its warps.
+
+for each bound, lane t of a warp:
+    low, high = keys, -1
+    for rows t, t + 32, .. of the block:  limit = clamp(load(row), -1, keys);  low, high = extremes
+    low, high over the lanes of the warp                              shuffles: all have the same
+
+Packed sequences have neighbouring rows of one or few sequences, so that a block visits the keys of
+these alone, whatever the order of the limits is. Each warp reads all rows: they are few, and lie in
+the first cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import ir, tirx
+
+from ...core.expressions import load
+from ...core.loops import index, loop, sequence, substitute
+from ..gpu.mma import WARP
+from ..gpu.warp import shuffle
+from .flash_problem import FlashProblem
+from .mask_bounds import Bound
+from .online_softmax import assign
+
+DTYPE = "int32"
+
+
+def row_limits(
+    problem: FlashProblem,
+    rows: int,
+    position: Callable[[ir.Expr], dict[ir.Var, ir.Expr]],
+    lane: ir.Expr,
+    limits: ir.Var,
+) -> tirx.Stmt:
+    """Find the extremes of limits among the rows of a block; a whole warp executes it together.
+
+    Parameters
+    ----------
+    problem : FlashProblem
+        The attention.
+    rows : int
+        Of a block.
+    position : callable
+        Gives the position of a row of the block.
+    lane : Expr
+        The thread of the warp.
+    limits : Var
+        Gets the smallest and the largest limit of each bound that is loaded.
+    """
+    keys = index(problem.pattern.key.extent)
+
+    def of_bound(number: int, bound: Bound) -> list[tirx.Stmt]:
+        low, high = (load(limits, [index(2 * number + i)]) for i in range(2))
+
+        def one(i: ir.Expr) -> tirx.Stmt:
+            row = tirx.min(i * WARP + lane, index(rows - 1))
+            limit = substitute(bound.limit, position(row))
+            limit = tirx.Cast(DTYPE, tirx.max(tirx.min(limit, keys), index(-1)))
+            return sequence([assign(low, tirx.min(low, limit)), assign(high, tirx.max(high, limit))])
+
+        stmts = [assign(low, tirx.Cast(DTYPE, keys)), assign(high, tirx.const(-1, DTYPE))]
+        stmts.append(loop("row", -(-rows // WARP), one))
+        distance = WARP // 2
+        while distance:
+            other = tirx.bitwise_xor(tirx.Cast(DTYPE, lane), tirx.const(distance, DTYPE))
+            for value, combine in ((low, tirx.min), (high, tirx.max)):
+                stmts.append(assign(value, combine(value, shuffle(value, other, WARP, WARP))))
+            distance //= 2
+        return stmts
+
+    found = enumerate(problem.loaded_bounds)
+    return sequence([stmt for number, bound in found for stmt in of_bound(number, bound)])
