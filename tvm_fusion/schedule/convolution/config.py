@@ -112,7 +112,7 @@ class ConvSizes:
             math.prod(sizes.values()),
             stride,
             overlap,
-            not problem.image.is_load,
+            not problem.reads_in_place,
             problem.groups,
             (pool.size(problem.y.var), pool.size(problem.x.var)) if pool else (1, 1),
             far_streams(problem, machine),
