@@ -26,6 +26,10 @@ MAX_PARTS = 64  # of an axis, for tasks
 NEAR = 1.15  # cycles of a tile over the fewest, for which the default compares tasks
 COPY = 1.5  # cycles of a vector of the image that a task copies
 FAR = 2.0  # cycles of a vector of the weight that comes from a far cache
+# Registers of words of the image, which LLVM broadcasts early: tiles of 14 pixels by 2 vectors
+# spill without.
+SCHEDULED_WORDS = 2
+FEW_REGISTERS = 16  # of which tiles need all: one spill in 144 products costs less
 TASK = 2000  # cycles of starting a task
 L1_BYTES = 32 << 10  # of a core: a panel of the weight that is larger comes from the level-2 cache
 STREAM = 18.0  # bytes of it a cycle: 14 to 20 choose alike, and best, among 1,500 trials on Zen 5
@@ -80,6 +84,8 @@ class ConvSizes:
         Rows and columns that pooling takes together, of which tiles have whole ones.
     far : Prefetch
         Which of the image and the operands of the results come from a far cache or memory.
+    has_words : bool
+        Whether ``c`` are words of channels.
     """
 
     batch: int
@@ -94,6 +100,7 @@ class ConvSizes:
     groups: Groups | None = None
     pool: tuple[int, int] = (1, 1)
     far: Prefetch = Prefetch.NONE
+    has_words: bool = False
 
     @classmethod
     def of(cls, problem: ConvProblem, machine: Machine) -> ConvSizes:
@@ -116,6 +123,7 @@ class ConvSizes:
             problem.groups,
             (pool.size(problem.y.var), pool.size(problem.x.var)) if pool else (1, 1),
             far_streams(problem, machine),
+            problem.words is not None,
         )
 
     def bands(self, width: int) -> tuple[int, ...]:
@@ -179,6 +187,8 @@ def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
 def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
     """Enumerate tiles that divide rows of pixels evenly and fit into the registers."""
     unit = machine.unit
+    if sizes.has_words and unit.registers > FEW_REGISTERS:
+        unit = replace(unit, registers=unit.registers - SCHEDULED_WORDS)
     for vectors in range(1, min(MAX_VECTORS, math.ceil(sizes.k / unit.lanes)) + 1):
         rows, columns = sizes.pool
         most = min(MAX_PIXELS, unit.rows(vectors)) // (rows * columns)
