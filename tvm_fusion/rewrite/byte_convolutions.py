@@ -73,6 +73,7 @@ def _integers(conv: relax.Call, scope: Scope) -> Any:
     reason = _refusal(conv, image, narrow)
     if reason is not None:
         return _in_float32(conv, image, weights, reason, scope)
+    assert narrow is not None
     is_narrow = given.data.same_as(conv.args[0]) and narrow.same_as(conv.args[1])
     if is_narrow and dtype_of(given.data) != dtype_of(narrow):
         return None
@@ -112,6 +113,7 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
     if reason is not None:
         _record(conv, "refused", *reason)
         return None
+    assert narrow is not None
     _record(conv, "accepted", "bytes", "Multiplied before they are dequantised.")
     both_scaled = ("conv(s(x - z), t(W - u))", "s t (conv(pad(x, z), W - u) - z sum(W - u))")
     note(Change("", "", ("byte_products",), *both_scaled))
@@ -162,6 +164,7 @@ def _of_bytes(
     total = _convolve(conv, data, narrow, padding, "int32")
     if isinstance(zero, int) and not zero:
         return total
+    total = scope.emit(total)
     behind = (1,) * (weights.values.ndim - 2)
     sums = weights.values.reshape(len(weights.values), -1).sum(axis=1).reshape(-1, *behind)
     if isinstance(zero, int):
@@ -170,7 +173,7 @@ def _of_bytes(
     else:
         column_sums = derived(relax.const(sums.astype("int32")), "sum", [weights.source])
         away = scope.emit(relax.op.multiply(zero, column_sums))
-    return relax.op.subtract(scope.emit(total), away)
+    return relax.op.subtract(total, away)
 
 
 def _in_float32(

@@ -41,8 +41,8 @@ def test_bytes_are_exact(case):
     """Whatever the CPU; words of four channels where it multiplies them."""
     claim = check(dataclasses.replace(CASES[case], dtype="uint8"))
     assert isinstance(claim.details["config"], ConvConfig)
-    has_words = claim.details["problem"].words is not None
-    assert has_words == (parse("cpu").device.vnni_bits is not None)
+    if parse("cpu").device.vnni_bits is not None:
+        assert claim.details["problem"].words.dot.group == 4
 
 
 @pytest.mark.parametrize("case", ["odd channels, batch", "dilated", "plain image of few channels"])
@@ -76,17 +76,22 @@ def test_a_depthwise_kernel_leaves_zeros_out_only():
         claimed(conv.params(), conv.body)
 
 
-def test_groups_of_three_channels_are_multiplied_one_by_one():
-    claim = check(Conv(24, 64, (7, 6), groups=8, dtype="uint8"))
-    assert claim.details["problem"].words is None
+@pytest.mark.parametrize("channels", [6, 5])
+def test_groups_whose_channels_are_no_words(channels):
+    """Pairs of int16 where there are pairs; one by one otherwise."""
+    conv = Conv(4 * channels, 64, (7, 6), groups=4, dtype="uint8")
+    words = check(conv).details["problem"].words
+    if parse("cpu").device.vnni_bits is not None:
+        assert (words.dot.group if words else 1) == 2 - channels % 2
 
 
 def test_without_the_instructions():
-    """AVX2 multiplies int32 and float32, in blocks of eight."""
+    """AVX2 multiplies pairs of int16, and float32, in blocks of eight."""
     spec = parse("cpu:haswell")
-    for dtype in ("uint8", "float16", "bfloat16"):
-        conv = Conv(20, 28, (9, 5), block_in=8, block_out=8, dtype=dtype)
-        assert check(conv, spec).details["problem"].words is None
+    for dtype, group in (("uint8", 2), ("float16", 1), ("bfloat16", 1)):
+        conv = Conv(19, 28, (9, 5), block_in=8, block_out=8, dtype=dtype)
+        words = check(conv, spec).details["problem"].words
+        assert (words.dot.group if words else 1) == group
 
 
 @settings(max_examples=6)
@@ -117,6 +122,7 @@ INSTRUCTIONS = {
     ("cpu:cascadelake", "uint8"): r"vpdpbusd\s+.*%zmm",
     ("cpu:znver5", "uint8"): r"vpdpbusd\s+.*%zmm",
     ("cpu:alderlake", "uint8"): r"vpdpbusd\s+.*%ymm",
+    ("cpu:haswell", "uint8"): r"vpmaddwd\s+.*%ymm",
     ("cpu:cooperlake", "bfloat16"): r"vdpbf16ps\s+.*%zmm",
     ("cpu:znver5", "bfloat16"): r"vdpbf16ps\s+.*%zmm",
 }
@@ -143,7 +149,7 @@ def test_instructions(name, dtype, window):
     inner = max(blocks, key=lambda block: len(pattern.findall(block)))
     inner = re.split(r"\n\tj", inner)[0]
     config = claim.details["config"]
-    assert len(pattern.findall(inner)) >= 12
+    assert len(pattern.findall(inner)) >= 8
     assert not re.search(r"\tcall|vpinsr|vpunpck", inner)
     spills = len(re.findall(r"\tvmov\w+\s+%[xyz]mm\w+, .*\)", inner))
     assert spills <= (len(pattern.findall(inner)) // 100 if lanes == 8 else 0)

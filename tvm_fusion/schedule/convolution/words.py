@@ -2,6 +2,7 @@
 
     acc[pixel, k] += dot(image[pixel, 4 channels], weight[4 channels, k])            vpdpbusd
     acc[pixel, k] += dot(image[pixel, 2 channels], weight[2 channels, k])            vdpbf16ps
+                                                                                     pmaddwd
 
 To register tiles a word is one channel of 32 bits, and the packed weight has words. The image stays
 one of single channels: words are read where these are contiguous, in place or in the lines that a
@@ -10,7 +11,7 @@ task copies. Channels beyond the last have weights of zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tvm import ir, tirx
@@ -20,6 +21,7 @@ from ...core.loops import ceildiv, constant, index
 from ...device import Device
 from ...program.stage import Axis
 from ..contraction.dot_products import BYTES, WORD, Bf16Dot, DotProduct, VnniDot, uncast
+from ..contraction.int16_dot import Int16Dot, has_int16_dot
 from ..index_ranges import Ranges
 from ..register_tile import VectorUnit
 from .image import converted
@@ -37,42 +39,50 @@ def with_words(problem: ConvProblem, device: Device) -> ConvProblem:
     device : Device
         A CPU.
     """
-    dot = _instruction(problem, device)
-    if dot is None or problem.c is None:
+    c, groups = problem.c, problem.groups
+    if c is None:
         return problem
-    image, weight = problem.image, uncast(problem.weight)
-    core, groups, size = uncast(image.value), problem.groups, dot.group
-    outside = converted(image.outside, str(core.ty.dtype))
-    if groups is not None and groups.c % size:
+    dots = _instructions(problem, c, device)
+    dot = next((d for d in dots if groups is None or groups.c % d.group == 0), None)
+    channels = constant(c.extent) or 0
+    if dot is None or channels < dot.group // 2 + 1:
         return problem
-    is_contiguous = problem.block % size == 0 and constant(problem.c.extent) % size == 0
-    block = -(-problem.block // size) * size
-    single = replace(
-        problem, image=replace(image, value=core, outside=outside), weight=weight, block=block
+    size, image = dot.group, problem.image
+    core, weight = (
+        _element(x, dtype)
+        for x, dtype in ((image.value, dot.a_dtype), (problem.weight, dot.b_dtype))
     )
-    word = Axis(tirx.Var("word", "int64"), ceildiv(problem.c.extent, size))
+    block = -(-problem.block // size) * size
+    inner = replace(image, value=core, outside=converted(image.outside, dot.a_dtype))
+    single = replace(problem, image=inner, weight=weight, block=block)
+    word = Axis(tirx.Var("word", "int64"), ceildiv(c.extent, size))
     return replace(
         single,
         weight=dot.word(weight, word.var),
         c=word,
         block=1 if problem.block == 1 else block // size,
         groups=None if groups is None else Groups(groups.k, groups.c // size),
-        words=Words(dot, single, is_contiguous),
+        words=Words(dot, single, problem.block % size == 0 and channels % size == 0),
     )
 
 
-def _instruction(problem: ConvProblem, device: Device) -> DotProduct | None:
-    """Choose an instruction whose vectors are those of the accumulators."""
+def _instructions(problem: ConvProblem, c: Axis, device: Device) -> Iterator[DotProduct]:
+    """List the instructions whose vectors are those of the accumulators, the best one first."""
     a, b = (str(uncast(x).ty.dtype) for x in (problem.image.value, problem.weight))
     dtype, lanes = problem.contraction.dtype, VectorUnit.of(device).lanes
-    if problem.c is None or (constant(problem.c.extent) or 0) < 2:
-        return None
-    given = lanes, a, b, problem.c, problem.image.value
-    if dtype == "int32" and {a, b} == set(BYTES) and device.vnni_bits == lanes * WORD:
-        return VnniDot(*given)
+    if dtype == "int32" and a in BYTES and b in BYTES:
+        if a != b and device.vnni_bits == lanes * WORD:
+            yield VnniDot(lanes, a, b, c, problem.image.value)
+        if has_int16_dot(device, lanes):
+            yield Int16Dot(lanes, "int16", "int16", c, problem.image.value)
     if dtype == "float32" and a == b == "bfloat16" and device.dpbf16_bits == lanes * WORD:
-        return Bf16Dot(*given)
-    return None
+        yield Bf16Dot(lanes, a, b, c, problem.image.value)
+
+
+def _element(operand: ir.Expr, dtype: str) -> ir.Expr:
+    """Give an element of an operand in the type that is multiplied."""
+    core = uncast(operand)
+    return core if str(core.ty.dtype) == dtype else tirx.Cast(dtype, core)
 
 
 class WordImage(ImageReader):
