@@ -175,3 +175,8 @@ def _power_of_two(exponent: ir.Expr) -> ir.Expr:
 
 def _float(value: float) -> ir.Expr:
     return tirx.const(value, "float32")
+
+
+def nearbyint(x: ir.Expr) -> ir.Expr:
+    """Round to whole numbers, halves to even ones: LLVM's function, which TVM has no vectors of."""
+    return tirx.call_llvm_pure_intrin("float32", "llvm.nearbyint", x)

@@ -10,13 +10,13 @@ from tvm import ir, tirx
 
 from ..core.expressions import call_name
 from ..core.loops import find
-from .vector_functions import erf, exp, log, sigmoid, tanh
+from .vector_functions import erf, exp, log, nearbyint, sigmoid, tanh
 from .vector_trigonometry import acos, asin, atan, cos, sin
 
 # Lowered in this order: TVM has vectors of what comes second, the C library's scalars of the first.
 FUNCTIONS = (
     {"erf": erf, "sin": sin, "cos": cos, "atan": atan, "asin": asin, "acos": acos, "log": log},
-    {"exp": exp, "sigmoid": sigmoid, "tanh": tanh},
+    {"exp": exp, "sigmoid": sigmoid, "tanh": tanh, "nearbyint": nearbyint},
 )
 # Where rows are lanes; what all lanes share is no vector.
 ROOTS = {"rsqrt": lambda x: tirx.const(1, "float32") / tirx.sqrt(x)}

@@ -32,18 +32,33 @@ class Conv:
     block_in: int = 16
     block_out: int = 16
     residual: bool = False
+    dtype: str = "float32"  # of the image; the weight of uint8 ones is int8, sums are int32
+    zero: int = 0  # what the padding is
+
+    @property
+    def is_bytes(self):
+        return self.dtype == "uint8"
+
+    @property
+    def out_dtype(self):
+        return "int32" if self.is_bytes else self.dtype
 
     def weights(self, seed=0):
         rng = np.random.default_rng(seed)
         shape = (self.k, self.c // self.groups, *self.window)
-        scale = np.sqrt(np.prod(shape[1:]))
-        return (rng.standard_normal(shape) / scale).astype("float32"), rng.standard_normal(
-            (1, self.k, 1, 1)
-        ).astype("float32")
+        bias = (1, self.k, 1, 1)
+        if self.is_bytes:
+            weight = rng.integers(-128, 128, shape).astype("int8")
+            return weight, rng.integers(-999, 999, bias).astype("int32")
+        weight = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        return weight.astype(self.dtype), rng.standard_normal(bias).astype(self.dtype)
 
     def image(self, seed=1):
         rng = np.random.default_rng(seed)
-        return rng.standard_normal((self.batch, self.c, *self.size)).astype("float32")
+        shape = (self.batch, self.c, *self.size)
+        if self.is_bytes:
+            return rng.integers(0, 256, shape).astype("uint8")
+        return rng.standard_normal(shape).astype(self.dtype)
 
     @property
     def out_size(self):
@@ -58,7 +73,8 @@ class Conv:
 
     def params(self):
         shape = (self.batch, self.c, *self.size)
-        found = [tensor("x", *(blocked_shape(shape, self.block_in) if self.block_in else shape))]
+        shape = blocked_shape(shape, self.block_in) if self.block_in else shape
+        found = [tensor("x", *shape, dtype=self.dtype)]
         if self.residual:
             shape = (self.batch, self.k, *self.out_size)
             found.append(
@@ -71,10 +87,14 @@ class Conv:
         if self.block_in:
             x = unblock(emit, x, self.c)
         x = prologue(emit, x)
-        y = emit(
-            op.nn.conv2d(x, relax.const(w), self.stride, self.padding, self.dilation, self.groups)
-        )
-        y = emit(op.add(y, relax.const(b)))
+        padding, (w, b) = self.padding, (relax.const(tvm.runtime.tensor(a)) for a in (w, b))
+        if self.zero:
+            top, left, bottom, right = padding
+            widths = [0, 0, 0, 0, top, bottom, left, right]
+            x, padding = emit(op.nn.pad(x, widths, "constant", float(self.zero))), (0, 0, 0, 0)
+        given = self.stride, padding, self.dilation, self.groups
+        y = emit(op.nn.conv2d(x, w, *given, out_dtype=self.out_dtype))
+        y = emit(op.add(y, b))
         if residual is not None:
             y = emit(op.add(y, unblock(emit, residual, self.k) if self.block_out else residual))
         y = emit(op.nn.relu(y))
@@ -82,7 +102,9 @@ class Conv:
 
     def reference(self, x, residual=None):
         w, b = (a.astype("float64") for a in self.weights())
-        y = convolve(x.astype("float64"), w, self) + b
+        y = convolve(x.astype("float64") - self.zero, w, self) + b
+        sums = self.zero * w.sum(axis=(1, 2, 3))
+        y += sums.reshape(1, -1, 1, 1)
         return np.maximum(y if residual is None else y + residual, 0)
 
 
@@ -134,7 +156,7 @@ def unblock(emit, x, c):
 
 def block(emit, y, lanes):
     n, c, h, w = (int(d) for d in y.ty.shape)
-    zero = tirx.const(0, "float32")
+    zero = tirx.const(0, str(y.ty.dtype.dtype))
 
     def element(a, i, k, y, x, lane):
         inside = a[i, k * lanes + lane, y, x]
@@ -184,20 +206,36 @@ def run(claim, inputs, spec=CPU, results=None):
         array = tvm.runtime.tensor(array) if isinstance(array, np.ndarray) else array
         if position in emission.packing:
             shape = [int(d) for d in emission.packing[position].params[-1].ty.shape]
-            packed = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+            dtype = str(emission.packing[position].params[-1].ty.dtype)
+            packed = tvm.runtime.tensor(poison(shape, dtype))
             built[f"pack{position}"](array, packed)
             gathered = gather(emission.packing[position], array)
-            if isinstance(claim.details["config"], WinogradConfig):  # its weight is computed
+            is_winograd = isinstance(claim.details["config"], WinogradConfig)
+            if is_winograd or claim.details["problem"].words:  # the weight is computed
                 assert gathered is None
             else:
                 np.testing.assert_array_equal(gathered.numpy(), packed.numpy())
             array = packed
         passed.append(array)
     results = results or [
-        tvm.runtime.tensor(np.full(extents(v.type), np.nan, v.dtype)) for v in members.outputs
+        tvm.runtime.tensor(poison(extents(v.type), v.dtype)) for v in members.outputs
     ]
     built["main"](*passed, *results)
     return [r.numpy() for r in results]
+
+
+def poison(shape, dtype):
+    is_integer = dtype.startswith(("int", "uint"))
+    return np.full(shape, 99 if is_integer else np.nan).astype(dtype)
+
+
+# Half types round a sum, of up to 8, and once more when the bias is added; bytes are exact.
+TOLERANCES = {
+    "float32": {"atol": 2e-5, "rtol": 0},
+    "float16": {"atol": 2.0**-9, "rtol": 2.0**-11},
+    "bfloat16": {"atol": 2.0**-6, "rtol": 2.0**-8},
+    "uint8": {"atol": 0, "rtol": 0},
+}
 
 
 def check(conv, spec=CPU, prologue=None, claim=None):
@@ -220,6 +258,7 @@ def check(conv, spec=CPU, prologue=None, claim=None):
     (y,) = run(claim, inputs, spec)
     y = from_blocks(y) if conv.block_out else y
     expected = conv.reference(x if prologue is None else prologue[1](x), residual)
-    np.testing.assert_allclose(y[:, : conv.k], expected, atol=2e-5, rtol=0)
-    np.testing.assert_array_equal(y[:, conv.k :], 0)
+    found = y[:, : conv.k].astype("float64")
+    np.testing.assert_allclose(found, expected, **TOLERANCES[conv.dtype])
+    np.testing.assert_array_equal(y[:, conv.k :].astype("float64"), 0)
     return claim

@@ -1,14 +1,12 @@
 """Quantized operators: products of bytes in int32, convolutions, and requantization.
 
 ``y = saturate(round(x * multiplier) + zero)``, where the multiplier is that of ONNX Runtime: the
-operands' scales over the result's, in float32. Products of matrices are MatMulInteger's, which
-kernels compute from the bytes. Convolutions multiply whole numbers in float32, whose kernels are
-the fast ones: exact while sums stay below 2**24, and rounded as float32 beyond.
+operands' scales over the result's, in float32. Products of matrices are MatMulInteger's, and
+convolutions ConvInteger's, in int32: rewriting makes products of bytes of them.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from .registry import Unsupported, register
 
 op = relax.op
 BYTES = ("int8", "uint8")
-EXACT = 1 << 24  # whole numbers below it are float32 numbers
 
 
 @register("QLinearMatMul")
@@ -88,9 +85,10 @@ def convolution(node: Node) -> Any:
     _only_bytes(node, (0, 3))
     total = _convolved(node, 0, 3, node.inputs[2], node.inputs[5])
     behind = [1] * (len(node.shape(3)) - 2)
-    if node.has(8):
-        bias = node.emit(node.cast(node.inputs[8], "float32"))
-        total = node.emit(op.add(total, op.reshape(bias, [-1, *behind])))
+    if node.has(8):  # in units of the product
+        bias = node.emit(op.reshape(node.inputs[8], [-1, *behind]))
+        total = node.emit(op.add(total, bias))
+    total = node.emit(node.cast(total, "float32"))
     scale = op.multiply(_f32(node, 1), _f32(node, 4))
     multiplier = node.emit(op.divide(node.emit(scale), _f32(node, 6)))
     if len(node.shape(4)) == 1 and node.shape(4) != [1]:
@@ -102,12 +100,7 @@ def convolution(node: Node) -> Any:
 def integer_convolution(node: Node) -> Any:
     """Convert the convolution of bytes, exactly."""
     _only_bytes(node, (0, 1))
-    terms = math.prod(node.static_shape(1)[1:])
-    is_exact = terms * 255 * 255 < EXACT
-    total = _convolved(
-        node, 0, 1, node.inputs[2], node.inputs[3], "float32" if is_exact else "float64"
-    )
-    return node.cast(total, "int32")
+    return _convolved(node, 0, 1, node.inputs[2], node.inputs[3])
 
 
 @register("com.microsoft::QLinearAdd", "com.microsoft::QLinearMul")
@@ -169,14 +162,14 @@ def _products(node: Node, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
     return node.emit(op.matmul(left, right))
 
 
-def _convolved(node: Node, x: int, w: int, x_zero: Any, w_zero: Any, dtype: str = "float32") -> Any:
-    """Convolve what is left of bytes without their zero points."""
+def _convolved(node: Node, x: int, w: int, x_zero: Any, w_zero: Any) -> Any:
+    """Convolve what is left of bytes without their zero points, in int32."""
 
     def centered(place: int, zero: Any) -> Any:
-        value = node.emit(op.astype(node.inputs[place], dtype))
+        value = node.emit(op.astype(node.inputs[place], "int32"))
         if zero is None:
             return value
-        zero = node.emit(op.astype(zero, dtype))
+        zero = node.emit(op.astype(zero, "int32"))
         if len(zero.ty.shape) == 1:  # of each output channel
             zero = node.emit(op.reshape(zero, [-1] + [1] * (len(node.shape(w)) - 1)))
         return node.emit(op.subtract(value, zero))

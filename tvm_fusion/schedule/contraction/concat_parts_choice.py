@@ -37,6 +37,9 @@ def refuse_parts(
     if config is None:
         sentence = "Only tiled GEMMs on tensor cores and skinny GEMMs store parts they do not add."
         return Refusal("epilogue_elsewhere", sentence)
+    if isinstance(config, TileGemmConfig) and config.has_workspace:
+        sentence = "Split-K through global memory stores the product alone in its second launch."
+        return Refusal("epilogue_elsewhere", sentence)
     if isinstance(config, WgmmaConfig):
         threads, most = IDLE_THREADS, int(tile_clocks(config, device) / RATES.latency)
     else:

@@ -70,8 +70,8 @@ class DotProduct(ABC):
     def groups(self, view: GemmView) -> GemmView:
         """View K in groups; a group of A or of B is one word, padded with zeros."""
         axis = Axis(tirx.Var("group", "int64"), ceildiv(self.axis.extent, self.group))
-        a = self._word(uncast(view.a), axis.var)
-        b = self._word(uncast(view.b), axis.var)
+        a = self.word(uncast(view.a), axis.var)
+        b = self.word(uncast(view.b), axis.var)
         if self.offset:
             b = tirx.bitwise_xor(b, tirx.const(SIGNS, "int32"))
         return replace(view, k_axes=(*view.k_axes[:-1], axis), a=a, b=b)
@@ -101,8 +101,8 @@ class DotProduct(ABC):
 
         return loop("k", extent, step)
 
-    def _word(self, operand: ir.Expr, group: ir.Var) -> ir.Expr:
-        """Join a group, its first k in the lowest bits."""
+    def word(self, operand: ir.Expr, group: ir.Var) -> ir.Expr:
+        """Join a group of an operand, its first k in the lowest bits; zeros beyond the last."""
         extent = index(self.axis.extent)
 
         def join(count: int, inside: Callable[[ir.Expr], ir.Expr] | None = None) -> ir.Expr:

@@ -17,6 +17,7 @@ from ...core.loops import constant
 from ...device import Device
 from ..contraction.blocking import cycles_of
 from ..contraction.gemm_problem_cpu import Machine
+from ..contraction.int16_dot import Int16Dot
 from .prefetch import SYMBOLIC, Prefetch, far_streams
 from .problem import ConvProblem, Groups
 
@@ -26,6 +27,10 @@ MAX_PARTS = 64  # of an axis, for tasks
 NEAR = 1.15  # cycles of a tile over the fewest, for which the default compares tasks
 COPY = 1.5  # cycles of a vector of the image that a task copies
 FAR = 2.0  # cycles of a vector of the weight that comes from a far cache
+TEMPORARIES = (
+    2  # registers: LLVM broadcasts words early, and tiles of 14 by 2 vectors spill without
+)
+FEW_REGISTERS = 16  # of which tiles need all: one spill in 144 products costs less
 TASK = 2000  # cycles of starting a task
 L1_BYTES = 32 << 10  # of a core: a panel of the weight that is larger comes from the level-2 cache
 STREAM = 18.0  # bytes of it a cycle: 14 to 20 choose alike, and best, among 1,500 trials on Zen 5
@@ -80,6 +85,8 @@ class ConvSizes:
         Rows and columns that pooling takes together, of which tiles have whole ones.
     far : Prefetch
         Which of the image and the operands of the results come from a far cache or memory.
+    temporaries : int
+        Registers that products need beside those of fused multiply-adds.
     """
 
     batch: int
@@ -94,6 +101,7 @@ class ConvSizes:
     groups: Groups | None = None
     pool: tuple[int, int] = (1, 1)
     far: Prefetch = Prefetch.NONE
+    temporaries: int = 0
 
     @classmethod
     def of(cls, problem: ConvProblem, machine: Machine) -> ConvSizes:
@@ -112,15 +120,23 @@ class ConvSizes:
             math.prod(sizes.values()),
             stride,
             overlap,
-            not problem.image.is_load,
+            not problem.reads_in_place,
             problem.groups,
             (pool.size(problem.y.var), pool.size(problem.x.var)) if pool else (1, 1),
             far_streams(problem, machine),
+            _temporaries(problem, machine),
         )
 
     def bands(self, width: int) -> tuple[int, ...]:
         """List how many input channels tiles of output channels of a width read."""
         return _bands(self.groups, self.k, self.c, width)
+
+
+def _temporaries(problem: ConvProblem, machine: Machine) -> int:
+    if problem.words is None:
+        return 0
+    needs = isinstance(problem.words.dot, Int16Dot)  # products, before they are added
+    return TEMPORARIES if needs or machine.unit.registers > FEW_REGISTERS else 0
 
 
 @lru_cache(maxsize=1024)
@@ -179,6 +195,7 @@ def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
 def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
     """Enumerate tiles that divide rows of pixels evenly and fit into the registers."""
     unit = machine.unit
+    unit = replace(unit, registers=unit.registers - sizes.temporaries)
     for vectors in range(1, min(MAX_VECTORS, math.ceil(sizes.k / unit.lanes)) + 1):
         rows, columns = sizes.pool
         most = min(MAX_PIXELS, unit.rows(vectors)) // (rows * columns)

@@ -85,7 +85,8 @@ class DenseLoops:
 
         terms = product([self.weight.band.most, *(a.extent for a in problem.window)])
         products = [rows * config.chunk * self._nr, terms]
-        return task_loop([*batch, chunk, band], products, self._ranges, task)
+        loops = task_loop([*batch, chunk, band], products, self._ranges, task)
+        return loops if problem.words is None else problem.words.dot.around(loops)
 
     def _chunk(self, place: dict, chunk: ir.Expr, band: ir.Expr, tiles: int) -> tirx.Stmt:
         """Write the tiles of channels of a task.

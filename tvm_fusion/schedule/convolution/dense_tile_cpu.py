@@ -22,7 +22,7 @@ from tvm import ir, tirx
 from tvm.tirx import ForKind
 
 from ...core.expressions import load
-from ...core.loops import block, constant, coordinates, index, local, loop, sequence
+from ...core.loops import block, constant, coordinates, index, local, loop, sequence, unrolled
 from ..contraction.operands import Result
 from ..index_ranges import Ranges
 from ..register_tile import clear, each, with_prefetch
@@ -118,7 +118,7 @@ class DenseTile:
         rows : RowStores
             Of the row of tiles.
         """
-        problem, ranges = self._problem, self._ranges
+        problem, ranges, words = self._problem, self._ranges, self._problem.words
         height, width = shape
         pixels, nr = height * width, vectors * self._config.lanes
         acc = local("acc", [pixels, nr], problem.contraction.dtype)
@@ -139,9 +139,19 @@ class DenseTile:
                     where[problem.c.var] = channel
                 image = self._image.at(task, where, ranges)
                 weight = self._weight.at(number, block_c, window, inner, lane)
-                return tirx.BufferStore(acc, load(acc, [i, lane]) + image * weight, [i, lane])
+                sums = load(acc, [i, lane])
+                if words is not None:
+                    return tirx.BufferStore(acc, words.dot.add(sums, image, weight), [i, lane])
+                return tirx.BufferStore(acc, sums + image * weight, [i, lane])
+
+            def add_words(i: ir.Expr) -> tirx.Stmt:
+                starts = range(0, nr, self._config.lanes)
+                vector = partial(tirx.Ramp, stride=index(1), lanes=self._config.lanes)
+                return sequence([add(i, vector(index(start))) for start in starts])
 
             ahead = self._prefetch.weight(number, turn, block_c, window, inner)
+            if words is not None:
+                return with_prefetch(ahead, unrolled("i", pixels, add_words))
             return with_prefetch(ahead, each(acc, add))
 
         def place(row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:

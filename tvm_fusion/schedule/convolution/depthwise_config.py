@@ -51,7 +51,7 @@ def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | 
     """
     image, k = problem.image, problem.k
     own = [a for a, p in zip(image.axes, image.place, strict=True) if p.same_as(k.var)]
-    if problem.c is not None or len(own) != 1 or own[0].var in image.inside:
+    if problem.c is not None or len(own) != 1 or own[0].var in image.inside or not image.has_zeros:
         return None
     axis = Axis(own[0].var, k.extent)
     along = [x for x in loads(image.value) if axis.var in variables(x)]

@@ -146,15 +146,23 @@ def with_groups(problem: ConvProblem, lanes: int) -> ConvProblem | None:
     c = Axis(problem.c.var, total)
     weight = substitute(problem.weight, {c.var: tirx.floormod(c.var, each)})
     is_own = tirx.EQ(tirx.floordiv(k.var, index(size)), tirx.floordiv(c.var, each))
+    weight = _where(is_own, weight)
     place = tuple(places[a.var] for a in axes)
     return replace(
         problem,
         image=replace(image, value=value, axes=axes, place=place),
-        weight=tirx.if_then_else(is_own, weight, tirx.const(0, str(weight.ty.dtype))),
+        weight=weight,
         c=c,
         block=block_of(value, Axis(own_c, total)),
         groups=groups,
     )
+
+
+def _where(condition: ir.Expr, weight: ir.Expr) -> ir.Expr:
+    """Choose between a weight and zero, before the weight is cast."""
+    if isinstance(weight, tirx.Cast):
+        return tirx.Cast(weight.ty.dtype, _where(condition, weight.value))
+    return tirx.if_then_else(condition, weight, tirx.const(0, str(weight.ty.dtype)))
 
 
 def shared_k(problem: ConvProblem) -> int:

@@ -26,7 +26,9 @@ class Image:
     place : tuple of PrimExpr
         Each of them over the axes of the convolution.
     inside : dict of Var to (int, int)
-        Begin and end of the part of an axis that is no padding, which is zero.
+        Begin and end of the part of an axis that is no padding.
+    outside : PrimExpr
+        The constant that an element of the padding is.
     sums : dict of Var to dict of Var to int
         The axes that move over the image, by coordinate: stride of the pixels, dilation of the
         window.
@@ -36,12 +38,18 @@ class Image:
     axes: tuple[Axis, ...]
     place: tuple[ir.Expr, ...]
     inside: dict[ir.Var, tuple[int, int]]
+    outside: ir.Expr
     sums: dict[ir.Var, dict[ir.Var, int]]
 
     @property
     def is_load(self) -> bool:
         """Whether elements are in memory as they are, without padding and arithmetic."""
         return isinstance(self.value, ir.TensorLoad) and not self.inside
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether the padding, if there is any, is zero."""
+        return not self.inside or float(self.outside.value) == 0
 
 
 def image_of(stage: Stage, operand: ir.Expr) -> Image | None:
@@ -57,10 +65,11 @@ def image_of(stage: Stage, operand: ir.Expr) -> Image | None:
     merged = merge_sums(stage, operand)
     if merged is None or any(n <= 0 for atoms in merged.sums.values() for n in atoms.values()):
         return None
-    value, inside = merged.value, {}
+    value, inside = choice_outermost(merged.value), {}
+    outside: ir.Expr = tirx.const(0, str(value.ty.dtype))
     if isinstance(value, ir.Call) and call_name(value) == "if_then_else":
-        condition, value, zero = value.args
-        if not isinstance(zero, tirx.FloatImm) or float(zero.value) != 0:
+        condition, value, outside = value.args
+        if not isinstance(outside, tirx.FloatImm | tirx.IntImm):
             return None
         found = _intervals(condition, {a.var: a.extent for a in merged.axes})
         if found is None:
@@ -68,7 +77,28 @@ def image_of(stage: Stage, operand: ir.Expr) -> Image | None:
         inside = found
     if conditional_loads(value):
         return None
-    return Image(value, merged.axes, merged.place, inside, merged.sums)
+    return Image(value, merged.axes, merged.place, inside, outside, merged.sums)
+
+
+def choice_outermost(value: ir.Expr) -> ir.Expr:
+    """Move casts of a choice between elements and a constant into both.
+
+    The image of a convolution of half types or bytes is ``cast(where(inside, x, 0))``.
+    """
+    if not isinstance(value, tirx.Cast):
+        return value
+    choice, dtype = choice_outermost(value.value), str(value.ty.dtype)
+    if not isinstance(choice, ir.Call) or call_name(choice) != "if_then_else":
+        return value
+    condition, inside, outside = choice.args
+    if not isinstance(outside, tirx.FloatImm | tirx.IntImm):
+        return value
+    return tirx.if_then_else(condition, tirx.Cast(dtype, inside), converted(outside, dtype))
+
+
+def converted(number: ir.Expr, dtype: str) -> ir.Expr:
+    """Give a constant in another type that has its value."""
+    return tirx.const(number.value, dtype)
 
 
 def _intervals(condition: ir.Expr, extents: dict) -> dict[ir.Var, tuple[int, int]] | None:

@@ -1,8 +1,8 @@
 """Lines of the image that a task of a direct convolution copies with their padding.
 
 for block of c, line of the task:
-inside of the image:  zeros on the left, elements (prologue included), zeros on the right
-outside:              zeros
+inside of the image:  padding on the left, elements (prologue included), padding on the right
+outside:              padding
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ class CopiedImage(ImageReader):
         Rows of pixels of a task.
     band : Band
         Input channels that the output channels of a task read.
+    word : int
+        Channels that are read together: those beyond the last one are zero.
     """
 
-    def __init__(self, problem: ConvProblem, rows: int, band: Band) -> None:
+    def __init__(self, problem: ConvProblem, rows: int, band: Band, word: int = 1) -> None:
         super().__init__(problem)
-        self._band = band
+        self._band, self._word = band, word
         self._value = vector_math(self.image.value)
         is_vector = makes_vectors(self._value)
         self._kind = tirx.ForKind.VECTORIZED if is_vector else tirx.ForKind.SERIAL
@@ -143,7 +145,12 @@ class CopiedImage(ImageReader):
     ) -> tirx.Stmt:
         """Copy one line of a block of channels to a place; ``there`` is where the image has it."""
         problem = self.problem
-        zero = tirx.const(0, str(self._value.ty.dtype))
+        padding = self.image.outside
+        beyond = -(-lanes // self._word) * self._word
+
+        def nothing(x: ir.Expr, lane: int) -> tirx.Stmt:
+            zero = tirx.const(0, str(self._value.ty.dtype))
+            return tirx.BufferStore(self._buffer, zero, [place, *local, x, lane])
 
         def columns(begin: int, end: int, is_inside: bool) -> tirx.Stmt:
             def column(n: ir.Expr) -> tirx.Stmt:
@@ -151,7 +158,7 @@ class CopiedImage(ImageReader):
                 x = begin + n
 
                 def element(lane: ir.Expr) -> tirx.Stmt:
-                    value = zero
+                    value = padding
                     if is_inside:
                         ranges.bind(lane, lanes)
                         where = dict(there)
@@ -163,9 +170,12 @@ class CopiedImage(ImageReader):
                         value = ranges.value(substitute(self._value, where))
                     return tirx.BufferStore(self._buffer, value, [place, *local, x, lane])
 
-                if self._kind == tirx.ForKind.SERIAL:
-                    return loop("lane", lanes, element)
-                return in_vectors(lanes, element)
+                copied = (
+                    loop("lane", lanes, element)
+                    if self._kind == tirx.ForKind.SERIAL
+                    else in_vectors(lanes, element)
+                )
+                return sequence([copied, *(nothing(x, n) for n in range(lanes, beyond))])
 
             return loop("column", end - begin, column)
 

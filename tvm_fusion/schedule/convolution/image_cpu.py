@@ -10,6 +10,7 @@ from .groups import Band
 from .image_copy_cpu import CopiedImage
 from .image_reader import ImageReader, Place
 from .problem import ConvProblem
+from .words import WordImage
 
 
 class DirectImage(ImageReader):
@@ -36,6 +37,10 @@ def image_reader(problem: ConvProblem, rows: int, columns: int) -> ImageReader:
     columns : int
         Its output channels.
     """
-    if problem.image.is_load:
-        return DirectImage(problem)
-    return CopiedImage(problem, rows, Band(problem, columns))
+    words = problem.words
+    single = problem if words is None else words.single
+    reader: ImageReader = DirectImage(single)
+    if not problem.reads_in_place:
+        size = 1 if words is None else words.dot.group
+        reader = CopiedImage(single, rows, Band(single, columns), size)
+    return reader if words is None else WordImage(problem, reader)

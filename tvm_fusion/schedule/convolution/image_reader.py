@@ -41,6 +41,10 @@ class ImageReader(ABC):
         """
         return None
 
+    def address(self, task: Place, place: Place, ranges: Ranges) -> ir.Expr:
+        """Give what to prefetch of an element; parameters are those of :meth:`at`."""
+        return self.at(task, place, ranges)
+
     @abstractmethod
     def at(self, task: Place, place: Place, ranges: Ranges) -> ir.Expr:
         """Read an element.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from enum import IntFlag
 
-from tvm import ir
+from tvm import DataType, ir
 
 from ...core.expressions import has_load, loads, variables
 from ...core.loops import constant
@@ -41,7 +41,7 @@ def far_streams(problem: ConvProblem, machine: Machine) -> Prefetch:
         The CPU.
     """
     found = Prefetch.NONE
-    read = problem.image.is_load and problem.c is not None and not problem.window
+    read = problem.reads_in_place and problem.c is not None and not problem.window
     operands = pixel_operands(problem, machine.unit.lanes)
     if read and _bytes(loads(problem.image.value)) > machine.far_bytes:
         found |= Prefetch.IMAGE
@@ -77,5 +77,8 @@ def pixel_operands(problem: ConvProblem, lanes: int) -> list[ir.TensorLoad]:
 
 def _bytes(found: Sequence[ir.TensorLoad]) -> int:
     """Count the bytes of the buffers of some loads."""
-    sizes = (math.prod(constant(d) or SYMBOLIC for d in x.source.ty.shape) for x in found)
-    return 4 * sum(sizes)
+    return sum(
+        math.prod(constant(d) or SYMBOLIC for d in x.source.ty.shape)
+        * DataType(x.source.ty.dtype).itemsize
+        for x in found
+    )

@@ -74,7 +74,7 @@ class TilePrefetch:
         if not self._config.prefetches & Prefetch.WEIGHT:
             return None
         vector = tirx.floormod(turn, index(self._config.vectors)) * self._config.lanes
-        return self._weight.at(number + 1, block_c, window, inner, vector)
+        return self._weight.element(number + 1, block_c, window, inner, vector)
 
     def image(self, task: Mapping, turn: ir.Expr, turns: int, block_c: ir.Expr) -> list[tirx.Stmt]:
         """Prefetch a block of channels of the next tile of pixels.
@@ -103,7 +103,7 @@ class TilePrefetch:
             down, right = divmod(pixel, config.width)
             place = {**task, problem.y.var: row + down, problem.x.var: column + right}
             place[problem.c.var] = block_c * problem.depth
-            stmts.append(prefetch(self._image.at(task, place, self._ranges), level=1))
+            stmts.append(prefetch(self._image.address(task, place, self._ranges), level=1))
         return stmts
 
     def operands(

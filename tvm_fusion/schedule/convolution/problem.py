@@ -13,10 +13,12 @@ from ...core.template import Refusal
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from ..address import conditional_loads
+from ..contraction.dot_products import DotProduct
 from ..contraction.operands import SumOfProducts, analyse, is_weight
 from .image import Image, image_of
 from .pool import Pool, pool_of
 
+SUMS = ("float32", "int32")
 BLOCK = 16  # input channels that are taken together where more are contiguous
 MOST_PADDING = 64  # channels that a block may have beyond the last
 
@@ -53,6 +55,25 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class Words:
+    """Input channels joined in words, which an instruction multiplies (words.py).
+
+    Attributes
+    ----------
+    dot : DotProduct
+        The instruction.
+    single : ConvProblem
+        The same convolution over single channels.
+    is_contiguous : bool
+        Whether words are contiguous in the image as it is in memory.
+    """
+
+    dot: DotProduct
+    single: ConvProblem
+    is_contiguous: bool
+
+
+@dataclass(frozen=True)
 class ConvProblem:
     """``C[batch, k, y, x] = sum of image * weight`` over channels and a window, then results.
 
@@ -82,6 +103,8 @@ class ConvProblem:
         Of a convolution whose image and weight are over the channels of all groups.
     pool : Pool or None
         Of its sums; results are of what it leaves.
+    words : Words or None
+        Where ``c``, ``block``, ``groups`` and the weight are of words of channels.
     """
 
     contraction: SumOfProducts
@@ -97,11 +120,17 @@ class ConvProblem:
     window: tuple[Axis, ...]
     groups: Groups | None = None
     pool: Pool | None = None
+    words: Words | None = None
 
     @property
     def source(self) -> ir.Var:
         """The buffer of the weight."""
         return loads(self.weight)[0].source
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether tiles read the image where it is."""
+        return self.image.is_load and (self.words is None or self.words.is_contiguous)
 
     @property
     def depth(self) -> int:
@@ -199,11 +228,11 @@ def _problem(
     stage = contraction.stage
     if contraction.column_split is not None:
         return Refusal("split_channels", "Results combine several parts of the output channels.")
-    if contraction.dtype != "float32" or not isinstance(contraction.term(), tirx.Mul):
+    if contraction.dtype not in SUMS or not isinstance(contraction.term(), tirx.Mul):
         return Refusal(
             "unsupported_dtype",
-            f"A direct convolution accumulates products in float32; {stage.title} does so in "
-            f"{contraction.dtype}, or casts them.",
+            f"A direct convolution accumulates products in float32 or int32; {stage.title} does so "
+            f"in {contraction.dtype}, or casts them.",
         )
     narrow = {a.var: index(0) for a in (*stage.axes, *stage.reduce) if constant(a.extent) == 1}
     left, right = (substitute(x, narrow) for x in (contraction.left, contraction.right))

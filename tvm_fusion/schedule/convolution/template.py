@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.target import Target
 
 from ...core.decisions import Decision, Verdict
@@ -45,6 +45,7 @@ from .row_stores_cpu import is_by_rows, square_size
 from .winograd_choice import winograd_choice
 from .winograd_config import WinogradConfig, winograd_configs, winograd_tasks
 from .winograd_cpu import winograd_cpu
+from .words import with_words
 
 # The cost model assumes that arithmetic reaches 30 % of the peak; tiles of whole vectors reach two
 # thirds. Of one thread, SqueezeNet takes 15.5 ms in the layout of the graph, blocked 3.9; ResNet-50
@@ -103,6 +104,7 @@ class CpuConvolution(Template):
             )
         problem = grouped
         results = problem.contraction.results
+        problem = with_words(problem, device)
         if not _is_convolution(problem, lanes):
             return Refusal(
                 "not_mine", "It is a GEMM: the window is one pixel, channels are in no blocks."
@@ -122,6 +124,8 @@ class CpuConvolution(Template):
         if config is None:
             return Refusal("strided_channels", "Channels of the image are not contiguous.")
         products = _waste(problem, config) * flops(stages)
+        if problem.words is not None:
+            products /= problem.words.dot.group
         if isinstance(config, ConvConfig) and device.approximates:
             winograd = winograd_choice(problem, config, device)
             if winograd is not None and winograd.config is not None:
@@ -207,7 +211,11 @@ def _stores(problem: ConvProblem, config: AnyConfig) -> int:
     results, lanes = problem.contraction.results, config.lanes
     is_plain = not any(is_contiguous(r, problem, lanes) for r in results)
     # Of one image, where the number of images is symbolic.
-    size = 4 * sum(math.prod(constant(d) or 1 for d in r.buffer.ty.shape) for r in results)
+    size = sum(
+        math.prod(constant(d) or 1 for d in r.buffer.ty.shape)
+        * DataType(r.buffer.ty.dtype).itemsize
+        for r in results
+    )
     each = PLAIN if is_plain else SECOND
     if problem.pool is not None or size <= NEAR_BYTES:
         each = SCATTER

@@ -56,7 +56,8 @@ class PackedWeight(KernelWeight):
     """``[k tile][block of c][window][c in the block][k in the tile]``, padded with zeros.
 
     Of grouped convolutions, c counts from the first channel that a tile reads. Where that is no
-    multiple of a block of the image, blocks are of one channel.
+    multiple of a block of the image, blocks are of one channel. Weights of narrow types stay
+    narrow.
 
     Parameters
     ----------
@@ -77,7 +78,8 @@ class PackedWeight(KernelWeight):
             index(self.block),
             index(width),
         ]
-        dtype = str(problem.weight.ty.dtype)
+        self._core, self._casts = _core(problem.weight)
+        dtype = str(self._core.ty.dtype)
         super().__init__(problem, declare(shape, dtype, f"{problem.source.name}_packed"))
 
     def at(
@@ -88,7 +90,21 @@ class PackedWeight(KernelWeight):
         c: ir.Expr,
         lane: ir.Expr,
     ) -> ir.Expr:
-        """Read an element."""
+        """Read an element, in the type that is multiplied."""
+        value = self.element(tile, block_c, window, c, lane)
+        for dtype in self._casts:
+            value = tirx.Cast(dtype, value)
+        return value
+
+    def element(
+        self,
+        tile: ir.Expr,
+        block_c: ir.Expr,
+        window: Sequence[ir.Expr],
+        c: ir.Expr,
+        lane: ir.Expr,
+    ) -> ir.Expr:
+        """Read an element as it is packed."""
         return load(self.buffer, [tile, block_c, *window, c, lane])
 
     def packing(self) -> tirx.PrimFunc:
@@ -111,7 +127,16 @@ class PackedWeight(KernelWeight):
             place[problem.c.var] = c
             if self.band.size is None or self.band.size % self.block:
                 inside.append(c < self.band.end(tile))
-        value = substitute(problem.weight, place)
+        value = substitute(self._core, place)
         for condition in inside:
             value = tirx.if_then_else(condition, value, tirx.const(0, str(value.ty.dtype)))
         return packing_function(problem.source, self.buffer, axes, value)
+
+
+def _core(weight: ir.Expr) -> tuple[ir.Expr, list[str]]:
+    """Take the casts off a weight, which is packed as it is; they are given innermost first."""
+    casts: list[str] = []
+    while isinstance(weight, tirx.Cast):
+        casts.insert(0, str(weight.ty.dtype))
+        weight = weight.value
+    return weight, casts

@@ -44,6 +44,10 @@ def winograd_window(problem: ConvProblem, lanes: int) -> WinogradWindow | str:
     """
     if problem.c is None or problem.groups is not None:
         return "its channels are in groups"
+    if problem.words is not None:
+        return "a dot-product instruction multiplies its channels"
+    if not problem.image.has_zeros:
+        return "the padding of its image is not zero"
     if problem.block % lanes:
         return "channels of its image are not contiguous in vectors"
     if not all(is_contiguous(r, problem, lanes) for r in problem.contraction.results):

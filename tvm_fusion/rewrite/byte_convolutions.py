@@ -1,0 +1,247 @@
+"""Convolutions of quantised images, as convolutions of the bytes themselves.
+
+    conv(x - z, W)            = conv(pad(x, z), W) - z sum(W)             zeros as padding become z
+    conv(s(x - z), t(W - u))  = s t (conv(pad(x, z), W - u) - z sum(W - u))
+
+``W - u`` is constant. Dot-product instructions multiply unsigned by signed bytes, so an image of
+the weight's type is moved to the other one: ``x ^ 128`` seen as that is ``x + 128`` or ``x - 128``,
+and z moves as x does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir, relax
+from tvm.ir import GenericConst
+
+from ..core.decisions import Decision, record
+from ..core.weight_names import derived
+from ..frontend.normalize.engine import Scope, op_name
+from .byte_operands import (
+    BYTES,
+    MOST_TERMS,
+    IntegerWeights,
+    byte_tensor,
+    dtype_of,
+    integer_weights,
+    is_single,
+    scalar,
+)
+from .changes import Change, note
+
+CONVOLUTIONS = {f"relax.nn.conv{rank}d": getattr(relax.op.nn, f"conv{rank}d") for rank in (1, 2, 3)}
+WORD = 4  # channels that an instruction multiplies together
+SIGN = 128
+EXACT = 1 << 24  # whole numbers below it are float32 numbers
+
+
+@dataclass(frozen=True)
+class _Image:
+    """``data - zero``: bytes, and a number or an int32 tensor of one element."""
+
+    data: ir.Expr
+    zero: int | ir.Expr
+
+    @property
+    def largest(self) -> int:
+        """The largest magnitude of the difference."""
+        limits = np.iinfo(dtype_of(self.data))
+        zeros = [self.zero] if isinstance(self.zero, int) else [limits.min, limits.max]
+        return max(abs(end - z) for end in (int(limits.min), int(limits.max)) for z in zeros)
+
+
+def convolution(conv: relax.Call, scope: Scope) -> Any:
+    """Rewrite a convolution; None where it stays as it is."""
+    attrs = conv.attrs
+    if not str(attrs.data_layout).startswith("NC") or not str(attrs.kernel_layout).startswith("OI"):
+        return None
+    if dtype_of(conv) == "int32":
+        return _integers(conv, scope)
+    return _dequantised(conv, scope) if dtype_of(conv) == "float32" else None
+
+
+def _integers(conv: relax.Call, scope: Scope) -> Any:
+    given = byte_tensor(conv.args[0], scope)
+    weights = integer_weights(conv.args[1], scope)
+    if given is None or weights is None or (given.zero is not None and not is_single(given.zero)):
+        return None
+    image = _Image(given.data, 0 if given.zero is None else _number(given.zero, scope))
+    narrow = weights.bytes()
+    reason = _refusal(conv, image, narrow)
+    if reason is not None:
+        return _in_float32(conv, image, weights, reason, scope)
+    assert narrow is not None
+    is_narrow = given.data.same_as(conv.args[0]) and narrow.same_as(conv.args[1])
+    if is_narrow and dtype_of(given.data) != dtype_of(narrow):
+        return None
+    _record(conv, "accepted", "bytes", "Both operands are bytes: widened as they are multiplied.")
+    note(Change("", "", ("byte_products",), "conv(x - z, W)", "conv(pad(x, z), W) - z sum(W)"))
+    return _of_bytes(conv, image, weights, narrow, scope)
+
+
+def _dequantised(conv: relax.Call, scope: Scope) -> Any:
+    data, matrix = (scope.call(a, "relax.dequantize") for a in conv.args)
+    if data is None or matrix is None:
+        return None
+    x, scale, zero = data.args
+    w, scales, zeros = matrix.args
+    if not all(isinstance(a, GenericConst) for a in (w, scales, zeros)):
+        _record(conv, "refused", "not_constant", "Its weight is computed at run time.")
+        return None
+    if dtype_of(x) not in BYTES or dtype_of(w) not in BYTES:
+        return None
+    if not is_single(scale) or not is_single(zero):
+        _record(conv, "refused", "several_scales", "Its image has several scales or zero points.")
+        return None
+    per_channel = int(matrix.attrs.axis) % w.ty.ndim == 0
+    if not per_channel and not (is_single(scales) and is_single(zeros)):
+        _record(conv, "refused", "several_scales", "Scales of its weight vary along its terms.")
+        return None
+    behind = (1,) * (w.ty.ndim - 1)
+    weights = IntegerWeights(
+        w.value.numpy().astype("int64") - zeros.value.numpy().astype("int64").reshape(-1, *behind),
+        w,
+    )
+    image = _Image(x, _number(zero, scope))
+    narrow = weights.bytes()
+    reason = _refusal(conv, image, narrow)
+    if reason is None and np.prod(weights.values.shape[1:]) > MOST_TERMS:
+        reason = "many_terms", "Its sums may overflow int32."
+    if reason is not None:
+        _record(conv, "refused", *reason)
+        return None
+    assert narrow is not None
+    _record(conv, "accepted", "bytes", "Multiplied before they are dequantised.")
+    both_scaled = ("conv(s(x - z), t(W - u))", "s t (conv(pad(x, z), W - u) - z sum(W - u))")
+    note(Change("", "", ("byte_products",), *both_scaled))
+    total = scope.emit(_of_bytes(conv, image, weights, narrow, scope))
+    factor, factors = scalar(scale, "float32", scope), scales.value.numpy()
+    factors = factors.reshape(-1, *behind[1:])
+    both: Any = relax.op.multiply(factor, derived(relax.const(factors), "reshape", [scales]))
+    if isinstance(factor, GenericConst):
+        both = derived(relax.const(factor.value.numpy() * factors), "multiply", [scales])
+    return relax.op.multiply(scope.emit(relax.op.astype(total, "float32")), both)
+
+
+def _refusal(
+    conv: relax.Call, image: _Image, narrow: GenericConst | None
+) -> tuple[str, str] | None:
+    """Tell why a convolution is none of bytes: a code and a sentence."""
+    groups, channels = int(conv.attrs.groups), int(conv.args[1].ty.shape[1])
+    if narrow is None:
+        return "wide_weights", "Less its zero point its weight is no bytes."
+    if groups > 1 and channels == 1:
+        return "depthwise", "Depthwise: an instruction adds up products of several channels."
+    if groups > 1 and channels % WORD:
+        return "narrow_groups", f"Channels of its groups are no multiple of {WORD}."
+    if not _is_padded(conv):
+        return None
+    if not isinstance(image.zero, int):
+        return "unknown_padding", "Its padding is a zero point that is known at run time only."
+    limits = np.iinfo(dtype_of(image.data))
+    if not limits.min <= image.zero <= limits.max:
+        return "wide_padding", "Its padding is a zero point that is no byte."
+    return None
+
+
+def _of_bytes(
+    conv: relax.Call, image: _Image, weights: IntegerWeights, narrow: GenericConst, scope: Scope
+) -> Any:
+    """Convolve bytes in int32, and take the zero point times the sums of the weight away."""
+    data, zero = image.data, image.zero
+    if dtype_of(data) == dtype_of(narrow):
+        data, zero = _flipped(data, zero, scope)
+    padding = [int(p) for p in conv.attrs.padding]
+    if isinstance(zero, int) and zero and any(padding):
+        half = len(padding) // 2
+        ends = zip(padding[:half], padding[half:], strict=True)
+        widths = [0, 0, 0, 0, *(p for pair in ends for p in pair)]
+        data = scope.emit(relax.op.nn.pad(data, widths, "constant", float(zero)))
+        padding = [0] * len(padding)
+    total = _convolve(conv, data, narrow, padding, "int32")
+    if isinstance(zero, int) and not zero:
+        return total
+    total = scope.emit(total)
+    behind = (1,) * (weights.values.ndim - 2)
+    sums = weights.values.reshape(len(weights.values), -1).sum(axis=1).reshape(-1, *behind)
+    if isinstance(zero, int):
+        scaled = (zero * sums).astype("int32")  # wraps around
+        away: Any = derived(relax.const(scaled), "zero_point", [weights.source])
+    else:
+        column_sums = derived(relax.const(sums.astype("int32")), "sum", [weights.source])
+        away = scope.emit(relax.op.multiply(zero, column_sums))
+    return relax.op.subtract(total, away)
+
+
+def _in_float32(
+    conv: relax.Call,
+    image: _Image,
+    weights: IntegerWeights,
+    reason: tuple[str, str],
+    scope: Scope,
+) -> Any:
+    """Convolve in float32 where its sums are exact; in int32, as it is, elsewhere."""
+    code, sentence = reason
+    terms = weights.values.reshape(len(weights.values), -1)
+    if np.abs(terms).sum(axis=1).max(initial=0) * image.largest >= EXACT:
+        _record(conv, "refused", code, f"{sentence} It stays in int32.")
+        return None
+    _record(conv, "refused", code, f"{sentence} Its sums are exact in float32.")
+    x = scope.emit(relax.op.astype(image.data, "float32"))
+    if not isinstance(image.zero, int):
+        zero = scope.emit(relax.op.astype(image.zero, "float32"))
+        x = scope.emit(relax.op.subtract(x, zero))
+    elif image.zero:
+        x = scope.emit(relax.op.subtract(x, relax.const(np.float32(image.zero))))
+    w = derived(relax.const(weights.values.astype("float32")), "astype", [weights.source])
+    padding = [int(p) for p in conv.attrs.padding]
+    total = scope.emit(_convolve(conv, x, w, padding, "float32"))
+    return relax.op.astype(total, "int32")
+
+
+def _convolve(conv: relax.Call, x: ir.Expr, w: ir.Expr, padding: list[int], dtype: str) -> Any:
+    attrs = conv.attrs
+    return CONVOLUTIONS[op_name(conv)](
+        x,
+        w,
+        [int(s) for s in attrs.strides],
+        padding,
+        [int(d) for d in attrs.dilation],
+        int(attrs.groups),
+        attrs.data_layout,
+        attrs.kernel_layout,
+        attrs.out_layout,
+        dtype,
+    )
+
+
+def _flipped(data: ir.Expr, zero: int | ir.Expr, scope: Scope) -> tuple[ir.Expr, int | ir.Expr]:
+    """Give bytes and their zero point in the type of the other sign, moved by 128."""
+    dtype = dtype_of(data)
+    by, other = (SIGN, "uint8") if dtype == "int8" else (-SIGN, "int8")
+    sign = relax.const(np.array(SIGN, "uint8").view(dtype))
+    flipped = scope.emit(relax.op.bitwise_xor(data, sign))
+    moved = (
+        zero + by
+        if isinstance(zero, int)
+        else scope.emit(relax.op.add(zero, relax.const(np.int32(by))))
+    )
+    return scope.emit(relax.op.astype(flipped, other)), moved
+
+
+def _number(zero: ir.Expr, scope: Scope) -> int | ir.Expr:
+    """Give the value of a zero point that is known, or else an int32 scalar."""
+    if isinstance(zero, GenericConst):
+        return int(zero.value.numpy().reshape(()))
+    return scalar(zero, "int32", scope)
+
+
+def _is_padded(conv: relax.Call) -> bool:
+    return any(int(p) for p in conv.attrs.padding)
+
+
+def _record(conv: relax.Call, verdict: Any, code: str, sentence: str) -> None:
+    record(Decision(op_name(conv) or "", "", verdict, code, sentence))

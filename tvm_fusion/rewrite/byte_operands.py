@@ -1,0 +1,105 @@
+"""Operands of quantised products: bytes less a zero point, and constants of integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import ir, relax
+from tvm.ir import GenericConst
+
+from ..core.weight_names import derived
+from ..frontend.normalize.engine import Scope, op_name
+
+BYTES = ("int8", "uint8")
+MOST_TERMS = (1 << 31) // (255 * 255)  # of which no int32 overflows
+
+
+@dataclass(frozen=True)
+class ByteTensor:
+    """``data - zero``: bytes, and an int32 for all of them or for each row; None: nothing."""
+
+    data: ir.Expr
+    zero: ir.Expr | None
+
+
+@dataclass(frozen=True)
+class IntegerWeights:
+    """What a constant matrix holds, and the constant that it comes from."""
+
+    values: np.ndarray
+    source: GenericConst
+
+    def bytes(self) -> GenericConst | None:
+        """Store the values as bytes, signed ones if they fit; None where they fit no bytes."""
+        low, high = (self.values.min(), self.values.max()) if self.values.size else (0, 0)
+        for dtype in BYTES:
+            limits = np.iinfo(dtype)
+            if limits.min <= low and high <= limits.max:
+                own = self.source.value.numpy()
+                if dtype_of(self.source) in BYTES and np.array_equal(own, self.values):
+                    return self.source
+                return derived(relax.const(self.values.astype(dtype)), "astype", [self.source])
+        return None
+
+
+def byte_tensor(operand: ir.Expr, scope: Scope) -> ByteTensor | None:
+    """Take off what widens bytes, and a zero point that does not vary along the terms."""
+    zero = None
+    value = scope.value(operand)
+    difference = scope.call(operand, "relax.subtract")
+    if difference is not None:
+        value, zero = scope.value(difference.args[0]), difference.args[1]
+        shape = zero.ty.shape
+        if shape is None or (len(shape) and not is_one(shape[-1])):
+            return None
+    if op_name(value) == "relax.astype" and dtype_of(value) == "int32":
+        data = value.args[0]
+    elif zero is None:
+        data = operand
+    else:
+        return None
+    is_same = tvm_ffi.structural_equal(data.ty.shape, operand.ty.shape)
+    return ByteTensor(data, zero) if dtype_of(data) in BYTES and is_same else None
+
+
+def integer_weights(operand: ir.Expr, scope: Scope) -> IntegerWeights | None:
+    """Compute a constant of integers; None for anything else."""
+    value = scope.value(operand)
+    if isinstance(value, GenericConst):
+        array = value.value.numpy()
+        return IntegerWeights(array.astype("int64"), value) if array.dtype.kind in "iu" else None
+    if op_name(value) == "relax.astype" and dtype_of(value) == "int32":
+        return integer_weights(value.args[0], scope)
+    if op_name(value) == "relax.subtract":
+        a, b = (integer_weights(arg, scope) for arg in value.args)
+        if a is not None and b is not None and a.values.ndim >= b.values.ndim:
+            return IntegerWeights(a.values - b.values, a.source)
+    return None
+
+
+def scalar(expr: ir.Expr, dtype: str, scope: Scope) -> ir.Expr:
+    """Bring a tensor of one element to no dimensions and a type."""
+    if isinstance(expr, GenericConst):
+        return relax.const(expr.value.numpy().reshape(()).astype(dtype))
+    if expr.ty.ndim:
+        expr = scope.emit(relax.op.reshape(expr, []))
+    return expr if dtype_of(expr) == dtype else scope.emit(relax.op.astype(expr, dtype))
+
+
+def is_single(expr: ir.Expr) -> bool:
+    """Whether a tensor has one element."""
+    return expr.ty.shape is not None and all(is_one(d) for d in expr.ty.shape)
+
+
+def is_one(extent: Any) -> bool:
+    """Whether an extent is known to be 1."""
+    return isinstance(extent, tvm.tirx.IntImm) and int(extent) == 1
+
+
+def dtype_of(expr: ir.Expr) -> str:
+    """Give the element type of a tensor."""
+    return str(expr.ty.dtype.dtype)
