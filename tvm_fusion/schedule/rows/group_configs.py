@@ -1,0 +1,143 @@
+"""The design space of norms of channel groups in two launches: parts of an image, threads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import declare
+from ...core.loops import index
+from ...device import Device
+from ...program.program import Program
+from ..gpu.launch import STATIC_SHARED_BYTES
+from .channel_groups import ChannelGroups, channel_groups
+from .group_normalize import normalize_kernel
+from .group_statistics import statistics_kernel
+from .pixel_loop import PixelTile, divisor, tile_of
+from .row_program import RowProgram
+
+THREADS = 512  # of a block, with 8 vectors of each in flight
+SHARES = (1, 2, 4)  # blocks of a multiprocessor, in either launch
+DEFAULT = (1, 2)
+MORE_THREADS = (512, 256, 1024)
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelGroupsConfig:
+    """Pixels and threads of the blocks of both launches.
+
+    Attributes
+    ----------
+    view : ChannelGroups
+        The norm.
+    partial : tuple of Var
+        Workspaces in float32, ``(*rows, parts, groups)``.
+    first, second : PixelTile
+        Of each launch.
+    """
+
+    view: ChannelGroups
+    partial: tuple[ir.Var, ...]
+    first: PixelTile
+    second: PixelTile
+
+    @property
+    def parts(self) -> int:
+        """Parts of an image, each with all its groups, in the launch that has fewer."""
+        return self.view.pixel_count // max(self.first.pixels, self.second.pixels)
+
+    @property
+    def parallelism(self) -> int:
+        """Blocks of the launch that has fewer."""
+        return self.view.row_count * self.parts
+
+    @property
+    def bytes_between(self) -> int:
+        """What is written to workspaces, and read by every block of the second launch."""
+        count = self.view.pixel_count
+        written = 4 * sum(_volume(buffer) for buffer in self.partial)
+        return written * (1 + count // self.second.pixels)
+
+    @property
+    def plain(self) -> dict[str, int]:
+        """The configuration as plain data."""
+        return {
+            "parts": self.view.pixel_count // self.first.pixels,
+            "first_threads": self.first.threads,
+            "second_parts": self.view.pixel_count // self.second.pixels,
+            "second_threads": self.second.threads,
+        }
+
+    def kernels(
+        self, first: Program, second: Program, device: Device
+    ) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+        """Write both kernels."""
+        return (
+            statistics_kernel(self.view, first, self.first, self.partial),
+            normalize_kernel(self.view, second, self.second, self.partial),
+        )
+
+
+def channel_groups_config(program: RowProgram, device: Device) -> ChannelGroupsConfig | None:
+    """Choose the parts of images; ``None`` where a program is no norm of channel groups.
+
+    Parameters
+    ----------
+    program : RowProgram
+        The whole.
+    device : Device
+        A GPU.
+    """
+    view = channel_groups(program)
+    return None if view is None else _config(view, device, DEFAULT, (THREADS, THREADS))
+
+
+def channel_groups_configs(program: RowProgram, device: Device) -> Iterator[ChannelGroupsConfig]:
+    """Enumerate configurations, the default first.
+
+    Parameters
+    ----------
+    program : RowProgram
+        The whole.
+    device : Device
+        A GPU.
+    """
+    view = channel_groups(program)
+    found: set[tuple[int, ...]] = set()
+    shares = sorted(itertools.product(SHARES, SHARES), key=lambda pair: pair != DEFAULT)
+    for share, threads in itertools.product(shares, itertools.product(MORE_THREADS, repeat=2)):
+        config = None if view is None else _config(view, device, share, threads)
+        if config is not None and tuple(config.plain.values()) not in found:
+            found.add(tuple(config.plain.values()))
+            yield config
+
+
+def _config(
+    view: ChannelGroups, device: Device, shares: tuple[int, int], threads: tuple[int, int]
+) -> ChannelGroupsConfig | None:
+    vectors = view.channels // view.width
+    units = device.sm_count or 1
+    tiles = [
+        tile_of(view.pixel_count // parts, vectors, size)
+        for share, size in zip(shares, threads, strict=True)
+        for parts in [divisor(view.pixel_count, share * units // view.row_count)]
+    ]
+    first, second = tiles
+    shared = 4 * (2 * first.lines + 2) * view.channels
+    most = device.max_threads_per_block or 1024
+    if shared > STATIC_SHARED_BYTES or max(tile.threads for tile in tiles) > most:
+        return None
+    parts = view.pixel_count // first.pixels
+    shape = [*(axis.extent for axis in view.rows), index(parts), index(view.groups)]
+    partial = tuple(declare(shape, "float32", name) for name in ("part_mean", "part_squares"))
+    return ChannelGroupsConfig(view, partial, first, second)
+
+
+def _volume(buffer: ir.Var) -> int:
+    total = 1
+    for extent in buffer.shape:
+        total *= int(extent)
+    return total
