@@ -16,8 +16,19 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import block, coordinates, index, kernel, local, product, sequence, substitute
-from ...core.loops import threads, unrolled, vectorized
+from ...core.loops import (
+    block,
+    coordinates,
+    index,
+    kernel,
+    local,
+    product,
+    sequence,
+    substitute,
+    threads,
+    unrolled,
+    vectorized,
+)
 from ...program.program import Program
 from .channel_groups import ChannelGroups
 from .group_statistics import JoinedParts

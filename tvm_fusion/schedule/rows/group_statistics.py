@@ -33,8 +33,20 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
 from ...core.expressions import load
-from ...core.loops import block, coordinates, index, kernel, local, loop, product, sequence
-from ...core.loops import substitute, threads, unrolled, when
+from ...core.loops import (
+    block,
+    coordinates,
+    index,
+    kernel,
+    local,
+    loop,
+    product,
+    sequence,
+    substitute,
+    threads,
+    unrolled,
+    when,
+)
 from ...program.program import Program
 from .channel_groups import ChannelGroups
 from .pixel_loop import PixelLoop, PixelTile

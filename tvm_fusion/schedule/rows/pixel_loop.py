@@ -16,8 +16,17 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ...core.expressions import load, loads
-from ...core.loops import coordinates, index, local, loop, sequence, substitute
-from ...core.loops import unrolled, vectorized, when
+from ...core.loops import (
+    coordinates,
+    index,
+    local,
+    loop,
+    sequence,
+    substitute,
+    unrolled,
+    vectorized,
+    when,
+)
 from ..address import same
 from .channel_groups import ChannelGroups
 from .invariants import Invariants
