@@ -51,6 +51,8 @@ from ...program.program import Program
 from .channel_groups import ChannelGroups
 from .pixel_loop import PixelLoop, PixelTile
 
+MAX_UNROLLED = 16  # terms of a sum: all loads are in flight together
+
 
 def statistics_kernel(
     view: ChannelGroups, program: Program, tile: PixelTile, partial: Sequence[ir.Var]
@@ -315,4 +317,5 @@ def _sums(
             stmts.append(tirx.BufferStore(total, load(total, [index(i)]) + term, [index(i)]))
         return sequence(stmts)
 
-    return total, [*start, loop("term", count, add)]
+    kind = tirx.ForKind.UNROLLED if count <= MAX_UNROLLED else tirx.ForKind.SERIAL
+    return total, [*start, loop("term", count, add, kind)]
