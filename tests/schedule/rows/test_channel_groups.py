@@ -20,7 +20,7 @@ op = relax.op
 @pytest.fixture(autouse=True)
 def short_rows_too(monkeypatch):
     """Take rows that the emulator computes in a second."""
-    monkeypatch.setattr(split_template, "MIN_ROW_SHORT_RUNS", 64)
+    monkeypatch.setattr(split_template, "MIN_ROW_BY_PIXELS", 64)
 
 
 def channels_last(shape, groups, dtype="float16", body=None):

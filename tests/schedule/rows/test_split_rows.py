@@ -14,6 +14,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows import split_template
 from tvm_fusion.schedule.rows.row_program import row_program
+from tvm_fusion.schedule.rows.split_configs import SplitRowsConfig
 from tvm_fusion.schedule.rows.split_reduction import split_reduction
 from tvm_fusion.schedule.rows.split_template import SplitRows
 
@@ -68,10 +69,12 @@ def test_the_default_is_the_first_of_its_space():
     assert "split_rows has no configuration of parts 7" in refusal.sentence
 
 
-def test_channels_last_images_stay_so():
+def test_channels_last_images_stay_so(monkeypatch):
     """Sums take the order of the axes that the maps write; both halves have vectors of channels."""
+    monkeypatch.setattr(split_template, "LINE_BYTES", 32)
     *_, claim = variant_of(main_module(parameters(SHAPE), NORM), Layout(0), "cuda:sm_90a")
     assert claim.template.name == "split_rows"
+    assert isinstance(claim.details["config"], SplitRowsConfig)
     x, *vectors = drawn(SHAPE, "float16", 3)
     channels_last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     assert [len(v.shape) for v in claim.group.inputs] == [4, 1, 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -23,9 +23,9 @@ THREADS = 512  # of a block, with 8 vectors of each in flight
 MORE_THREADS = (512, 256, 1024)
 SHARES = (1.0, 0.5, 2.0)  # of the default's blocks, in either launch
 # Bytes of a block. On one H200, statistics of 67 MB took 31 us in 128 parts and 23 in 256, of 17 MB
-# 4.2 and 4.6, of 2.6 MB 1.8 and, in 64 parts, 2.0; and each block of the second launch joins all of
-# them: it took 33 us in 128 blocks and 35 in 256 after the first, 8.5 and 10.1 after the second.
-LARGE_PART, SMALL_PART, SMALL_TILE = 128 << 10, 32 << 10, 16 << 10
+# 4.2 and 4.5, of 1.3 MB 1.7 in 64 or more and 1.9 in 32. Every block of the second launch joins all
+# parts: 34 us in 128 blocks and 35 in 256, 8.4 and 10.1; of 1.3 MB 3.0 in 64 and 2.7 in 128.
+LARGE_PART, SMALL_PART, SMALL_TILE = 128 << 10, 16 << 10, 8 << 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +110,8 @@ def channel_groups_configs(program: RowProgram, device: Device) -> Iterator[Chan
     """
     view = channel_groups(program)
     found: set[tuple[int, ...]] = set()
-    pairs = (itertools.product(some, repeat=2) for some in (SHARES, MORE_THREADS))
-    for shares, threads in itertools.product(*pairs):
+    several = itertools.product(SHARES, repeat=2), itertools.product(MORE_THREADS, repeat=2)
+    for shares, threads in itertools.product(*several):
         config = None if view is None else _config(view, device, shares, threads)
         if config is not None and tuple(config.plain.values()) not in found:
             found.add(tuple(config.plain.values()))
@@ -119,7 +119,7 @@ def channel_groups_configs(program: RowProgram, device: Device) -> Iterator[Chan
 
 
 def _config(
-    view: ChannelGroups, device: Device, shares: Sequence[float], threads: Sequence[int]
+    view: ChannelGroups, device: Device, shares: tuple[float, ...], threads: tuple[int, ...]
 ) -> ChannelGroupsConfig | None:
     vectors, pixels, rows = view.channels // view.width, view.pixel_count, view.row_count
     units, size = device.sm_count or 1, rows * pixels * vectors * VECTOR_BYTES

@@ -25,14 +25,16 @@ from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_configs import SplitRowsConfig, configs, row_size, split_rows_config
 
-# That a cache moves at once: of groups of 16 bytes of a pixel, norms of 256 x 256 pixels took 92
-# us, and 53 channels first with a layout kernel. Blocks take whole pixels of shorter runs.
-SECTOR_BYTES = 32
+# Contiguous bytes of a row, below which blocks take whole pixels with the channels of all groups. On
+# one H200, group norms with SiLU of one image of float16, channels last, took 18.1 us by rows of 32
+# bytes (128 x 128 pixels, 512 channels) and 12.6 by pixels, 9.0 and 6.7 with 40 bytes (64 x 64, 640).
+LINE_BYTES = 128
+SECTOR_BYTES = 32  # that a cache moves at once
 # Elements of a row. On one H200, group norms with SiLU of one image of float16, channels first,
 # took 57 us (rows: 86) with rows of 1,048,576 elements, 9.0 (10.6) with 122,880, but 6.8 (6.4)
-# with 65,536. Channels last, of 65,536: 8.1 us, and 11.0 channels first with a layout kernel.
-MIN_ROW, MIN_ROW_CHANNELS_LAST = 96 << 10, 1 << 16
-MIN_ROW_SHORT_RUNS = 1 << 14
+# with 65,536. Channels last, by pixels, 6.3 of 61,440 elements (rows: 54, which no registers hold),
+# 5.2 (13.1) of 40,960, 4.4 (4.9) of 20,480, but 4.2 (3.3) of 10,240.
+MIN_ROW, MIN_ROW_CHANNELS_LAST, MIN_ROW_BY_PIXELS = 96 << 10, 1 << 16, 1 << 14
 _NOT_MINE = "not_mine"
 
 TwoLaunches = SplitRowsConfig | ChannelGroupsConfig
@@ -120,21 +122,19 @@ def _config(program: Program, least: int, device: Device) -> TwoLaunches | Refus
     except ValueError as reason:
         return Refusal("no_combiner", f"{reason}.")
     size = row_size(whole)
-    if size < min(least, MIN_ROW_SHORT_RUNS):
+    if size < min(least, MIN_ROW_BY_PIXELS):
         return Refusal(_NOT_MINE, f"Rows of {size} elements are short.")
-    config, run = split_rows_config(whole, device), 0
-    if config is not None:
-        run = min(run_bytes(config.split.first), run_bytes(config.split.second))
-    if config is not None and run >= SECTOR_BYTES:
-        short = Refusal(_NOT_MINE, f"Rows of {size} elements are short.")
-        return short if size < least else config
-    by_channels = channel_groups_config(whole, device)
-    if by_channels is not None:
-        return by_channels
-    if config is None:
+    by_rows = split_rows_config(whole, device)
+    run = 0 if by_rows is None else min(map(run_bytes, (by_rows.split.first, by_rows.split.second)))
+    by_pixels = channel_groups_config(whole, device) if run < LINE_BYTES else None
+    if by_pixels is not None:
+        return by_pixels
+    if by_rows is None:
         sentence = "There are not just sums over rows, then maps of the elements."
         return Refusal(_NOT_MINE, sentence)
-    return Refusal(_NOT_MINE, f"No more than {run} bytes of a row are contiguous in memory.")
+    if run < SECTOR_BYTES:
+        return Refusal(_NOT_MINE, f"No more than {run} bytes of a row are contiguous in memory.")
+    return Refusal(_NOT_MINE, f"Rows of {size} elements are short.") if size < least else by_rows
 
 
 def _space(claim: Claim, device: Device) -> Iterator[TwoLaunches]:
