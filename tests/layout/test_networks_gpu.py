@@ -1,4 +1,4 @@
-"""Half-precision networks of convolutions on a GPU are channels-last throughout."""
+"""Networks of convolutions have no layout kernel inside; on GPUs they are channels-last throughout."""
 
 import numpy as np
 import pytest
@@ -13,13 +13,12 @@ from tvm_fusion.device import parse
 op = relax.op
 
 
-def conv(emit, x, outputs, size, groups=1):
-    inputs = int(x.ty.shape[1])
-    rng = np.random.default_rng(outputs)
-    w = relax.const(rng.standard_normal((outputs, inputs // groups, size, size)).astype("float16"))
+def conv(emit, x, outputs, size, groups=1, activate=op.nn.relu):
+    inputs, dtype = int(x.ty.shape[1]), str(x.ty.dtype)
+    w = relax.const(np.full((outputs, inputs // groups, size, size), outputs, dtype))
     padding = (size // 2,) * 2
     y = emit(op.nn.conv2d(x, w, padding=padding, groups=groups, out_dtype="float32"))
-    return emit(op.astype(emit(op.nn.relu(y)), "float16"))
+    return emit(op.astype(emit(activate(y)), dtype))
 
 
 def inverted_residuals(emit, x):
@@ -38,6 +37,45 @@ def residual(emit, x):
     x = emit(op.add(x, y))
     x = emit(op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)))
     return emit(op.mean(conv(emit, x, 64, 3), [2, 3]))
+
+
+def normalized(emit, x):
+    """Norm of 32 groups, then SiLU."""
+    dtype = str(x.ty.dtype)
+    ones, zeros = (relax.const(f(int(x.ty.shape[1]), dtype)) for f in (np.ones, np.zeros))
+    y = emit(op.nn.group_norm(x, ones, zeros, 32, 1, [2, 3]))
+    return emit(op.nn.silu(y))
+
+
+def level_of_a_unet(emit, x, channels):
+    """As Stable Diffusion's: norms before convolutions, shortcuts, one over a concatenation."""
+    first = x = conv(emit, x, channels, 3)
+    for _ in range(2):
+        y = conv(emit, normalized(emit, x), channels, 3, activate=op.negative)
+        x = emit(op.add(x, conv(emit, normalized(emit, y), channels, 3, activate=op.negative)))
+    x = emit(op.concat([x, first], 1))
+    return conv(emit, normalized(emit, x), 8, 3, activate=op.negative)
+
+
+@pytest.mark.parametrize(
+    ("target", "size", "channels"),
+    [
+        ("cuda:sm_90a", 256, 128),  # 4 channels a group, as in the last level of a decoder
+        ("cuda:sm_90a", 64, 320),
+        ("cuda:sm_90a", 8, 640),  # few pixels: norms in one launch
+        ("cpu:x86-64-v3", 32, 64),
+    ],
+)
+def test_no_kernel_copies_around_group_norms(target, size, channels):
+    """All levels of the UNets and decoders of diffusion."""
+    dtype = "float16" if target.startswith("cuda") else "float32"
+    image = relax.Var("image", relax.TensorType((1, 4, size, size), dtype))
+    mod = main_module([image], lambda emit, x: level_of_a_unet(emit, x, channels))
+    with parse(target).tvm_target(), recording() as decisions:
+        transform.PlanLayout()(transform.FuseOperators()(transform.Legalize()(mod)))
+    names = {d.sentence for d in decisions if d.code == "layout"}
+    assert names == ({"In memory in NHWC."} if target.startswith("cuda") else names)
+    assert not [d.sentence for d in decisions if d.code == "layout_kernel"]
 
 
 @pytest.mark.parametrize("body", [inverted_residuals, residual])

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from emulator.launch import launch
 from group_kernels import CUDA, group, tensor
 from relax_modules import main_module
+from split_norms import EPSILON, check, drawn, group_norm, parameters, run
 from tvm import relax
 
 from tests.layout.laid_out import variant_of
@@ -14,12 +14,14 @@ from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows import split_template
 from tvm_fusion.schedule.rows.row_program import row_program
+from tvm_fusion.schedule.rows.split_configs import SplitRowsConfig
 from tvm_fusion.schedule.rows.split_reduction import split_reduction
 from tvm_fusion.schedule.rows.split_template import SplitRows
 
 op = relax.op
 GROUPS, CHANNELS, SIZE = 3, 48, 46  # rows of 33,856 elements: 16 channels of 2,116 pixels
-EPSILON = 1e-5
+SHAPE = (2, CHANNELS, SIZE, SIZE)
+NORM = group_norm(GROUPS)
 
 
 @pytest.fixture(autouse=True)
@@ -29,100 +31,35 @@ def short_rows_too(monkeypatch):
     monkeypatch.setattr(split_template, "MIN_ROW_CHANNELS_LAST", 1 << 15)
 
 
-def normalized(emit, x, scale, shift):
-    y = emit(op.nn.group_norm(x, scale, shift, GROUPS, 1, [2, 3], epsilon=EPSILON))
-    return emit(op.nn.silu(y))
-
-
-def parameters(batch=2, dtype="float16", channels=CHANNELS):
-    return [
-        tensor("x", batch, channels, SIZE, SIZE, dtype=dtype),
-        tensor("scale", channels, dtype=dtype),
-        tensor("shift", channels, dtype=dtype),
-    ]
-
-
-def expected(x, scale, shift):
-    rows = x.reshape(len(x), GROUPS, -1)
-    mean, variance = rows.mean(-1, keepdims=True), rows.var(-1, keepdims=True)
-    y = ((rows - mean) / np.sqrt(variance + EPSILON)).reshape(x.shape)
-    y = y * scale[:, None, None] + shift[:, None, None]
-    return y / (1 + np.exp(-y))
-
-
-def run(claim, inputs, shape, dtype):
-    """Launch both kernels one after the other; workspaces and results held NaNs before."""
-    emission = claim.template.emit(claim, CUDA.tvm_target())
-    arrays = {("input", i): x for i, x in enumerate(inputs)}
-    arrays["output", 0] = np.full(shape, np.nan, dtype)
-    for i, workspace in enumerate(emission.workspaces):
-        extents = [int(e) for e in workspace.shape.values]
-        arrays["workspace", i] = np.full(extents, np.nan, str(workspace.dtype))
-    for kernel in emission.kernels:
-        slots = [*kernel.reads, *kernel.writes]
-        launch(kernel.func, [arrays[s.kind, s.index] for s in slots], CUDA.tvm_target())
-    return arrays["output", 0]
-
-
-def drawn(dtype, offset):
-    rng = np.random.default_rng()
-    shapes = [(2, CHANNELS, SIZE, SIZE), (CHANNELS,), (CHANNELS,)]
-    x, scale, shift = (rng.standard_normal(s) for s in shapes)
-    return [v.astype(dtype) for v in (x + offset, scale, shift)]
-
-
-TERMS = (
-    128  # additions on the way of an element into a sum, at most: 64 of a thread, the rest trees
-)
-
-
-def check(found, inputs, dtype):
-    """Allow two roundings of the result, and those of the sums.
-
-    A mean is off by ``TERMS * u`` of the largest element, a variance by as much of itself; SiLU's
-    slope is at most 1.1.
-    """
-    x, scale, shift = (v.astype("float64") for v in inputs)
-    exact, unit = expected(x, scale, shift), 2.0**-24
-    rows = x.reshape(len(x), GROUPS, -1)
-    deviation = np.sqrt(rows.var(-1, keepdims=True) + EPSILON)
-    z = np.abs(rows - rows.mean(-1, keepdims=True)) / deviation
-    sums = TERMS * unit * (2 * np.abs(rows).max(-1, keepdims=True) / deviation + z)
-    linear = sums.reshape(x.shape) * np.abs(scale)[:, None, None]
-    linear += 4 * unit * (z.reshape(x.shape) * np.abs(scale)[:, None, None] + np.abs(shift).max())
-    rounded = 2 * float(np.finfo(dtype).eps) * np.abs(exact) + float(np.finfo(dtype).tiny)
-    assert (np.abs(found.astype("float64") - exact) <= rounded + 1.1 * linear).all()
-
-
 @pytest.mark.parametrize("offset", [0, 20])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_both_launches_give_the_norm(dtype, offset):
     """A mean of 20 standard deviations costs nothing: squares are about the mean of a part."""
-    claim = SplitRows().claim(group(parameters(dtype=dtype), normalized, CUDA), CUDA.device)
+    claim = SplitRows().claim(group(parameters(SHAPE, dtype), NORM, CUDA), CUDA.device)
     assert isinstance(claim, Claim), claim
     assert claim.launches == len(claim.template.emit(claim, CUDA.tvm_target()).kernels) == 2
-    inputs = drawn(dtype, offset)
-    check(run(claim, inputs, inputs[0].shape, dtype), inputs, dtype)
+    inputs = drawn(SHAPE, dtype, offset)
+    check(run(claim, inputs, inputs[0].shape, dtype), inputs, dtype, GROUPS)
 
 
 def test_any_configuration_gives_the_norm():
     """The least and the greatest of the design space, and one between them."""
-    claim = SplitRows().claim(group(parameters(), normalized, CUDA), CUDA.device)
+    claim = SplitRows().claim(group(parameters(SHAPE), NORM, CUDA), CUDA.device)
     space = list(SplitRows().configs(claim, CUDA.device))
     assert len({tuple(one.items()) for one in space}) == len(space) > 9
     assert len({one["parts"] for one in space}) > 1
-    inputs = drawn("float16", 0)
+    inputs = drawn(SHAPE, "float16", 0)
     by_work = sorted(space, key=lambda one: tuple(one.values()))
     drawn_one = by_work[np.random.default_rng().integers(len(space))]
     for config in (by_work[0], by_work[-1], drawn_one):
         chosen = SplitRows().configure(claim, config, CUDA.device)
         assert isinstance(chosen, Claim), chosen
         assert chosen.details["config"].plain == config
-        check(run(chosen, inputs, inputs[0].shape, "float16"), inputs, "float16")
+        check(run(chosen, inputs, inputs[0].shape, "float16"), inputs, "float16", GROUPS)
 
 
 def test_the_default_is_the_first_of_its_space():
-    claim = SplitRows().claim(group(parameters(), normalized, CUDA), CUDA.device)
+    claim = SplitRows().claim(group(parameters(SHAPE), NORM, CUDA), CUDA.device)
     first = next(iter(SplitRows().configs(claim, CUDA.device)))
     assert first == claim.details["config"].plain
     again = SplitRows().configure(claim, first, CUDA.device)
@@ -132,16 +69,18 @@ def test_the_default_is_the_first_of_its_space():
     assert "split_rows has no configuration of parts 7" in refusal.sentence
 
 
-def test_channels_last_images_stay_so():
+def test_channels_last_images_stay_so(monkeypatch):
     """Sums take the order of the axes that the maps write; both halves have vectors of channels."""
-    *_, claim = variant_of(main_module(parameters(), normalized), Layout(0), "cuda:sm_90a")
+    monkeypatch.setattr(split_template, "LINE_BYTES", 32)
+    *_, claim = variant_of(main_module(parameters(SHAPE), NORM), Layout(0), "cuda:sm_90a")
     assert claim.template.name == "split_rows"
-    x, *vectors = drawn("float16", 3)
+    assert isinstance(claim.details["config"], SplitRowsConfig)
+    x, *vectors = drawn(SHAPE, "float16", 3)
     channels_last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     assert [len(v.shape) for v in claim.group.inputs] == [4, 1, 1]
     values = [channels_last, *vectors]
     found = run(claim, values, channels_last.shape, "float16")
-    check(found.transpose(0, 3, 1, 2), [x, *vectors], "float16")
+    check(found.transpose(0, 3, 1, 2), [x, *vectors], "float16", GROUPS)
 
 
 @pytest.mark.parametrize(
@@ -154,18 +93,10 @@ def test_channels_last_images_stay_so():
 )
 def test_refusals(spec, batch, channels, reason):
     spec = parse(spec)
-    members = group(parameters(batch, channels=channels), normalized, spec)
+    members = group(parameters((batch, channels, SIZE, SIZE)), NORM, spec)
     refusal = SplitRows().claim(members, spec.device)
     assert isinstance(refusal, Refusal)
     assert reason in refusal.sentence
-
-
-def test_short_runs_of_channels_are_refused():
-    """Of 8 channels a group, a pixel has 16 bytes: half of what a cache moves for them."""
-    params = parameters(channels=24)
-    params[0] = tensor("x", 2, 24, 92, 92, dtype="float16")
-    *_, claim = variant_of(main_module(params, normalized), Layout(0), "cuda:sm_90a")
-    assert claim.template.name == "rows"
 
 
 def test_concatenations_are_not_read_through_branches():

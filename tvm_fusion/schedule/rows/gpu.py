@@ -30,6 +30,7 @@ from .passes_gpu import emit_pass
 from .register_budget import BLOCK_REGISTERS, RegisterBudget
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
+from .split_form import with_axes_of_maps
 from .split_rows import blocks_per_row
 from .storage import copy_inputs, place_rows
 from .thread_block import ThreadBlock
@@ -69,7 +70,7 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
         The figures, or why there is no kernel.
     """
     try:
-        rows = row_program(program)
+        rows = _row_program(program)
     except ValueError as reason:
         return Refusal("no_combiner", f"{reason}.")
     split = with_extrema_first(rows)
@@ -84,7 +85,7 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
 
 def tunable_rows(program: Program, device: Device) -> RowProgram:
     """Give the form of a row program that :func:`estimate_rows_gpu` configures."""
-    rows = row_program(program)
+    rows = _row_program(program)
     split = with_extrema_first(rows)
     return split if _holds(split, default_config(split, device)) else rows
 
@@ -106,7 +107,7 @@ def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> ti
     ValueError
         If a reduction cannot be split, or what :func:`estimate_rows_gpu` says.
     """
-    rows = row_program(program)
+    rows = _row_program(program)
     split = with_extrema_first(rows)
     rows = split if _holds(split, config) else rows
     rows = with_half_precision_math(with_inverses(rows), config.one_pass_variance)
@@ -151,6 +152,11 @@ def row_kernel(
 
     blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
     return kernel(program, threads("blockIdx.x", blocks, body))
+
+
+def _row_program(program: Program) -> RowProgram:
+    """Give the stages; sums run through their elements in the order of the maps of the same."""
+    return with_axes_of_maps(row_program(program))
 
 
 def _holds(program: RowProgram, config: RowConfig) -> bool:

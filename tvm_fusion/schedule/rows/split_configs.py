@@ -10,11 +10,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tvm import ir, tirx
+
 from ...device import Device
 from ...ecg.work import at
+from ...program.program import Program
 from .config_gpu import WARP_SIZE, RowConfig, longest_loop, row_config
 from .configs_gpu import LEAST_THREADS
 from .emit import static_volume
+from .gpu import row_kernel
 from .row_program import RowProgram
 from .split_reduction import SplitReduction, split_reduction
 from .vectorize import vectorize
@@ -45,6 +49,30 @@ class SplitRowsConfig:
     def parts(self) -> int:
         """Parts of a row."""
         return int(self.split.partial[0].shape[-1])
+
+    @property
+    def partial(self) -> tuple[ir.Var, ...]:
+        """Workspaces between the launches."""
+        return self.split.partial
+
+    @property
+    def parallelism(self) -> int:
+        """Blocks of either launch."""
+        return math.prod(int(extent) for extent in self.partial[0].shape)
+
+    @property
+    def bytes_between(self) -> int:
+        """What is written to workspaces, and read once."""
+        return 2 * 4 * self.parallelism * len(self.partial)
+
+    def kernels(
+        self, first: Program, second: Program, device: Device
+    ) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+        """Write both kernels."""
+        return (
+            row_kernel(self.split.first, first, self.first, device),
+            row_kernel(self.split.second, second, self.second, device),
+        )
 
     @property
     def plain(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...core.expressions import substitute
+from .one_pass_variance import sum_of_deviations
 from .passes import equal_axes
 from .row_program import RowProgram, RowStage
 
@@ -48,6 +49,45 @@ def with_axes_of_maps(program: RowProgram) -> RowProgram:
         return stage
 
     return replace(program, stages=tuple(map(reordered, program.stages)))
+
+
+def sums_then_maps(
+    program: RowProgram,
+) -> tuple[RowProgram, dict[RowStage, RowStage | None]] | None:
+    """Tell which sums over whole rows a program has before maps of the same elements.
+
+    Parameters
+    ----------
+    program : RowProgram
+        The whole.
+
+    Returns
+    -------
+    tuple or None
+        The program, its sums in the order of the maps, with the sums; of those of squared
+        deviations, the sum whose mean they are about. ``None`` where it has another form.
+    """
+    program = with_axes_of_maps(program)
+    sums = [stage for stage in program.stages if not stage.is_map]
+    maps = [stage for stage in program.stages if stage.is_map]
+    if not sums or not maps or any(axis.size is None for axis in program.rows):
+        return None
+    axes = sums[0].reduce
+    if any(axis.size is None for axis in axes) or not all(
+        is_float_sum(program, stage) and equal_axes(stage.reduce, axes) for stage in sums
+    ):
+        return None
+    if any(
+        not equal_axes(stage.inner, axes) or any(map(program.is_internal, stage.targets))
+        for stage in maps
+    ):
+        return None
+    about = {stage: sum_of_deviations(program, stage) for stage in sums}
+    if not all(is_independent(program, s) for s in sums if about[s] is None) or not all(
+        about[total] is None for total in about.values() if total is not None
+    ):
+        return None
+    return program, about
 
 
 def is_float_sum(program: RowProgram, stage: RowStage) -> bool:

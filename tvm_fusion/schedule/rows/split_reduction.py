@@ -23,10 +23,8 @@ from ...core.expressions import map_loads, substitute
 from ...core.loops import index
 from ...program.stage import Axis
 from .emit import flatten
-from .one_pass_variance import sum_of_deviations
-from .passes import equal_axes
 from .row_program import RowProgram, RowStage
-from .split_form import is_float_sum, is_independent, outer_extents, with_axes_of_maps
+from .split_form import outer_extents, sums_then_maps
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,26 +60,11 @@ def split_reduction(program: RowProgram, most: int) -> SplitReduction | None:
     SplitReduction or None
         ``None`` where the program has another form, or no axis can be split.
     """
-    program = with_axes_of_maps(program)
-    sums = [stage for stage in program.stages if not stage.is_map]
-    maps = [stage for stage in program.stages if stage.is_map]
-    if not sums or not maps or any(axis.size is None for axis in program.rows):
+    found = sums_then_maps(program)
+    if found is None:
         return None
-    axes = sums[0].reduce
-    if any(axis.size is None for axis in axes) or not all(
-        is_float_sum(program, stage) and equal_axes(stage.reduce, axes) for stage in sums
-    ):
-        return None
-    if any(
-        not equal_axes(stage.inner, axes) or any(map(program.is_internal, stage.targets))
-        for stage in maps
-    ):
-        return None
-    about = {stage: sum_of_deviations(program, stage) for stage in sums}
-    if not all(is_independent(program, s) for s in sums if about[s] is None) or not all(
-        about[total] is None for total in about.values() if total is not None
-    ):
-        return None
+    program, about = found
+    axes = next(iter(about)).reduce
     outer = outer_extents([axis.size or 1 for axis in axes], most)
     if math.prod(outer) == 1:
         return None

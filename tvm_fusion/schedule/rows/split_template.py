@@ -19,26 +19,32 @@ from ...program.stage import Unstructured
 from ..design_space import not_in_space
 from ..estimate import flops, too_many_parameters, traffic
 from .contiguity import has_branches, run_bytes
-from .gpu import row_kernel
+from .group_configs import ChannelGroupsConfig, channel_groups_config, channel_groups_configs
 from .half_precision import with_half_precision_math
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_configs import SplitRowsConfig, configs, row_size, split_rows_config
 
-# That a cache moves at once: of groups of 16 bytes of a pixel, norms of 256 x 256 pixels took 92
-# us, and 53 channels first with a layout kernel.
-SECTOR_BYTES = 32
+# Contiguous bytes of a row, below which blocks take whole pixels with the channels of all groups. On
+# one H200, group norms with SiLU of one image of float16, channels last, took 18.1 us by rows of 32
+# bytes (128 x 128 pixels, 512 channels) and 12.6 by pixels, 9.0 and 6.7 with 40 bytes (64 x 64, 640).
+LINE_BYTES = 128
+SECTOR_BYTES = 32  # that a cache moves at once
 # Elements of a row. On one H200, group norms with SiLU of one image of float16, channels first,
 # took 57 us (rows: 86) with rows of 1,048,576 elements, 9.0 (10.6) with 122,880, but 6.8 (6.4)
-# with 65,536. Channels last, of 65,536: 8.1 us, and 11.0 channels first with a layout kernel.
-MIN_ROW, MIN_ROW_CHANNELS_LAST = 96 << 10, 1 << 16
+# with 65,536. Channels last, by pixels, 6.3 of 61,440 elements (rows: 54, which no registers hold),
+# 5.2 (13.1) of 40,960, 4.4 (4.9) of 20,480, but 4.2 (3.3) of 10,240.
+MIN_ROW, MIN_ROW_CHANNELS_LAST, MIN_ROW_BY_PIXELS = 96 << 10, 1 << 16, 1 << 14
+
+TwoLaunches = SplitRowsConfig | ChannelGroupsConfig
 
 
 class SplitRows(Template):
     """Norms of few long rows, such as the groups of an image: two launches.
 
     One block for a row would leave multiprocessors idle; several that reduce all of it read it
-    several times.
+    several times. Where elements of a row are a few bytes of every pixel, channels last in memory,
+    blocks take pixels with the channels of all groups.
     """
 
     name = "split_rows"
@@ -68,76 +74,80 @@ class SplitRows(Template):
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate parts of a row and the threads of both launches."""
-        return (config.plain for config in configs(_whole(claim.group.program), device))
+        return (config.plain for config in _space(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Give claimed norms another configuration."""
-        for chosen in configs(_whole(claim.group.program), device):
+        for chosen in _space(claim, device):
             if chosen.plain == dict(config):
                 return self._claimed(claim.group, chosen, device)
         return not_in_space(claim, config)
 
-    def _claimed(self, group: Group, config: SplitRowsConfig, device: Device) -> Claim:
-        program, rows = group.program, _row_count(group.program)
+    def _claimed(self, group: Group, config: TwoLaunches, device: Device) -> Claim:
+        program = group.program
         read = traffic(group, program.stages)
         again = sum(v.bytes for v in group.inputs) if read > (device.l2_bytes or 0) else 0
         return Claim(
             self,
             group,
             launches=2,
-            bytes=read + again + 2 * 4 * rows * config.parts * len(config.split.partial),
+            bytes=read + again + config.bytes_between,
             flops=flops(program.stages),
-            parallelism=rows * config.parts,
+            parallelism=config.parallelism,
             details={"config": config},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write both kernels."""
         group, config, device = claim.group, claim.details["config"], device_of(target)
-        program, partial = group.program, config.split.partial
+        program, partial = group.program, config.partial
         first = replace(program, outputs=partial)
         second = replace(program, inputs=(*program.inputs, *partial))
         inputs = tuple(Slot("input", i) for i in range(len(group.inputs)))
         scalars = tuple(Slot("scalar", i) for i in range(len(group.scalars)))
         outputs = tuple(Slot("output", i) for i in range(len(group.outputs)))
         between = tuple(Slot("workspace", i) for i in range(len(partial)))
+        reduce_parts, map_elements = config.kernels(first, second, device)
         return Emission(
             (
-                Kernel(
-                    row_kernel(config.split.first, first, config.first, device),
-                    (*inputs, *scalars),
-                    between,
-                ),
-                Kernel(
-                    row_kernel(config.split.second, second, config.second, device),
-                    (*inputs, *between, *scalars),
-                    outputs,
-                ),
+                Kernel(reduce_parts, (*inputs, *scalars), between),
+                Kernel(map_elements, (*inputs, *between, *scalars), outputs),
             ),
             tuple(relax.TensorType(list(p.shape), str(p.dtype)) for p in partial),
         )
 
 
-def _config(program: Program, least: int, device: Device) -> SplitRowsConfig | Refusal:
+def _config(program: Program, least: int, device: Device) -> TwoLaunches | Refusal:
     try:
         whole = _whole(program)
     except ValueError as reason:
         return Refusal("no_combiner", f"{reason}.")
     size = row_size(whole)
-    if size < least:
+    if size < min(least, MIN_ROW_BY_PIXELS):
         return Refusal("not_mine", f"Rows of {size} elements are short.")
-    config = split_rows_config(whole, device)
-    if config is None:
+    by_rows = split_rows_config(whole, device)
+    run = 0 if by_rows is None else min(map(run_bytes, (by_rows.split.first, by_rows.split.second)))
+    by_pixels = channel_groups_config(whole, device) if run < LINE_BYTES else None
+    if by_pixels is not None:
+        return by_pixels
+    if by_rows is None:
         return Refusal(
             "dependent_sums",
             "A reduction depends on another one, or is no sum: partial results cannot be combined.",
         )
-    run = min(run_bytes(config.split.first), run_bytes(config.split.second))
     if run < SECTOR_BYTES:
         return Refusal(
             "strided_rows", f"No more than {run} bytes of a row are contiguous in memory."
         )
-    return config
+    return Refusal("not_mine", f"Rows of {size} elements are short.") if size < least else by_rows
+
+
+def _space(claim: Claim, device: Device) -> Iterator[TwoLaunches]:
+    """Enumerate configurations of the same kernels as the claimed one."""
+    whole = _whole(claim.group.program)
+    if isinstance(claim.details["config"], ChannelGroupsConfig):
+        return channel_groups_configs(whole, device)
+    return configs(whole, device)
 
 
 def _whole(program: Program) -> RowProgram:

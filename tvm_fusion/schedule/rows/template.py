@@ -77,7 +77,7 @@ class Rows(Template):
         on_cpu = device.kind == "llvm"
         refusal = too_many_parameters(program) or _large_contraction(program, on_cpu)
         if refusal is None:
-            program = rows_of(group)
+            program = rows_of(group, on_cpu)
             refusal = _strided_contraction(program) if on_cpu else None
         if refusal is not None:
             return refusal
@@ -98,7 +98,8 @@ class Rows(Template):
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel of the claimed configuration."""
-        program, config = rows_of(claim.group), claim.details["config"]
+        config = claim.details["config"]
+        program = rows_of(claim.group, config is None)
         if config is None:
             func = schedule_rows_cpu(program, target)
         else:
@@ -119,17 +120,22 @@ class Rows(Template):
     def _designs(self, claim: Claim, device: Device) -> Iterator[RowConfig]:
         if claim.details["config"] is None:
             return iter(())
-        return configs(tunable_rows(rows_of(claim.group), device), device)
+        return configs(tunable_rows(rows_of(claim.group, False), device), device)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name reductions over the same rows, which growth keeps separate."""
         return row_proposals(graph, _is_row_reduction, shared=device.kind != "llvm")
 
 
-def rows_of(group: Group) -> Program:
-    """Return the program of a group, its axes in the order of memory where images have blocks."""
+def rows_of(group: Group, on_cpu: bool) -> Program:
+    """Return the program of a group, its axes in the order of memory where images have blocks.
+
+    A thread of a CPU takes several groups of channels that are in one vector; a GPU has too few
+    rows then, where channels are the last axis as a whole.
+    """
     if any(is_layout_map(op.func) for op in group.members):
-        program = with_group_lanes(group.program) or with_channel_lanes(group.program)
+        program = with_group_lanes(group.program) if on_cpu else None
+        program = program or with_channel_lanes(group.program)
         return replace(program, stages=tuple(map(decide_for_blocks, program.stages)))
     return group.program
 
