@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tvm import DataType
+from tvm import DataType, ir
 from tvm.target import Target
 
 from ...core.expressions import loads, variables
@@ -108,7 +108,9 @@ class Rows(Template):
         if config is None:
             func = schedule_rows_cpu(program, target)
         else:
-            func = schedule_rows_gpu(program, config, device_of(target))
+            func = schedule_rows_gpu(
+                program, config, device_of(target), _constants(claim.group)
+            )
         return Emission.one(func, claim.group)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
@@ -186,6 +188,12 @@ def _reads_along(contraction: Stage) -> bool:
         for read in loads(value)
         if along in variables(read)
     )
+
+
+def _constants(group: Group) -> list[ir.Var]:
+    """List the inputs that are known at compile time, which no kernel writes."""
+    known = zip(group.program.inputs, group.inputs, strict=True)
+    return [buffer for buffer, value in known if value.is_constant]
 
 
 def _read_again(program: Program) -> int:
