@@ -292,7 +292,7 @@ def test_cuda_moves_sixteen_bytes_and_spills_nothing(dtype):
 def test_what_rows_share_is_widened_at_once_and_has_registers():
     """Not the rows themselves: all of their loads are issued before one is converted."""
     text = cuda_source(scheduled(programs.layer_norm(64, 4096, "bfloat16")))
-    widened = set(re.findall(r"tvm_fusion_widen\((\w+)_vector", text))
+    widened = set(re.findall(r"tvm_fusion_widen\((\w+)_early", text))
     assert widened == {"gamma", "beta"}
     blocks = re.search(r"__launch_bounds__\((\d+), (\d+)\)", text)
     assert int(blocks[1]) * int(blocks[2]) >= 512

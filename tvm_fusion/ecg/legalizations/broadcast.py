@@ -2,43 +2,70 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
-from tvm import ir, relax, te, tirx
+from tvm import DataType, ir, relax, te, tirx
 
 from ..expand import Legalization
 
 
 def elementwise(name: str, function: Callable[..., ir.Expr]) -> Legalization:
-    """Make the legalization of an operator that is a function of scalars."""
+    """Make the legalization of an operator that is a function of scalars.
 
-    def compute(*tensors: te.Tensor) -> te.Tensor:
-        return _broadcast(function, tensors, f"T_{name}")
+    Finite numbers without axes are part of the function: a kernel would wait for them as for any
+    other input.
+    """
 
     def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        return bb.call_te(compute, *call.args, primfunc_name_hint=name)
+        numbers = [_number(arg) for arg in call.args]
+        if all(number is not None for number in numbers):
+            numbers = [None for _ in numbers]  # of which no kernel is made
+
+        def compute(*tensors: te.Tensor) -> te.Tensor:
+            rest = iter(tensors)
+            operands = [next(rest) if number is None else number for number in numbers]
+            return _broadcast(function, operands, f"T_{name}")
+
+        tensors = [a for a, number in zip(call.args, numbers, strict=True) if number is None]
+        return bb.call_te(compute, *tensors, primfunc_name_hint=name)
 
     return legalize
 
 
 def _broadcast(
-    function: Callable[..., ir.Expr], tensors: Sequence[te.Tensor], name: str
+    function: Callable[..., ir.Expr], operands: Sequence[te.Tensor | ir.Expr], name: str
 ) -> te.Tensor:
-    """Apply a function of scalars to the elements that broadcasting brings together."""
+    """Apply a function of scalars to numbers and elements that broadcasting brings together."""
     shape: list[ir.Expr] = []
-    for tensor in tensors:
+    for tensor in operands:
+        if not isinstance(tensor, te.Tensor):
+            continue
         own = list(tensor.shape)
         missing = len(own) - len(shape)
         shape, own = [_ONE] * missing + shape, [_ONE] * -missing + own
         shape = [b if _is_one(a) else a for a, b in zip(shape, own, strict=True)]
 
     def value(*index: ir.Expr) -> ir.Expr:
-        return function(*(_element(tensor, index) for tensor in tensors))
+        return function(
+            *(_element(x, index) if isinstance(x, te.Tensor) else x for x in operands)
+        )
 
     return te.compute(shape, value, name=name)
 
 
 _ONE = tirx.IntImm("int64", 1)
+
+
+def _number(arg: ir.Expr) -> ir.Expr | None:
+    """Give a constant without axes as an immediate; ``None`` for what is none, or not finite."""
+    if not isinstance(arg, ir.GenericConst) or len(arg.ty.shape.values):
+        return None
+    dtype = str(arg.ty.dtype)
+    if DataType(dtype).bits % 8 and dtype != "bool":
+        return None
+    value = arg.value.numpy().item()
+    return tirx.const(value, dtype) if math.isfinite(value) else None
 
 
 def _element(tensor: te.Tensor, index: Sequence[ir.Expr]) -> ir.Expr:

@@ -2,6 +2,7 @@
 
 grid: ceil(rows / config.rows) * parts blocks; block: config.threads threads for each of its rows
 registers: elements of a row that a thread keeps from one pass to the next; others: shared memory
+of few blocks: load what all rows share, constants before the wait for the kernel before
 for pass over the row (max, sum of exp, normalize, ..):
     for vectors of 16 bytes, every `threads`-th, LOADS_IN_FLIGHT at a time:
         load what only this row needs; compute; partial reductions per thread; store
@@ -11,22 +12,23 @@ for pass over the row (max, sum of exp, normalize, ..):
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.loops import NEAR, block, ceildiv, find, kernel, sequence, threads
+from ...core.loops import NEAR, block, ceildiv, constant, find, kernel, sequence, threads
 from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
-from ..gpu.launch import STATIC_SHARED_BYTES, min_blocks_per_sm
+from ..gpu.launch import STATIC_SHARED_BYTES, dependency_wait, min_blocks_per_sm
 from .arg_extremum import with_extrema_first
-from .config_gpu import RowConfig
+from .config_gpu import MAX_THREADS_PER_SM, RowConfig
 from .default_config import default_config
 from .emit import volume
 from .half_precision import with_half_precision_math
 from .passes import plan_passes
-from .passes_gpu import emit_pass
+from .passes_gpu import emit_early_loads, emit_pass
 from .register_budget import BLOCK_REGISTERS, RegisterBudget
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
@@ -34,8 +36,12 @@ from .split_form import with_axes_of_maps
 from .split_rows import blocks_per_row
 from .storage import copy_inputs, place_rows
 from .thread_block import ThreadBlock
+from .vector_loop import VectorLoop
 
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
+# Of what all rows share, such as the scale of a norm, in the registers of a thread. Behind the last
+# barrier, its latency would be the kernel's: half a microsecond from memory, of 1.7.
+EARLY_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,9 @@ def tunable_rows(program: Program, device: Device) -> RowProgram:
     return split if _holds(split, default_config(split, device)) else rows
 
 
-def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> tirx.PrimFunc:
+def schedule_rows_gpu(
+    program: Program, config: RowConfig, device: Device, constants: Container[ir.Var] = ()
+) -> tirx.PrimFunc:
     """Run a row program in one launch.
 
     Parameters
@@ -101,6 +109,8 @@ def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> ti
         Of :func:`estimate_rows_gpu`.
     device : Device
         A GPU.
+    constants : container of Var
+        Inputs that no kernel writes.
 
     Raises
     ------
@@ -111,11 +121,15 @@ def schedule_rows_gpu(program: Program, config: RowConfig, device: Device) -> ti
     split = with_extrema_first(rows)
     rows = split if _holds(split, config) else rows
     rows = with_half_precision_math(with_inverses(rows), config.one_pass_variance)
-    return row_kernel(rows, program, config, device)
+    return row_kernel(rows, program, config, device, constants)
 
 
 def row_kernel(
-    rows: RowProgram, program: Program, config: RowConfig, device: Device
+    rows: RowProgram,
+    program: Program,
+    config: RowConfig,
+    device: Device,
+    constants: Container[ir.Var] = (),
 ) -> tirx.PrimFunc:
     """Write the kernel of a row program as it is.
 
@@ -129,6 +143,8 @@ def row_kernel(
         Threads of a block.
     device : Device
         A GPU.
+    constants : container of Var
+        Inputs that no kernel writes.
 
     Raises
     ------
@@ -141,22 +157,35 @@ def row_kernel(
     passes = plan_passes(storage.program)
     parts = blocks_per_row(storage.program, passes, config, device.sm_count or 1)
 
+    blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
+    early_bytes = EARLY_BYTES if parts == 1 and _run_at_once(blocks, config, device) else 0
+
     def body(number: ir.Expr) -> tirx.Stmt:
-        owner = ThreadBlock(storage, passes, config, number, parts)
-        stmts = [stmt for one in passes for stmt in emit_pass(owner, one)]
-        stmt = sequence(stmts)
+        owner = ThreadBlock(storage, passes, config, number, parts, early_bytes)
+        loops: list[VectorLoop] = []
+        stmts = [stmt for one in passes for stmt in emit_pass(owner, one, loops)]
+        before = emit_early_loads(owner, loops, constants, True)
+        behind = emit_early_loads(owner, loops, constants, False)
+        wait = [dependency_wait()] if before and device.dependent_launch else []
+        stmt = sequence([*before, *wait, *behind, *stmts])
         stmt = block("rows", stmt, owner.buffers)
         has_bound = owner.row_registers > 0 and _loads_shared(stmt)
         has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)
         return _with_occupancy(stmt, owner) if has_bound else stmt
 
-    blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
     return kernel(program, threads("blockIdx.x", blocks, body))
 
 
 def _row_program(program: Program) -> RowProgram:
     """Give the stages; sums run through their elements in the order of the maps of the same."""
     return with_axes_of_maps(row_program(program))
+
+
+def _run_at_once(blocks: ir.Expr, config: RowConfig, device: Device) -> bool:
+    """Whether all blocks run at the same time, so that none hides what another waits for."""
+    count, most = constant(blocks), (device.max_threads_per_sm or MAX_THREADS_PER_SM)
+    each = most // (config.threads * config.rows)
+    return count is not None and count <= each * (device.sm_count or 0)
 
 
 def _holds(program: RowProgram, config: RowConfig) -> bool:
@@ -177,7 +206,7 @@ def _with_occupancy(body: tirx.Stmt, owner: ThreadBlock) -> tirx.Stmt:
     """
     if owner.config.min_blocks_per_sm is not None:
         return min_blocks_per_sm(body, owner.config.min_blocks_per_sm)
-    each = owner.row_registers + WORKING_REGISTERS
+    each = owner.row_registers + owner.early_words + WORKING_REGISTERS
     count = BLOCK_REGISTERS // (each * owner.config.threads * owner.config.rows)
     return body if count < 1 else min_blocks_per_sm(body, count)
 

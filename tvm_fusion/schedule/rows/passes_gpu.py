@@ -14,7 +14,7 @@ A reduction with several results in a row (pooling) has a thread for each: no bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from tvm import ir, sym, tirx
 
@@ -33,8 +33,11 @@ from .vector_loop import VectorLoop
 MAX_UNROLLED = 32  # iterations; arrays in registers need constant indices
 
 
-def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
-    """Write one pass over the rows of a block, then the reductions across its threads."""
+def emit_pass(block: ThreadBlock, one: Pass, loops: list[VectorLoop]) -> list[tirx.Stmt]:
+    """Write one pass over the rows of a block, then the reductions across its threads.
+
+    Its loop over vectors, if it has one, is added to ``loops``.
+    """
     first = one.stages[0]
     each_thread = block.config.each_thread
     if first.inner and first.reduce:
@@ -45,8 +48,14 @@ def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
     is_unconditional = vectors.is_unconditional and (
         vectors.width > 1 or not block.config.rows_first
     )
-    elements = _vectors if is_unconditional else _elements
-    stmts.append(each_thread(lambda r, t: elements(block, one.stages, r, t)))
+
+    def whole(r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        if not is_unconditional:
+            return _elements(block, one.stages, r, t)
+        loops.append(_vectors(block, one.stages, r, t))
+        return loops[-1].whole()
+
+    stmts.append(each_thread(whole))
     across = [
         Reduction(s.name, s.combine, s.init, block.terms(s), block.results(s))
         for s in reductions
@@ -59,13 +68,40 @@ def emit_pass(block: ThreadBlock, one: Pass) -> list[tirx.Stmt]:
     return stmts
 
 
-def _vectors(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+def emit_early_loads(
+    block: ThreadBlock, loops: Sequence[VectorLoop], constants: Container[ir.Var], is_constant: bool
+) -> list[tirx.Stmt]:
+    """Load what rows share before the first pass: constants, or the rest of it.
+
+    Parameters
+    ----------
+    block : ThreadBlock
+        The rows.
+    loops : sequence of VectorLoop
+        Of its passes.
+    constants : container of Var
+        Inputs that no kernel writes.
+    is_constant : bool
+        Whether to load these, or the others.
+    """
+    chosen = [
+        (one, reads)
+        for one in loops
+        if (reads := [x for x in one.early if (x.load.source in constants) == is_constant])
+    ]
+    return [
+        block.config.each_thread(lambda r, t, one=one, reads=reads: one.at(r, t).copies(reads))
+        for one, reads in chosen
+    ]
+
+
+def _vectors(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> VectorLoop:
     """Loop over every ``threads``-th vector of a row, from the thread's own on."""
     is_aligned = block.vectorized(stages[0].loop_axes).origin is None
     is_masked = is_aligned and block.config.mask_tail and can_mask_tail(block, stages)
     loop_class = VectorLoop if is_aligned else UnalignedLoop
     loop_class = MaskedTailLoop if is_masked else loop_class
-    return loop_class(block, stages, r, t).whole()
+    return loop_class(block, stages, r, t)
 
 
 def _elements(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:

@@ -2,7 +2,7 @@
 
 vector `step` of a thread is vector `step * threads + t` of the row, `width` elements:
     what only this row needs    registers of a group of vectors, or of the row where it is kept
-    what rows share             registers of one vector
+    what rows share             registers of one vector, or of all where it is loaded early
     results                     registers of one vector
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
+from ...core.expressions import has_load
 from ...core.loops import index
 from ...program.stage import Axis
 from .emit import Pairs, bind, replace, static_volume, unflatten
@@ -41,6 +42,8 @@ class VectorLoad:
         Whether the registers hold a whole row, rather than some vectors.
     is_streamed : bool
         Whether it is issued before anything is computed: each row has elements of its own.
+    is_early : bool
+        Whether it is issued before the first pass: all rows share the elements.
     """
 
     stage: RowStage
@@ -48,6 +51,7 @@ class VectorLoad:
     registers: ir.Var
     is_row: bool
     is_streamed: bool
+    is_early: bool = False
 
 
 class RowVectors:
@@ -84,6 +88,11 @@ class RowVectors:
             if not block.program.is_internal(target)
         ]
 
+    @property
+    def is_unrolled(self) -> bool:
+        """Whether the loop over the vectors of a thread is unrolled."""
+        return self.steps * self.width <= self.block.config.row_elements
+
     def _loads(self) -> list[tuple[RowStage, ir.TensorLoad]]:
         """List the vectorized loads, each once."""
         step, lane = tirx.Var("step", "int64"), tirx.Var("lane", "int64")
@@ -109,6 +118,10 @@ class RowVectors:
             row = self.block.row_in_registers(stage.targets[0])
         if row is not None:
             return VectorLoad(stage, load, row, True, True)
+        if not streamed and self.is_unrolled and not any(map(has_load, load.indices)):
+            early = self.block.early_registers(load, self.steps * self.width)
+            if early is not None:
+                return VectorLoad(stage, load, early, False, False, True)
         size = self.width * (self.in_flight if streamed else 1)
         return VectorLoad(stage, load, self._registers(load.source, size), False, streamed)
 
@@ -131,7 +144,7 @@ class RowVectors:
     def _slot(
         self, read: VectorLoad, number: ir.Expr, step: ir.Expr, lane: ir.Expr
     ) -> list[ir.Expr]:
-        vector = step if read.is_row else number if read.is_streamed else index(0)
+        vector = step if read.is_row or read.is_early else number if read.is_streamed else index(0)
         return [self.r, self.t, vector * self.width + lane]
 
     def _element(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from tvm import DataType, ir
 from tvm.target import Target
 
 from ...core.expressions import loads, variables
@@ -20,6 +21,7 @@ from ...program.group_lanes import with_group_lanes
 from ...program.lane_conditions import decide_for_blocks
 from ...program.layouts import is_layout_map
 from ...program.program import Program
+from ...program.recomputed_scalars import with_recomputed_scalars
 from ...program.stage import Stage, Unstructured
 from ..address import known_step
 from ..design_space import not_in_space
@@ -54,6 +56,9 @@ OPERATIONS_A_STRIDED_LOAD = 16 * OPERATIONS_A_LOAD
 # concatenation of its own (benchmarks/gpu_models).
 OPERATIONS_A_BRANCH = 96
 LONG_BRANCHED = 1 << 12  # elements
+# Terms of a scalar that each row of a GPU reduces again: as many loads of 16 bytes as a warp has
+# in flight at once.
+MOST_RECOMPUTED = 1 << 11
 
 
 class Rows(Template):
@@ -89,7 +94,7 @@ class Rows(Template):
             self,
             group,
             launches=1,
-            bytes=traffic(group, program.stages),
+            bytes=traffic(group, program.stages) + _read_again(program),
             flops=flops(program.stages) + obstacles,
             parallelism=_parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
@@ -103,7 +108,9 @@ class Rows(Template):
         if config is None:
             func = schedule_rows_cpu(program, target)
         else:
-            func = schedule_rows_gpu(program, config, device_of(target))
+            func = schedule_rows_gpu(
+                program, config, device_of(target), _constants(claim.group)
+            )
         return Emission.one(func, claim.group)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
@@ -131,8 +138,13 @@ def rows_of(group: Group, on_cpu: bool) -> Program:
     """Return the program of a group, its axes in the order of memory where images have blocks.
 
     A thread of a CPU takes several groups of channels that are in one vector; a GPU has too few
-    rows then, where channels are the last axis as a whole.
+    rows then, where channels are the last axis as a whole. On a GPU each row computes scalars of
+    few terms again, where all would be one row with them.
     """
+    if not on_cpu and _row_count(group.program) == 1:
+        found = with_recomputed_scalars(group.program, MOST_RECOMPUTED)
+        if found is not None:
+            return found
     if any(is_layout_map(op.func) for op in group.members):
         program = with_group_lanes(group.program) if on_cpu else None
         program = program or with_channel_lanes(group.program)
@@ -179,6 +191,24 @@ def _reads_along(contraction: Stage) -> bool:
         for read in loads(value)
         if along in variables(read)
     )
+
+
+def _constants(group: Group) -> list[ir.Var]:
+    """List the inputs that are known at compile time, which no kernel writes."""
+    known = zip(group.program.inputs, group.inputs, strict=True)
+    return [buffer for buffer, value in known if value.is_constant]
+
+
+def _read_again(program: Program) -> int:
+    """Count the bytes that further rows read because each reduces the same scalars by itself."""
+    found = 0
+    for stage in program.stages:
+        rows = {axis.var for axis in stage.axes}
+        terms = math.prod(at(axis.extent) for axis in stage.reduce)
+        for read in () if stage.is_map else stage.loads:
+            if read.source in program.inputs and not any(variables(i) & rows for i in read.indices):
+                found += terms * DataType(str(read.source.ty.dtype)).itemsize
+    return (_row_count(program) - 1) * found
 
 
 def _obstacles(program: Program) -> int:

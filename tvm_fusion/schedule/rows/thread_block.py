@@ -56,6 +56,8 @@ class ThreadBlock:
         Of the block.
     parts : int
         Blocks for the same rows, which share the last pass.
+    early_bytes : int
+        Of the registers of a thread for what rows share, loaded before the first pass.
     """
 
     def __init__(
@@ -65,11 +67,14 @@ class ThreadBlock:
         config: RowConfig,
         number: ir.Expr,
         parts: int = 1,
+        early_bytes: int = 0,
     ):
         self.config = config
         self.program: RowProgram = storage.program
         self._shared = storage.shared
         self._parts = parts
+        self._early_bytes = early_bytes
+        self._early: list[tuple[ir.TensorLoad, ir.Var]] = []
         self._part = tirx.floormod(number, index(parts))
         self._first_row = tirx.floordiv(number, index(parts)) * config.rows
         self._count = volume(self.program.rows)
@@ -93,6 +98,32 @@ class ThreadBlock:
         rows = [x for x in self._kept.values() if x.scope() == "local" and len(x.shape) == 3]
         bits = [int(x.shape[-1]) * DataType(str(x.dtype)).bits for x in rows]
         return sum(-(-size // 32) for size in bits)
+
+    @property
+    def early_words(self) -> int:
+        """32-bit registers of a thread that hold what rows share."""
+        return sum(-(-_bytes(own, int(own.shape[-1])) // 4) for _, own in self._early)
+
+    def early_registers(self, load: ir.TensorLoad, size: int) -> ir.Var | None:
+        """Give the registers of ``size`` elements of a thread that all rows share.
+
+        Returns
+        -------
+        Var or None
+            The same for the same load; ``None`` where there is no room.
+        """
+        known = next((own for other, own in self._early if other.same_as(load)), None)
+        if known is not None:
+            return known
+        needed = _bytes(load.source, size)
+        if needed > self._early_bytes:
+            return None
+        self._early_bytes -= needed
+        shape = [self.config.threads, size]
+        dtype, name = str(load.source.dtype), f"{load.source.name}_early"
+        own = self.scratch(shape, dtype, name, "local")
+        self._early.append((load, own))
+        return own
 
     def vectorized(self, axes: Sequence[Axis]) -> Vectorization:
         """Vectorize a loop: alike in all passes over axes of the same extents."""
@@ -245,6 +276,10 @@ class ThreadBlock:
     def _terms_of(self, target: ir.Var) -> ir.Var:
         shape = [self.config.rows, self.config.threads]
         return _declared(self._terms, target, shape, f"{target.name}_part", "local")
+
+
+def _bytes(buffer: ir.Var, size: int) -> int:
+    return size * DataType(str(buffer.dtype)).itemsize
 
 
 def _declared(

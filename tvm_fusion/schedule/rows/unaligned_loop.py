@@ -26,6 +26,8 @@ class UnalignedLoop(VectorLoop):
     but the ends vanish once the loop is unrolled.
     """
 
+    is_unrolled = False  # vectors of rows begin elsewhere in what rows share
+
     @cached_property
     def _begin(self) -> ir.Expr:
         """Position of the row in memory, modulo whole vectors."""

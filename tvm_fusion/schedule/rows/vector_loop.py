@@ -3,11 +3,14 @@
 for group of LOADS_IN_FLIGHT vectors, each `threads` vectors apart:
     for vector: load what only this row needs -> registers          # 16 bytes an access
     for vector: load what rows share; for lane: compute; store results
+
+What rows share may be loaded early, before the first pass, where there is little of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from tvm import ir, tirx
 
@@ -32,13 +35,32 @@ class VectorLoop(RowVectors):
 
     def whole(self) -> tirx.Stmt:
         """Write the loop: some vectors at a time, their loads first."""
-        if self.steps * self.width <= self.block.config.row_elements:
+        if self.is_unrolled:
             starts = range(0, self.steps, self.in_flight)
             return sequence(
                 [self._group(index(s), min(self.in_flight, self.steps - s)) for s in starts]
             )
         groups = -(-self.steps // self.in_flight)
         return loop("group", groups, lambda g: self._group(g * self.in_flight, self.in_flight))
+
+    @property
+    def early(self) -> list[VectorLoad]:
+        """What is loaded before the first pass."""
+        return [read for read in self.reads if read.is_early]
+
+    def at(self, r: ir.Expr, t: ir.Expr) -> VectorLoop:
+        """Give the same loop in other names of the row and the thread."""
+        other = copy(self)
+        other.r, other.t = r, t
+        return other
+
+    def copies(self, reads: Sequence[VectorLoad]) -> tirx.Stmt:
+        """Load all vectors of a thread."""
+
+        def one(number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+            return sequence([self._copy(read, number, step) for read in reads])
+
+        return self._each(index(0), self.steps, one)
 
     def _group(self, first: ir.Expr, count: int) -> tirx.Stmt:
         streamed = [read for read in self.reads if read.is_streamed]
@@ -79,7 +101,11 @@ class VectorLoop(RowVectors):
 
     def _vector(self, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Compute the elements of one vector."""
-        shared = [self._copy(x, number, step) for x in self.reads if not x.is_streamed]
+        shared = [
+            self._copy(x, number, step)
+            for x in self.reads
+            if not (x.is_streamed or x.is_early)
+        ]
 
         def lane(lane: ir.Expr) -> tirx.Stmt:
             loaded = tuple(
@@ -159,11 +185,11 @@ class VectorLoop(RowVectors):
             value = self._placed(read, self._contiguous(read.stage, step, lane), step, lane)
             return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
 
-        copy = self._in_accesses(str(read.load.source.dtype), one)
-        if read.is_streamed or not isinstance(copy, tirx.For):
-            return copy
+        made = self._in_accesses(str(read.load.source.dtype), one)
+        if read.is_streamed or not isinstance(made, tirx.For):
+            return made
         return tirx.For(
-            copy.loop_var, copy.min, copy.extent, copy.kind, copy.body, annotations={NEAR: True}
+            made.loop_var, made.min, made.extent, made.kind, made.body, annotations={NEAR: True}
         )
 
     def _placed(self, read: VectorLoad, pairs: Pairs, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
