@@ -36,7 +36,6 @@ from ..measure.timing import Effort, bound, check_same, in_turns, random_input
 from ..schedule.kernels import ScheduleKernels
 from .tasks import MAIN, Task
 
-
 GAIN = 0.99  # ratio from which on a configuration is better than the default, and not by chance
 
 

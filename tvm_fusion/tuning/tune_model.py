@@ -27,11 +27,11 @@ from ..measure.budget import Budget
 from ..measure.timing import Effort, swept
 from ..threads import choose_threads
 from .rpc_bench import Tracker
+from .select import Selection, Winner
 from .state import State
 from .tasks import survey
 from .tuner import SEARCHES, Tuner
 from .view import Progress
-from .select import Selection, Winner
 from .whole import Race, WholeModel
 
 WHOLE = 20  # times the effort of a trial, for the whole model

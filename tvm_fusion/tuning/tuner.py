@@ -132,7 +132,9 @@ class Tuner:
                     break
                 self._race(one, again)
         return [
-            Winner(one.task.key, one.best.config, one.task.calls * (one.best.default_us - one.best.us))
+            Winner(
+                one.task.key, one.best.config, one.task.calls * (one.best.default_us - one.best.us)
+            )
             for one in self.state.tasks
             if one.best is not None and one.ratio < 1
         ]

@@ -94,8 +94,7 @@ class Attention(Template):
                 if refusal is not None:
                     return refusal
             config = config or GpuConfig.of(pattern)
-        is_cpu = isinstance(config, CpuConfig)
-        block_m = QUERIES_PER_TASK if is_cpu else config.block_m
+        block_m = QUERIES_PER_TASK if isinstance(config, CpuConfig) else config.block_m
         return Claim(
             self,
             group,
@@ -103,7 +102,7 @@ class Attention(Template):
             bytes=_traffic(group, pattern),
             flops=_flops(pattern, rows, queries),
             parallelism=rows * math.ceil(queries / block_m),
-            shared_bytes=0 if is_cpu else config.shared_bytes,
+            shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=config.registers if isinstance(config, FlashMmaConfig) else 0,
             details={"config": config},
         )

@@ -97,7 +97,9 @@ def _within_rows(program: RowProgram, passes: list[Pass], config: CpuRowConfig) 
     return loop("row", count, row, _kind(config))
 
 
-def _row(program: RowProgram, passes: list[Pass], config: CpuRowConfig) -> Callable[[ir.Expr], tirx.Stmt]:
+def _row(
+    program: RowProgram, passes: list[Pass], config: CpuRowConfig
+) -> Callable[[ir.Expr], tirx.Stmt]:
     count = volume(program.rows)
     width = config.width
     hints = plan_hints(program, passes) if config.prefetches else [[] for _ in passes]
