@@ -1,7 +1,7 @@
 """Tune models for some minutes, and for some trials; then measure all side by side.
 
-Writes ``results/MODEL.json``, or ``MODEL.MACHINE.json``, and ``README.md``. What was tuned stays in the folder: the same
-command measures again, and more minutes are added to those that were spent.
+Writes ``results/MODEL.json``, or ``MODEL.MACHINE.json``, and ``README.md``. What was tuned stays in
+the folder: the same command measures again, and more minutes are added to those that were spent.
 """
 
 from __future__ import annotations
