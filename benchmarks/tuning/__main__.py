@@ -1,7 +1,7 @@
 """Tune models for some minutes, and for some trials; then measure all side by side.
 
-Writes ``results/MODEL.json`` and ``README.md``. What was tuned stays in the folder: the same
-command measures again, and more minutes are added to those that were spent.
+Writes ``results/MODEL.json``, or ``MODEL.MACHINE.json``, and ``README.md``. What was tuned stays in
+the folder: the same command measures again, and more minutes are added to those that were spent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         minutes = [float(text) for text in options.minutes.split(",") if text]
         plan = Plan(name, options.folder / name, minutes, options.trials, options.threads)
         said = plan.run()
-        write(HERE / "results" / f"{name}.json", _measure(plan, said, options.rounds))
+        file = f"{name}.{options.machine}.json" if options.machine else f"{name}.json"
+        write(HERE / "results" / file, _measure(plan, said, options.rounds))
     (HERE / "README.md").write_text(render(load(HERE / "results")))
     return 0
 
@@ -94,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir(), "tvm-fusion-tuning"),
         help="where what was tuned stays (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--machine", default="", metavar="NAME",
+        help="part of the names of files, for results of several machines beside each other",
     )  # fmt: skip
     parser.add_argument("--table", action="store_true", help="only write README.md")
     return parser

@@ -9,12 +9,16 @@ import json
 import sys
 from typing import Any
 
+from rich.console import Console
+
 import tvm_fusion
+from tvm_fusion.tuning.view import view
 
 
 def tune(model: str, db: str, budget: str) -> dict[str, Any]:
     """Tune for a budget; says what was found, and what the race of the whole model has shown."""
-    found = tvm_fusion.tune(model, "cpu", db=db, budget=budget)
+    with view(Console(stderr=True)) as progress:
+        found = tvm_fusion.tune(model, "cpu", db=db, budget=budget, progress=progress)
     race = found.model
     return {
         "tasks": found.tasks,

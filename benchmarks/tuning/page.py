@@ -75,19 +75,23 @@ def _latency(record: Record, label: str) -> str:
 
 def _floors(records: Mapping[str, Record]) -> list[str]:
     """Write the ratios that floors are about, model by model and in the geometric mean."""
-    rows, stock, gains = [], [], []
+    rows: list[list[str]] = []
+    stock: dict[str, list[float]] = {}
+    gains: dict[str, list[float]] = {}
     for name, record in records.items():
         trials = _trials(record)
-        last = _last(record)
+        last, machine = _last(record), str(record["environment"]["cpu"])
         over_stock = ratio(record, labels.metaschedule(trials), labels.tuned(trials))
         gain = ratio(record, OURS, last) if last else None
         others = [label for label in record["peers"] if label.startswith("tuned-")]
         slowest = min(filter(None, (ratio(record, OURS, label) for label in others)), default=None)
-        stock += filter(None, [over_stock])
-        gains += filter(None, [gain])
+        stock.setdefault(machine, []).extend(filter(None, [over_stock]))
+        gains.setdefault(machine, []).extend(filter(None, [gain]))
         where = f"{_plain(labels.minutes_of(last) or 0.0)} min" if last else ""
         rows.append([name, _ratio(over_stock), _ratio(gain), where, _ratio(slowest)])
-    means = [_ratio(_mean(stock)), _ratio(_mean(gains)), "", ""]
+    for machine, found in gains.items():
+        means = [_ratio(_mean(stock[machine])), _ratio(_mean(found)), "", ""]
+        rows.append([f"**geometric mean**, {machine}", *means])
     return [
         "",
         "## Ratios",
@@ -105,7 +109,7 @@ def _floors(records: Mapping[str, Record]) -> list[str]:
                 "after",
                 "over the default, least of all columns",
             ],
-            [*rows, ["**geometric mean**", *means]],
+            rows,
         ),
     ]
 
@@ -175,8 +179,9 @@ def _command(name: str, record: Record) -> str:
     """Write the command that does the same on another machine."""
     spent = sorted(filter(None, map(labels.minutes_of, record["steps"])))
     minutes, threads = ",".join(map(_plain, spent)), record["settings"]["threads"]
-    given = f"--models {name} --minutes {minutes} --trials {_trials(record)} --threads {threads}"
-    return f"{COMMAND} {given}"
+    model, _, machine = name.partition(".")
+    given = f"--models {model} --minutes {minutes} --trials {_trials(record)} --threads {threads}"
+    return f"{COMMAND} {given}" + (f" --machine {machine}" if machine else "")
 
 
 def _trials(record: Record) -> int:

@@ -58,7 +58,7 @@ def test_what_was_not_measured_is_empty():
     assert times == ["m", "11 (10)", "10 (10)", "", "", "", "96", "10 (5)", "40 (40)"]
     assert ratios == ["m", "4.00", "1.10", "1 min", "1.10"]
     assert "`python -m benchmarks.tuning --models m --minutes 1 --trials 96 --threads 1`" in page
-    assert rows(page, "| **geo") == [["**geometric mean**", "4.00", "1.10", "", ""]]
+    assert rows(page, "| **geo") == [["**geometric mean**, a CPU", "4.00", "1.10", "", ""]]
 
 
 def test_a_peer_that_is_wrong_has_no_ratio():

@@ -50,7 +50,24 @@ def depthwise(emit, x):
     return emit(op.nn.conv2d(y, relax.const(KERNEL[:32]), padding=1))
 
 
+def attention(emit, x):
+    q, k, v = (emit(op.multiply(x, relax.const(np.float32(n)))) for n in (0.3, 0.5, 0.7))
+    scores = emit(op.matmul(q, emit(op.permute_dims(k, [0, 2, 1]))))
+    return op.matmul(emit(op.nn.softmax(scores)), v)
+
+
+def rows(emit, x):
+    return op.nn.softmax(emit(op.tanh(x)))
+
+
+def transposed(emit, x):
+    return op.tanh(emit(op.permute_dims(x, [1, 0])))
+
+
 CASES = {
+    "attention": (attention, (2, 37, 40)),
+    "rows": (rows, (9, 130)),
+    "elementwise": (transposed, (41, 53)),
     "contraction": (dense, (29, 72)),
     "row_contraction": (norm_dense, (5, 72)),
     "convolution": (convolution, (1, 32, 9, 13)),
@@ -109,6 +126,13 @@ def reference(case, x):
     x = x.astype("float64")
     if case == "contraction":
         return np.tanh(x @ W)
+    if case in ("attention", "rows"):
+        scores = 0.15 * x @ x.transpose(0, 2, 1) if case == "attention" else np.tanh(x)
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        return p @ (0.7 * x) if case == "attention" else p
+    if case == "elementwise":
+        return np.tanh(x).T
     if case == "row_contraction":
         return (x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * SCALE) @ W
     y = convolve(x, KERNEL if case == "convolution" else KERNEL[:32])

@@ -17,7 +17,7 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.measure.isolate import Failed, isolated
-from tvm_fusion.measure.timing import Effort, in_turns
+from tvm_fusion.measure.timing import Effort, in_turns, swept
 from tvm_fusion.schedule.contraction import template_cpu
 from tvm_fusion.tuning.measure import Bench
 from tvm_fusion.tuning.tasks import survey
@@ -144,6 +144,42 @@ def test_functions_are_timed_in_turns():
     assert order == ["a", "b"] * 3
     assert len(times) == 2
     assert all(t > 0 for t in times)
+
+
+@pytest.mark.parametrize(
+    ("weights", "cache", "read"),
+    [(400, 32, 40), (400, None, 0), (20, 32, 0), (35, 32, 0), (400, 300, 0)],
+)
+def test_the_last_cache_is_swept_where_it_does_not_hold_the_weights(weights, cache, read):
+    size = None if cache is None else cache << 20
+    assert swept(weights << 20, size) == read << 20
+
+
+def test_inputs_are_read_after_a_sweep():
+    """The last cache holds them in a model: the kernels before wrote them."""
+    seen = []
+
+    class Input(np.ndarray):
+        def max(self, **options):
+            seen.append("input")
+            return super().max(**options)
+
+    inputs = [np.ones(3, "float32").view(Input)]
+    once = Effort(fewest=1, most=1)
+    in_turns([lambda: seen.append("call")], once, inputs=inputs)
+    in_turns([lambda: seen.append("call")], replace(once, swept=1 << 12), inputs=inputs)
+    assert seen == ["call", "input", "call"]
+
+
+def test_a_default_is_timed_alone(task, monkeypatch):
+    bench, raced = Bench(task, parse("cpu"), 0), []
+    race = bench.race
+    monkeypatch.setattr(
+        bench, "race", lambda configs, effort: raced.append(configs) or race(configs, effort)
+    )
+    trial = bench.trial(task.configs[0], QUICK)
+    assert raced == [[]]
+    assert trial.us == trial.default_us > 0
 
 
 def test_hopeless_candidates_end_early():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import UserError
 
@@ -51,6 +51,10 @@ class Budget:
             least = f"at least {LEAST:g} s, since a trial takes some tenths of one"
             raise UserError(f"budget {text!r} is shorter than one trial", least)
         return cls(seconds, None)
+
+    def without(self, seconds: float) -> Budget:
+        """Give the same budget, so many seconds shorter; one of trials stays as it is."""
+        return self if self.seconds is None else replace(self, seconds=self.seconds - seconds)
 
     def is_spent(self, trials: int) -> bool:
         """Whether it is used up after a number of trials."""

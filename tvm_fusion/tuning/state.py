@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..fusion.tuning_records import Best
+from ..fusion.tuning_records import Best, Trial
 from .evolutionary import EvolutionarySearch
 from .search import Search
 from .tasks import Task
@@ -30,6 +30,8 @@ class TaskState:
         Time of the configuration to use over the default's.
     best : Best or None
         The record of that configuration.
+    fastest : Trial or None
+        The trial of the least ratio.
     idle : int
         Batches since the last gain.
     """
@@ -41,6 +43,7 @@ class TaskState:
     failed: int = 0
     ratio: float = 1.0
     best: Best | None = None
+    fastest: Trial | None = None
     idle: int = 0
 
     @property

@@ -74,12 +74,18 @@ class Survey:
     weight_bytes : int
         Constants that contractions read in a run of the model: see
         :mod:`tvm_fusion.deploy.weight_prefetch`.
+    constant_bytes : int
+        Constants that all groups read in a run.
+    planned : tvm.IRModule
+        The model in groups, as the scheduling stage gets it.
     """
 
     tasks: tuple[Task, ...]
     fixed: int
     symbolic: int
-    weight_bytes: int = 0
+    weight_bytes: int
+    constant_bytes: int
+    planned: tvm.IRModule
 
 
 def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey:
@@ -101,10 +107,12 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
         mod = Sequential(passes)(mod)
     tasks: dict[Key, Task] = {}
     others: dict[Key, bool] = {}  # whether its shapes are symbolic
-    weight_bytes = 0
+    weight_bytes = constant_bytes = 0
     for gvar, call, calls in calls_of(mod):
+        size = calls * _constant_bytes(call)
+        constant_bytes += size
         if "contraction" in str(mod[gvar].attrs[TEMPLATE]):
-            weight_bytes += calls * _constant_bytes(call)
+            weight_bytes += size
         task = _task(mod, gvar, call, calls, target)
         if isinstance(task, Task):
             known = tasks.get(task.key)
@@ -112,7 +120,8 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
         elif task is not None:
             others[task[0]] = task[1]
     symbolic = sum(others.values())
-    return Survey(tuple(tasks.values()), len(others) - symbolic, symbolic, weight_bytes)
+    fixed = len(others) - symbolic
+    return Survey(tuple(tasks.values()), fixed, symbolic, weight_bytes, constant_bytes, mod)
 
 
 def calls_of(mod: tvm.IRModule) -> Iterator[tuple[ir.GlobalVar, relax.Call, int]]:

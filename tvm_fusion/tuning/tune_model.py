@@ -1,13 +1,16 @@
 """Tune a model: survey its tasks, tune them, and race the whole.
 
 plan the model; tasks = its distinct groups with several configurations
-tune them until the budget is spent
+tune them until most of the budget is spent
+choose among the winners by races of the whole model
 race the whole model, tuned against default
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +24,18 @@ from ..fusion.profile import Profile, profiling
 from ..fusion.records import Records
 from ..fusion.tuning_records import TuningRecords
 from ..measure.budget import Budget
-from ..measure.timing import Effort
+from ..measure.timing import Effort, swept
 from ..threads import choose_threads
 from .rpc_bench import Tracker
+from .select import Selection, Winner
 from .state import State
 from .tasks import survey
 from .tuner import SEARCHES, Tuner
 from .view import Progress
-from .whole import Race, race_models
+from .whole import Race, WholeModel
 
-WHOLE = 30  # times the effort of a trial, for the whole model
+WHOLE = 20  # times the effort of a trial, for the whole model
+SELECTING, MOST_SELECTING = 0.2, 180.0  # of a budget of time, for races of the whole model
 
 
 @dataclass(frozen=True)
@@ -131,16 +136,20 @@ def tune(
         imported = import_model(model, config)
         has_run_kernels()  # evaluates constants
         found = survey(imported, spec, config)
+        size = swept(found.constant_bytes, spec.device.l3_bytes)
+        effort = replace(effort, swept=size)
         tuner = Tuner(spec, TuningRecords(records), effort, seed, search, progress, tracker)
-        tuner.run(found.tasks, spending)
+        reserve = 0.0 if tracker else min(SELECTING * (spending.seconds or 0.0), MOST_SELECTING)
+        tuner.run(found.tasks, spending.without(reserve))
         state = tuner.state
         race = None
-        if tracker is None and any(task.best and task.ratio < 1 for task in state.tasks):
-            state.stage = "racing the whole model"
-            progress(state)
-            race = race_models(imported, spec, config, records.path, seed, _of_model(effort))
-            if race.is_slower:
-                tuner.give_up()
+        winners = [] if tracker else tuner.winners(spending.without(reserve / 2))
+        if winners and imported.dims:
+            race = Race(0.0, 0.0, "the model has symbolic dimensions")
+        elif winners:
+            tuner.show("racing the whole model", spending)
+            model = WholeModel(imported, found.planned, spec, seed, _of_model(effort))
+            race = _choose(tuner, winners, model, spending)
     return Tuning(
         db=Path(db),
         tasks=len(state.tasks),
@@ -153,6 +162,29 @@ def tune(
         us=state.us,
         model=race,
     )
+
+
+def _choose(
+    tuner: Tuner, winners: Sequence[Winner], model: WholeModel, budget: Budget
+) -> Race | None:
+    """Keep the winners that make the whole model faster; ``None`` where there are none."""
+    last = time.monotonic()
+
+    def has_time() -> bool:
+        """Whether two more races, of which one is the last, end in time."""
+        nonlocal last
+        took, last = time.monotonic() - last, time.monotonic()
+        return budget.seconds is None or budget.left(0) > 3 * took
+
+    selection = Selection(model, has_time)
+    selection.run(winners)
+    tuner.use(selection.chosen)
+    if not selection.chosen:
+        return None
+    race = model.judge(selection.chosen)
+    if race.is_slower:
+        tuner.use(())
+    return race
 
 
 def _of_model(effort: Effort) -> Effort:

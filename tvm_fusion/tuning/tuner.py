@@ -5,6 +5,7 @@
     task = the one with the most time, less as trials find nothing
     for a batch of configurations:  measure in a process of its own;  record the trial
     what beats the record:  race it against the default and the record again;  record the winner
+  winners are then chosen by what the whole model gains (:mod:`.select`)
 
 Everything is on the disk when it is measured, so that a run that is killed is continued by running
 it again. MetaSchedule's task scheduler is not used: its database is written when a task is picked
@@ -15,19 +16,23 @@ Its search and its cost model can be chosen (:mod:`.evolutionary`).
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from ..device import TargetSpec
 from ..errors import UserError
+from ..fusion.record_key import Key
 from ..fusion.tuning_records import Trial, TuningRecords
 from ..measure.budget import Budget
 from ..measure.isolate import Failed
 from ..measure.timing import Effort
 from .evolutionary import EvolutionarySearch
-from .measure import Bench
+from .measure import GAIN, Bench
 from .rpc_bench import RpcBench, Tracker
 from .search import Search
+from .select import Winner
 from .state import State, TaskState
 from .tasks import Task
 from .view import Progress
@@ -37,9 +42,8 @@ SEARCHES: dict[str, type[Search] | type[EvolutionarySearch]] = {
     "bayesian": Search,
     "evolutionary": EvolutionarySearch,
 }
-GAIN = 0.98  # ratio from which on a configuration is better than the default, and not by chance
 CAREFUL = 4  # times the effort of a trial, for races
-RACES = 3  # in processes of their own; the worst counts
+RACES = 3  # in processes of their own; the median counts: the whole model is raced at the end
 
 
 class Tuner:
@@ -83,11 +87,11 @@ class Tuner:
     def run(self, tasks: tuple[Task, ...], budget: Budget) -> None:
         """Tune until the budget is spent or every configuration is measured."""
         self.state.tasks = [self._resumed(task) for task in tasks]
-        self._show("measuring defaults", budget)
+        self.show("measuring defaults", budget)
         for one in self.state.tasks:
             if not one.default_us:
                 self._measure(one, one.task.configs[0])
-            self._show("measuring defaults", budget)
+            self.show("measuring defaults", budget)
         self._check_defaults()
         while not budget.is_spent(self.state.trials):
             left = [task for task in self.state.tasks if task.weight > 0]
@@ -95,7 +99,7 @@ class Tuner:
                 break
             one = max(left, key=lambda task: task.weight)
             self._batch(one, budget)
-        self._show("done", budget)
+        self.show("done", budget)
 
     def _check_defaults(self) -> None:
         """Stop where no default can be measured: such as code for instructions that are not here.
@@ -115,10 +119,30 @@ class Tuner:
                 "a target that this machine is",
             )
 
-    def give_up(self) -> None:
-        """Record defaults instead of what was found: the whole model is not faster with it."""
+    def winners(self, budget: Budget) -> list[Winner]:
+        """List what is faster than its default, measured alone.
+
+        An earlier run may have kept a default since the whole model was not faster with another
+        configuration: it is raced again, beside what was found since.
+        """
         for one in self.state.tasks:
-            if one.ratio < 1:
+            again = one.fastest
+            if one.ratio == 1 and again is not None and again.ratio < GAIN:
+                if budget.is_spent(0) and budget.trials is None:
+                    break
+                self._race(one, again)
+        return [
+            Winner(
+                one.task.key, one.best.config, one.task.calls * (one.best.default_us - one.best.us)
+            )
+            for one in self.state.tasks
+            if one.best is not None and one.ratio < 1
+        ]
+
+    def use(self, chosen: Container[Key]) -> None:
+        """Record the defaults of tasks whose winners are not among those that are chosen."""
+        for one in self.state.tasks:
+            if one.ratio < 1 and one.task.key not in chosen:
                 default = one.task.configs[0]
                 self._keep(one, default, one.default_us, one.default_us)
 
@@ -140,7 +164,7 @@ class Tuner:
             self._keep_trial(one, trial)
             if trial.ratio < GAIN * one.ratio:
                 better.append(trial)
-            self._show("tuning", budget)
+            self.show("tuning", budget)
             if budget.is_spent(self.state.trials):
                 break
         one.idle += 1
@@ -165,6 +189,8 @@ class Tuner:
         one.search.tell(trial)
         one.trials += 1
         one.failed += bool(trial.error)
+        if one.fastest is None or trial.ratio < one.fastest.ratio:
+            one.fastest = trial
         if trial.default_us:
             one.default_us = min(one.default_us or trial.default_us, trial.default_us)
 
@@ -183,7 +209,7 @@ class Tuner:
             times = [self._bench(one).race(configs, effort) for _ in range(RACES)]
         except Failed:
             return  # the trial that passed once stays on record, and is not used
-        ratios = [max(t[k] / t[-1] for t in times) for k in range(len(configs))]
+        ratios = [median(t[k] / t[-1] for t in times) for k in range(len(configs))]
         ratio = min(ratios)
         if ratio >= GAIN:
             if one.best is None:
@@ -208,6 +234,7 @@ class Tuner:
             )
         return self._benches[one]
 
-    def _show(self, stage: str, budget: Budget) -> None:
+    def show(self, stage: str, budget: Budget) -> None:
+        """Tell the progress."""
         self.state.stage, self.state.left = stage, budget.describe(self.state.trials)
         self._progress(self.state)

@@ -1,9 +1,12 @@
-"""The whole model, tuned against default: what is faster alone must be faster together."""
+"""The whole model: what is faster alone must be faster together.
+
+plan the model once;  build it with any choice of configurations;  time two choices in turns
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,21 +15,28 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 
 from .._tvm.versions import PIPELINE
-from ..config import FusionConfig
-from ..deploy.in_place import update_in_place
+from ..core.template import Claim, Config
+from ..core.tuned import Tuned
 from ..deploy.lower import LowerToVM
-from ..deploy.tensors import to_tensor
+from ..deploy.results import leaves
+from ..deploy.tensors import to_numpy, to_tensor
 from ..deploy.toolchain import toolchain
-from ..device import TargetSpec
+from ..device import Device, TargetSpec
 from ..frontend import Imported
 from ..fusion.claims import remembering
-from ..fusion.profile import Profile, profiling
-from ..fusion.records import Records
+from ..fusion.fuse import FuseOperators
+from ..fusion.record_key import Key
+from ..fusion.tuning_records import text
 from ..measure.isolate import Failed, isolated
-from ..measure.timing import Effort, in_turns, random_array
-from ..pipeline import stages
+from ..measure.timing import Effort, bound, check_same, in_turns, random_array
+from ..schedule.kernels import ScheduleKernels
 
 SLOWER = 1.01  # ratio from which on the tuned model is slower, and not by chance
+LOOSER = 10.0  # times the tolerance of one task, for results behind many
+KEPT = 3  # builds: of the default, of what is chosen, of what may be added
+
+Chosen = Mapping[Key, Config]
+DEFAULTS: Chosen = {}
 
 
 @dataclass(frozen=True)
@@ -54,63 +64,103 @@ class Race:
         return self.default_us / self.us if self.us else 1.0
 
 
-def race_models(
-    imported: Imported,
-    spec: TargetSpec,
-    config: FusionConfig,
-    db: Path,
-    seed: int,
-    effort: Effort,
-) -> Race:
-    """Build a model twice, with defaults and with records, and time both in turns.
+class WholeModel:
+    """A planned model whose kernels can be made with any choice of configurations.
 
     Parameters
     ----------
     imported : Imported
         The model, of static shapes.
+    planned : tvm.IRModule
+        Its groups, as the scheduling stage gets them.
     spec : TargetSpec
         This machine.
-    config : FusionConfig
-        Its options.
-    db : Path
-        The records.
     seed : int
         Of the inputs.
     effort : Effort
-        How long it takes.
+        How long a race takes.
     """
-    if imported.dims:
-        return Race(0.0, 0.0, "the model has symbolic dimensions")
-    (name, signature), *_ = imported.signatures.items()
-    generator = np.random.default_rng(seed)
-    arrays = [random_array(generator, tuple(map(int, x.shape)), x.dtype) for x in signature.inputs]
 
-    def measure() -> list[float]:
-        with Records.open(db) as records, profiling(Profile(records)):  # of this process
-            machines = [
-                relax.VirtualMachine(_build(imported, spec, one), tvm.cpu())
-                for one in (replace(config, db=db), config)
-            ]
-        args = [to_tensor(array, tvm.cpu()) for array in arrays]
-        return in_turns([_bound(machine, name, args) for machine in machines], effort)
+    def __init__(
+        self, imported: Imported, planned: tvm.IRModule, spec: TargetSpec, seed: int, effort: Effort
+    ) -> None:
+        (self._name, signature), *_ = imported.signatures.items()
+        generator = np.random.default_rng(seed)
+        self._arrays = [
+            random_array(generator, tuple(map(int, x.shape)), x.dtype) for x in signature.inputs
+        ]
+        self._mod, self._spec, self._effort = planned, spec, effort
+        self._built: dict[frozenset[tuple[Key, str]], Any] = {}
 
-    try:
-        # Another program that runs during one of them makes gains, too: UNet's 1.05 was 1.53 once.
-        races = [isolated(measure, effort.timeout) for _ in range(2)]
-    except Failed as reason:
-        return Race(0.0, 0.0, str(reason))
-    us, default_us = max(races, key=lambda times: times[0] / times[1])
-    is_slower = all(tuned > SLOWER * default for tuned, default in races)
-    return Race(default_us, us, is_slower=is_slower)
+    def race(self, one: Chosen, other: Chosen) -> tuple[float, float]:
+        """Time the model with two choices in turns, in a process of its own; microseconds.
+
+        Raises
+        ------
+        Failed
+            If one crashes or takes too long, or their results differ.
+        """
+        executables = [self._build(chosen) for chosen in (one, other)]
+
+        def measure() -> tuple[float, float]:
+            machines = [relax.VirtualMachine(built, tvm.cpu()) for built in executables]
+            # Tensors of its own for each: a model may write to its inputs.
+            calls = [bound(machine, self._name, self._args()) for machine in machines]
+            results, expected = (_arrays_of(call()) for call in calls)
+            check_same(results, expected, LOOSER)
+            us, other_us = in_turns(calls, self._effort)
+            return us, other_us
+
+        return isolated(measure, self._effort.timeout)
+
+    def judge(self, chosen: Chosen) -> Race:
+        """Race a choice against the defaults in two processes."""
+        try:
+            # Another program that runs during one makes gains, too: UNet's 1.05 was 1.53 once.
+            races = [self.race(chosen, DEFAULTS) for _ in range(2)]
+        except Failed as reason:
+            return Race(0.0, 0.0, str(reason))
+        us, default_us = max(races, key=lambda times: times[0] / times[1])
+        return Race(default_us, us, is_slower=all(u > SLOWER * d for u, d in races))
+
+    def _args(self) -> list[Any]:
+        return [to_tensor(array.copy(), tvm.cpu()) for array in self._arrays]
+
+    def _build(self, chosen: Chosen) -> Any:
+        name = frozenset((key, text(config)) for key, config in chosen.items())
+        if name not in self._built:
+            while len(self._built) >= KEPT:
+                self._built.pop(next(n for n in self._built if n))  # the defaults stay
+            self._built[name] = build_model(self._mod, chosen, self._spec)
+        self._built[name] = self._built.pop(name)  # the latest use last
+        return self._built[name]
 
 
-def _bound(machine: relax.VirtualMachine, name: str, args: list[Any]) -> Any:
-    machine.set_input(name, *args)
-    return lambda: machine.invoke_stateful(name)
+def build_model(planned: tvm.IRModule, chosen: Chosen, spec: TargetSpec) -> Any:
+    """Build a planned model with configurations for some of its groups.
 
-
-def _build(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Any:
-    mod = update_in_place(imported.mod, imported.signatures, config.writes)
+    Parameters
+    ----------
+    planned : tvm.IRModule
+        Groups, as the scheduling stage gets them.
+    chosen : mapping of Key to Config
+        Configurations other than the default.
+    spec : TargetSpec
+        What to build for.
+    """
     with toolchain(spec), spec.tvm_target() as target, remembering():
-        mod = Sequential([*stages(replace(config, dump=None)), LowerToVM()])(mod)
+        scheduling = ScheduleKernels(FuseOperators, _lookup(chosen))
+        mod = Sequential([scheduling, LowerToVM()])(planned)
         return tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+
+
+def _lookup(chosen: Chosen) -> Callable[[Claim, Device], Tuned | None]:
+    def lookup(claim: Claim, device: Device) -> Tuned | None:
+        config = chosen.get(Key.of(claim.group, claim.template.name, device))
+        return None if config is None else Tuned(config, 1.0, 1.0, "this race")
+
+    return lookup
+
+
+def _arrays_of(result: Any) -> list[np.ndarray]:
+    return [to_numpy(leaf).copy() for leaf in leaves(result)]

@@ -1,15 +1,17 @@
-"""Configuration of attention on a CPU: tiles in registers, keys and values in the caches."""
+"""Configurations of attention on a CPU: tiles in registers, keys and values in the caches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from tvm import ir
-from tvm.target import Target
 
 from ...core.loops import constant
-from ...device import device_of
+from ...device import Device
 from ..cpu import PARALLEL_TASKS
+from ..design_space import Kernels
 from ..register_tile import VectorUnit
 from .pattern import Pattern
 
@@ -18,6 +20,8 @@ BUFFER_BYTES = 1 << 18  # of one buffer: a quarter of that cache
 VECTORS = {True: 4, False: 3}  # of a row of a tile, by whether there are 32 registers
 MAX_ROWS = 16  # of a tile, roughly
 MIN_QUERIES_PER_TASK = 64  # queries of a task that make packing the keys cheap
+MOST_BLOCKS = 16  # of the queries of one head, for the design space
+KEY_TILES = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the default
 
 
 @dataclass(frozen=True)
@@ -54,21 +58,75 @@ class CpuConfig:
         """Columns of a tile in registers."""
         return self.lanes * self.vectors
 
+    def fits(self, cache: int) -> bool:
+        """Whether keys and values of a tile and what a task keeps fit into the cache."""
+        panels = self.keys * (self.depth + self.columns)
+        kept = (self.rows if self.single else self.block) * self.columns
+        scores = self.rows * (self.keys + self.lanes + self.depth)
+        largest = max(self.keys * max(self.depth, self.columns), kept, scores)
+        return 4 * (panels + kept + scores) <= cache and 4 * largest <= BUFFER_BYTES
+
     @classmethod
-    def of(cls, pattern: Pattern, target: Target) -> CpuConfig:
-        """Choose tiles for a target."""
-        unit = VectorUnit.of(target)
+    def of(cls, pattern: Pattern, device: Device) -> CpuConfig | None:
+        """Choose tiles for a CPU; ``None`` where a head's elements are symbolic."""
+        unit = VectorUnit.of(device)
         vectors = VECTORS[unit.registers >= 32]
         depth, elements = constant(pattern.depth.extent), constant(pattern.column.extent)
         if depth is None or elements is None:
-            raise ValueError("the elements of keys and values are not known at compile time")
+            return None
         columns = -(-elements // unit.lanes) * unit.lanes
         queries = 1 if pattern.query is None else constant(pattern.query.extent)
         rows = _rows(queries, unit.rows(vectors))
-        cache = device_of(target).l2_bytes or L2_BYTES
+        cache = device.l2_bytes or L2_BYTES
         keys, single = _keys(pattern.key.extent, unit.lanes * vectors, depth, columns, cache)
         block = _block(pattern, queries, rows)
         return cls(unit.lanes, vectors, rows, block, keys, single, depth, columns)
+
+
+KERNELS = Kernels({CpuConfig: ("flash cpu", ("vectors", "rows", "block", "keys"))})
+
+
+def configs(pattern: Pattern, device: Device) -> Iterator[CpuConfig]:
+    """Enumerate tiles and tasks that fit the registers and caches, each once, the default first.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        The attention.
+    device : Device
+        A CPU.
+    """
+    chosen = CpuConfig.of(pattern, device)
+    queries = 1 if pattern.query is None else constant(pattern.query.extent)
+    count = constant(pattern.key.extent)
+    if chosen is None or queries is None or count is None:
+        return
+    unit = VectorUnit.of(device)
+    found = {chosen: None}
+    for vectors in range(1, VECTORS[True] + 1):
+        width = unit.lanes * vectors
+        tiles = {_even(count, max(1, round(chosen.keys * n / width)), width) for n in KEY_TILES}
+        most = min(queries, unit.rows(vectors))
+        for rows, keys in itertools.product(_heights(queries, most), sorted(tiles)):
+            for blocks in range(1, min(MOST_BLOCKS, -(-queries // rows)) + 1):
+                block = -(-queries // (blocks * rows)) * rows
+                sizes = {"vectors": vectors, "rows": rows, "block": block, "keys": keys}
+                config = replace(chosen, single=keys >= count, **sizes)
+                if config.fits(device.l2_bytes or L2_BYTES):
+                    found[config] = None
+    yield from found
+
+
+def _heights(queries: int, most: int) -> list[int]:
+    """List heights of tiles: the tallest that waste no tile, for each number of tiles."""
+    heights = {-(-queries // -(-queries // rows)) for rows in range(max(1, most // 3), most + 1)}
+    return sorted(heights)
+
+
+def _even(count: int, tiles: int, width: int) -> int:
+    """Give the keys of a tile, all tiles being about as long, in whole vectors."""
+    number = -(-count // min(tiles * width, -(-count // width) * width))
+    return -(-count // (number * width)) * width
 
 
 def _rows(queries: int | None, most: int) -> int:

@@ -18,7 +18,6 @@ parallel for batch, head, block of `block` queries:
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.target import Target
 
 from ..._tvm.buffer import scratch
 from ...core.expressions import load
@@ -47,9 +46,9 @@ from .softmax_cpu import OnlineSoftmax
 from .visible_keys import VisibleKeys
 
 
-def attention_cpu(program: Program, pattern: Pattern, target: Target) -> tirx.PrimFunc:
-    """Make the kernel."""
-    return _Kernel(pattern, CpuConfig.of(pattern, target)).func(program)
+def attention_cpu(program: Program, pattern: Pattern, config: CpuConfig) -> tirx.PrimFunc:
+    """Make the kernel of a configuration."""
+    return _Kernel(pattern, config).func(program)
 
 
 class _Kernel:

@@ -22,6 +22,9 @@ from ..gpu.mma import HALF_TYPES, mma_atom
 from ..inline import inlined
 from .attention_configs import KERNELS, configs
 from .attention_configs import Config as AnyConfig
+from .config_cpu import KERNELS as CPU_KERNELS
+from .config_cpu import CpuConfig
+from .config_cpu import configs as cpu_configs
 from .config_gpu import GpuConfig
 from .constants import read_group
 from .cpu import attention_cpu
@@ -56,6 +59,7 @@ class Attention(Template):
         self._is_gpu = is_gpu
         # CPUs have no vectors of bfloat16 to pack keys from.
         self._floats = (*FLOATS, "bfloat16") if is_gpu else FLOATS
+        self._kernels = KERNELS if is_gpu else CPU_KERNELS
 
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim a program that matches attention."""
@@ -75,8 +79,12 @@ class Attention(Template):
         decode = flash_decode_config(pattern, device) if self._is_gpu else None
         if decode is not None:
             return _claim_flash_decode(self, group, pattern, decode)
-        config: GpuConfig | FlashMmaConfig | None = None
-        if self._is_gpu:
+        config: GpuConfig | FlashMmaConfig | CpuConfig | None
+        if not self._is_gpu:
+            config = CpuConfig.of(pattern, device)
+            if config is None:
+                return _symbolic_head()
+        else:
             problem = flash_problem(pattern)
             config = None if problem is None else flash_mma_config(problem, device)
             if config is None and (refusal := _slow_on_cuda_cores(pattern, queries, device)):
@@ -86,7 +94,7 @@ class Attention(Template):
                 if refusal is not None:
                     return refusal
             config = config or GpuConfig.of(pattern)
-        block_m = config.block_m if config else QUERIES_PER_TASK
+        block_m = QUERIES_PER_TASK if isinstance(config, CpuConfig) else config.block_m
         return Claim(
             self,
             group,
@@ -94,7 +102,7 @@ class Attention(Template):
             bytes=_traffic(group, pattern),
             flops=_flops(pattern, rows, queries),
             parallelism=rows * math.ceil(queries / block_m),
-            shared_bytes=config.shared_bytes if config else 0,
+            shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=config.registers if isinstance(config, FlashMmaConfig) else 0,
             details={"config": config},
         )
@@ -112,21 +120,23 @@ class Attention(Template):
             if problem is None:
                 raise RuntimeError("the group is not the one that was claimed")
             func = flash_mma_kernel(program, problem, config)
-        elif config is not None:
-            func = attention_gpu(program, pattern, config)
+        elif isinstance(config, CpuConfig):
+            func = attention_cpu(program, pattern, config)
         else:
-            func = attention_cpu(program, pattern, target)
+            func = attention_gpu(program, pattern, config)
         return Emission.one(func, claim.group)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
-        """Enumerate the kernels of a GPU; one of a CPU has no choices."""
-        return map(KERNELS.plain, self._designs(claim, device))
+        """Enumerate the kernels of a GPU, or tiles and tasks of a CPU."""
+        return map(self._kernels.plain, self._designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Give a claimed attention another configuration."""
-        chosen = KERNELS.find(self._designs(claim, device), config)
+        chosen = self._kernels.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
+        if isinstance(chosen, CpuConfig):
+            return replace(claim, details={**claim.details, "config": chosen})
         if isinstance(chosen, FlashDecodeConfig):
             pattern = read_group(claim.group, self._floats)
             assert not isinstance(pattern, Refusal)
@@ -139,11 +149,11 @@ class Attention(Template):
             details={**claim.details, "config": chosen},
         )
 
-    def _designs(self, claim: Claim, device: Device) -> Iterator[AnyConfig]:
+    def _designs(self, claim: Claim, device: Device) -> Iterator[AnyConfig | CpuConfig]:
         pattern = read_group(claim.group, self._floats)
-        if isinstance(pattern, Refusal) or not self._is_gpu:
+        if isinstance(pattern, Refusal):
             return iter(())
-        return configs(pattern, device)
+        return configs(pattern, device) if self._is_gpu else cpu_configs(pattern, device)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name the operators of every attention in a graph, in a few nested sets."""
@@ -189,13 +199,17 @@ def _traffic(group: Group, pattern: Pattern) -> int:
 def _too_large(pattern: Pattern) -> Refusal | None:
     sizes = [constant(axis.extent) for axis in (pattern.depth, pattern.column)]
     if any(size is None for size in sizes):
-        return Refusal("symbolic_head", "The head dimension (of keys or of values) is symbolic.")
+        return _symbolic_head()
     if max(size or 0 for size in sizes) > MAX_HEAD_DIM:
         return Refusal(
             "head_too_large",
             f"The head dimension is {max(size or 0 for size in sizes)}, at most {MAX_HEAD_DIM}.",
         )
     return None
+
+
+def _symbolic_head() -> Refusal:
+    return Refusal("symbolic_head", "The head dimension (of keys or of values) is symbolic.")
 
 
 def _slow_on_cuda_cores(pattern: Pattern, queries: int, device: Device) -> Refusal | None:

@@ -189,7 +189,9 @@ def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
     machine = Machine.of(device)
     sizes = ConvSizes.of(problem, machine)
     for tile in _tiles(sizes, machine):
-        yield from (config for config in _tasks(tile, sizes) if config != chosen)
+        for config in _tasks(tile, sizes):
+            other = replace(config, prefetches=config.prefetches ^ Prefetch.WEIGHT)
+            yield from (one for one in (config, other) if one != chosen)
 
 
 def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:

@@ -1,13 +1,14 @@
 """The elementwise kernel on a CPU: one parallel loop over rows or parts of rows.
 
 parallel for task (of all iteration spaces, one after the other):
-    rows, or CHUNK elements of a long row, or a band of 16x16 tiles of a transposed load:
+    rows, or `chunk` elements of a long row, or a band of square tiles of a transposed load:
         for vectors along the last axis: for each output: load, compute, store
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +33,7 @@ from ...core.loops import (
 from ...program.program import Program
 from ...program.stage import Stage
 from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
+from ..design_space import Kernels
 from ..vector_loops import VECTORS, at_vector, by_vectors, vectors
 from ..vector_math import vector_math
 from .group_maps import iteration_spaces, with_offsets
@@ -39,6 +41,8 @@ from .iteration_space import IterationSpace, Store
 
 CHUNK = 4096  # elements of a long row that one task computes
 TILE = 16  # rows and columns of a transposed tile: a cache line of four-byte elements each way
+LANES = (1, 2, 4)  # vectors of the widest, for the design space
+CHUNKS, TILES = (1024, CHUNK, 16384), (8, TILE, 32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +59,21 @@ class ElementwiseCpuConfig:
         Elements of the widest vectors.
     has_blocks : bool
         Whether channels are blocks in memory: vectors run through several blocks.
+    chunk : int
+        Elements of a long row that one task computes.
+    tile : int
+        Rows and columns of a tile of a transposed load.
+    is_parallel : bool or None
+        Whether the work is worth waking other threads; ``None``: the emission counts it.
     """
 
     stages: tuple[Stage, ...]
     kept: frozenset[ir.Var]
     lanes: int
-    has_blocks: bool = False
+    has_blocks: bool
+    chunk: int
+    tile: int
+    is_parallel: bool | None = None
 
     @classmethod
     def of(
@@ -71,7 +84,36 @@ class ElementwiseCpuConfig:
         has_blocks: bool = False,
     ) -> ElementwiseCpuConfig:
         """Configure maps for the registers of a CPU."""
-        return cls(tuple(stages), kept, VECTORS * registers.lanes, has_blocks)
+        return cls(tuple(stages), kept, VECTORS * registers.lanes, has_blocks, CHUNK, TILE)
+
+
+KERNELS = Kernels({ElementwiseCpuConfig: ("maps", ("lanes", "chunk", "tile", "is_parallel"))})
+
+
+def configs(chosen: ElementwiseCpuConfig) -> Iterator[ElementwiseCpuConfig]:
+    """Enumerate vectors and tasks of maps, each once, the default first.
+
+    Parameters
+    ----------
+    chosen : ElementwiseCpuConfig
+        The default.
+    """
+    spaces = iteration_spaces(chosen.stages, chosen.kept)
+    chosen = replace(chosen, is_parallel=_is_parallel(spaces))
+    yield chosen
+    tiled = [space.transposed_axis() is not None for space in spaces if space.axes]
+    rows = [s.axes[-1].extent for s in spaces if s.axes and s.transposed_axis() is None]
+    has_chunks = any((constant(extent) or CHUNKS[-1]) > CHUNKS[0] for extent in rows)
+    choices = itertools.product(
+        [chosen.lanes * n // VECTORS for n in LANES],
+        CHUNKS if has_chunks else (chosen.chunk,),
+        TILES if any(tiled) else (chosen.tile,),
+        (False, True),
+    )
+    for lanes, chunk, tile, is_parallel in choices:
+        config = replace(chosen, lanes=lanes, chunk=chunk, tile=tile, is_parallel=is_parallel)
+        if KERNELS.plain(config) != KERNELS.plain(chosen):
+            yield config
 
 
 def elementwise_cpu(program: Program, config: ElementwiseCpuConfig) -> tirx.PrimFunc:
@@ -84,11 +126,15 @@ def maps_cpu(config: ElementwiseCpuConfig) -> tirx.Stmt:
     spaces = [_with_vector_math(s) for s in iteration_spaces(config.stages, config.kept)]
     if config.has_blocks:
         spaces = [with_offsets(space) for space in spaces]
-    work = sum(constant(d.points) or PARALLEL_WORK for d in spaces)
-    pieces = [piece for space in spaces for piece in _tasks(space, config.lanes)]
-    kind = tirx.ForKind.PARALLEL if work >= PARALLEL_WORK else tirx.ForKind.SERIAL
+    pieces = [piece for space in spaces for piece in _tasks(space, config)]
+    is_parallel = _is_parallel(spaces) if config.is_parallel is None else config.is_parallel
+    kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
     total = add(count for count, _ in pieces)
     return loop("task", total, lambda task: choose(task, pieces), kind)
+
+
+def _is_parallel(spaces: Sequence[IterationSpace]) -> bool:
+    return sum(constant(s.points) or PARALLEL_WORK for s in spaces) >= PARALLEL_WORK
 
 
 def _with_vector_math(space: IterationSpace) -> IterationSpace:
@@ -96,24 +142,25 @@ def _with_vector_math(space: IterationSpace) -> IterationSpace:
     return replace(space, stores=tuple(stores))
 
 
-def _tasks(space: IterationSpace, lanes: int) -> list[tuple[ir.Expr, Body]]:
+def _tasks(space: IterationSpace, config: ElementwiseCpuConfig) -> list[tuple[ir.Expr, Body]]:
     """Divide an iteration space into tasks: pairs of their number and the body of one."""
+    lanes, longest = config.lanes, config.chunk
     if not space.axes:
         return [(index(1), lambda task: space.point([]))]
     tiled = space.transposed_axis()
     if tiled is not None:
-        return [_tiles(space, tiled)]
+        return [_tiles(space, tiled, config.tile)]
     *outer, row = space.axes
     extents = [a.extent for a in outer]
     many = outermost(extents)
     size = constant(row.extent)
-    if not outer and size is not None and size <= CHUNK:
+    if not outer and size is not None and size <= longest:
         body = partial(_vector, space, [])
         return [
             (index(count), partial(at_vector, body, start, width))
             for start, width, count in vectors(size, lanes)
         ]
-    if many is not None or (size is not None and size <= CHUNK):
+    if many is not None or (size is not None and size <= longest):
         shared, inner = extents[:many], outer[many:] if many is not None else []
 
         def rows(task: ir.Expr) -> tirx.Stmt:
@@ -123,11 +170,11 @@ def _tasks(space: IterationSpace, lanes: int) -> list[tuple[ir.Expr, Body]]:
             )
 
         return [(product(shared), rows)]
-    chunks = ceildiv(row.extent, CHUNK)
+    chunks = ceildiv(row.extent, longest)
 
     def chunk(task: ir.Expr) -> tirx.Stmt:
-        start = tirx.floormod(task, chunks) * CHUNK
-        length = _shorter(CHUNK, row.extent, start)
+        start = tirx.floormod(task, chunks) * longest
+        length = _shorter(longest, row.extent, start)
         place = coordinates(tirx.floordiv(task, chunks), extents)
         return _row(space, place, start, length, lanes)
 
@@ -177,18 +224,18 @@ def _vector(space: IterationSpace, place: list[ir.Expr], first: ir.Expr, width: 
     return block("vector", body, list(files.values())) if files else body
 
 
-def _tiles(space: IterationSpace, tiled: int) -> tuple[ir.Expr, Body]:
+def _tiles(space: IterationSpace, tiled: int, side: int) -> tuple[ir.Expr, Body]:
     """Divide a transposed load into bands of tiles, whose lines stay in the L1 cache."""
     across, last = space.axes[tiled], space.axes[-1]
     rest = [a for n, a in enumerate(space.axes[:-1]) if n != tiled]
-    bands = ceildiv(across.extent, TILE)
+    bands = ceildiv(across.extent, side)
     extents = [*(a.extent for a in rest), bands]
 
     size = constant(last.extent)
 
     def task_body(task: ir.Expr) -> tirx.Stmt:
         *place, band = coordinates(task, extents)
-        top = band * TILE
+        top = band * side
 
         def tile(left: ir.Expr, width: int) -> tirx.Stmt:
             def line(row: ir.Expr) -> tirx.Stmt:
@@ -198,12 +245,12 @@ def _tiles(space: IterationSpace, tiled: int) -> tuple[ir.Expr, Body]:
                 columns = _shorter(width, last.extent, left)
                 return loop("column", columns, lambda column: space.point([*where, left + column]))
 
-            return loop("row", _shorter(TILE, across.extent, top), line)
+            return loop("row", _shorter(side, across.extent, top), line)
 
         if size is None:
-            transpose_config = ceildiv(last.extent, TILE)
-            return loop("tile", transpose_config, lambda n: tile(n * TILE, TILE))
-        return by_vectors(size, TILE, tile, "tile")
+            transpose_config = ceildiv(last.extent, side)
+            return loop("tile", transpose_config, lambda n: tile(n * side, side))
+        return by_vectors(size, side, tile, "tile")
 
     return product(extents), task_body
 

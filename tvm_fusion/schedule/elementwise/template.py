@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from tvm.target import Target
 
 from ...core.loops import constant
-from ...core.template import Claim, Emission, Refusal, Template
+from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device
 from ...program.group import Group
 from ...program.lane_conditions import decide_for_blocks
 from ...program.layouts import is_layout_map
 from ...program.stage import Stage, Unstructured
 from ..cpu import Registers
+from ..design_space import not_in_space
 from ..estimate import flops, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
 from ..strides import strided_access_cost
 from .config_gpu import elementwise_gpu_config
-from .cpu import ElementwiseCpuConfig, elementwise_cpu
+from .cpu import KERNELS, ElementwiseCpuConfig, configs, elementwise_cpu
 from .gpu import THREADS, elementwise_gpu
 from .group_maps import in_registers
 
@@ -78,6 +82,24 @@ class Elementwise(Template):
                 "config": ElementwiseCpuConfig.of(stages, Registers.of(device), kept, has_blocks)
             },
         )
+
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate vectors and tasks of a CPU; a GPU has no choices."""
+        return map(KERNELS.plain, self._designs(claim, device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give claimed maps other vectors or tasks."""
+        chosen = KERNELS.find(self._designs(claim, device), config)
+        if chosen is None:
+            return not_in_space(claim, config)
+        return replace(claim, details={**claim.details, "config": chosen})
+
+    def _designs(self, claim: Claim, device: Device) -> Iterator[ElementwiseCpuConfig]:
+        if self._is_gpu:
+            return iter(())
+        of: ElementwiseCpuConfig = claim.details["config"]
+        registers = Registers.of(device)
+        return configs(ElementwiseCpuConfig.of(of.stages, registers, of.kept, of.has_blocks))
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel."""

@@ -13,15 +13,17 @@ across rows (neighbouring rows are contiguous, elements of a row are not):
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
 from ...core.loops import block, index, kernel, loop, sequence, tasks
+from ...device import device_of
 from ...program.program import Program
-from ..cpu import PARALLEL_WORK, Registers
 from .block_width import width_in_blocks
-from .emit import static_volume, unflatten, volume
+from .config_cpu import CpuRowConfig
+from .emit import unflatten, volume
 from .fast_maxima import with_fast_maxima
 from .loops_cpu import pass_over_row, pass_over_rows, power_of_two
 from .passes import Pass, are_vectors, lanes_are_rows, plan_passes
@@ -33,7 +35,9 @@ from .vectors_cpu import RowVectors
 ROWS_PER_TASK = 256  # of a task without vectors
 
 
-def schedule_rows_cpu(program: Program, target: Target) -> tirx.PrimFunc:
+def schedule_rows_cpu(
+    program: Program, target: Target, config: CpuRowConfig | None = None
+) -> tirx.PrimFunc:
     """Run a row program as one parallel loop over its rows.
 
     Inside a row, stages over the same elements share a pass in vectors; reductions keep one
@@ -45,22 +49,24 @@ def schedule_rows_cpu(program: Program, target: Target) -> tirx.PrimFunc:
     program : Program
         Stages over common rows.
     target : Target
-        An LLVM target; decides the width of vectors.
+        An LLVM target.
+    config : CpuRowConfig, optional
+        Vectors and tasks; by default those for the target.
 
     Raises
     ------
     ValueError
         If a reduction cannot be split into terms and a combiner.
     """
-    rows = _prepared(program)
+    rows, config = _prepared(program), config or CpuRowConfig.of(program, device_of(target))
     if not lanes_are_rows(rows):
         schedule = _within_rows
     elif are_vectors(rows):
         schedule = _across_rows
     else:
         schedule = _scalar_rows
-    width = width_in_blocks(rows, _width(target))
-    return kernel(program, schedule(rows, plan_passes(rows), width))
+    config = replace(config, width=width_in_blocks(rows, config.width))
+    return kernel(program, schedule(rows, plan_passes(rows), config))
 
 
 def row_by_number(program: Program, target: Target) -> Callable[[ir.Expr], tirx.Stmt] | None:
@@ -74,28 +80,29 @@ def row_by_number(program: Program, target: Target) -> Callable[[ir.Expr], tirx.
     rows = _prepared(program)
     if lanes_are_rows(rows):
         return None
-    return _row(rows, plan_passes(rows), width_in_blocks(rows, _width(target)))
+    config = CpuRowConfig.of(program, device_of(target))
+    config = replace(config, width=width_in_blocks(rows, config.width))
+    return _row(rows, plan_passes(rows), config)
 
 
 def _prepared(program: Program) -> RowProgram:
     return with_fast_maxima(with_inverses(row_program(program)))
 
 
-def _width(target: Target) -> int:
-    return 4 * Registers.of(target).lanes
-
-
-def _within_rows(program: RowProgram, passes: list[Pass], width: int) -> tirx.Stmt:
+def _within_rows(program: RowProgram, passes: list[Pass], config: CpuRowConfig) -> tirx.Stmt:
     """Vectorize along the elements of a row; tasks are rows."""
-    count, row = volume(program.rows), _row(program, passes, width)
+    count, row = volume(program.rows), _row(program, passes, config)
     if isinstance(count, tirx.IntImm) and int(count) == 1:
         return tasks(count, row, False)
-    return loop("row", count, row, _kind(program))
+    return loop("row", count, row, _kind(config))
 
 
-def _row(program: RowProgram, passes: list[Pass], width: int) -> Callable[[ir.Expr], tirx.Stmt]:
+def _row(
+    program: RowProgram, passes: list[Pass], config: CpuRowConfig
+) -> Callable[[ir.Expr], tirx.Stmt]:
     count = volume(program.rows)
-    hints = plan_hints(program, passes)
+    width = config.width
+    hints = plan_hints(program, passes) if config.prefetches else [[] for _ in passes]
 
     def row(number: ir.Expr) -> tirx.Stmt:
         position = unflatten(number, program.rows)
@@ -110,11 +117,11 @@ def _row(program: RowProgram, passes: list[Pass], width: int) -> Callable[[ir.Ex
     return row
 
 
-def _across_rows(program: RowProgram, passes: list[Pass], width: int) -> tirx.Stmt:
+def _across_rows(program: RowProgram, passes: list[Pass], config: CpuRowConfig) -> tirx.Stmt:
     """Vectorize along the last row axis; tasks are vectors of rows."""
     *outer, last = program.rows
     extent = index(last.extent)
-    width = power_of_two(last.size, width)
+    width = power_of_two(last.size, config.width)
     chunks = sym.Analyzer().simplify(tirx.floordiv(extent + (width - 1), index(width)))
 
     def task(number: ir.Expr) -> tirx.Stmt:
@@ -132,10 +139,10 @@ def _across_rows(program: RowProgram, passes: list[Pass], width: int) -> tirx.St
         body = sequence([pass_over_rows(lanes, one.stages, count, width) for one in passes])
         return block("rows", body, lanes.buffers)
 
-    return loop("task", volume(outer) * chunks, task, _kind(program))
+    return loop("task", volume(outer) * chunks, task, _kind(config))
 
 
-def _scalar_rows(program: RowProgram, passes: list[Pass], width: int) -> tirx.Stmt:
+def _scalar_rows(program: RowProgram, passes: list[Pass], config: CpuRowConfig) -> tirx.Stmt:
     """Compute rows one by one in registers; tasks are runs of rows along the last row axis.
 
     For pooling windows and other short rows whose loads do not vectorize. A run divides once to
@@ -159,11 +166,8 @@ def _scalar_rows(program: RowProgram, passes: list[Pass], width: int) -> tirx.St
         count = index(length) if whole else tirx.min(extent - start, index(length))
         return loop("place", count, row)
 
-    return loop("run", volume(outer) * runs, task, _kind(program))
+    return loop("run", volume(outer) * runs, task, _kind(config))
 
 
-def _kind(program: RowProgram) -> int:
-    """Choose a parallel loop where the work is worth waking other threads."""
-    row = sum(static_volume(s.loop_axes, PARALLEL_WORK) for s in program.stages)
-    work = row * static_volume(program.rows, PARALLEL_WORK)
-    return tirx.ForKind.PARALLEL if work >= PARALLEL_WORK else tirx.ForKind.SERIAL
+def _kind(config: CpuRowConfig) -> int:
+    return tirx.ForKind.PARALLEL if config.is_parallel else tirx.ForKind.SERIAL

@@ -24,9 +24,12 @@ from ...program.program import Program
 from ...program.recomputed_scalars import with_recomputed_scalars
 from ...program.stage import Stage, Unstructured
 from ..address import known_step
-from ..design_space import not_in_space
+from ..design_space import Kernels, not_in_space
 from ..estimate import flops, too_many_parameters, traffic
 from ..strides import strided_access_cost
+from .config_cpu import KERNELS as CPU_KERNELS
+from .config_cpu import CpuRowConfig
+from .config_cpu import configs as cpu_configs
 from .config_gpu import RowConfig
 from .configs_gpu import KERNELS, configs
 from .contiguity import has_branches
@@ -98,15 +101,15 @@ class Rows(Template):
             flops=flops(program.stages) + obstacles,
             parallelism=_parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
-            details={"config": estimate.config if estimate else None},
+            details={"config": estimate.config if estimate else CpuRowConfig.of(program, device)},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel of the claimed configuration."""
         config = claim.details["config"]
-        program = rows_of(claim.group, config is None)
-        if config is None:
-            func = schedule_rows_cpu(program, target)
+        program = rows_of(claim.group, isinstance(config, CpuRowConfig))
+        if isinstance(config, CpuRowConfig):
+            func = schedule_rows_cpu(program, target, config)
         else:
             func = schedule_rows_gpu(
                 program, config, device_of(target), _constants(claim.group)
@@ -114,24 +117,30 @@ class Rows(Template):
         return Emission.one(func, claim.group)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
-        """Enumerate threads and rows of a block, and what they keep; CPUs have no choices."""
-        return map(KERNELS.plain, self._designs(claim, device))
+        """Enumerate threads and rows of a block, and what they keep; on CPUs vectors and tasks."""
+        return map(_kernels(device).plain, self._designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Give a claimed row kernel another configuration."""
-        chosen = KERNELS.find(self._designs(claim, device), config)
+        chosen = _kernels(device).find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
         return replace(claim, details={**claim.details, "config": chosen})
 
-    def _designs(self, claim: Claim, device: Device) -> Iterator[RowConfig]:
-        if claim.details["config"] is None:
-            return iter(())
-        return configs(tunable_rows(rows_of(claim.group, False), device), device)
+    def _designs(self, claim: Claim, device: Device) -> Iterator[RowConfig | CpuRowConfig]:
+        on_cpu = device.kind == "llvm"
+        program = rows_of(claim.group, on_cpu)
+        if on_cpu:
+            return cpu_configs(CpuRowConfig.of(program, device))
+        return configs(tunable_rows(program, device), device)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name reductions over the same rows, which growth keeps separate."""
         return row_proposals(graph, _is_row_reduction, shared=device.kind != "llvm")
+
+
+def _kernels(device: Device) -> Kernels:
+    return CPU_KERNELS if device.kind == "llvm" else KERNELS
 
 
 def rows_of(group: Group, on_cpu: bool) -> Program:
