@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from .attention import ATTENTION
 from .convolutions import CONVOLUTIONS
 from .decoder import STEPS
 from .narrow_products import NARROW_PRODUCTS
 from .others import OTHERS
+from .packed_products import PACKED_PRODUCTS
 from .products import PRODUCTS, drawn_products
-from .works import NAMED, Work, drawn
+from .works import NAMED, Work, drawn, drawn_norms
 
 
 def works(seed: int, count: int) -> list[Work]:
     """List the named works, further ones, a whole step of a decoder, products, and drawn ones."""
-    products = [*PRODUCTS, *NARROW_PRODUCTS, *drawn_products(seed, count)]
-    return [*NAMED, *OTHERS, *STEPS, *products, *CONVOLUTIONS, *drawn(seed, count)]
+    products = [*PRODUCTS, *ATTENTION, *PACKED_PRODUCTS, *NARROW_PRODUCTS]
+    products += [*drawn_products(seed, count), *CONVOLUTIONS]
+    return [*NAMED, *OTHERS, *STEPS, *products, *drawn(seed, count), *drawn_norms(seed)]

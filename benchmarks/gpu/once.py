@@ -2,6 +2,7 @@
 
 ``compute-sanitizer --tool memcheck python3 -m benchmarks.gpu.once DIR [NAME ...]``, or
 ``racecheck``; needs numpy and TVM's runtime, no PyTorch, which would take such a tool minutes.
+Integers are numbers of rows of the first input, if it is a table, or any byte.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
@@ -25,15 +27,17 @@ def main(arguments: list[str]) -> None:
     rng = np.random.default_rng(0)
     for name in names or index["names"]:
         executable = tvm_fusion.load(Path(folder, name))
-        inputs = {
-            spec.name: rng.standard_normal([int(d) for d in spec.shape], np.float32).astype(
-                spec.dtype
-            )
-            for spec in executable.signatures["main"].inputs
-        }
-        executable.run(inputs)
+        specs = executable.signatures["main"].inputs
+        executable.run({spec.name: _drawn(rng, spec, int(specs[0].shape[0])) for spec in specs})
         executable.synchronize()
         print(name, flush=True)
+
+
+def _drawn(rng: np.random.Generator, spec: Any, rows: int) -> np.ndarray:
+    shape, dtype = [int(d) for d in spec.shape], np.dtype(spec.dtype)
+    if dtype.kind in "iu":
+        return rng.integers(0, rows if dtype.itemsize > 1 else 127, shape).astype(dtype)
+    return rng.standard_normal(shape, np.float32).astype(dtype)
 
 
 if __name__ == "__main__":

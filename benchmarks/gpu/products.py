@@ -1,4 +1,4 @@
-"""Products on tensor cores: GEMMs of models, of few rows, of drawn shapes; attention."""
+"""Products on tensor cores: GEMMs of models, of few rows, of symbolic rows, of drawn shapes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -31,6 +32,19 @@ class Product(Work):
         """Draw arguments from a normal distribution, weights so that sums are as large as these."""
         x, weight, *others = super().draw(seed, device)
         return [x, weight * x.shape[-1] ** -0.5 if weight.ndim == 2 else weight, *others]
+
+
+@dataclass(frozen=True)
+class Gemm(Product):
+    """A linear layer with an epilogue, compared also with cuBLAS, which leaves the epilogue out."""
+
+    def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
+        """Give PyTorch's compiler, and the bare product."""
+        return {**super().peers(), "cublas": _bare}
+
+
+def _bare(x: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
+    return torch.mm(x, weight.T)
 
 
 @dataclass(frozen=True)
@@ -60,21 +74,6 @@ def linear_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -
 def linear_gelu_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
     """Linear layer, GELU, added to a residual."""
     return functional.gelu(functional.linear(x, weight, bias)) + residual
-
-
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of every row to every row."""
-    return functional.scaled_dot_product_attention(q, k, v)
-
-
-def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of every row to those before it and to itself."""
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Attention with a bias of each head, row and key."""
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
 GEMMS: dict[str, Callable[..., Tensor]] = {
@@ -109,36 +108,17 @@ SHAPES = (
     (4096, 4096, 14336, "linear"),
     *((rows, 4096, 14336, "linear") for rows in (16, 17, 24, 32, 48, 64)),
 )
-# (batch, heads, rows, width)
-HEADS = (
-    (1, 16, 1024, 64, attention),
-    (4, 32, 4096, 128, causal_attention),
-    (64, 12, 197, 64, attention),
-    (1, 12, 128, 64, attention),
-)
 
 
-def gemm(m: int, k: int, n: int, epilogue: str, dtype: str = "float16") -> Product:
+def gemm(m: int, k: int, n: int, epilogue: str, dtype: str = "float16") -> Gemm:
     """Give the work of a product with an epilogue."""
     shapes: list[tuple[int, ...]] = [(m, k), (n, k)]
     shapes += [(n,)] if epilogue != "linear" else []
     shapes += [(m, n)] if "residual" in epilogue else []
     name = f"gemm_{m}x{k}x{n}_{epilogue}" + ("" if dtype == "float16" else f"_{dtype}")
-    return Product(name, GEMMS[epilogue], tuple(shapes), dtype, flops=2 * m * n * k)
+    return Gemm(name, GEMMS[epilogue], tuple(shapes), dtype, flops=2 * m * n * k)
 
 
-def _heads(batch: int, heads: int, rows: int, width: int, how: Callable[..., Tensor]) -> Product:
-    shape = (batch, heads, rows, width)
-    flops = 4 * batch * heads * rows * rows * width // (2 if how is causal_attention else 1)
-    return Product(f"{how.__name__}_{batch}x{heads}x{rows}x{width}", how, (shape,) * 3, flops=flops)
-
-
-WINDOWS = Product(
-    "biased_attention_64x3x49x32",
-    biased_attention,
-    (*((64, 3, 49, 32),) * 3, (1, 3, 49, 49)),
-    flops=4 * 64 * 3 * 49 * 49 * 32,
-)
 SWIGLU = tuple(
     ProductBlock(
         f"{how.__name__}_512_{h}_{i}",
@@ -149,12 +129,16 @@ SWIGLU = tuple(
     for h, i in ((4096, 14336),)
     for how, sides in ((swiglu_block, ((h, i), (h, i))), (swiglu_joined, ((h, 2 * i),)))
 )
+# One artifact for up to 4,096 rows, called with fewer.
+SYMBOLIC = tuple(
+    replace(work, name=work.name.replace("gemm_", "gemm_any_"), most_rows=4096)
+    for work in (gemm(rows, 4096, 4096, "gelu") for rows in (100, 512, 4096))
+)
 PRODUCTS = (
     *SWIGLU,
     *(gemm(*shape) for shape in SHAPES),
     gemm(4096, 4096, 4096, "linear", "bfloat16"),
-    *(_heads(*shape) for shape in HEADS),
-    WINDOWS,
+    *SYMBOLIC,
 )
 
 
@@ -166,7 +150,7 @@ def drawn_products(seed: int, count: int) -> list[Product]:
         return round(LEAST * (MOST / LEAST) ** dice.random())
 
     return [
-        replace(work, name=f"drawn_{work.name}")
+        replace(work, name=f"drawn_{work.name}", seed=seed)
         for work in (
             gemm(extent(), extent(), extent(), dice.choice(list(GEMMS)), dice.choice(TYPES))
             for _ in range(count)

@@ -46,6 +46,8 @@ class Work:
         that it has.
     allow : tuple of str
         Flags of its compilation.
+    seed : int or None
+        What its shapes were drawn from; ``None``: they are named.
     """
 
     name: str
@@ -57,10 +59,15 @@ class Work:
     limit_us: float | None = None
     most_rows: int | None = None
     allow: tuple[str, ...] = ()
+    seed: int | None = None
 
     def rival(self) -> Callable[..., Tensor | tuple[Tensor, ...]]:
         """Give what it is compared with: PyTorch's compiler."""
         return torch.compile(self.function, dynamic=False)
+
+    def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
+        """Give all that it is compared with, PyTorch's compiler first."""
+        return {"inductor": self.rival()}
 
     def reference(self, *arguments: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Compute it from arguments in float64."""
@@ -241,19 +248,29 @@ NAMED = (
     ),
 )  # fmt: skip
 RANDOM_ELEMENTS = 1 << 23, 1 << 26
+NORMS, LONG_NORMS = 8, 4  # drawn layer norms of rows up to LONG elements, and of longer ones
+SHORT, LONG, LONGEST = 64, 4096, 16384
 
 
 def drawn(seed: int, count: int) -> list[Work]:
     """Draw shapes of the memory-bound works, a third of them with odd rows."""
-    source, found = random.Random(seed), []
-    for _ in range(count):
-        kind = source.choice([*ROWS])
-        elements = source.uniform(*RANDOM_ELEMENTS)
-        columns = source.randint(64, 16384)
-        columns -= columns % 8 if source.random() < 2 / 3 else 0
-        rows = max(1, int(elements / columns))
-        function, shapes = ROWS[kind]
-        dtype = source.choice([*ALLOWED_ERRORS])
-        name = f"{kind}_{rows}x{columns}_{dtype}"
-        found.append(Work(name, function, shapes(rows, columns), dtype, floor=0.80))
-    return found
+    source = random.Random(seed)
+    return [_drawn(source, source.choice([*ROWS]), SHORT, LONGEST, seed) for _ in range(count)]
+
+
+def drawn_norms(seed: int) -> list[Work]:
+    """Draw shapes of layer norm with GELU: of rows that a block keeps, then of longer ones."""
+    source = random.Random(f"norms {seed}")
+    ranges = [(SHORT, LONG)] * NORMS + [(LONG + 1, LONGEST)] * LONG_NORMS
+    return [_drawn(source, "layer_norm_gelu", low, high, seed) for low, high in ranges]
+
+
+def _drawn(source: random.Random, kind: str, low: int, high: int, seed: int) -> Work:
+    elements = source.uniform(*RANDOM_ELEMENTS)
+    columns = source.randint(low, high)
+    columns -= columns % 8 if source.random() < 2 / 3 else 0
+    rows = max(1, int(elements / columns))
+    function, shapes = ROWS[kind]
+    dtype = source.choice([*ALLOWED_ERRORS])
+    name = f"{kind}_{rows}x{columns}_{dtype}"
+    return Work(name, function, shapes(rows, columns), dtype, floor=0.80, seed=seed)

@@ -35,6 +35,8 @@ class Model:
         Field of what the module returns; ``None``: it returns a tensor.
     has_images : bool
         Whether PyTorch is to be tried with channels last in memory, too.
+    seed : int
+        Of the weights; inputs are drawn from others beside it.
     """
 
     name: str
@@ -43,19 +45,20 @@ class Model:
     inputs: Callable[[int], dict[str, Tensor]]
     output: str | None
     has_images: bool = False
+    seed: int = 0
 
-    def module(self, device: str, seed: int = 0) -> nn.Module:
+    def module(self, device: str) -> nn.Module:
         """Make the module in evaluation mode; parameters are float16, buffers as they were."""
         with torch.device(device):
             module = self.build().eval().requires_grad_(False)
         for name, parameter in module.named_parameters():
-            drawn = torch.from_numpy(weights.draw(name, tuple(parameter.shape), seed))
+            drawn = torch.from_numpy(weights.draw(name, tuple(parameter.shape), self.seed))
             parameter.data = drawn.to(device)
         return module
 
     def draw(self, seed: int, device: str) -> dict[str, Tensor]:
         """Draw inputs; floats are float16."""
-        torch.manual_seed(seed)
+        torch.manual_seed(self.seed + seed)
         return {
             name: (value.half() if value.is_floating_point() else value).to(device)
             for name, value in self.inputs(self.batch).items()
@@ -121,6 +124,35 @@ def _stack() -> nn.Module:
     return DecoderStack(config)
 
 
+def _swin_tiny() -> nn.Module:
+    return transformers.SwinForImageClassification(transformers.SwinConfig(num_labels=1000))
+
+
+def _clip_text() -> nn.Module:
+    return transformers.CLIPTextModel(transformers.CLIPTextConfig())
+
+
+def _mistral() -> nn.Module:
+    config = transformers.MistralConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=7168,
+        num_hidden_layers=4,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        sliding_window=256,
+        use_cache=False,
+    )
+    return transformers.MistralForCausalLM(config)
+
+
+def _whisper_encoder() -> nn.Module:
+    config = transformers.WhisperConfig(
+        d_model=768, encoder_layers=12, encoder_attention_heads=12, encoder_ffn_dim=3072
+    )
+    return transformers.WhisperModel(config).encoder
+
+
 def _ids(vocabulary: int) -> Callable[[int], dict[str, Tensor]]:
     return lambda batch: {"input_ids": torch.randint(vocabulary, (batch, LENGTH))}
 
@@ -147,6 +179,18 @@ def _diffusion_step(batch: int) -> dict[str, Tensor]:
     }
 
 
+def _clip_ids(batch: int) -> dict[str, Tensor]:
+    return {"input_ids": torch.randint(49000, (batch, 77))}
+
+
+def _mistral_ids(batch: int) -> dict[str, Tensor]:
+    return {"input_ids": torch.randint(32000, (batch, STACK_LENGTH))}
+
+
+def _spectrogram(batch: int) -> dict[str, Tensor]:
+    return {"input_features": torch.randn(batch, 80, 3000)}
+
+
 def _hidden(batch: int) -> dict[str, Tensor]:
     return {"hidden": torch.randn(batch, STACK_LENGTH, HIDDEN)}
 
@@ -167,6 +211,14 @@ _IMAGES: tuple[tuple[str, Callable[[], nn.Module], Callable[[int], Any], tuple[i
     ("diffusion_unet", diffusion.UNet, _diffusion_step, (1,)),
     ("vae_decoder", diffusion.Decoder, _latents, (1,)),
 )
+# Models that no target was set for, with weights and inputs of another seed.
+NEW_SEED = 1126
+_NEW: tuple[tuple[str, Callable[[], nn.Module], Callable[[int], Any], str | None, bool], ...] = (
+    ("swin_tiny", _swin_tiny, _image, _LOGITS, True),
+    ("clip_text_77", _clip_text, _clip_ids, _STATE, False),
+    ("mistral_4x2048_512", _mistral, _mistral_ids, _LOGITS, False),
+    ("whisper_small_encoder", _whisper_encoder, _spectrogram, _STATE, False),
+)
 BATCHES = (1, 8)
 MODELS = {
     f"{name}_batch_{batch}": Model(f"{name}_batch_{batch}", batch, build, inputs, output)
@@ -176,4 +228,7 @@ MODELS = {
     f"{name}_batch_{batch}": Model(f"{name}_batch_{batch}", batch, build, inputs, None, True)
     for name, build, inputs, batches in _IMAGES
     for batch in batches
+} | {
+    f"{name}_batch_1": Model(f"{name}_batch_1", 1, build, inputs, output, is_image, NEW_SEED)
+    for name, build, inputs, output, is_image in _NEW
 }

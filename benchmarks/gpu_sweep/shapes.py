@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.gpu.products import HEADS, SHAPES, WINDOWS
+from benchmarks.gpu.attention import HEADS, WINDOWS
+from benchmarks.gpu.products import SHAPES
 
 INDEX = "sweep.json"
 SEED, COUNT = 6, 30  # of the catalog

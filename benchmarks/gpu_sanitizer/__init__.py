@@ -1,0 +1,1 @@
+"""Every family of GPU kernels once under compute-sanitizer: memory, races, barriers."""
