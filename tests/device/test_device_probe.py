@@ -41,8 +41,8 @@ def test_host_cpu_reports_what_linux_shows():
     assert cpu.arch == probe.machine()
     assert set(cpu.features) <= CPU_FEATURES
     assert cpu.features == tuple(sorted(cpu.features))
-    if cpu.l1_bytes and cpu.l2_bytes:
-        assert cpu.l1_bytes < cpu.l2_bytes
+    if cpu.l2_bytes and cpu.l3_bytes:
+        assert cpu.l2_bytes < cpu.l3_bytes
 
 
 def test_arm_features_get_llvm_names(monkeypatch):

@@ -75,8 +75,8 @@ class Device:
     vnni_bits, dpbf16_bits : int, optional
         Width of the widest vectors of x86's VPDPBUSD, which adds four products of bytes to an
         int32, and of its VDPBF16PS, which adds two products of bfloat16 to a float32.
-    l1_bytes, l2_bytes, l3_bytes : int, optional
-        Data caches. CPU: as one core sees them, shared levels at full size. GPU: the whole chip.
+    l2_bytes, l3_bytes : int, optional
+        Caches. CPU: as one core sees them, shared levels at full size. GPU: the whole chip.
     memory_bandwidth : float, optional
         Bytes per second.
     peak_flops : mapping of str to float
@@ -128,7 +128,6 @@ class Device:
     fused_multiply_add: bool = False
     vnni_bits: int | None = None
     dpbf16_bits: int | None = None
-    l1_bytes: int | None = None
     l2_bytes: int | None = None
     l3_bytes: int | None = None
     memory_bandwidth: float | None = None

@@ -47,7 +47,6 @@ def host_cpu() -> Device:
         machine(),
         name,
         cores=len(os.sched_getaffinity(0)),
-        l1_bytes=caches.get(1),
         l2_bytes=caches.get(2),
         l3_bytes=caches.get(3),
         **capabilities(machine(), (names[flag] for flag in flags & names.keys())),

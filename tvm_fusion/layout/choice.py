@@ -23,15 +23,8 @@ class Choice:
         In which layout a call reads an input, for inputs among those tensors.
     twice : set of Tensor
         Those in two layouts that their producer writes itself, so that no kernel copies them.
-    before_us, after_us : float
-        Cost of all groups around, without and with the layouts.
-    is_optimal : bool
-        Whether nothing is cheaper by the costs of the claims.
     """
 
     states: Mapping[Tensor, State]
     reads: Mapping[tuple[GroupCall, Value], Layout | None]
     twice: frozenset[Tensor]
-    before_us: float
-    after_us: float
-    is_optimal: bool

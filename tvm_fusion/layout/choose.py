@@ -100,12 +100,12 @@ class _Network:
         for _ in range(ROUNDS):
             tables = [t for k in range(len(self._calls)) for t in self._tables(k)]
             tables += copies
-            values, is_optimal = minimize([len(s) for s in self._states], tables, [plain, first])
+            values, _ = minimize([len(s) for s in self._states], tables, [plain, first])
             before, after = total(tables, plain), total(tables, values)
             if after > before * (1 - GAIN):
                 return None
             if not self._settle(values):
-                return self._choice(values, before, after, is_optimal)
+                return self._choice(values)
         return None
 
     def _uniform(self, states: Sequence[State]) -> int:
@@ -127,9 +127,7 @@ class _Network:
                 changed = True
         return changed
 
-    def _choice(
-        self, values: Sequence[int], before: float, after: float, is_optimal: bool
-    ) -> Choice:
+    def _choice(self, values: Sequence[int]) -> Choice:
         states = {
             t: state
             for t, k in self._number.items()
@@ -143,7 +141,7 @@ class _Network:
                 if value in call.reads and tensor in states:
                     reads[call, value] = layout
         twice = self._written_twice(states, reads)
-        return Choice(states, reads, twice, before, after, is_optimal)
+        return Choice(states, reads, twice)
 
     def _written_twice(
         self,

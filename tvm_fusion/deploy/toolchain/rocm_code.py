@@ -40,8 +40,6 @@ class KernelCode:
         Of one thread, in memory: spilled registers and arrays with computed indices.
     spilled : int
         Vector and scalar registers that were moved elsewhere for want of room.
-    wave : int
-        Lanes that execute together.
     threads : int
         The most that a block may have.
     """
@@ -52,7 +50,6 @@ class KernelCode:
     shared_bytes: int
     scratch_bytes: int
     spilled: int
-    wave: int
     threads: int
 
 
@@ -71,7 +68,6 @@ def kernels(assembly: str) -> list[KernelCode]:
                 number["group_segment_fixed_size"],
                 number["private_segment_fixed_size"],
                 number["vgpr_spill_count"] + number["sgpr_spill_count"],
-                number["wavefront_size"],
                 number["max_flat_workgroup_size"],
             )
         )

@@ -57,7 +57,7 @@ __device__ __forceinline__ void tvm_fusion_cp_async_commit() {
 _WAIT = """
 __device__ __forceinline__ void {name}() {{
   asm volatile("cp.async.wait_group {pending};" ::: "memory");
-  __syncwarp();
+  {barrier}();
 }}
 """
 _WARP_SYNC = """
@@ -124,8 +124,12 @@ def commit() -> tirx.Stmt:
 
 def wait(pending: int) -> tirx.Stmt:
     """Wait until at most so many commit groups of the warp's threads are pending."""
-    name = f"tvm_fusion_cp_async_wait_{pending}"
-    source = _WAIT.format(name=name, pending=pending)
+    return wait_with(f"tvm_fusion_cp_async_wait_{pending}", pending, "__syncwarp")
+
+
+def wait_with(name: str, pending: int, barrier: str) -> tirx.Stmt:
+    """Wait for commit groups, then at a barrier of CUDA's, in a device function of a name."""
+    source = _WAIT.format(name=name, pending=pending, barrier=barrier)
     return tirx.Evaluate(cuda_func_call(name, source_code=source))
 
 

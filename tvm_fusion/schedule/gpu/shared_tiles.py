@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.loops import index
+from .cp_async import wait_with
 
 CHUNK_BYTES = 16
 
@@ -25,12 +26,6 @@ __device__ __forceinline__ void tvm_fusion_cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
                ::: "memory");
 }
-"""
-_WAIT = """
-__device__ __forceinline__ void {name}() {{
-  asm volatile("cp.async.wait_group {pending};" ::: "memory");
-  __syncthreads();
-}}
 """
 
 
@@ -115,8 +110,7 @@ def block_barrier() -> tirx.Stmt:
 
 def wait_and_barrier(pending: int) -> tirx.Stmt:
     """Wait until all but the last few commit groups of every thread of the block are there."""
-    name = f"tvm_fusion_cp_async_wait_{pending}_block"
-    return _call(name, _WAIT.format(name=name, pending=pending))
+    return wait_with(f"tvm_fusion_cp_async_wait_{pending}_block", pending, "__syncthreads")
 
 
 def _call(name: str, source: str, *arguments: ir.Expr) -> tirx.Stmt:

@@ -1,0 +1,193 @@
+"""Mistakes planted in the pipelines of tiled GEMMs as they are written: all are found."""
+
+from dataclasses import replace
+
+import pytest
+from emulator.memory import EmulationError
+from emulator.plant import WAIT, plant, with_text
+from gemm_graphs import computes, contraction_of, product
+from group_kernels import CUDA
+from tvm import tirx
+
+from tvm_fusion.core.expressions import load
+from tvm_fusion.core.loops import index
+from tvm_fusion.schedule.contraction import tile_mma_mainloop
+from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
+from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.tile_mma_mainloop import TileMmaMainloop
+from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
+from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma_roles import Roles
+from tvm_fusion.schedule.contraction.wgmma_stages import TileStages
+from tvm_fusion.schedule.gpu import mbarrier, wgmma
+
+TILE = {"block_m": 32, "block_n": 64, "block_k": 32, "stages": 3, "split_k": 1}
+WARPS = {"warps_m": 1, "warps_n": 2, "warps_k": 1}
+FEW = replace(CUDA.device, sm_count=2)
+DEADLOCK = "deadlock: all roles wait"
+EARLY_READ = "before its copy was waited for"
+EARLY_WRITE = "while products may still read it|before its copy was waited for"
+
+
+def mma():
+    """Six tiles of K through three stages."""
+    case = product(32, 192, 64)
+    members, contraction = contraction_of(*case[:2])
+    config = replace(tile_gemm_config(contraction, CUDA.device), **TILE, **WARPS)
+    computes(tile_gemm_gpu(members.program, config), members, case, 1)
+
+
+def hopper():
+    """More tiles of K than a consumer's ring of stages has."""
+    case = product(64, 512, 64)
+    members, contraction = contraction_of(*case[:2])
+    chosen = {"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 1}
+    found = wgmma_configs(contraction, FEW)
+    config = next(c for c in found if all(getattr(c, k) == v for k, v in chosen.items()))
+    config = replace(config, stages=3)
+    computes(wgmma_gemm_gpu(members.program, config), members, case, 1)
+
+
+def a_stage_less(monkeypatch):
+    """The ring is one stage shorter than the distance of the copies."""
+
+    def advance(self, pointer):
+        word, size = load(self._words, [index(pointer)]), self._stage_words
+        last = tirx.const((self._cut.stages - 2) * size, "int32")
+        zero, step = tirx.const(0, "int32"), tirx.const(size, "int32")
+        on = tirx.Select(word >= last, zero, word + step)
+        return tirx.BufferStore(self._words, on, [pointer])
+
+    monkeypatch.setattr(TileMmaMainloop, "_advance", advance)
+
+
+def copies_too_far_ahead(monkeypatch):
+    copy = TileMmaMainloop._ahead
+
+    def ahead(self, do, thread, tile):
+        return copy(self, do, thread, tile + 1)
+
+    monkeypatch.setattr(TileMmaMainloop, "_ahead", ahead)
+
+
+def a_wait_too_few(monkeypatch):
+    wait = tile_mma_mainloop.wait_and_barrier
+    monkeypatch.setattr(tile_mma_mainloop, "wait_and_barrier", lambda pending: wait(pending + 1))
+
+
+def no_wait(monkeypatch):
+    plant(monkeypatch, *with_text(WAIT, "wait_group 9;"))
+
+
+def no_barrier(monkeypatch):
+    plant(monkeypatch, *with_text(r"(?<=;)\s*__syncthreads\(\);", ""))
+
+
+OF_MMA = {
+    a_stage_less: (EmulationError, "without a barrier|before its copy was waited for"),
+    # A tile is left out, and another one multiplied twice: in order, but wrong.
+    copies_too_far_ahead: (AssertionError, None),
+    a_wait_too_few: (EmulationError, EARLY_READ),
+    no_wait: (EmulationError, EARLY_READ),
+    no_barrier: (EmulationError, "without a barrier"),
+}
+
+
+def a_producer_with_a_stage_less(monkeypatch):
+    produce = Roles.produce
+
+    def fewer(self):
+        self._ring._stages -= 1
+        try:
+            return produce(self)
+        finally:
+            self._ring._stages += 1
+
+    monkeypatch.setattr(Roles, "produce", fewer)
+
+
+def no_wait_for_full(monkeypatch):
+    full, wait = TileStages.full, mbarrier.wait
+    places = set()
+
+    def noted(self, stage):
+        bar = full(self, stage)
+        places.add(str(bar))
+        return bar
+
+    def unless_full(bar, parity):
+        return tirx.Evaluate(0) if str(bar) in places else wait(bar, parity)
+
+    monkeypatch.setattr(TileStages, "full", noted)
+    monkeypatch.setattr(mbarrier, "wait", unless_full)
+
+
+def no_wait_for_empty(monkeypatch):
+    wait, is_first = mbarrier.wait, [True]
+
+    def unless_first(bar, parity):
+        if is_first:  # of the producer, whose code is written first
+            is_first.clear()
+            return tirx.Evaluate(0)
+        return wait(bar, parity)
+
+    monkeypatch.setattr(mbarrier, "wait", unless_first)
+
+
+def a_wait_for_too_few_products(monkeypatch):
+    wait = wgmma.wait
+    monkeypatch.setattr(wgmma, "wait", lambda pending: wait(pending + 1))
+
+
+def too_few_bytes(monkeypatch):
+    expect = mbarrier.expect_bytes
+    monkeypatch.setattr(mbarrier, "expect_bytes", lambda bar, count: expect(bar, count // 2))
+
+
+def a_wrong_parity(monkeypatch):
+    wait = mbarrier.wait
+    monkeypatch.setattr(mbarrier, "wait", lambda bar, parity: wait(bar, 1 - parity))
+
+
+def release_of_another_stage(monkeypatch):
+    release = TileStages.release
+
+    def other(self, thread, stage):
+        return release(self, thread, tirx.floormod(stage + 1, self._cut.stages))
+
+    monkeypatch.setattr(TileStages, "release", other)
+
+
+OF_HOPPER = {
+    a_producer_with_a_stage_less: DEADLOCK,
+    no_wait_for_full: EARLY_READ,
+    no_wait_for_empty: EARLY_WRITE,
+    a_wait_for_too_few_products: f"{EARLY_WRITE}|accumulators of products not waited for",
+    too_few_bytes: EARLY_READ,
+    a_wrong_parity: "products of what no copy brought",
+    release_of_another_stage: f"{DEADLOCK}|{EARLY_WRITE}",
+}
+
+
+def _name(mistake):
+    return mistake.__name__
+
+
+@pytest.mark.parametrize("kernel", [mma, hopper], ids=_name)
+def test_the_kernels_are_right(kernel):
+    kernel()
+
+
+@pytest.mark.parametrize("mistake", OF_MMA, ids=_name)
+def test_a_mistake_of_the_cp_async_pipeline(mistake, monkeypatch):
+    kind, message = OF_MMA[mistake]
+    mistake(monkeypatch)
+    with pytest.raises(kind, match=message):
+        mma()
+
+
+@pytest.mark.parametrize("mistake", OF_HOPPER, ids=_name)
+def test_a_mistake_of_the_roles(mistake, monkeypatch):
+    mistake(monkeypatch)
+    with pytest.raises(EmulationError, match=OF_HOPPER[mistake]):
+        hopper()
