@@ -27,7 +27,7 @@ from .gpu import column_reduction_gpu
 from .reduction import ColumnReduction
 
 FEW = 4  # of so many multiprocessors one has a block: below that two launches pay
-LEAST_TERMS = 1 << 10  # of a column
+LEAST_TERMS = 1 << 12  # of a column
 _WIDEST = 4  # float32 columns of a vector
 
 
