@@ -146,6 +146,25 @@ def agrees(made, params, reference, spec, tolerance=2e-5):
     close(run(func, members, inputs, spec, claim.launches), reference(*wide), tolerance)
 
 
+def run_launches(claim, inputs, results):
+    """Launch all kernels of a claim on a GPU one after the other, in the emulator.
+
+    ``results`` are shapes and types; they and workspaces hold NaNs before. One result is no list.
+    """
+    emission = claim.template.emit(claim, CUDA.tvm_target())
+    memory = {("input", i): x for i, x in enumerate(inputs)}
+    for i, (shape, dtype) in enumerate(results):
+        memory["output", i] = np.full(shape, np.nan, dtype)
+    for i, workspace in enumerate(emission.workspaces):
+        extents = [int(e) for e in workspace.shape.values]
+        memory["workspace", i] = np.full(extents, np.nan, str(workspace.dtype))
+    for one in emission.kernels:
+        slots = [*one.reads, *one.writes]
+        launch(one.func, [memory[s.kind, s.index] for s in slots], CUDA.tvm_target())
+    found = [memory["output", i] for i in range(len(results))]
+    return found[0] if len(found) == 1 else found
+
+
 def module(func, members):
     """A Relax function that calls the kernel."""
     builder = relax.BlockBuilder()

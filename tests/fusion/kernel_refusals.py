@@ -89,7 +89,7 @@ CONVOLUTIONS = [
     (
         "unsupported_dtype",
         [tensor("x", 1, 16, 9, 9, dtype="float64")],
-        lambda e, x: op.nn.conv2d(x, ones(*W, dtype="float64")),
+        lambda e, x: op.nn.conv2d(x, e(op.astype(ones(*W), "float64"))),
         "float32 or int32; conv2d does so in float64",
     ),
     ("symbolic_image", [tensor("x", 1, 16, N, 9)], conv, "symbolic"),

@@ -1,4 +1,4 @@
-"""Networks of convolutions have no layout kernel inside; on GPUs they are channels-last throughout."""
+"""Networks of convolutions have no layout kernels; on GPUs they are channels-last throughout."""
 
 import numpy as np
 import pytest

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_kernels import CUDA, agrees, cuda_kernel, emitted, group, tensor
+from group_kernels import CUDA, agrees, cuda_kernel, emitted, group, run_launches, tensor
 from tvm import relax
 
 from tvm_fusion.core.template import Claim, Refusal
@@ -65,6 +65,20 @@ def test_elements_are_stored_as_well():
     x = tensor("x", 2, 9, 13, 24, dtype="float16")
     made = emitted(TEMPLATE, [x], image_and_mean, CUDA)
     agrees(made, [x], lambda x: [silu(x), silu(x).mean((1, 2))], CUDA, 2e-3)
+
+
+def test_terms_of_few_columns_are_split():
+    """Parts of an image in blocks, with its elements; a second launch joins them."""
+    x = tensor("x", 2, 66, 63, 8, dtype="float16")
+    claim = TEMPLATE.claim(group([x], image_and_mean, CUDA), CUDA.device)
+    assert isinstance(claim, Claim)
+    assert claim.launches == len(TEMPLATE.emit(claim, CUDA.tvm_target()).kernels) == 2
+    assert claim.parallelism > 66
+    drawn = np.random.default_rng().standard_normal((2, 66, 63, 8)).astype("float16")
+    image, means = run_launches(claim, [drawn], [(drawn.shape, "float16"), ((2, 8), "float16")])
+    exact = silu(drawn)
+    assert np.abs(image - exact).max() <= 2e-3
+    assert np.abs(means - exact.mean((1, 2))).max() <= 2e-3
 
 
 def test_elements_elsewhere_are_refused():

@@ -8,7 +8,7 @@ from tvm.target import Target
 
 from ...core.loops import constant
 from ...core.template import Claim, Emission, Refusal, Template
-from ...device import Device
+from ...device import Device, device_of
 from ...program.contractions import is_contraction
 from ...program.group import Group
 from ...program.stage import Unstructured
@@ -18,6 +18,7 @@ from ..inline import inlined, inlined_size
 from .config import column_blocks, column_config, narrowed, shared_bytes
 from .gpu import column_reduction_gpu
 from .reduction import LEAST_TERMS, column_reduction
+from .split import split_columns
 
 
 class ColumnReductions(Template):
@@ -50,6 +51,7 @@ class ColumnReductions(Template):
         view = column_reduction(program, stages)
         if isinstance(view, Refusal):
             return view
+        split = split_columns(view, device)
         view = narrowed(view, device)
         config = column_config(view, device)
         shared = shared_bytes(view, config)
@@ -57,19 +59,23 @@ class ColumnReductions(Template):
             return Refusal(
                 "not_mine", f"Partial results of a block take {shared} bytes of shared memory."
             )
+        between = 0 if split is None else split.bytes_between
         return Claim(
             self,
             group,
-            launches=1,
-            bytes=traffic(group, stages),
+            launches=1 if split is None else 2,
+            bytes=traffic(group, stages) + between,
             flops=flops(stages),
-            parallelism=column_blocks(view, config),
+            parallelism=column_blocks(view, config) if split is None else split.blocks(device),
             shared_bytes=shared,
-            details={"view": view, "config": config},
+            details={"view": view, "config": config, "split": split},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Make the kernel of the claimed configuration."""
+        """Make the kernel of the claimed configuration, or both where terms are split."""
+        split = claim.details["split"]
+        if split is not None:
+            return split.emission(claim.group, device_of(target))
         view, config = claim.details["view"], claim.details["config"]
         func = column_reduction_gpu(claim.group.program, view, config)
         return Emission.one(func, claim.group)

@@ -25,9 +25,9 @@ from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_configs import SplitRowsConfig, configs, row_size, split_rows_config
 
-# Contiguous bytes of a row, below which blocks take whole pixels with the channels of all groups. On
-# one H200, group norms with SiLU of one image of float16, channels last, took 18.1 us by rows of 32
-# bytes (128 x 128 pixels, 512 channels) and 12.6 by pixels, 9.0 and 6.7 with 40 bytes (64 x 64, 640).
+# Contiguous bytes of a row, below which blocks take whole pixels with the channels of all groups.
+# On one H200, group norms with SiLU of one image of float16, channels last, took 18.1 us by rows of
+# 32 bytes (128 x 128 pixels, 512 channels) and 12.6 by pixels, 9.0 and 6.7 with 40 bytes.
 LINE_BYTES = 128
 SECTOR_BYTES = 32  # that a cache moves at once
 # Elements of a row. On one H200, group norms with SiLU of one image of float16, channels first,
