@@ -36,6 +36,7 @@ from .layers import NETWORKS, Layer
 SECONDS, CALLS = 0.8, (10, 2000)
 TOLERANCE = 1e-4
 PEAK_STEPS = 1 << 15
+STEP = relax.const(np.float32(2.0**-12))  # of sums of bytes, for each result of eight bits
 
 
 def main() -> int:
@@ -111,7 +112,7 @@ def build(
     layer : Layer
         The layer.
     image, weight, bias : numpy.ndarray
-        In plain layouts.
+        In plain layouts; of an image of uint8 the bias is int32, and results are quantized again.
     flags : collection of str
         What the user allows.
 
@@ -126,13 +127,20 @@ def build(
     is_plain = layer.c < lanes
     builder = relax.BlockBuilder()
     shape = image.shape if is_plain else blocked_shape(image.shape, lanes)
-    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    dtype, is_bytes = str(image.dtype), image.dtype == "uint8"
+    x = relax.Var("x", relax.TensorType(shape, dtype))
     with builder.function("main", [x]):
         with builder.dataflow():
             y = x if is_plain else builder.emit_te(unblock, x, layer.c, lanes)
             conv = (layer.stride, layer.padding, 1, layer.groups)
-            y = builder.emit(relax.op.nn.conv2d(y, relax.const(weight), *conv))
-            y = builder.emit(relax.op.add(y, relax.const(bias.reshape(1, -1, 1, 1))))
+            w, b = (relax.const(tvm.runtime.tensor(a)) for a in (weight, bias.reshape(-1, 1, 1)))
+            sums = "int32" if is_bytes else dtype
+            y = builder.emit(relax.op.nn.conv2d(y, w, *conv, out_dtype=sums))
+            y = builder.emit(relax.op.add(y, b))
+            if is_bytes:
+                y = builder.normalize(relax.op.multiply(relax.op.astype(y, "float32"), STEP))
+                y = builder.normalize(relax.op.clip(relax.op.round(y), 0, 255))
+                y = builder.emit(relax.op.astype(y, "uint8"))
             y = builder.emit_output(builder.call_te(to_blocks, y, lanes))
         builder.emit_func_output(y)
     spec = parse("cpu").permitting(flags)
@@ -153,12 +161,13 @@ def build(
     for position, value in enumerate(members.inputs):
         array = tvm.runtime.tensor(given) if value.constant is None else value.constant.value
         if position in emission.packing:
-            packed = [int(d) for d in emission.packing[position].params[-1].ty.shape]
-            array, plain = tvm.runtime.empty(packed, "float32"), array
+            packed = emission.packing[position].params[-1].ty
+            shape = [int(d) for d in packed.shape]
+            array, plain = tvm.runtime.empty(shape, str(packed.dtype)), array
             built[f"pack{position}"](plain, array)
         arguments.append(array)
     out = blocked_shape((len(image), layer.k, layer.out_size, layer.out_size), lanes)
-    y = tvm.runtime.tensor(np.full(out, np.nan, "float32"))
+    y = tvm.runtime.tensor(np.full(out, 99 if is_bytes else np.nan).astype(dtype))
     kernel = built["main"]
 
     def run() -> None:
@@ -248,7 +257,7 @@ def to_blocks(a: te.Tensor, lanes: int) -> te.Tensor:
         inside = a[i, k * lanes + lane, y, x]
         if c % lanes == 0:
             return inside
-        return tirx.if_then_else(k * lanes + lane < c, inside, tirx.const(0, "float32"))
+        return tirx.if_then_else(k * lanes + lane < c, inside, tirx.const(0, str(a.dtype)))
 
     return te.compute(blocked_shape((n, c, h, w), lanes), element)
 

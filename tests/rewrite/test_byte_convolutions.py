@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from group_kernels import CPU
+from group_kernels import CPU, CUDA
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from relax_modules import main_module
@@ -206,6 +206,16 @@ def test_dequantised_convolutions_that_stay():
     untouched(dequantised((6, 8), several=True), image, code="several_scales")
     untouched(dequantised((6, 8), axis=1), image, code="several_scales")
     untouched(dequantised((6, 1), groups=6), tensor(N, 6, 9, 7), code="depthwise")
+
+
+def test_gpus_convolve_in_float32():
+    with CUDA.tvm_target():
+        many = widened(np.tile(W, (1, 30, 1, 1)), 3, **PADDED)
+        untouched(many, tensor(N, 240, 9, 7), code="no_byte_kernels")
+        after, codes = rewritten(module(widened(W, 3, **PADDED), tensor(*IMAGE)))
+        untouched(dequantised((6, 8)), tensor(*IMAGE), code="no_byte_kernels")
+    assert codes == ["no_byte_kernels"]
+    assert "float32" in after.script()
 
 
 @settings(max_examples=8)

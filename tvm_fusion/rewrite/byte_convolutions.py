@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax
 from tvm.ir import GenericConst
+from tvm.target import Target
 
 from ..core.decisions import Decision, record
 from ..core.weight_names import derived
@@ -131,6 +132,9 @@ def _refusal(
 ) -> tuple[str, str] | None:
     """Tell why a convolution is none of bytes: a code and a sentence."""
     groups, channels = int(conv.attrs.groups), int(conv.args[1].ty.shape[1])
+    target = Target.current()
+    if target is not None and target.kind.name != "llvm":
+        return "no_byte_kernels", "Kernels of convolutions of bytes are for CPUs."
     if narrow is None:
         return "wide_weights", "Less its zero point its weight is no bytes."
     if groups > 1 and channels == 1:

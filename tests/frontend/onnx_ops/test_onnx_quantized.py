@@ -51,6 +51,33 @@ def test_convolution(agrees, rng, dtype, bias, attrs):
     agrees("QLinearConv", inputs, {"y": dtype}, constants=constants, atol=1, **attrs)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "weight", "zero"),
+    [("uint8", "int8", 0), ("uint8", "uint8", 128), ("uint8", "uint8", 100), ("int8", "int8", 0)],
+)
+def test_convolution_of_many_channels(agrees, rng, dtype, weight, zero):
+    """Vectors of output channels, words of input channels, a zero point as padding."""
+    inputs = {
+        **{"x": some(rng, dtype, 2, 22, 7, 6), "xs": scale(rng), "xz": np.array(5, dtype)},
+        **{"w": some(rng, weight, 33, 22, 3, 3), "ws": scale(rng), "wz": np.array(zero, weight)},
+        **{"ys": np.array(1.7, F32), "yz": np.array(3, dtype)},
+        "b": rng.integers(-5000, 5000, 33).astype("int32"),
+    }
+    constants = [n for n in inputs if n[0] != "x" or n in ("xs", "xz")]
+    agrees("QLinearConv", inputs, {"y": dtype}, constants=constants, atol=1, pads=[1, 2, 0, 1])
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_integer_convolution_with_the_zero_point_of_the_run_time(agrees, rng, is_known):
+    inputs = {
+        **{"x": some(rng, "uint8", 1, 30, 6, 7), "w": some(rng, "int8", 17, 30, 3, 3)},
+        "xz": np.array(117, "uint8"),
+    }
+    constants = ["w", "xz"] if is_known else ["w"]
+    agrees("ConvInteger", inputs, {"y": "int32"}, constants=constants, rtol=0, atol=0,
+           pads=[1, 1, 1, 1])  # fmt: skip
+
+
 @pytest.mark.parametrize("channels", [3, 40])
 def test_integer_convolution_is_exact(agrees, rng, channels):
     inputs = {
