@@ -1,8 +1,8 @@
-"""Scalars that each row computes again: which programs have them, and what becomes of their axes."""
+"""Scalars that each row computes again: which programs have them, and what their axes become."""
 
 import pytest
 from group_kernels import CUDA, group, tensor
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_fusion.program.recomputed_scalars import with_recomputed_scalars
 
@@ -61,11 +61,5 @@ def test_others_stay(body, most):
 
 
 def test_terms_must_be_counted():
-    symbolic = (tensor("terms", relax_symbol(), 1), TENSORS[1])
+    symbolic = (tensor("terms", tirx.Var("n", "int64"), 1), TENSORS[1])
     assert of_rows(limited, symbolic)[1] is None
-
-
-def relax_symbol():
-    from tvm import tirx
-
-    return tirx.Var("n", "int64")
