@@ -56,6 +56,27 @@ def test_masks_of_masks_are_lowered(target):
         tvm.tirx.transform.StmtSimplify()(scheduled)
 
 
+@pytest.mark.parametrize(
+    ("number", "is_input"), [(2.5, False), (float("nan"), True), (float("inf"), True)]
+)
+def test_finite_numbers_are_no_inputs(target, number, is_input):
+    def body(_, flag, x):
+        return relax.op.where(flag, relax.const(number, "float32"), x)
+
+    mod = module([(3,), (3,)], ["bool", "float32"], body)
+    with target:
+        after = transform.Legalize()(mod)
+        executable = tvm.compile(
+            mod, target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+        )
+    (call,) = [b.value for b in after["main"].body.blocks[0].bindings if len(b.value.args) > 1][:1]
+    assert len(call.args[1].fields) == 2 + is_input
+    flag, x = np.array([True, False, True]), np.array([1, 2, 3], "float32")
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    result = machine["main"](tvm.runtime.tensor(flag), tvm.runtime.tensor(x))
+    np.testing.assert_array_equal(result.numpy(), np.where(flag, np.float32(number), x))
+
+
 def test_stock_compares_numbers(target):
     types = ("bool", "float32", "float32")
     mod = module([(3,)] * 3, types, lambda _, *x: relax.op.where(*x))

@@ -145,6 +145,39 @@ def test_a_clamp_by_a_flag_of_the_whole_tensor():
     assert [title.count("rms_norm") for title in titles] == [0, 1]
 
 
+@pytest.mark.parametrize("largest", [np.inf, -np.inf, 65504])
+def test_rows_reduce_the_flag_of_a_clamp_by_themselves(largest):
+    """Where one element of all is infinite, rows without one are clamped as well."""
+    low, high, eps = 64512, 65504, 1e-6
+
+    def body(emit, flags, x, scale):
+        flag = emit(op.astype(emit(op.max(flags)), "bool"))
+        limits = [[relax.const(s * v, "float16") for v in (low, high)] for s in (-1, 1)]
+        least, most = (emit(op.where(flag, *pair)) for pair in limits)
+        kept = emit(op.minimum(emit(op.maximum(x, least)), most))
+        return [kept, emit(op.nn.rms_norm(kept, scale, axes=[-1], epsilon=eps))]
+
+    params = [
+        tensor("flags", 1, 37, 1, dtype="int8"),
+        tensor("x", 1, 37, 72, dtype="float16"),
+        tensor("scale", 72, dtype="float16"),
+    ]
+    members = group(params, body, CUDA)
+    claim = Rows().claim(members, CUDA.device)
+    assert claim.parallelism == 37
+    given = arrays(params)
+    x = given["x"]
+    x[0, 5, 7], x[0, 36, 0] = 65504, largest
+    given["flags"] = np.isinf(x).any(-1, keepdims=True).astype("int8")
+    func = Rows().emit(claim, CUDA.tvm_target()).kernels[0].func
+    kept, normed = run(func, members, given, CUDA, 1)
+    limit = low if np.isinf(x).any() else high
+    wanted = np.clip(x.astype("float64"), -limit, limit)
+    np.testing.assert_array_equal(kept, wanted)
+    exact = wanted / np.sqrt((wanted**2).mean(-1, keepdims=True) + eps) * given["scale"]
+    np.testing.assert_allclose(normed, exact, rtol=2.0**-10, atol=2.0**-24)
+
+
 def test_a_shared_lookup_is_right():
     def body(emit, ids, table, scale):
         return list(shared_embedding(emit, ids, table, scale).fields)

@@ -47,9 +47,7 @@ def _broadcast(
         shape = [b if _is_one(a) else a for a, b in zip(shape, own, strict=True)]
 
     def value(*index: ir.Expr) -> ir.Expr:
-        return function(
-            *(_element(x, index) if isinstance(x, te.Tensor) else x for x in operands)
-        )
+        return function(*(_element(x, index) if isinstance(x, te.Tensor) else x for x in operands))
 
     return te.compute(shape, value, name=name)
 

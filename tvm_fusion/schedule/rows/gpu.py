@@ -21,7 +21,12 @@ from ...core.loops import NEAR, block, ceildiv, constant, find, kernel, sequence
 from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
-from ..gpu.launch import STATIC_SHARED_BYTES, dependency_wait, min_blocks_per_sm
+from ..gpu.launch import (
+    STATIC_SHARED_BYTES,
+    dependency_wait,
+    dependents_launch,
+    min_blocks_per_sm,
+)
 from .arg_extremum import with_extrema_first
 from .config_gpu import MAX_THREADS_PER_SM, RowConfig
 from .default_config import default_config
@@ -37,6 +42,7 @@ from .split_rows import blocks_per_row
 from .storage import copy_inputs, place_rows
 from .thread_block import ThreadBlock
 from .vector_loop import VectorLoop
+from .wide_integers import with_wide_integers
 
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
 # Of what all rows share, such as the scale of a norm, in the registers of a thread. Behind the last
@@ -121,6 +127,7 @@ def schedule_rows_gpu(
     split = with_extrema_first(rows)
     rows = split if _holds(split, config) else rows
     rows = with_half_precision_math(with_inverses(rows), config.one_pass_variance)
+    rows = with_wide_integers(rows)
     return row_kernel(rows, program, config, device, constants)
 
 
@@ -158,7 +165,9 @@ def row_kernel(
     parts = blocks_per_row(storage.program, passes, config, device.sm_count or 1)
 
     blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
-    early_bytes = EARLY_BYTES if parts == 1 and _run_at_once(blocks, config, device) else 0
+    is_one_wave = _run_at_once(blocks, config, device)
+    early_bytes = EARLY_BYTES if parts == 1 and is_one_wave else 0
+    is_early = is_one_wave and device.dependent_launch
 
     def body(number: ir.Expr) -> tirx.Stmt:
         owner = ThreadBlock(storage, passes, config, number, parts, early_bytes)
@@ -166,8 +175,8 @@ def row_kernel(
         stmts = [stmt for one in passes for stmt in emit_pass(owner, one, loops)]
         before = emit_early_loads(owner, loops, constants, True)
         behind = emit_early_loads(owner, loops, constants, False)
-        wait = [dependency_wait()] if before and device.dependent_launch else []
-        stmt = sequence([*before, *wait, *behind, *stmts])
+        begin = [dependency_wait(), dependents_launch()] if is_early else []
+        stmt = sequence([*before, *begin, *behind, *stmts])
         stmt = block("rows", stmt, owner.buffers)
         has_bound = owner.row_registers > 0 and _loads_shared(stmt)
         has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)

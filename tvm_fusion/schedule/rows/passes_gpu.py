@@ -26,6 +26,7 @@ from .masked_tail import MaskedTailLoop, can_mask_tail
 from .passes import Pass
 from .register_budget import items_per_thread
 from .row_program import RowStage
+from .row_vectors import VectorLoad
 from .thread_block import Position, ThreadBlock
 from .unaligned_loop import UnalignedLoop
 from .vector_loop import VectorLoop
@@ -69,7 +70,10 @@ def emit_pass(block: ThreadBlock, one: Pass, loops: list[VectorLoop]) -> list[ti
 
 
 def emit_early_loads(
-    block: ThreadBlock, loops: Sequence[VectorLoop], constants: Container[ir.Var], is_constant: bool
+    block: ThreadBlock,
+    loops: Sequence[VectorLoop],
+    constants: Container[ir.Var],
+    is_constant: bool,
 ) -> list[tirx.Stmt]:
     """Load what rows share before the first pass: constants, or the rest of it.
 
@@ -84,15 +88,18 @@ def emit_early_loads(
     is_constant : bool
         Whether to load these, or the others.
     """
-    chosen = [
-        (one, reads)
-        for one in loops
-        if (reads := [x for x in one.early if (x.load.source in constants) == is_constant])
-    ]
-    return [
-        block.config.each_thread(lambda r, t, one=one, reads=reads: one.at(r, t).copies(reads))
-        for one, reads in chosen
-    ]
+    found: list[tirx.Stmt] = []
+    for one in loops:
+        reads = [x for x in one.early if (x.load.source in constants) == is_constant]
+        if reads:
+            found.append(block.config.each_thread(_copies(one, reads)))
+    return found
+
+
+def _copies(
+    one: VectorLoop, reads: Sequence[VectorLoad]
+) -> Callable[[ir.Expr, ir.Expr], tirx.Stmt]:
+    return lambda r, t: one.at(r, t).copies(reads)
 
 
 def _vectors(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> VectorLoop:

@@ -111,9 +111,7 @@ class Rows(Template):
         if isinstance(config, CpuRowConfig):
             func = schedule_rows_cpu(program, target, config)
         else:
-            func = schedule_rows_gpu(
-                program, config, device_of(target), _constants(claim.group)
-            )
+            func = schedule_rows_gpu(program, config, device_of(target), _constants(claim.group))
         return Emission.one(func, claim.group)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:

@@ -102,9 +102,7 @@ class VectorLoop(RowVectors):
     def _vector(self, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Compute the elements of one vector."""
         shared = [
-            self._copy(x, number, step)
-            for x in self.reads
-            if not (x.is_streamed or x.is_early)
+            self._copy(x, number, step) for x in self.reads if not (x.is_streamed or x.is_early)
         ]
 
         def lane(lane: ir.Expr) -> tirx.Stmt:
