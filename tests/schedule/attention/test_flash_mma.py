@@ -306,7 +306,10 @@ def packed(offsets, is_causal=False):
 
     def edit(inputs):
         of_row = np.searchsorted(offsets, np.arange(total), side="right")
-        inputs["begin"][:], inputs["end"][:] = np.take(offsets, of_row - 1), np.take(offsets, of_row)
+        inputs["begin"][:], inputs["end"][:] = (
+            np.take(offsets, of_row - 1),
+            np.take(offsets, of_row),
+        )
 
     return attention(score=score), reference(expected), edit
 

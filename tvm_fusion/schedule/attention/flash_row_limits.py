@@ -58,7 +58,9 @@ def row_limits(
             row = tirx.min(i * WARP + lane, index(rows - 1))
             limit = substitute(bound.limit, position(row))
             limit = tirx.Cast(DTYPE, tirx.max(tirx.min(limit, keys), index(-1)))
-            return sequence([assign(low, tirx.min(low, limit)), assign(high, tirx.max(high, limit))])
+            return sequence(
+                [assign(low, tirx.min(low, limit)), assign(high, tirx.max(high, limit))]
+            )
 
         stmts = [assign(low, tirx.Cast(DTYPE, keys)), assign(high, tirx.const(-1, DTYPE))]
         stmts.append(loop("row", -(-rows // WARP), one))

@@ -48,9 +48,7 @@ class ScoreForm:
     is_bounded: bool
 
     @classmethod
-    def of(
-        cls, pattern: Pattern, factor: ir.Expr | None, takes_loads: bool = False
-    ) -> ScoreForm:
+    def of(cls, pattern: Pattern, factor: ir.Expr | None, takes_loads: bool = False) -> ScoreForm:
         """Find the bounds and the scale in the score of a pattern.
 
         Parameters
