@@ -414,6 +414,20 @@ def test_registers_are_those_that_were_claimed():
 
 @pytest.mark.cuda_toolchain
 @needs_nvcc
+def test_machine_code_of_turing():
+    claims, functions = {}, {}
+    for name in ("d64", "d128"):
+        members = group(SHAPES[name], PLAIN[0], TURING)
+        claims[name], functions[name] = kernel(Attention(True), members, TURING)
+    for name, made in machine_code(functions, "sm_75").items():
+        assert made.spilled_bytes == made.stack_bytes == 0
+        assert abs(claims[name].registers - made.registers) <= made.registers / 4
+        assert made.ptx.count("m16n8k8.") > 0
+        assert made.ptx.count("ldmatrix") > 0
+
+
+@pytest.mark.cuda_toolchain
+@needs_nvcc
 def test_warpgroups_wait_for_no_registers():
     """Their products are not serialized for want of registers, and spill nothing."""
     functions = {}
