@@ -7,6 +7,7 @@ from .convolutions import CONVOLUTIONS
 from .decoder import STEPS
 from .narrow_products import NARROW_PRODUCTS
 from .others import OTHERS
+from .packed import PACKED
 from .packed_products import PACKED_PRODUCTS
 from .products import PRODUCTS, drawn_products
 from .works import NAMED, Work, drawn, drawn_norms
@@ -14,6 +15,6 @@ from .works import NAMED, Work, drawn, drawn_norms
 
 def works(seed: int, count: int) -> list[Work]:
     """List the named works, further ones, a whole step of a decoder, products, and drawn ones."""
-    products = [*PRODUCTS, *ATTENTION, *PACKED_PRODUCTS, *NARROW_PRODUCTS]
+    products = [*PRODUCTS, *ATTENTION, *PACKED, *PACKED_PRODUCTS, *NARROW_PRODUCTS]
     products += [*drawn_products(seed, count), *CONVOLUTIONS]
     return [*NAMED, *OTHERS, *STEPS, *products, *drawn(seed, count), *drawn_norms(seed)]

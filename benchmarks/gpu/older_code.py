@@ -33,6 +33,8 @@ NAMES = (
     "attention_1x16x1024x64",
     "causal_attention_4x32x4096x128",
     "biased_attention_64x3x49x32",
+    "packed_attention_16x4096x64",
+    "packed_causal_attention_16x4096x128",
     "conv_8x128x28_128x3_relu",
     "conv_2x640x32_640x3_residual",
     "softmax_8192x4096",
@@ -100,6 +102,7 @@ def section(record: Mapping[str, Any]) -> list[str]:
         "",
         *table(["work", "ours", "PyTorch", "faster", "TFLOP/s", "of copy", "error"], cells),
         *[f"* {name}: {reason}" for name, reason in about["failed"].items()],
+        *[f"* {row['name']}: {row['wrong']}" for row in rows if row["wrong"]],
     ]
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from benchmarks.gpu import table
+from benchmarks.gpu import older_code, table
 
 ROW = {
     "name": "softmax_8x8", "dtype": "float16", "wrong": None, "floor": 0.88, "limit_us": None,
@@ -38,6 +38,49 @@ def test_page():
     assert "88 %: missed" in page
     assert "* bad: errors of 7" in page
     assert "* lost: no template" in page
+
+
+def test_code_of_older_architectures_has_a_section_of_its_own():
+    about = {**ABOUT, "target": "cuda:sm_80", "assembled_for": "sm_90"}
+    rows = [
+        {**ROW, "us": {"ours": 10.0, "inductor": 5.0}, "flops": 2e9},
+        {"name": "bad", "wrong": "x"},
+    ]
+    page = table.render({"about": ABOUT, "rows": [ROW]}, {"about": about, "rows": rows})
+    assert "## sm_80 code on this card" in page
+    assert "--assemble sm_90 build --target cuda:sm_80 --out DIR" in page
+    assert "| softmax_8x8 | 10.00 | 5.00 | 0.50 | 200 | 90 % | 0.50 |" in page
+    assert "* bad: x" in page
+
+
+def test_older_code_is_loaded_where_it_was_assembled_for():
+    from tvm_fusion.deploy import load
+
+    known = load.choose_arch
+    with older_code.loading({"target": "cuda:sm_80", "assembled_for": "sm_90"}):
+        assert load.choose_arch(("sm_80",), "sm_90a") == "sm_80"
+        assert load.choose_arch(("sm_80",), "sm_89") is None
+    with older_code.loading({"target": "cuda:sm_80"}):
+        assert load.choose_arch is known
+    assert load.choose_arch(("sm_80",), "sm_90a") is None
+
+
+@pytest.mark.torch
+def test_packed_sequences_are_drawn_in_another_order():
+    torch = pytest.importorskip("torch")
+    packed = pytest.importorskip("benchmarks.gpu.packed")
+    work = packed.PACKED[0]
+    first, second = (work.draw(seed, "cpu")[-1] for seed in range(2))
+    assert first.tolist() != second.tolist()
+    for offsets in (first, second):
+        assert sorted(offsets.diff().tolist()) == sorted(packed.LENGTHS)
+    offsets = torch.tensor([0, 3, 4, 9])
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    result = packed.packed_causal(q, k, v, offsets)
+    for begin, end in ((0, 3), (3, 4), (4, 9)):
+        part = (x[:, :, begin:end] for x in (q, k, v))
+        own = torch.nn.functional.scaled_dot_product_attention(*part, is_causal=True)
+        torch.testing.assert_close(result[:, :, begin:end], own)
 
 
 @pytest.mark.torch

@@ -104,8 +104,14 @@ def test_nothing_is_preferred_beside_norms(monkeypatch):
 
 @pytest.mark.parametrize(
     ("spec", "channels", "expected"),
-    [(CUDA, 64, Layout(0)), (CUDA, 3, None), (CUDA, 36, None), (OLD, 64, None), (AMD, 64, None)],
+    [
+        (CUDA, 64, Layout(0)),
+        (CUDA, 3, None),
+        (CUDA, 36, None),
+        (OLD, 64, Layout(0)),
+        (AMD, 64, None),
+    ],
 )
-def test_copies_of_16_bytes_need_channels_and_cp_async(spec, channels, expected):
+def test_copies_of_16_bytes_need_channels_and_tensor_cores(spec, channels, expected):
     x = relax.TensorType((1, channels, 9, 9), "float16")
     assert layout_for(list(x.shape.values), spec.device) == expected

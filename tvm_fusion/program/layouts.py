@@ -92,7 +92,8 @@ def layout_for(shape: Sequence[ir.Expr], device: Device) -> Layout | None:
     """
     channels = int(shape[_CHANNEL])
     if device.kind != "llvm":
-        return Layout(0) if device.async_copy and channels % _LANES == 0 else None
+        has_units = device.has_matrix("mma.sync", "float16")
+        return Layout(0) if has_units and channels % _LANES == 0 else None
     lanes = (device.vector_bits or 32 * _LANES) // 32
     if channels <= lanes // 2:
         return None

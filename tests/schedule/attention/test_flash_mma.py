@@ -306,7 +306,10 @@ def packed(offsets, is_causal=False):
 
     def edit(inputs):
         of_row = np.searchsorted(offsets, np.arange(total), side="right")
-        inputs["begin"][:], inputs["end"][:] = np.take(offsets, of_row - 1), np.take(offsets, of_row)
+        inputs["begin"][:], inputs["end"][:] = (
+            np.take(offsets, of_row - 1),
+            np.take(offsets, of_row),
+        )
 
     return attention(score=score), reference(expected), edit
 
@@ -407,6 +410,20 @@ def test_registers_are_those_that_were_claimed():
         assert abs(claims[name].registers - made.registers) <= made.registers / 4
         assert made.ptx.count("ldmatrix") > 0
         assert made.ptx.count("cp.async.cg") > 0
+
+
+@pytest.mark.cuda_toolchain
+@needs_nvcc
+def test_machine_code_of_turing():
+    claims, functions = {}, {}
+    for name in ("d64", "d128"):
+        members = group(SHAPES[name], PLAIN[0], TURING)
+        claims[name], functions[name] = kernel(Attention(True), members, TURING)
+    for name, made in machine_code(functions, "sm_75").items():
+        assert made.spilled_bytes == made.stack_bytes == 0
+        assert abs(claims[name].registers - made.registers) <= made.registers / 4
+        assert made.ptx.count("m16n8k8.") > 0
+        assert made.ptx.count("ldmatrix") > 0
 
 
 @pytest.mark.cuda_toolchain

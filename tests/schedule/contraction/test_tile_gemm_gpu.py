@@ -17,6 +17,7 @@ from group_kernels import (
     shared_bytes,
     tensor,
 )
+from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
@@ -336,6 +337,25 @@ def test_a_symbolic_batch(size, monkeypatch):
 @pytest.mark.cuda_toolchain
 def test_compiles_for_cuda():
     assert compiles_for_cuda(TEMPLATE, CASES)
+
+
+@pytest.mark.cuda_toolchain
+@needs_nvcc
+def test_machine_code_without_cp_async_and_of_split_k():
+    claims, older, newer = {}, {}, {}
+    for name, shape in {"large": (1024, 512, 1024), "small": (40, 256, 96)}.items():
+        params, body, _ = with_epilogue(*shape)
+        claims[name], older[name] = kernel(TEMPLATE, group(params, body, TURING), TURING)
+    for name, made in machine_code(older, "sm_75").items():
+        assert made.spilled_bytes == made.stack_bytes == 0
+        assert abs(claims[name].registers - made.registers) <= made.registers / 4
+        assert made.ptx.count("m16n8k8.") > 0
+    params, body, _ = with_epilogue(64, 14336, 4096)
+    members = group(params, body, AMPERE)
+    emission = TEMPLATE.emit(TEMPLATE.claim(members, AMPERE.device), AMPERE.tvm_target())
+    newer = dict(zip(("partial", "add_up"), (k.func for k in emission.kernels), strict=True))
+    for made in machine_code(newer, "sm_80").values():
+        assert made.spilled_bytes == made.stack_bytes == 0
 
 
 def test_float32_keeps_its_precision():

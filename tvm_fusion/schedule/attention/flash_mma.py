@@ -28,7 +28,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...core.loops import index, kernel, loop, sequence, simplified, when
+from ...core.expressions import load
+from ...core.loops import index, kernel, loop, sequence, simplified, unrolled, when
 from ...program.program import Program
 from ..gpu.cp_async import commit, wait
 from ..gpu.launch import block_barrier, block_by_address, min_blocks_per_sm
@@ -42,10 +43,11 @@ from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
 from .flash_mma_softmax import FlashMmaSoftmax
 from .flash_problem import FlashProblem
-from .flash_row_limits import row_limits
+from .flash_row_limits import clamped_limit, row_limits
 from .flash_tiles import KeyTiles
 from .flash_tma import flash_tma_kernel
 from .flash_tma_config import FlashTmaConfig
+from .online_softmax import assign
 
 
 def flash_mma_kernel(
@@ -102,6 +104,7 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         stmts = [
             *known,
             *first,
+            *self._keep_limits(),
             *(x for x in pads if x is not None),
             self._initialize(),
             *self._keep_queries(),
@@ -112,6 +115,27 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def _of_block(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
         return self._position(self._first + row)
+
+    def _keep_limits(self) -> list[tirx.Stmt]:
+        """Read the limits of visible keys of the thread's rows once."""
+        problem, count = self._problem, self._slots
+        if not problem.loaded_bounds or not problem.score.hides_wholly:
+            return []
+        self._own_limits = self._declare("own_limits", count * len(problem.loaded_bounds), "int32")
+
+        def of_slot(slot: ir.Expr) -> tirx.Stmt:
+            at = self._row(slot)
+            return sequence(
+                [
+                    assign(
+                        load(self._own_limits, [number * count + slot]),
+                        clamped_limit(problem, bound, at),
+                    )
+                    for number, bound in enumerate(problem.loaded_bounds)
+                ]
+            )
+
+        return [unrolled("slot", count, of_slot)]
 
     def _keep_queries(self) -> list[tirx.Stmt]:
         """Load the fragments of the queries once."""

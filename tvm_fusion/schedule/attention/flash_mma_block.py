@@ -44,6 +44,7 @@ class FlashMmaBlock:
     """
 
     _tiles: KeyTiles
+    _own_limits: ir.Var | None = None  # of visible keys, that the thread's rows read from memory
 
     def __init__(
         self,

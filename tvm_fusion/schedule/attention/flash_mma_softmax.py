@@ -8,6 +8,7 @@ p = exp(s - m_i);  l_i += p;  p_frag = p, in pairs           A fragment of the p
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from tvm import ir, tirx
 
@@ -32,7 +33,8 @@ class FlashMmaSoftmax(FlashMmaBlock):
         if tiles.are_whole:
             scores = inside
         else:
-            scores = tirx.IfThenElse(tiles.is_whole(n), inside, self._scores(n, form.full, True))
+            score = form.full if self._own_limits is None else form.inside
+            scores = tirx.IfThenElse(tiles.is_whole(n), inside, self._scores(n, score, True))
 
         def start(slot: ir.Expr) -> tirx.Stmt:
             return assign(load(self._m_new, [slot]), load(self._m_i, [slot]))
@@ -89,11 +91,26 @@ class FlashMmaSoftmax(FlashMmaBlock):
             if self._problem.factor is not None:
                 raw = raw * substitute(self._problem.factor, at)
             value = substitute(score, {**at, pattern.raw: raw})
+            if tests_keys and self._own_limits is not None:
+                value = tirx.Select(self._sees(m * 2 + half, at), value, float_(-math.inf))
             if tests_keys and not tiles.is_even:
                 value = tirx.Select(key < tiles.keys, value, float_(-math.inf))
             return assign(load(self._s, [i]), value)
 
         return unrolled("i", int(self._s.ty.shape[0]), one)
+
+    def _sees(self, slot: ir.Expr, at: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
+        """Whether a row sees a key, by limits that are held in registers where they were loaded."""
+        key, found, conditions = at[self._problem.pattern.key.var], 0, []
+        for bound in self._problem.score.bounds:
+            if bound.is_loaded:
+                place = index(found * self._slots) + slot
+                limit, own = load(self._own_limits, [place]), tirx.Cast("int32", key)
+                found += 1
+            else:
+                limit, own = substitute(bound.limit, at), key
+            conditions.append(own <= limit if bound.is_upper else own >= limit)
+        return tirx.all(*conditions)
 
     def _weights(self, n: ir.Expr, scale: float) -> tirx.Stmt:
         """Make weights of scores, and of those the A fragment of the second product."""

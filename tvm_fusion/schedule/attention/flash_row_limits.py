@@ -5,6 +5,9 @@ for each bound, lane t of a warp:
     for rows t, t + 32, .. of the block:  limit = clamp(load(row), -1, keys);  low, high = extremes
     low, high over the lanes of the warp                              shuffles: all have the same
 
+A thread keeps the limits of its own rows of fragments in registers, too: tiles that not all rows
+see whole test these.
+
 Packed sequences have neighbouring rows of one or few sequences, so that a block visits the keys of
 these alone, whatever the order of the limits is. Each warp reads all rows: they are few, and lie in
 the first cache.
@@ -12,12 +15,12 @@ the first cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import index, loop, sequence, substitute
+from ...core.loops import index, sequence, substitute, unrolled
 from ..gpu.mma import WARP
 from ..gpu.warp import shuffle
 from .flash_problem import FlashProblem
@@ -56,12 +59,13 @@ def row_limits(
 
         def one(i: ir.Expr) -> tirx.Stmt:
             row = tirx.min(i * WARP + lane, index(rows - 1))
-            limit = substitute(bound.limit, position(row))
-            limit = tirx.Cast(DTYPE, tirx.max(tirx.min(limit, keys), index(-1)))
-            return sequence([assign(low, tirx.min(low, limit)), assign(high, tirx.max(high, limit))])
+            limit = clamped_limit(problem, bound, position(row))
+            return sequence(
+                [assign(low, tirx.min(low, limit)), assign(high, tirx.max(high, limit))]
+            )
 
         stmts = [assign(low, tirx.Cast(DTYPE, keys)), assign(high, tirx.const(-1, DTYPE))]
-        stmts.append(loop("row", -(-rows // WARP), one))
+        stmts.append(unrolled("row", -(-rows // WARP), one))  # all loads at once
         distance = WARP // 2
         while distance:
             other = tirx.bitwise_xor(tirx.Cast(DTYPE, lane), tirx.const(distance, DTYPE))
@@ -72,3 +76,9 @@ def row_limits(
 
     found = enumerate(problem.loaded_bounds)
     return sequence([stmt for number, bound in found for stmt in of_bound(number, bound)])
+
+
+def clamped_limit(problem: FlashProblem, bound: Bound, at: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
+    """Read the limit of a row, as near as it is to the keys: 32 bits hold it."""
+    limit, keys = substitute(bound.limit, at), index(problem.pattern.key.extent)
+    return tirx.Cast(DTYPE, tirx.max(tirx.min(limit, keys), index(-1)))

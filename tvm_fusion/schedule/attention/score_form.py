@@ -38,6 +38,8 @@ class ScoreForm:
     is_bounded : bool
         Whether scores but minus infinity, and the running maximum of a row that has seen a tile,
         are small enough to multiply before they are subtracted.
+    hides_wholly : bool
+        Whether scores of hidden keys are minus infinity.
     """
 
     full: ir.Expr
@@ -46,11 +48,10 @@ class ScoreForm:
     bounds: tuple[Bound, ...]
     skips: bool
     is_bounded: bool
+    hides_wholly: bool
 
     @classmethod
-    def of(
-        cls, pattern: Pattern, factor: ir.Expr | None, takes_loads: bool = False
-    ) -> ScoreForm:
+    def of(cls, pattern: Pattern, factor: ir.Expr | None, takes_loads: bool = False) -> ScoreForm:
         """Find the bounds and the scale in the score of a pattern.
 
         Parameters
@@ -80,6 +81,7 @@ class ScoreForm:
         return cls(
             *(score, inside, 1.0 if scale is None or divided is None else scale),
             *(bounds, bool(bounds) and skips, is_plain and skips and not reader.opaque),
+            not finite,
         )
 
 

@@ -11,13 +11,15 @@ from ...device import Device
 from ..gpu.mma import GROUPS
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import estimated_clocks, fits
+from .tile_gemm_model import estimated_clocks, fits, reduction_clocks
 from .tile_gemm_problem import ROWS_OF_SYMBOLIC_M, Sizes, gemm_problem, gemm_sizes
 from .tile_shape import M16, REGISTER_FILE, TileShape
 from .unaligned_tiles import (
+    SHIFTED,
     UNALIGNED_BLOCK_K_BYTES,
     UNALIGNED_SPLIT_K,
     UNALIGNED_TILES,
+    has_shifted_operands,
     unaligned_clocks,
     unaligned_operands,
 )
@@ -74,7 +76,15 @@ def best_tile(
     """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
     sizes = gemm_sizes(problem, rows)
     unaligned = unaligned_operands(problem, sizes)
-    shape = _best_shape(sizes, TileShape.of(problem), device, unaligned, problem.is_static)
+    splits = [1]
+    if device.clusters:
+        splits = [*SPLIT_K, *([UNALIGNED_SPLIT_K] if any(unaligned) else [])]
+    elif problem.is_static:
+        splits = [*WORKSPACE_SPLIT_K]
+    is_slow = not device.clusters and not any(unaligned) and has_shifted_operands(problem)
+    shape = _best_shape(
+        sizes, TileShape.of(problem), device, unaligned, tuple(splits), SHIFTED if is_slow else 1.0
+    )
     return None if shape is None else replace(problem, **asdict(shape))
 
 
@@ -84,24 +94,24 @@ def _best_shape(
     start: TileShape,
     device: Device,
     unaligned: tuple[bool, ...],
-    is_static: bool,
+    splits: tuple[int, ...],
+    slowdown: float,
 ) -> TileShape | None:
-    tiles, splits = [*TILES], [*SPLIT_K]
+    tiles = [*TILES]
     sizes_of_k = [*(BLOCK_K_BYTES if start.is_async else REGISTER_BLOCK_K_BYTES)]
     stages = [*(STAGES if start.is_async else REGISTER_STAGES)]
     if any(unaligned):
         tiles += UNALIGNED_TILES
         sizes_of_k.append(UNALIGNED_BLOCK_K_BYTES)
-        splits.append(UNALIGNED_SPLIT_K)
     block_k = [size // start.item_bytes for size in sizes_of_k]
-    if not start.has_clusters:
-        splits = [*WORKSPACE_SPLIT_K] if is_static else [1]
     spaces = (tiles, block_k, stages, splits)
     found = tile_shapes(sizes, start, device, *spaces)
 
     def clocks(shape: TileShape) -> float:
         pieces = unaligned_clocks(shape, sizes, device, unaligned)
-        return estimated_clocks(shape, sizes, device) + pieces
+        reduction = reduction_clocks(shape, sizes, device)
+        whole = estimated_clocks(shape, sizes, device) - reduction + pieces
+        return slowdown * whole + reduction
 
     return min(found, key=clocks, default=None)
 
