@@ -14,7 +14,9 @@ from .decoder import DecodeStep
 from .once import INDEX
 
 
-def build(folder: Path, target: str, seed: int, count: int, only: Sequence[str]) -> list[str]:
+def build(
+    folder: Path, target: str, seed: int, count: int, only: Sequence[str], processes: int = 2
+) -> list[str]:
     """Compile and export works into a folder.
 
     Parameters
@@ -27,6 +29,8 @@ def build(folder: Path, target: str, seed: int, count: int, only: Sequence[str])
         Of the drawn works.
     only : sequence of str
         Parts of names; empty: all.
+    processes : int
+        That compile side by side.
 
     Returns
     -------
@@ -39,7 +43,7 @@ def build(folder: Path, target: str, seed: int, count: int, only: Sequence[str])
         for i, work in enumerate(works(seed, count))
         if not only or any(part in work.name for part in only)
     ]
-    processes = min(2, os.cpu_count() or 1)
+    processes = min(processes, os.cpu_count() or 1)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_compile, folder, target, seed, count, i) for i in chosen]
         results = [job.result() for job in jobs]
