@@ -18,14 +18,17 @@ def main(arguments: list[str] | None = None) -> int:
         "--assemble", metavar="ARCH", help="run code of an older target on this architecture"
     )
     numbers = {"seed": (SEED, "of shapes"), "count": (COUNT, "of shapes")}
+    numbers["processes"] = (2, "that compile")
     return build_or_table(parser, _build, keep, arguments, **numbers)
 
 
 def _build(options: argparse.Namespace) -> list[str]:
     from .build import build
 
-    given = options.target, options.seed, options.count, options.only
-    return build(options.out, *given, options.assemble)
+    drawn = options.seed, options.count
+    return build(
+        options.out, options.target, *drawn, options.only, options.processes, options.assemble
+    )
 
 
 if __name__ == "__main__":

@@ -66,6 +66,17 @@ def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
+@dataclass(frozen=True)
+class Alibi(Attention):
+    """Attention whose last argument is the slope of each head: powers of two."""
+
+    def draw(self, seed: int, device: str) -> list[Tensor]:
+        """Draw q, k and v from a normal distribution; slopes as Press et al. have them."""
+        *operands, slopes = super().draw(seed, device)
+        exponents = torch.arange(1, len(slopes) + 1, device=device) * -8.0 / len(slopes)
+        return [*operands, torch.exp2(exponents).to(slopes.dtype)]
+
+
 def _distance(q: Tensor, k: Tensor) -> Tensor:
     """Give how far before each query each key is."""
     rows = torch.arange(q.shape[2], device=q.device)
@@ -141,7 +152,8 @@ def heads(
     shared = "" if kv_heads is None else f"_kv{kv_heads}"
     name = f"{how.__name__}_{batch}x{count}x{rows}x{width}{shared}"
     peer = None if flex is None else partial(_flex, how=flex)
-    return Attention(name, how, (q, kv, kv, *others), flops=flops, flex=peer)
+    kind = Alibi if how is alibi_attention else Attention
+    return kind(name, how, (q, kv, kv, *others), flops=flops, flex=peer)
 
 
 # (batch, heads, rows, width)

@@ -21,6 +21,7 @@ def build(
     seed: int,
     count: int,
     only: Sequence[str],
+    processes: int = 2,
     assemble: str | None = None,
 ) -> list[str]:
     """Compile and export works into a folder.
@@ -35,6 +36,8 @@ def build(
         Of the drawn works.
     only : sequence of str
         Parts of names; empty: all.
+    processes : int
+        That compile side by side.
     assemble : str, optional
         Architecture that code of the target is assembled for: see :mod:`.older_code`.
 
@@ -49,7 +52,7 @@ def build(
         for i, work in enumerate(works(seed, count))
         if (any(part in work.name for part in only) if only else not assemble or work.name in NAMES)
     ]
-    processes = min(2, os.cpu_count() or 1)
+    processes = min(processes, os.cpu_count() or 1)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_compile, folder, target, seed, count, i, assemble) for i in chosen]
         results = [job.result() for job in jobs]

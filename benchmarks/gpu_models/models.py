@@ -220,15 +220,19 @@ _NEW: tuple[tuple[str, Callable[[], nn.Module], Callable[[int], Any], str | None
     ("whisper_small_encoder", _whisper_encoder, _spectrogram, _STATE, False),
 )
 BATCHES = (1, 8)
-MODELS = {
-    f"{name}_batch_{batch}": Model(f"{name}_batch_{batch}", batch, build, inputs, output)
-    for batch in BATCHES
-    for name, build, inputs, output in _ALL
-} | {
-    f"{name}_batch_{batch}": Model(f"{name}_batch_{batch}", batch, build, inputs, None, True)
-    for name, build, inputs, batches in _IMAGES
-    for batch in batches
-} | {
-    f"{name}_batch_1": Model(f"{name}_batch_1", 1, build, inputs, output, is_image, NEW_SEED)
-    for name, build, inputs, output, is_image in _NEW
-}
+MODELS = (
+    {
+        f"{name}_batch_{batch}": Model(f"{name}_batch_{batch}", batch, build, inputs, output)
+        for batch in BATCHES
+        for name, build, inputs, output in _ALL
+    }
+    | {
+        f"{name}_batch_{batch}": Model(f"{name}_batch_{batch}", batch, build, inputs, None, True)
+        for name, build, inputs, batches in _IMAGES
+        for batch in batches
+    }
+    | {
+        f"{name}_batch_1": Model(f"{name}_batch_1", 1, build, inputs, output, is_image, NEW_SEED)
+        for name, build, inputs, output, is_image in _NEW
+    }
+)

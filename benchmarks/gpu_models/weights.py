@@ -19,7 +19,7 @@ import numpy as np
 from tvm_fusion.deploy import manifest, weights_file
 
 LEAST = 1 << 14  # bytes of a weight that is looked for among the parameters
-LARGEST = 1 << 20  # bytes of one that travels because it is none of them
+LARGEST = 4 << 20  # bytes of one that travels because it is none of them
 PARTS, CONSTANTS = "weights.json", "constants.npz"
 _UNSCALED = ("SelfAttention.q.weight", 64**-0.5)  # T5's scores are not divided by sqrt(depth)
 

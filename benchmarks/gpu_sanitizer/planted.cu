@@ -1,4 +1,4 @@
-// Faults that the tools have to find: a write behind an array, a race, a barrier of half a warp.
+// Faults that the tools have to find: a write behind an array, a race, a barrier of half a warp's threads.
 //   nvcc -arch=sm_90 -lineinfo planted.cu -o planted; planted memcheck|racecheck|synccheck
 #include <cstdio>
 #include <cstring>
@@ -13,7 +13,7 @@ __global__ void race(float* out) {
 }
 
 __global__ void half_barrier(float* out) {
-  if (threadIdx.x < 16) __syncwarp(0xffffffff);
+  if (threadIdx.x < 48) __syncthreads();
   out[threadIdx.x] = threadIdx.x;
 }
 
@@ -23,6 +23,6 @@ int main(int count, char** arguments) {
   const char* tool = count > 1 ? arguments[1] : "";
   if (!strcmp(tool, "memcheck")) behind<<<1, 64>>>(out);
   if (!strcmp(tool, "racecheck")) race<<<1, 64>>>(out);
-  if (!strcmp(tool, "synccheck")) half_barrier<<<1, 32>>>(out);
+  if (!strcmp(tool, "synccheck")) half_barrier<<<1, 64>>>(out);
   printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
 }

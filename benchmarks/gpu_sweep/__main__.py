@@ -14,14 +14,17 @@ CANDIDATES = 9
 def main(arguments: list[str] | None = None) -> int:
     """Build or render; returns the exit code: 1 if anything could not be compiled."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_sweep", description=__doc__)
-    numbers = {"candidates": (CANDIDATES, "of a shape, the default among them")}
+    numbers = {
+        "candidates": (CANDIDATES, "of a shape, the default among them"),
+        "processes": (1, "that compile"),
+    }
     return build_or_table(parser, _build, keep, arguments, **numbers)
 
 
 def _build(options: argparse.Namespace) -> list[str]:
     from .build import build
 
-    return build(options.out, options.target, options.candidates, options.only)
+    return build(options.out, options.target, options.candidates, options.only, options.processes)
 
 
 if __name__ == "__main__":

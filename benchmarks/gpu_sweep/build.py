@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from tvm import relax
 from tvm.ir.transform import Sequential
 
-from benchmarks.gpu.catalog import works
-from benchmarks.gpu.works import Work
 from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.template import Config
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import Imported, import_model
@@ -21,10 +22,14 @@ from tvm_fusion.tuning import measure
 from tvm_fusion.tuning.model_order import choose, estimated
 from tvm_fusion.tuning.tasks import MAIN, calls_of, survey
 
-from .shapes import COUNT, INDEX, SEED, names
+from .shapes import INDEX, swept
+
+OF_KERNEL = 2  # configurations of each kernel that are measured at least
 
 
-def build(folder: Path, target: str, count: int, only: Sequence[str] = ()) -> list[str]:
+def build(
+    folder: Path, target: str, count: int, only: Sequence[str] = (), processes: int = 1
+) -> list[str]:
     """Compile candidates of all shapes into a folder.
 
     Parameters
@@ -34,9 +39,11 @@ def build(folder: Path, target: str, count: int, only: Sequence[str] = ()) -> li
     target : str
         As of :func:`tvm_fusion.device.parse`.
     count : int
-        Candidates of a shape.
+        Candidates of a shape, beside the default's with other splits of K and orders of tiles.
     only : sequence of str
         Parts of names; empty: all.
+    processes : int
+        Of which each compiles a shape at a time.
 
     Returns
     -------
@@ -44,33 +51,34 @@ def build(folder: Path, target: str, count: int, only: Sequence[str] = ()) -> li
         What could not be compiled, and why.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known = {work.name: work for work in works(SEED, COUNT)}
-    spec, failed = parse(target), []
-    path = folder / INDEX
+    path, failed = folder / INDEX, []
     index: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"shapes": []}
     index["target"] = target
-    for name in names():
-        if only and not any(part in name for part in only):
-            continue
-        entry, reasons = _shape(known[name], spec, folder, count)
-        index["shapes"] = [s for s in index["shapes"] if s["name"] != name] + [entry]
-        failed += reasons
-        print(name, len(entry["candidates"]), flush=True)
-        path.write_text(json.dumps(index, indent=1) + "\n")
+    chosen = [name for name in swept() if not only or any(part in name for part in only)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        jobs = {name: pool.submit(_shape, name, target, folder, count) for name in chosen}
+        for name, job in jobs.items():
+            entry, reasons = job.result()
+            index["shapes"] = [s for s in index["shapes"] if s["name"] != name] + [entry]
+            failed += reasons
+            print(name, len(entry["candidates"]), flush=True)
+            path.write_text(json.dumps(index, indent=1) + "\n")
     return failed
 
 
-def _shape(
-    work: Work, spec: TargetSpec, folder: Path, count: int
-) -> tuple[dict[str, Any], list[str]]:
-    spec = spec.permitting(work.allow)
+def _shape(name: str, target: str, folder: Path, count: int) -> tuple[dict[str, Any], list[str]]:
+    work = swept()[name]
+    spec = parse(target).permitting(work.allow)
     config = FusionConfig(db=None, profile=None, allow=work.allow)
     imported = import_model(work.exported(), config)
     (task,) = survey(imported, spec, config).tasks
     found = estimated(task.claim, spec.device)
     clocks = [(config, value) for value, config in found]
     candidates, failed = [], []
-    for number, chosen in enumerate(choose(found, task.configs[0], count)):
+    chosen_ones = choose(found, task.configs[0], count)
+    chosen_ones += [c for c in orders(task.configs) if c not in chosen_ones]
+    chosen_ones += [c for c in of_each_kernel(found) if c not in chosen_ones]
+    for number, chosen in enumerate(chosen_ones):
         file = f"{work.name}_{number}.so"
         try:
             with toolchain(spec) as tools:
@@ -89,6 +97,31 @@ def _shape(
         "inputs": [[int(d) for d in p.ty.shape.values] for p in task.mod[MAIN].params],
         "candidates": candidates,
     }, failed
+
+
+def orders(configs: Sequence[Config]) -> list[Config]:
+    """Give those that differ from the default in the split of K or the order of tiles alone."""
+    default, free = configs[0], ("split_k", "group_m", "stages")
+    if "split_k" not in default:
+        return []
+    fixed = {name: value for name, value in default.items() if name not in free}
+    alike = [c for c in configs[1:] if fixed.items() <= c.items()]
+    found: dict[tuple[Any, ...], Config] = {}
+    for config in alike:  # of the stages that a split leaves, the default's, or the first
+        key = config["split_k"], config["group_m"]
+        if key not in found or config["stages"] == default["stages"]:
+            found[key] = config
+    found.pop((default["split_k"], default["group_m"]), None)
+    return list(found.values())
+
+
+def of_each_kernel(found: Sequence[tuple[float, Config]]) -> list[Config]:
+    """Give the configurations of each kernel with the least estimates, of ping-pong its own."""
+    chosen: dict[tuple[Any, ...], list[Config]] = {}
+    for _, config in sorted(found, key=lambda one: one[0]):
+        kind = tuple(config.get(name) for name in ("kernel", "uses_wgmma", "is_ping_pong"))
+        chosen.setdefault(kind, []).append(config)
+    return [config for ranked in chosen.values() for config in ranked[:OF_KERNEL]]
 
 
 def _order(imported: Imported, spec: TargetSpec, config: FusionConfig) -> list[int]:

@@ -21,12 +21,11 @@ from typing import Any
 import torch
 import tvm_ffi
 
-from benchmarks.gpu.catalog import works
 from benchmarks.gpu.run import about, alternate, captured, difference, leaves, poisoned, turns
 from benchmarks.gpu.works import Work
 from tvm_fusion._tvm.cuda import load_cudart
 
-from .shapes import COUNT, INDEX, SEED
+from .shapes import HELD_OUT, INDEX, swept
 
 ROUNDS, SECONDS = 11, 0.008
 _POOLED = 2  # memory allocator of TVM's virtual machine
@@ -41,7 +40,7 @@ def main() -> int:
     options = parser.parse_args()
     path = options.json or Path(os.environ.get("OUT", "."), "gpu_sweep.json")
     index = json.loads((options.folder / INDEX).read_text())
-    known = {work.name: work for work in works(SEED, COUNT)}
+    known = swept()
     record: dict[str, Any] = {"about": {"target": index["target"], **about()}, "shapes": []}
     _open_runtime()
     for shape in index["shapes"]:
@@ -73,6 +72,7 @@ def measure(work: Work, shape: dict[str, Any], folder: Path) -> dict[str, Any]:
         except Exception as error:
             row["wrong"] = f"{type(error).__name__}: {str(error).splitlines()[-1][:200]}"
             continue
+        results = [r.view(e.shape) for r, e in zip(results, expected, strict=True)]  # the group's
         default = default or [r.double() for r in results]
         pairs = zip(results, expected, default, strict=True)
         found = [
@@ -90,7 +90,9 @@ def measure(work: Work, shape: dict[str, Any], folder: Path) -> dict[str, Any]:
     graphs = {str(number): captured(call, sets) for number, call in calls.items()}
     for number, us in alternate(graphs, ROUNDS, SECONDS).items():
         rows[int(number)]["us"] = round(us / len(sets), 3)
-    return {"name": work.name, "flops": getattr(work, "flops", 0), "candidates": rows}
+    held_out = work.name in {one.name for one in HELD_OUT}
+    flops = getattr(work, "flops", 0)
+    return {"name": work.name, "flops": flops, "held_out": held_out, "candidates": rows}
 
 
 def _open_runtime() -> None:

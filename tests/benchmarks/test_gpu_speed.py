@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from benchmarks.gpu import older_code, table
+from benchmarks.gpu import counters, older_code, table
 
 ROW = {
     "name": "softmax_8x8", "dtype": "float16", "wrong": None, "floor": 0.88, "limit_us": None,
@@ -46,7 +46,8 @@ def test_code_of_older_architectures_has_a_section_of_its_own():
         {**ROW, "us": {"ours": 10.0, "inductor": 5.0}, "flops": 2e9},
         {"name": "bad", "wrong": "x"},
     ]
-    page = table.render({"about": ABOUT, "rows": [ROW]}, {"about": about, "rows": rows})
+    older = [{"about": about, "rows": rows}]
+    page = table.render({"about": ABOUT, "rows": [ROW]}, older=older)
     assert "## sm_80 code on this card" in page
     assert "--assemble sm_90 build --target cuda:sm_80 --out DIR" in page
     assert "| softmax_8x8 | 10.00 | 5.00 | 0.50 | 200 | 90 % | 0.50 |" in page
@@ -81,6 +82,69 @@ def test_packed_sequences_are_drawn_in_another_order():
         part = (x[:, :, begin:end] for x in (q, k, v))
         own = torch.nn.functional.scaled_dot_product_attention(*part, is_causal=True)
         torch.testing.assert_close(result[:, :, begin:end], own)
+PRODUCT = {**ROW, "name": "gemm", "flops": 20_000_000, "seed": None}
+
+
+def of_seed(name, seed, **us):
+    return {**PRODUCT, "name": name, "seed": seed, "us": {**ROW["us"], **us}}
+
+
+def test_products_beside_the_fastest_peer_and_bare_cublas():
+    rows = [of_seed("gemm", None, inductor=20.0, cublas=8.0)]
+    rows.append(of_seed("attention", None, inductor=20.0, flash=15.0, cudnn=12.0))
+    rows += [of_seed("a", 7, inductor=20.0, cublas=5.0), of_seed("b", 7, inductor=5.0)]
+    page = table.render({"about": ABOUT, "rows": rows})
+    assert "| gemm | 0.02 | 10.00 | 20.00 | 2 | 2.00 | 0.80 | 0.50 |" in page
+    assert "| attention | 0.02 | 10.00 | 12.00 (cudnn) | 2 | 1.20 |  | 0.50 |" in page
+    assert "### Products drawn from seed 7" in page
+    assert "PyTorch: 1.00 (geometric mean of 2), at least 0.50." in page
+    assert "cuBLAS alone: 0.50 (geometric mean of 1), at least 0.50." in page
+    assert "| attention | 10.00 | 20.00 | 15.00 | 12.00 |  |  | 1.20 |" in page
+
+
+def test_drawn_rows_have_a_count():
+    rows = [{**ROW, "seed": 7}, {**ROW, "seed": 7, "of_copy": 0.1}, ROW]
+    page = table.render({"about": ABOUT, "rows": rows})
+    assert "### Rows drawn from seed 7\n\n1 of 2 have what is wanted." in page
+
+
+NCU = """==PROF== Connected
+"ID","Kernel Name",{names}
+"","",{units}
+"0","rows_kernel",{values}
+"""
+
+
+def counted(**values):
+    given = {name: values.get(name, 10.0) for name in counters.METRICS}
+    return NCU.format(
+        names=",".join(f'"{metric}"' for metric in counters.METRICS.values()),
+        units=",".join('"x"' for _ in given),
+        values=",".join(f'"{value:,}"' for value in given.values()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "bound"),
+    [
+        ({"dram": 81.0}, "memory"),
+        ({"tensor": 90.0, "l2": 70.0}, "tensor cores"),
+        ({"busy": 1000.0, "elapsed": 4000.0}, "start and end: multiprocessors idle"),
+        ({"busy": 3900.0, "elapsed": 4000.0}, counters.LATENCY),
+    ],
+)
+def test_what_bounds_a_kernel(values, bound):
+    (kernel,) = counters.parsed(counted(us=5120.0, **values))
+    assert kernel["us"] == 5.12
+    assert counters.bound_by(kernel) == bound
+    page = "\n".join(counters.page({"work": [kernel], "lost": "more than 60 s"}))
+    assert "| work | 5.12 |" in page
+    assert f"| {bound} |" in page
+    assert "lost" not in page
+
+
+def test_no_counters_in_what_went_wrong():
+    assert counters.parsed("==ERROR== no device") == []
 
 
 @pytest.mark.torch
@@ -94,6 +158,9 @@ def test_drawn_works_are_the_same_again_and_large():
     low, high = works.RANDOM_ELEMENTS
     assert all(low * 0.99 <= math.prod(w.shapes[0]) <= high for w in drawn)
     assert any(w.shapes[0][1] % 8 for w in drawn)
+    norms = [w.shapes[1][0] for w in works.drawn_norms(6)]
+    assert max(norms[: works.NORMS]) <= works.LONG < min(norms[works.NORMS :])
+    assert {w.seed for w in every} == {None, 6}
 
 
 @pytest.mark.torch

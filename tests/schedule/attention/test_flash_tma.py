@@ -196,13 +196,15 @@ def test_roles_in_machine_code():
     [
         ((1, 8, 4096, 4096, 40), False, True),
         ((2, 8, 2048, 2048, 128), True, True),
-        ((1, 2, 2048, 2048, 128), True, False),
-        ((2, 8, 2048, 2048, 128), False, False),
-        ((1, 16, 1024, 1024, 64), False, False),
+        ((2, 8, 2048, 2048, 128), False, True),
+        ((2, 16, 2048, 2048, 96), True, True),
+        ((1, 16, 1024, 1024, 64), False, True),
+        ((64, 12, 197, 197, 64), False, False),
+        ((8, 16, 2048, 2048, 112), False, False),
     ],
 )
 def test_the_default_where_it_was_measured(shape, is_causal, is_chosen):
-    """Of many blocks, and of measured heads; elsewhere it is in the design space alone."""
+    """Of many keys, and of measured heads; elsewhere it is in the design space alone."""
     body = visible(*shape[2:4])[0] if is_causal else PLAIN[0]
     _, problem = problem_of(tensors(*shape, dtype=HALF), body)
     first, *others = configs(problem, CUDA.device)

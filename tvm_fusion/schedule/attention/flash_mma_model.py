@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tvm import DataType
 
-from ...core.expressions import loads
+from ...core.expressions import loads, variables
 from ...core.loops import constant, product
 from ...device import Device
 from ...ecg.work import at
@@ -39,10 +39,11 @@ MAX_BLOCKS_PER_SM = 8
 # (measured on an H200). It is loaded again for every tile: 22 cases were right there.
 WGMMA_BY_DEFAULT = True
 # Warp-specialized kernels are chosen where they were measured beside the others' best, interleaved,
-# on an H200: head dimension, padded, and whether tiles are skipped; at least so many blocks.
-# 8 heads of 40, 4,096 tokens: 77 us, 136 before; 4x32x4096x128 causal: 1,029, 1,223 before;
-# 8x32x512x128 causal, four heads to a KV head: 63, 69 before.
-TMA_MEASURED, TMA_LEAST_BLOCKS = {(48, False), (128, True)}, 256
+# on an H200 (benchmarks.gpu_sweep): head dimensions, padded, and at least so many keys. 2x16x2048,
+# causal: of 96 185.7 us, 72.7 with TMA; of 80 125, 69; of 64 78, 60; of 192 181, 118; of 128, not
+# causal, 145, 119; 1x12x1500x64 28.1, 21.0. With few keys, a block alone on its multiprocessor has
+# nothing to hide its first loads behind: 64x12x197x64 40 us, 60 with TMA.
+TMA_WIDTHS, TMA_LEAST_KEYS = (48, 64, 80, 96, 128, 192), 512
 MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 # Of warp-specialized kernels, fitted to 12 configurations of three shapes on an H200, within 11 %:
 # operations a cycle of wgmma, cycles from one consumer's products to the next one's, of a score's
@@ -79,16 +80,17 @@ def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
 def _is_measured(config: FlashTmaConfig, problem: FlashProblem) -> bool:
     """Whether a warp-specialized kernel is one of those that were found to be faster."""
     queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
-    heads = constant(product([a.extent for a in problem.pattern.batch]))
-    if queries is None or keys is None or heads is None or not config.is_ping_pong:
+    if queries is None or keys is None or not config.is_ping_pong:
         return False
-    is_plain = not loads(problem.score.full) and problem.factor is None
-    return (
-        is_plain
-        and config.depth16 == config.column16
-        and (config.depth16, problem.skips) in TMA_MEASURED
-        and heads * -(-queries // config.block_m) >= TMA_LEAST_BLOCKS
-    )
+    is_plain = problem.factor is None and not _reads_scores(problem)
+    widths = config.depth16, config.column16
+    return is_plain and widths[0] == widths[1] in TMA_WIDTHS and keys >= TMA_LEAST_KEYS
+
+
+def _reads_scores(problem: FlashProblem) -> bool:
+    """Whether scores are changed by what is read for each key; of each head alone is little."""
+    key = problem.pattern.key.var
+    return any(key in variables(i) for load in loads(problem.score.full) for i in load.indices)
 
 
 def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
@@ -166,7 +168,7 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     blocks = heads * -(-queries // config.block_m)
     tiles = float(-(-keys // config.block_n))
     if problem.skips:
-        tiles = (tiles + config.block_m / config.block_n) / 2
+        tiles = _seen_tiles(config, queries, keys)
     width = config.depth16 + config.column16
     if isinstance(config, FlashTmaConfig):
         waves = blocks / (device.sm_count or 1)
@@ -201,6 +203,13 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
         tile += 0.8 * copied * at_once
     around = 1500 + config.block_m * width / 16 * at_once  # the first loads, and the results
     return (waves if waves > MANY_WAVES else math.ceil(waves)) * (tiles * tile + around)
+
+
+def _seen_tiles(config: FlashMmaConfig, queries: int, keys: int) -> float:
+    """Count the steps over keys of a block of causal attention, on average: whole ones each."""
+    count = -(-queries // config.block_m)
+    ends = (keys - queries + (i + 1) * config.block_m for i in range(count))
+    return sum(-(-min(max(end, 1), keys) // config.block_n) for end in ends) / count
 
 
 def _tile_of_roles(config: FlashTmaConfig, width: int) -> float:

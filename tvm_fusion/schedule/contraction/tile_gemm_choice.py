@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
+from typing import TypeVar
 
+from ...core.loops import constant
 from ...device import Device
 from ..gpu.mma import GROUPS
 from .operands import SumOfProducts
@@ -24,6 +26,7 @@ from .unaligned_tiles import (
     unaligned_operands,
 )
 
+C = TypeVar("C", bound=TileGemmConfig)
 Tile = tuple[int, int, int, int, int]
 # (block_m, block_n, warps_m, warps_n, warps_k) of the default's candidates, the largest first.
 TILES = (
@@ -85,7 +88,20 @@ def best_tile(
     shape = _best_shape(
         sizes, TileShape.of(problem), device, unaligned, tuple(splits), SHIFTED if is_slow else 1.0
     )
-    return None if shape is None else replace(problem, **asdict(shape))
+    return None if shape is None else in_order(replace(problem, **asdict(shape)))
+
+
+def in_order(config: C) -> C:
+    """Order the tiles of a configuration: in groups along M, or rows of tiles one by one.
+
+    Where few tiles lie along N and more along M, blocks that start together read the same rows of
+    A. Measured on an H200, groups of 8 against 1: convolutions of 8x14x14x256 3x3 7.04 us, 5.92;
+    8x7x7x512, split-K 4, 11.04, 9.56; 8x28x28x128 6.27, 5.30; products of 128 to 197 rows, which
+    have more tiles along N, 4.54, 4.96 (197x768x2304); of 4096^3 188, 209.
+    """
+    tiles_m = constant(config.tiles_m)
+    is_tall = tiles_m is not None and tiles_m > config.tiles_n and config.tiles_n <= GROUPS_M[-1]
+    return replace(config, group_m=GROUPS_M[0] if is_tall else GROUPS_M[-1])
 
 
 @lru_cache(maxsize=1024)

@@ -22,7 +22,7 @@ from .direct_epilogue import COLUMNS
 from .match_tma_window import tma_window
 from .operands import SumOfProducts
 from .result_vectors import result_vectors
-from .tile_gemm_choice import GROUPS_M, MOST_ACCUMULATORS
+from .tile_gemm_choice import GROUPS_M, MOST_ACCUMULATORS, in_order
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import RESERVED_SHARED
 from .tile_gemm_problem import gemm_problem, gemm_sizes
@@ -47,6 +47,7 @@ TILES = (
     (64, 128, 1, False),
     (64, 96, 1, False),
     (64, 64, 1, False),
+    (64, 64, 2, True),
     (64, 256, 2, True),
     (64, 224, 2, True),
     (64, 192, 2, True),
@@ -94,7 +95,8 @@ def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | No
         skipped = (192, *SIMPLE_COLUMNS)
     tiles = [tile for tile in TILES if tile[1] not in skipped]
     found = _space(problem, device, tiles)
-    return min(found, key=lambda config: wgmma_clocks(config, device), default=None)
+    best = min(found, key=lambda config: wgmma_clocks(config, device), default=None)
+    return None if best is None else in_order(best)
 
 
 def has_wgmma(device: Device) -> bool:

@@ -31,7 +31,14 @@ TF32_ALONE = 1.1
 # How much longer products of float8 take where no other consumer multiplies while one adds up the
 # sums of a stage: 78 us in turns, 56 shared (512x4096x14336).
 PROMOTED_ALONE = 1.62
-CLUSTER, CLUSTER_BLOCK = 600.0, 42.0  # of each doubling of split-K, and of each block of the grid
+# Of split-K, and of each block of the grid beside: the exchange takes four blocks as long as two.
+# 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33 us; 197x3072x768: 7.71 and 8.24; 3x3 over
+# 8x7x7x512: 13.57, 11.49 and 9.56.
+CLUSTER, CLUSTER_BLOCK = 1950.0, 26.0
+# A block of two consumers of which one has a tile is faster than one of a single consumer, of 64
+# columns alone: 128x768x2304 3.72 and 3.94 us, 784x768x192 3.83 and 4.23, 128x768x3072 4.21 and
+# 4.36; but 64x96: 197x768x2304 4.80 and 4.54.
+SINGLE_TURN, SINGLE_COLUMNS = 0.95, 64
 
 
 @dataclass(frozen=True)
@@ -94,10 +101,15 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     main = config.k_tiles * stage
     is_dear = any(is_expensive(r.value) for r in config.contraction.results)
     each = (rates.dear_element if is_dear else rates.element) * elements * resident
-    # With split-K, sums that are exchanged take the time that a second consumer saves.
-    epilogue = rates.epilogue + (each if config.split_k > 1 else each / config.sharers)
+    # With split-K, sums that are exchanged take the time that a second consumer saves; two that
+    # compute dear epilogues share the units: 197x768x3072 with GELU takes 5.71 us with tiles of
+    # 128x64, 5.19 of 64x96; 1024x768x3072 12.21 of 128x192, 11.13 in turns.
+    shared = 1.0 if config.split_k > 1 else config.sharers ** (0.5 if is_dear else 1.0)
+    epilogue = rates.epilogue + each / shared
     if config.split_k > 1:
-        epilogue += CLUSTER * math.log2(config.split_k) + CLUSTER_BLOCK * blocks
+        epilogue += CLUSTER + CLUSTER_BLOCK * blocks
+    if config.is_ping_pong and trips == 1 and config.block_n == SINGLE_COLUMNS:
+        main *= SINGLE_TURN
     if config.is_ping_pong:
         total = max(trips * main + epilogue, -(-trips // 2) * (main + epilogue))
     else:
