@@ -22,8 +22,8 @@ from benchmarks.markdown import table
 from .sample import REST, STAGES, THREADS
 
 HERE = Path(__file__).parent
-# What is compiled, and for what: a model of the zoo or of benchmarks.gpu_models, or so many layers of
-# GPT-2's decoder.
+# What is compiled, and for what: a model of the zoo or of benchmarks.gpu_models, or as many layers
+# of GPT-2's decoder.
 CASES = (
     ("2", "cpu"),
     ("llama_4l", "cpu"),
