@@ -33,7 +33,8 @@ GAIN = 0.02  # of the time, below which layouts stay as they are
 # Of a tensor's layout kernel, by which its other layout is preferred on GPUs where claims say that
 # both cost the same, as kernels that are bound by memory do by the roofline. Not beside norms: on
 # an H200, ResNet-50 of batch 8 took 385 us so and 565 with 1x1 convolutions over the layout of the
-# graph (and another first layer); but group norms of the UNet's channels last took 427 us, not 313.
+# graph (and another first layer); but group norms of the UNet's channels last took 427 us, not 313,
+# and those of few pixels still take a tenth to a third longer so (rows/split_template).
 PREFERENCE = 0.02
 ROWS = ("rows", "split_rows")  # templates
 ROUNDS = 40

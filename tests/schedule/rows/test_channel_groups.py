@@ -5,16 +5,20 @@ import pytest
 from group_kernels import CUDA, tensor
 from relax_modules import main_module
 from split_norms import EPSILON, check, drawn, group_norm, parameters, run
-from tvm import relax
+from tvm import relax, tirx
 
 from tests.layout.laid_out import variant_of
+from tvm_fusion.core.loops import find
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows import split_template
 from tvm_fusion.schedule.rows.group_configs import ChannelGroupsConfig
+from tvm_fusion.schedule.rows.invariants import Invariants
 from tvm_fusion.schedule.rows.split_template import SplitRows
+from tvm_fusion.schedule.rows.template import Rows
 
 op = relax.op
+VECTORIZED = tirx.ForKind.VECTORIZED
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +120,34 @@ def test_other_operands_are_part_of_the_terms():
     y = (sums - sums.mean(-1, keepdims=True)) / np.sqrt(sums.var(-1, keepdims=True) + EPSILON)
     y = y.reshape(shape) * scale[:, None, None].astype("float64") + shift[:, None, None]
     assert np.abs(found - (y + skip)).max() <= 2e-2
+
+
+def test_few_pixels_take_one_launch():
+    """Groups are rows: a block each, which reads the channels of a pixel as the map writes them."""
+    shape, groups = (2, 40, 9, 11), 5
+    mod = main_module(parameters(shape), group_norm(groups))
+    *_, claim = variant_of(mod, Layout(0), "cuda:sm_90a")
+    claim = Rows().claim(claim.group, CUDA.device)
+    assert isinstance(claim, Claim), claim
+    assert (claim.launches, claim.parallelism) == (1, 2 * groups)
+    (kernel,) = claim.template.emit(claim, CUDA.tvm_target()).kernels
+    vectors = [loop for loop in find(kernel.func.body, tirx.For) if loop.kind == VECTORIZED]
+    assert {int(loop.extent) for loop in vectors} == {8}
+    inputs = drawn(shape, "float16", 0)
+    check(normalized(claim, inputs, "float16"), inputs, "float16", groups)
+
+
+def test_invariants_of_a_norm_are_a_factor_and_a_term():
+    """``((x * a - b) * c + d)`` has two: one multiply-add is left for each element."""
+    x = tirx.decl_buffer([64], "float32", "x")
+    i, a, b, c, d = (tirx.Var("i", "int64"), *(tirx.Var(n, "float32") for n in "abcd"))
+    loaded = tirx.BufferLoad(x, [i])
+    y = (loaded * a - b) * c + d
+    for is_linear, count in ((True, 2), (False, 4)):
+        found = Invariants(lambda load: True, is_linear)
+        left = found.take_out(y * tirx.sigmoid(y))
+        assert len(found.values) == count
+        assert str(left).count("x[i]") == 2
 
 
 def test_vectors_across_pixels_are_refused():

@@ -1,6 +1,6 @@
-"""Statistics of channel groups on a GPU: parts of an image are reduced, then parts are joined.
+"""Statistics of channel groups on a GPU: parts of an image, of all groups together.
 
-  statistics: grid rows * parts blocks; a block has m pixels of an image with all their channels
+  grid rows * parts blocks; a block has m pixels of an image with all their channels
     thread (line, vector):
       shift[lane] = v at the block's first pixel
       for its pixels: sum[lane] += v - shift; squares[lane] += (v - shift)^2        registers
@@ -12,17 +12,8 @@
       partial_mean[row, part, g] = mean
       partial_squares[row, part, g] = sum of deviations[c] + m (mean[c] - mean)^2
 
-  join: in each block of the second launch; n: elements of a part of a group
-    thread (strip, g): near = partial_mean - partial_mean of part 0
-      s, q = sums over every strips-th part of near, partial_squares + n near^2     shared memory
-    barrier
-    thread g: total[g] = size * (mean of part 0 + sum of s / parts)
-      squares[g] = sum of q - n (sum of s)^2 / parts
-    barrier
-
 A column is summed about its first pixel, which is at most sqrt(m) standard deviations off its mean:
-its sum of squares is off by at most m roundings of float32, if all others are alike. The parts are
-joined about the mean of the first one, with at most as many roundings as there are parts.
+its sum of squares is off by at most m roundings of float32, if all others are alike.
 """
 
 from __future__ import annotations
@@ -113,7 +104,7 @@ class _Statistics:
         first = self._part * tile.pixels
         pixels = PixelLoop(view, tile, [view.term], thread, self._rows, first)
         (term,) = pixels.values
-        shift, sums, squares = (
+        shift, total, squares = (
             local(name, [view.width], "float32") for name in ("shift", "sum", "square")
         )
 
@@ -123,7 +114,7 @@ class _Statistics:
                 return sequence(
                     [
                         tirx.BufferStore(shift, value(term, lane), [lane]),
-                        tirx.BufferStore(sums, zero, [lane]),
+                        tirx.BufferStore(total, zero, [lane]),
                         tirx.BufferStore(squares, zero, [lane]),
                     ]
                 )
@@ -137,7 +128,7 @@ class _Statistics:
                 return sequence(
                     [
                         tirx.Bind(name, value(term, lane) - load(shift, here)),
-                        tirx.BufferStore(sums, load(sums, here) + name, here),
+                        tirx.BufferStore(total, load(total, here) + name, here),
                         tirx.BufferStore(squares, load(squares, here) + name * name, here),
                     ]
                 )
@@ -147,7 +138,7 @@ class _Statistics:
         def keep(lane: ir.Expr) -> tirx.Stmt:
             channel = pixels.channel + lane
             kept = [
-                tirx.BufferStore(self._sums, load(sums, [lane]), [pixels.line, channel]),
+                tirx.BufferStore(self._sums, load(total, [lane]), [pixels.line, channel]),
                 tirx.BufferStore(self._squares, load(squares, [lane]), [pixels.line, channel]),
             ]
             return sequence(kept)
@@ -158,7 +149,7 @@ class _Statistics:
             pixels.each(add),
             unrolled("lane", view.width, keep),
         ]
-        return block("columns", sequence(stmts), [shift, sums, squares, *pixels.buffers])
+        return block("columns", sequence(stmts), [shift, total, squares, *pixels.buffers])
 
     def channels(self, thread: ir.Expr) -> tirx.Stmt:
         """Give means and squared deviations of channels."""
@@ -170,7 +161,7 @@ class _Statistics:
                 places = [number, channel]
                 return [load(self._sums, places), load(self._squares, places)]
 
-            total, stmts = _sums(2, self._tile.lines, line)
+            total, stmts = sums(2, self._tile.lines, line)
             s, q = (load(total, [index(i)]) for i in range(2))
             shift = substitute(self._view.term, self._view.place(self._rows, first, channel))
             mean = shift + s * count
@@ -190,14 +181,14 @@ class _Statistics:
             def of(buffer: ir.Var, number: ir.Expr) -> ir.Expr:
                 return load(buffer, [group * view.size + number])
 
-            means, first = _sums(1, view.size, lambda k: [of(self._means, k)])
+            means, first = sums(1, view.size, lambda k: [of(self._means, k)])
             mean = load(means, [index(0)]) * share
 
             def squares(k: ir.Expr) -> list[ir.Expr]:
                 near = of(self._means, k) - mean
                 return [of(self._deviations, k) + pixels * near * near]
 
-            deviations, second = _sums(1, view.size, squares)
+            deviations, second = sums(1, view.size, squares)
             where = [*self._rows, self._part, group]
             stores = [
                 tirx.BufferStore(self._partial[0], mean, where),
@@ -206,89 +197,6 @@ class _Statistics:
             return block("group", sequence([*first, *second, *stores]), [means, deviations])
 
         return each_of(thread, view.groups, self._tile.threads, one)
-
-
-class JoinedParts:
-    """Joins the parts of all groups of a row, in every block.
-
-    Parameters
-    ----------
-    view : ChannelGroups
-        The norm.
-    partial : sequence of Var
-        Of the first launch.
-    size : int
-        Threads of a block.
-    """
-
-    def __init__(self, view: ChannelGroups, partial: Sequence[ir.Var], size: int) -> None:
-        self._view, self._partial, self._threads = view, partial, size
-        self._parts = int(partial[0].shape[-2])
-        self._strips = max(1, min(self._parts, size // view.groups))
-        shape = [self._strips, view.groups]
-        self._strip = [scratch(shape, "float32", f"{n}_strips", "shared") for n in ("near", "dev")]
-        self.total, self.squares = (
-            scratch([view.groups], "float32", f"{name}_shared", "shared")
-            for name in ("total", "squares")
-        )
-        elements = view.pixel_count // self._parts * view.size
-        self._elements = tirx.const(elements, "float32")
-
-    @property
-    def buffers(self) -> list[ir.Var]:
-        """List the shared memory."""
-        return [*self._strip, self.total, self.squares]
-
-    def phases(self, rows: Sequence[ir.Expr]) -> list[Callable[[ir.Expr], tirx.Stmt]]:
-        """Write what threads do, with a barrier between."""
-        return [lambda t: self._sum(rows, t), lambda t: self._total(rows, t)]
-
-    def _sum(self, rows: Sequence[ir.Expr], thread: ir.Expr) -> tirx.Stmt:
-        view, strips = self._view, self._strips
-        steps = -(-self._parts // strips)
-
-        def one(number: ir.Expr) -> tirx.Stmt:
-            strip, group = coordinates(number, [strips, view.groups])
-            first = load(self._partial[0], [*rows, index(0), group])
-
-            def part(step: ir.Expr) -> list[ir.Expr]:
-                own = step * strips + strip
-                is_whole = steps * strips == self._parts
-                where = own if is_whole else tirx.min(own, index(self._parts - 1))
-                at = [*rows, where, group]
-                near = load(self._partial[0], at) - first
-                terms = [near, load(self._partial[1], at) + self._elements * near * near]
-                zero = tirx.const(0, "float32")
-                if is_whole:
-                    return terms
-                return [tirx.Select(own < self._parts, term, zero) for term in terms]
-
-            total, stmts = _sums(2, steps, part)
-            stmts += [
-                tirx.BufferStore(target, load(total, [index(i)]), [strip, group])
-                for i, target in enumerate(self._strip)
-            ]
-            return block("strip", sequence(stmts), [total])
-
-        return each_of(thread, strips * view.groups, self._threads, one)
-
-    def _total(self, rows: Sequence[ir.Expr], thread: ir.Expr) -> tirx.Stmt:
-        share = tirx.const(1 / self._parts, "float32")
-        size = tirx.const(self._view.pixel_count * self._view.size, "float32")
-
-        def one(group: ir.Expr) -> tirx.Stmt:
-            first = load(self._partial[0], [*rows, index(0), group])
-            total, stmts = _sums(
-                2, self._strips, lambda n: [load(b, [n, group]) for b in self._strip]
-            )
-            s, q = (load(total, [index(i)]) for i in range(2))
-            squares = q - self._elements * (s * (s * share))
-            zero = tirx.const(0, "float32")
-            stmts.append(tirx.BufferStore(self.total, size * (first + s * share), [group]))
-            stmts.append(tirx.BufferStore(self.squares, tirx.max(squares, zero), [group]))
-            return block("total", sequence(stmts), [total])
-
-        return each_of(thread, self._view.groups, self._threads, one)
 
 
 def each_of(
@@ -303,7 +211,7 @@ def each_of(
     return loop("item", -(-count // size), one)
 
 
-def _sums(
+def sums(
     several: int, count: int, terms: Callable[[ir.Expr], list[ir.Expr]]
 ) -> tuple[ir.Var, list[tirx.Stmt]]:
     """Sum terms in order; gives the registers and the statements."""
