@@ -95,10 +95,11 @@ def merge_sums(stage: Stage, operand: ir.Expr) -> MergedOperand | None:
             return node
         atoms, rest = found
         by = math.gcd(*atoms.values())  # 2 * h + 2 * r moves as h + r does
-        key = frozenset((v, count // by) for v, count in atoms.items())
+        terms = [(v, count // by) for v, count in atoms.items()]
+        key = frozenset(terms)
         if key not in sums:
             total, least, size = index(0), index(0), index(1)
-            for var, count in key:
+            for var, count in terms:  # in order: a set's differs from process to process
                 reach = (index(extents[var]) - 1) * count
                 total = total + var * count
                 size = size + (reach if count > 0 else -reach)
