@@ -173,18 +173,28 @@ def test_differences_of_bytes_are_int16():
 
     def expected(weight, zero):
         def body(emit, x, *zeros):
+            zeros = [emit(op.astype(z, "int32")) for z in zeros]
             x = emit(op.astype(x, "int16"))
-            less = emit(op.astype(zeros[0], "int16")) if zeros else relax.const(np.int16(zero))
+            less = relax.const(np.int16(zero or 0))
+            less = emit(op.astype(zeros[0], "int16")) if zeros else less
             x = emit(op.subtract(x, less))
             weight_ = relax.const(weight.astype("int16"))
             return op.nn.conv2d(x, weight_, **PADDED, out_dtype="int32")
 
         return body
 
-    image, scalar = tensor(*IMAGE), tensor(dtype="int32")
+    def given(emit, x, zero):
+        return widened(W, **PADDED)(emit, x, emit(op.astype(zero, "int32")))
+
+    image, scalar = tensor(*IMAGE), tensor(dtype="uint8")
     becomes(widened(w, 3, **PADDED), expected(w, 3), image, code="wide_weights")
     becomes(widened(W, 300, **PADDED), expected(W, 300), image, code="wide_padding")
-    becomes(widened(W, **PADDED), expected(W, None), image, scalar, code="unknown_padding")
+    found, codes = rewritten(module(given, image, scalar))
+    found = relax.transform.DeadCodeElimination()(found)
+    assert_structural_equal(found, module(expected(W, None), image, scalar))
+    assert codes == ["unknown_padding"]
+    any_number = tensor(dtype="int32")  # which may be no int16
+    untouched(widened(W, **PADDED), image, any_number, code="unknown_padding")
     far = widened(np.tile(W, (1, 30, 1, 1)), 1 << 20, **PADDED)
     untouched(far, tensor(N, 240, 9, 7), code="wide_padding")
 

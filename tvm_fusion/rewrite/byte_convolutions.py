@@ -51,7 +51,12 @@ def _integers(conv: relax.Call, scope: Scope) -> Any:
     weights = integer_weights(conv.args[1], scope)
     if given is None or weights is None or (given.zero is not None and not is_single(given.zero)):
         return None
-    image = ByteImage(given.data, 0 if given.zero is None else _number(given.zero, scope))
+    zero = given.zero
+    image = ByteImage(
+        given.data,
+        0 if zero is None else _number(zero, scope),
+        zero is None or _was_byte(zero, scope),
+    )
     narrow = weights.bytes()
     reason = _refusal(conv, image, narrow)
     if reason is not None:
@@ -181,6 +186,14 @@ def _number(zero: ir.Expr, scope: Scope) -> int | ir.Expr:
     if isinstance(zero, GenericConst):
         return int(zero.value.numpy().reshape(()))
     return scalar(zero, "int32", scope)
+
+
+def _was_byte(zero: ir.Expr, scope: Scope) -> bool:
+    """Whether a tensor is one of bytes, widened."""
+    if dtype_of(zero) in BYTES:
+        return True
+    value = scope.call(zero, "relax.astype", "relax.reshape")
+    return value is not None and _was_byte(value.args[0], scope)
 
 
 def _is_padded(conv: relax.Call) -> bool:

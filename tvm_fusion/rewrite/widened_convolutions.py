@@ -26,16 +26,28 @@ INT16 = np.iinfo("int16").max
 
 @dataclass(frozen=True)
 class ByteImage:
-    """``data - zero``: bytes, and a number or an int32 tensor of one element."""
+    """``data - zero``: bytes, and a number or an int32 tensor of one element.
+
+    Attributes
+    ----------
+    data : Expr
+        Of int8 or uint8.
+    zero : int or Expr
+        The zero point.
+    has_byte_zero : bool
+        Whether a zero point that is no number is a byte, too.
+    """
 
     data: ir.Expr
     zero: int | ir.Expr
+    has_byte_zero: bool = True
 
     @property
     def largest(self) -> int:
         """The largest magnitude of the difference."""
         limits = np.iinfo(dtype_of(self.data))
-        zeros = [self.zero] if isinstance(self.zero, int) else [limits.min, limits.max]
+        least, most = np.iinfo("int8" if self.has_byte_zero else "int32").min, np.iinfo("uint8").max
+        zeros = [self.zero] if isinstance(self.zero, int) else [int(least), int(most)]
         return max(abs(end - z) for end in (int(limits.min), int(limits.max)) for z in zeros)
 
 
