@@ -127,6 +127,7 @@ FUNCTIONS = {  # with their largest error in units of the last place
     "atan": (np.arctan, 3),
     "asin": (np.arcsin, 4),
     "acos": (np.arccos, 4),
+    "round": (np.rint, 0),
 }
 
 

@@ -10,7 +10,6 @@ and z moves as x does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,8 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
-from ..core.decisions import Decision, record
 from ..core.weight_names import derived
-from ..frontend.normalize.engine import Scope, op_name
+from ..frontend.normalize.engine import Scope
 from .byte_operands import (
     BYTES,
     MOST_TERMS,
@@ -32,26 +30,10 @@ from .byte_operands import (
     scalar,
 )
 from .changes import Change, note
+from .widened_convolutions import ByteImage, convolve, decide, widened
 
-CONVOLUTIONS = {f"relax.nn.conv{rank}d": getattr(relax.op.nn, f"conv{rank}d") for rank in (1, 2, 3)}
 WORD = 4  # channels that an instruction multiplies together
 SIGN = 128
-EXACT = 1 << 24  # whole numbers below it are float32 numbers
-
-
-@dataclass(frozen=True)
-class _Image:
-    """``data - zero``: bytes, and a number or an int32 tensor of one element."""
-
-    data: ir.Expr
-    zero: int | ir.Expr
-
-    @property
-    def largest(self) -> int:
-        """The largest magnitude of the difference."""
-        limits = np.iinfo(dtype_of(self.data))
-        zeros = [self.zero] if isinstance(self.zero, int) else [limits.min, limits.max]
-        return max(abs(end - z) for end in (int(limits.min), int(limits.max)) for z in zeros)
 
 
 def convolution(conv: relax.Call, scope: Scope) -> Any:
@@ -69,16 +51,21 @@ def _integers(conv: relax.Call, scope: Scope) -> Any:
     weights = integer_weights(conv.args[1], scope)
     if given is None or weights is None or (given.zero is not None and not is_single(given.zero)):
         return None
-    image = _Image(given.data, 0 if given.zero is None else _number(given.zero, scope))
+    zero = given.zero
+    image = ByteImage(
+        given.data,
+        0 if zero is None else _number(zero, scope),
+        zero is None or _was_byte(zero, scope),
+    )
     narrow = weights.bytes()
     reason = _refusal(conv, image, narrow)
     if reason is not None:
-        return _in_float32(conv, image, weights, reason, scope)
+        return widened(conv, image, weights, reason, scope)
     assert narrow is not None
     is_narrow = given.data.same_as(conv.args[0]) and narrow.same_as(conv.args[1])
     if is_narrow and dtype_of(given.data) != dtype_of(narrow):
         return None
-    _record(conv, "accepted", "bytes", "Both operands are bytes: widened as they are multiplied.")
+    decide(conv, "accepted", "bytes", "Both operands are bytes: widened as they are multiplied.")
     note(Change("", "", ("byte_products",), "conv(x - z, W)", "conv(pad(x, z), W) - z sum(W)"))
     return _of_bytes(conv, image, weights, narrow, scope)
 
@@ -90,32 +77,32 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
     x, scale, zero = data.args
     w, scales, zeros = matrix.args
     if not all(isinstance(a, GenericConst) for a in (w, scales, zeros)):
-        _record(conv, "refused", "not_constant", "Its weight is computed at run time.")
+        decide(conv, "refused", "not_constant", "Its weight is computed at run time.")
         return None
     if dtype_of(x) not in BYTES or dtype_of(w) not in BYTES:
         return None
     if not is_single(scale) or not is_single(zero):
-        _record(conv, "refused", "several_scales", "Its image has several scales or zero points.")
+        decide(conv, "refused", "several_scales", "Its image has several scales or zero points.")
         return None
     per_channel = int(matrix.attrs.axis) % w.ty.ndim == 0
     if not per_channel and not (is_single(scales) and is_single(zeros)):
-        _record(conv, "refused", "several_scales", "Scales of its weight vary along its terms.")
+        decide(conv, "refused", "several_scales", "Scales of its weight vary along its terms.")
         return None
     behind = (1,) * (w.ty.ndim - 1)
     weights = IntegerWeights(
         w.value.numpy().astype("int64") - zeros.value.numpy().astype("int64").reshape(-1, *behind),
         w,
     )
-    image = _Image(x, _number(zero, scope))
+    image = ByteImage(x, _number(zero, scope))
     narrow = weights.bytes()
     reason = _refusal(conv, image, narrow)
     if reason is None and np.prod(weights.values.shape[1:]) > MOST_TERMS:
         reason = "many_terms", "Its sums may overflow int32."
     if reason is not None:
-        _record(conv, "refused", *reason)
+        decide(conv, "refused", *reason)
         return None
     assert narrow is not None
-    _record(conv, "accepted", "bytes", "Multiplied before they are dequantised.")
+    decide(conv, "accepted", "bytes", "Multiplied before they are dequantised.")
     both_scaled = ("conv(s(x - z), t(W - u))", "s t (conv(pad(x, z), W - u) - z sum(W - u))")
     note(Change("", "", ("byte_products",), *both_scaled))
     total = scope.emit(_of_bytes(conv, image, weights, narrow, scope))
@@ -128,7 +115,7 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
 
 
 def _refusal(
-    conv: relax.Call, image: _Image, narrow: GenericConst | None
+    conv: relax.Call, image: ByteImage, narrow: GenericConst | None
 ) -> tuple[str, str] | None:
     """Tell why a convolution is none of bytes: a code and a sentence."""
     groups, channels = int(conv.attrs.groups), int(conv.args[1].ty.shape[1])
@@ -152,7 +139,7 @@ def _refusal(
 
 
 def _of_bytes(
-    conv: relax.Call, image: _Image, weights: IntegerWeights, narrow: GenericConst, scope: Scope
+    conv: relax.Call, image: ByteImage, weights: IntegerWeights, narrow: GenericConst, scope: Scope
 ) -> Any:
     """Convolve bytes in int32, and take the zero point times the sums of the weight away."""
     data, zero = image.data, image.zero
@@ -165,7 +152,7 @@ def _of_bytes(
         widths = [0, 0, 0, 0, *(p for pair in ends for p in pair)]
         data = scope.emit(relax.op.nn.pad(data, widths, "constant", float(zero)))
         padding = [0] * len(padding)
-    total = _convolve(conv, data, narrow, padding, "int32")
+    total = convolve(conv, data, narrow, padding, "int32")
     if isinstance(zero, int) and not zero:
         return total
     total = scope.emit(total)
@@ -178,48 +165,6 @@ def _of_bytes(
         column_sums = derived(relax.const(sums.astype("int32")), "sum", [weights.source])
         away = scope.emit(relax.op.multiply(zero, column_sums))
     return relax.op.subtract(total, away)
-
-
-def _in_float32(
-    conv: relax.Call,
-    image: _Image,
-    weights: IntegerWeights,
-    reason: tuple[str, str],
-    scope: Scope,
-) -> Any:
-    """Convolve in float32 where its sums are exact; in int32, as it is, elsewhere."""
-    code, sentence = reason
-    terms = weights.values.reshape(len(weights.values), -1)
-    if np.abs(terms).sum(axis=1).max(initial=0) * image.largest >= EXACT:
-        _record(conv, "refused", code, f"{sentence} It stays in int32.")
-        return None
-    _record(conv, "refused", code, f"{sentence} Its sums are exact in float32.")
-    x = scope.emit(relax.op.astype(image.data, "float32"))
-    if not isinstance(image.zero, int):
-        zero = scope.emit(relax.op.astype(image.zero, "float32"))
-        x = scope.emit(relax.op.subtract(x, zero))
-    elif image.zero:
-        x = scope.emit(relax.op.subtract(x, relax.const(np.float32(image.zero))))
-    w = derived(relax.const(weights.values.astype("float32")), "astype", [weights.source])
-    padding = [int(p) for p in conv.attrs.padding]
-    total = scope.emit(_convolve(conv, x, w, padding, "float32"))
-    return relax.op.astype(total, "int32")
-
-
-def _convolve(conv: relax.Call, x: ir.Expr, w: ir.Expr, padding: list[int], dtype: str) -> Any:
-    attrs = conv.attrs
-    return CONVOLUTIONS[op_name(conv)](
-        x,
-        w,
-        [int(s) for s in attrs.strides],
-        padding,
-        [int(d) for d in attrs.dilation],
-        int(attrs.groups),
-        attrs.data_layout,
-        attrs.kernel_layout,
-        attrs.out_layout,
-        dtype,
-    )
 
 
 def _flipped(data: ir.Expr, zero: int | ir.Expr, scope: Scope) -> tuple[ir.Expr, int | ir.Expr]:
@@ -243,9 +188,13 @@ def _number(zero: ir.Expr, scope: Scope) -> int | ir.Expr:
     return scalar(zero, "int32", scope)
 
 
+def _was_byte(zero: ir.Expr, scope: Scope) -> bool:
+    """Whether a tensor is one of bytes, widened."""
+    if dtype_of(zero) in BYTES:
+        return True
+    value = scope.call(zero, "relax.astype", "relax.reshape")
+    return value is not None and _was_byte(value.args[0], scope)
+
+
 def _is_padded(conv: relax.Call) -> bool:
     return any(int(p) for p in conv.attrs.padding)
-
-
-def _record(conv: relax.Call, verdict: Any, code: str, sentence: str) -> None:
-    record(Decision(op_name(conv) or "", "", verdict, code, sentence))

@@ -11,7 +11,7 @@ from tvm.ir import GenericConst
 from ..core.decisions import Decision, record
 from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name, rewrite
-from .byte_convolutions import CONVOLUTIONS, convolution
+from .byte_convolutions import convolution
 from .byte_operands import (
     BYTES,
     MOST_TERMS,
@@ -24,6 +24,7 @@ from .byte_operands import (
     scalar,
 )
 from .changes import Change, note
+from .widened_convolutions import CONVOLUTIONS
 
 
 @tvm.transform.module_pass(opt_level=0, name="ByteProducts")

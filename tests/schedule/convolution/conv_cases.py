@@ -32,23 +32,24 @@ class Conv:
     block_in: int = 16
     block_out: int = 16
     residual: bool = False
-    dtype: str = "float32"  # of the image; the weight of uint8 ones is int8, sums are int32
+    dtype: str = "float32"  # of the image; the weight of uint8 ones is int8; integers' sums int32
     zero: int = 0  # what the padding is
 
     @property
-    def is_bytes(self):
-        return self.dtype == "uint8"
+    def is_integer(self):
+        return self.dtype in ("uint8", "int16")
 
     @property
     def out_dtype(self):
-        return "int32" if self.is_bytes else self.dtype
+        return "int32" if self.is_integer else self.dtype
 
     def weights(self, seed=0):
         rng = np.random.default_rng(seed)
         shape = (self.k, self.c // self.groups, *self.window)
         bias = (1, self.k, 1, 1)
-        if self.is_bytes:
-            weight = rng.integers(-128, 128, shape).astype("int8")
+        if self.is_integer:
+            most, dtype = (128, "int8") if self.dtype == "uint8" else (256, "int16")
+            weight = rng.integers(-most, most, shape).astype(dtype)
             return weight, rng.integers(-999, 999, bias).astype("int32")
         weight = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
         return weight.astype(self.dtype), rng.standard_normal(bias).astype(self.dtype)
@@ -56,8 +57,9 @@ class Conv:
     def image(self, seed=1):
         rng = np.random.default_rng(seed)
         shape = (self.batch, self.c, *self.size)
-        if self.is_bytes:
-            return rng.integers(0, 256, shape).astype("uint8")
+        if self.is_integer:
+            least = 0 if self.dtype == "uint8" else -255
+            return rng.integers(least, 256, shape).astype(self.dtype)
         return rng.standard_normal(shape).astype(self.dtype)
 
     @property
@@ -235,6 +237,7 @@ TOLERANCES = {
     "float16": {"atol": 2.0**-9, "rtol": 2.0**-11},
     "bfloat16": {"atol": 2.0**-6, "rtol": 2.0**-8},
     "uint8": {"atol": 0, "rtol": 0},
+    "int16": {"atol": 0, "rtol": 0},
 }
 
 

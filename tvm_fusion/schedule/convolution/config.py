@@ -30,7 +30,7 @@ FAR = 2.0  # cycles of a vector of the weight that comes from a far cache
 TEMPORARIES = (
     2  # registers: LLVM broadcasts words early, and tiles of 14 by 2 vectors spill without
 )
-FEW_REGISTERS = 16  # of which tiles need all: one spill in 144 products costs less
+FEW_REGISTERS = 16  # of which tiles of VNNI need all: one spill in 144 products costs less
 TASK = 2000  # cycles of starting a task
 L1_BYTES = 32 << 10  # of a core: a panel of the weight that is larger comes from the level-2 cache
 STREAM = 18.0  # bytes of it a cycle: 14 to 20 choose alike, and best, among 1,500 trials on Zen 5

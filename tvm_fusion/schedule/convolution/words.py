@@ -68,21 +68,27 @@ def with_words(problem: ConvProblem, device: Device) -> ConvProblem:
 
 def _instructions(problem: ConvProblem, c: Axis, device: Device) -> Iterator[DotProduct]:
     """List the instructions whose vectors are those of the accumulators, the best one first."""
-    a, b = (str(uncast(x).ty.dtype) for x in (problem.image.value, problem.weight))
+    a, b = (str(_core(x).ty.dtype) for x in (problem.image.value, problem.weight))
     dtype, lanes = problem.contraction.dtype, VectorUnit.of(device).lanes
-    if dtype == "int32" and a in BYTES and b in BYTES:
-        if a != b and device.vnni_bits == lanes * WORD:
-            yield VnniDot(lanes, a, b, c, problem.image.value)
-        if has_int16_dot(device, lanes):
-            yield Int16Dot(lanes, "int16", "int16", c, problem.image.value)
+    if dtype == "int32" and {a, b} == set(BYTES) and device.vnni_bits == lanes * WORD:
+        yield VnniDot(lanes, a, b, c, problem.image.value)
+    if dtype == "int32" and {a, b} <= {*BYTES, "int16"} and has_int16_dot(device, lanes):
+        yield Int16Dot(lanes, "int16", "int16", c, problem.image.value)
     if dtype == "float32" and a == b == "bfloat16" and device.dpbf16_bits == lanes * WORD:
         yield Bf16Dot(lanes, a, b, c, problem.image.value)
 
 
 def _element(operand: ir.Expr, dtype: str) -> ir.Expr:
     """Give an element of an operand in the type that is multiplied."""
-    core = uncast(operand)
+    core = _core(operand)
     return core if str(core.ty.dtype) == dtype else tirx.Cast(dtype, core)
+
+
+def _core(operand: ir.Expr) -> ir.Expr:
+    """Take lossless casts off an operand, also those of int16 to int32."""
+    core = uncast(operand)
+    is_wide = isinstance(core, tirx.Cast) and str(core.ty.dtype) == "int32"
+    return core.value if is_wide and str(core.value.ty.dtype) == "int16" else core
 
 
 class WordImage(ImageReader):
