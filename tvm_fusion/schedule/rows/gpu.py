@@ -21,12 +21,7 @@ from ...core.loops import NEAR, block, ceildiv, constant, find, kernel, sequence
 from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
-from ..gpu.launch import (
-    STATIC_SHARED_BYTES,
-    dependency_wait,
-    dependents_launch,
-    min_blocks_per_sm,
-)
+from ..gpu.launch import STATIC_SHARED_BYTES, dependency_wait, min_blocks_per_sm
 from .arg_extremum import with_extrema_first
 from .config_gpu import MAX_THREADS_PER_SM, RowConfig
 from .default_config import default_config
@@ -45,8 +40,8 @@ from .vector_loop import VectorLoop
 from .wide_integers import with_wide_integers
 
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
-# Of what all rows share, such as the scale of a norm, in the registers of a thread. Behind the last
-# barrier, its latency would be the kernel's: half a microsecond from memory, of 1.7.
+# Of what all rows share, such as the scale of a norm, in the registers of a thread. No load passes a
+# barrier: issued behind the last one, its latency would be added to that of the rows.
 EARLY_BYTES = 64
 
 
@@ -165,9 +160,7 @@ def row_kernel(
     parts = blocks_per_row(storage.program, passes, config, device.sm_count or 1)
 
     blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
-    is_one_wave = _run_at_once(blocks, config, device)
-    early_bytes = EARLY_BYTES if parts == 1 and is_one_wave else 0
-    is_early = is_one_wave and device.dependent_launch
+    early_bytes = EARLY_BYTES if parts == 1 and _run_at_once(blocks, config, device) else 0
 
     def body(number: ir.Expr) -> tirx.Stmt:
         owner = ThreadBlock(storage, passes, config, number, parts, early_bytes)
@@ -175,8 +168,8 @@ def row_kernel(
         stmts = [stmt for one in passes for stmt in emit_pass(owner, one, loops)]
         before = emit_early_loads(owner, loops, constants, True)
         behind = emit_early_loads(owner, loops, constants, False)
-        begin = [dependency_wait(), dependents_launch()] if is_early else []
-        stmt = sequence([*before, *begin, *behind, *stmts])
+        wait = [dependency_wait()] if before and device.dependent_launch else []
+        stmt = sequence([*before, *wait, *behind, *stmts])
         stmt = block("rows", stmt, owner.buffers)
         has_bound = owner.row_registers > 0 and _loads_shared(stmt)
         has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)
