@@ -27,7 +27,7 @@ from ..measure.budget import Budget
 from ..measure.timing import Effort, swept
 from ..threads import choose_threads
 from .rpc_bench import Tracker
-from .select import Selection, Winner
+from .selection import Selection, Winner
 from .state import State
 from .tasks import survey
 from .tuner import SEARCHES, Tuner
