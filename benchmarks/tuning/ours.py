@@ -26,7 +26,7 @@ def tune(model: str, db: str, budget: str) -> dict[str, Any]:
         "trials": found.trials,
         "failed": found.failed,
         "gain_of_tasks": found.default_us / found.us if found.us else 1.0,
-        "kept": race is None or not race.is_slower,
+        "kept": race is None or race.gain > 1,
     }
 
 

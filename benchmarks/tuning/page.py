@@ -141,9 +141,9 @@ def _steps(records: Mapping[str, Record]) -> list[str]:
         "## What tuning did",
         "",
         "*Faster*: tasks with a configuration that beat the default in races. *Gain*: of the",
-        "kernels of tasks, each measured alone. *Kept*: no, where the model as a whole was slower,",
-        "so that it keeps its defaults. *Load*: load average of the machine while it was tuned; on",
-        "a busy one, trials of this package are still timed in turns with the default,",
+        "kernels of tasks, each measured alone. *Kept*: no, where the model as a whole was not",
+        "faster, so that it keeps its defaults. *Load*: load average of the machine while it was",
+        "tuned; on a busy one, trials of this package are still timed in turns with the default,",
         "MetaSchedule's alone.",
         "",
         *table(

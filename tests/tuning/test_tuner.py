@@ -23,7 +23,7 @@ from tvm_fusion.fusion.tuning_records import Trial, TuningRecords, text
 from tvm_fusion.tuning import tune_model, tuner
 from tvm_fusion.tuning.contents import prune
 from tvm_fusion.tuning.tasks import survey
-from tvm_fusion.tuning.whole import WholeModel
+from tvm_fusion.tuning.whole import Race, WholeModel
 
 
 @pytest.fixture
@@ -127,6 +127,24 @@ def test_a_model_that_is_slower_tuned_keeps_its_defaults(tmp_path, bench, monkey
     found = tune(tmp_path)
     assert (found.tuned, found.model) == (0, None)
     assert all(b.us == b.default_us for b in bests(tmp_path))
+
+
+@pytest.mark.parametrize("last", [Race(100.0, 100.5), Race(0.0, 0.0, "its results differ")])
+def test_the_last_race_decides(tmp_path, bench, monkeypatch, last):
+    monkeypatch.setattr(FakeModel, "judge", lambda self, chosen: last)
+    found = tune(tmp_path)
+    assert (found.tuned, found.model) == (0, last)
+    assert all(b.us == b.default_us for b in bests(tmp_path))
+
+
+def test_what_a_model_did_not_gain_from_is_raced_again(tmp_path, bench, monkeypatch):
+    """Another run, which may have found more, tries the same winners beside it."""
+    with monkeypatch.context() as slow:
+        slow.setattr(FakeModel, "chosen_us", 103.0)
+        assert tune(tmp_path, "trials=40").tuned == 0
+    bench.measured = []
+    assert tune(tmp_path, "trials=40").tuned == 2
+    assert bench.measured == []
 
 
 def test_failures_are_recorded_and_not_measured_again(tmp_path, bench):

@@ -27,7 +27,7 @@ from ..measure.budget import Budget
 from ..measure.timing import Effort, swept
 from ..threads import choose_threads
 from .rpc_bench import Tracker
-from .select import Selection, Winner
+from .selection import Selection, Winner
 from .state import State
 from .tasks import survey
 from .tuner import SEARCHES, Tuner
@@ -35,7 +35,7 @@ from .view import Progress
 from .whole import Race, WholeModel
 
 WHOLE = 20  # times the effort of a trial, for the whole model
-SELECTING, MOST_SELECTING = 0.2, 180.0  # of a budget of time, for races of the whole model
+SELECTING, MOST_SELECTING = 0.3, 180.0  # of a budget of time, for races of the whole model
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _choose(
     if not selection.chosen:
         return None
     race = model.judge(selection.chosen)
-    if race.is_slower:
+    if race.gain <= 1:  # the less favourable of two processes, or no times
         tuner.use(())
     return race
 

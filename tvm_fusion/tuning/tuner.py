@@ -5,7 +5,7 @@
     task = the one with the most time, less as trials find nothing
     for a batch of configurations:  measure in a process of its own;  record the trial
     what beats the record:  race it against the default and the record again;  record the winner
-  winners are then chosen by what the whole model gains (:mod:`.select`)
+  winners are then chosen by what the whole model gains (:mod:`.selection`)
 
 Everything is on the disk when it is measured, so that a run that is killed is continued by running
 it again. MetaSchedule's task scheduler is not used: its database is written when a task is picked
@@ -32,7 +32,7 @@ from .evolutionary import EvolutionarySearch
 from .measure import GAIN, Bench
 from .rpc_bench import RpcBench, Tracker
 from .search import Search
-from .select import Winner
+from .selection import Winner
 from .state import State, TaskState
 from .tasks import Task
 from .view import Progress

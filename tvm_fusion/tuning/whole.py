@@ -31,7 +31,6 @@ from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, bound, check_same, in_turns, random_array
 from ..schedule.kernels import ScheduleKernels
 
-SLOWER = 1.01  # ratio from which on the tuned model is slower, and not by chance
 LOOSER = 10.0  # times the tolerance of one task, for results behind many
 KEPT = 3  # builds: of the default, of what is chosen, of what may be added
 
@@ -49,18 +48,15 @@ class Race:
         Least microseconds of a run, of the less favourable of two processes.
     error : str
         Why there are no times; else empty.
-    is_slower : bool
-        Whether what was found makes the model slower, in both processes.
     """
 
     default_us: float
     us: float
     error: str = ""
-    is_slower: bool = False
 
     @property
     def gain(self) -> float:
-        """How many times faster the model is."""
+        """How many times faster the model is; 1 where there are no times."""
         return self.default_us / self.us if self.us else 1.0
 
 
@@ -121,7 +117,7 @@ class WholeModel:
         except Failed as reason:
             return Race(0.0, 0.0, str(reason))
         us, default_us = max(races, key=lambda times: times[0] / times[1])
-        return Race(default_us, us, is_slower=all(u > SLOWER * d for u, d in races))
+        return Race(default_us, us)
 
     def _args(self) -> list[Any]:
         return [to_tensor(array.copy(), tvm.cpu()) for array in self._arrays]
