@@ -360,6 +360,18 @@ def test_gpu_claims_count_loads_with_a_cache_line_for_each_lane():
     assert strided.flops == OPERATIONS_A_STRIDED_LOAD * 64 * 48 * 48
 
 
+def test_gpu_claims_of_rows_whose_distance_is_symbolic():
+    """Of a type that no tile transposes, rows of concatenated images turned into columns."""
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    params = [tensor(name, 2, rows, m, dtype="int64") for name, rows in (("x", 3), ("y", n))]
+
+    def body(emit, x, y):
+        return relax.op.permute_dims(emit(relax.op.concat([x, y], 1)), [0, 2, 1])
+
+    claim = Elementwise(True).claim(group(params, body, CUDA), CUDA.device)
+    assert claim.launches == 1
+
+
 def test_reductions_are_refused():
     members = group([tensor("x", 8, 16)], lambda emit, x: op.sum(x, 1))
     refusal = Elementwise(False).claim(members, CPU.device)

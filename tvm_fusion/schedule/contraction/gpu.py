@@ -3,6 +3,7 @@
 few rows:      skinny GEMM                                              (skinny_gemm_gpu)
 half types:    tiled GEMM on tensor cores
                  mma.sync, small tiles, split-K, any operands            (tile_gemm_gpu)
+                   split-K without clusters: two kernels                 (split_k_workspace)
                  wgmma on Hopper, operands that TMA copies               (wgmma_gemm_gpu)
                    windows of images and rectangles of pixels, too       (tma_window)
                    of two weights and one A, too                         (dual_gemm)

@@ -140,7 +140,8 @@ def _strided_loads(config: TransposeConfig | VectorConfig | PointConfig) -> int:
         if any(same(load, tile.element) for tile in tiles):
             continue
         place = offset(load.source, load.indices)
-        step = constant(stride(place, space.variables[-1], space.variables) or index(0))
+        found = stride(place, space.variables[-1], space.variables)
+        step = constant(index(0) if found is None else found)
         count += step is not None and abs(step) >= TILED_STRIDE
     return count * math.prod(at(axis.extent) for axis in space.axes)
 
