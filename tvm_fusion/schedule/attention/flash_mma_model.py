@@ -199,7 +199,11 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
 
 
 def _seen_tiles(config: FlashMmaConfig, queries: int, keys: int) -> float:
-    """Count the steps over keys of a block of causal attention, on average: whole ones each."""
+    """Count the steps over keys of a block of causal attention, on average: whole ones each.
+
+    Rows of several heads that share keys lie one behind the other: each head begins anew.
+    """
+    queries = min(queries, keys)
     count = -(-queries // config.block_m)
     ends = (keys - queries + (i + 1) * config.block_m for i in range(count))
     return sum(-(-min(max(end, 1), keys) // config.block_n) for end in ends) / count
