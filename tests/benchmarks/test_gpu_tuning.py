@@ -47,8 +47,8 @@ def test_page(tmp_path, monkeypatch):
 
 
 def test_kernels_that_were_measured_since(tmp_path):
-    folder(tmp_path, [WIDE, 8.0, 10.0])
-    since = {"name": "vit", "us": {}, "least_us": {}, "tasks": table.tasks(tmp_path)}
+    folder(tmp_path / "vit", [WIDE, 8.0, 10.0])
+    since = {"name": "vit", "us": {}, "least_us": {}, "tasks": table.tasks(tmp_path / "vit")}
     about = {"device": "a GPU", "target": "cuda:sm_90a"}
     later = {"remark": "Since then.", "models": [since]}
     page = table.render({"about": about, "models": [], "untimed": later})
