@@ -39,6 +39,7 @@ METRICS = {
 SECONDS = 60.0
 HIGH = 60.0  # percent of a unit's peak from which it bounds a kernel
 LATENCY = "latency: no unit is at its peak"
+IDLE = "multiprocessors without blocks"
 
 
 def main() -> int:
@@ -98,7 +99,7 @@ def bound_by(kernel: Mapping[str, Any]) -> str:
     if parts[unit] >= HIGH:
         return unit
     if kernel["busy"] and kernel["elapsed"] and kernel["busy"] < kernel["elapsed"] * HIGH / 100:
-        return "start and end: multiprocessors idle"
+        return IDLE
     return LATENCY
 
 

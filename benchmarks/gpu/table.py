@@ -65,6 +65,7 @@ def render(
         " take at the bandwidth of a copy of 256 MiB; alike: a copy of just as many bytes, with its"
         " start and end. Error in units of what is allowed: two roundings of the result or one of"
         " the largest.",
+        *(["", about["remark"]] if "remark" in about else []),
     ]
     memory = [row for row in rows if not row.get("flops")]
     for seed, found in _by_seed(memory):

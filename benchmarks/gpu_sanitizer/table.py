@@ -12,7 +12,7 @@ from benchmarks.records import text
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_sanitizer.json"
-DESCRIBED = ("flash mma", "mma.sync", "wgmma", "wgmma of windows")
+DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
 
 
 def keep(record: Mapping[str, Any]) -> None:

@@ -52,12 +52,21 @@ def render(record: Mapping[str, Any]) -> str:
         f"Defaults take {mean:.3f} times as long as the best (geometric mean of {len(ratios)};"
         f" wanted: at most {FLOOR}); {behind} more than {BEHIND} times.",
         "",
+        *_of_held_out(measured),
         *([about["remark"], ""] if "remark" in about else []),
         *table(
             ["shape", "measured", "default", "us", "best", "us", "ratio"], map(_cells, measured)
         ),
     ]
     return "\n".join([*lines, *(["", "## Not measured", "", *wrong] if wrong else [])]) + "\n"
+
+
+def _of_held_out(measured: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Sum up the shapes that no fit saw."""
+    ratios = [_ratio(shape) for shape in measured if shape.get("held_out")]
+    if not ratios:
+        return []
+    return [f"Of shapes that no fit saw: {_mean(ratios):.3f} (of {len(ratios)}).", ""]
 
 
 def describe(config: Mapping[str, Any]) -> str:
@@ -69,6 +78,11 @@ def describe(config: Mapping[str, Any]) -> str:
         words += [f"{c['stages']} stages"] + ["q in registers"] * bool(c["q_in_registers"])
         words += ["ping-pong"] * bool(c.get("is_ping_pong"))
         return ", ".join(words)
+    if kernel == "flash tma":
+        words = [f"TMA {c['warps'] // 4}x64 queries, {c['block_n']} keys", f"{c['stages']} stages"]
+        return ", ".join(words + ["ping-pong"] * bool(c["is_ping_pong"]))
+    if "block_m" not in c:
+        return ", ".join([kernel, *(f"{name} {n}" for name, n in c.items() if n and n != kernel)])
     words = [f"{kernel} {c['block_m']}x{c['block_n']}x{c['block_k']}", f"{c['stages']} stages"]
     if kernel == "mma.sync":
         words.append(f"{c['warps_m']}x{c['warps_n']}x{c['warps_k']} warps")

@@ -15,7 +15,7 @@ from benchmarks.records import text
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_tuning.json"
 CANDIDATES, LINES = "candidates", "records.jsonl"
-DESCRIBED = ("flash mma", "mma.sync", "wgmma", "wgmma of windows")
+DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
 FLOOR = 1.05  # wanted of the default's time over the one with records
 
 
@@ -104,12 +104,35 @@ def render(record: Mapping[str, Any]) -> str:
         "",
         "## Tasks with a faster configuration",
         "",
-        *table(
-            ["model", "task", "calls", "default us", "default", "gain", "configuration"],
-            [cells for one in models for cells in _faster(one)],
-        ),
+        *_tasks(models),
+        *_untimed(record.get("untimed", {})),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _tasks(models: Sequence[Mapping[str, Any]]) -> list[str]:
+    return table(
+        ["model", "task", "calls", "default us", "default", "gain", "configuration"],
+        [cells for one in models for cells in _faster(one)],
+    )
+
+
+def _untimed(later: Mapping[str, Any]) -> list[str]:
+    """Show models whose kernels were measured since, and which were not timed as a whole."""
+    if not later:
+        return []
+    models = later["models"]
+    cells = [[one["name"], *_cells(one | {"wrong": "not timed"})[5:]] for one in models]
+    return [
+        "",
+        "## More trials of kernels alone",
+        "",
+        later["remark"],
+        "",
+        *table(["model", "tasks", "faster", "trials", "failed", "gain of kernels alone"], cells),
+        "",
+        *_tasks(models),
+    ]
 
 
 def _cells(one: Mapping[str, Any]) -> list[str]:

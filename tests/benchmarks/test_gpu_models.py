@@ -164,7 +164,7 @@ def test_a_model_from_its_configuration_to_its_times(tmp_path):
 @pytest.mark.torch
 def test_models_have_names_of_their_own():
     models = pytest.importorskip("benchmarks.gpu_models.models")
-    assert len(models.MODELS) == 18
+    assert len(models.MODELS) == 22
     assert all(name == model.name for name, model in models.MODELS.items())
     assert {model.batch for model in models.MODELS.values()} == {1, 8}
 

@@ -129,7 +129,7 @@ def counted(**values):
     [
         ({"dram": 81.0}, "memory"),
         ({"tensor": 90.0, "l2": 70.0}, "tensor cores"),
-        ({"busy": 1000.0, "elapsed": 4000.0}, "start and end: multiprocessors idle"),
+        ({"busy": 1000.0, "elapsed": 4000.0}, counters.IDLE),
         ({"busy": 3900.0, "elapsed": 4000.0}, counters.LATENCY),
     ],
 )

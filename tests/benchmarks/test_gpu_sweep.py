@@ -94,3 +94,24 @@ def test_an_attention_in_words():
     found = {"kernel": "flash mma", "warps": 8, "rows_of_warp": 16, "block_n": 128, "stages": 2}
     found |= {"q_in_registers": 0, "uses_wgmma": 1, "is_ping_pong": 1}
     assert table.describe(found) == "wgmma 8x16 queries, 128 keys, 2 stages, ping-pong"
+
+
+def test_other_kernels_of_attention_in_words():
+    found = {"kernel": "flash tma", "warps": 12, "block_n": 128, "stages": 2, "is_ping_pong": 1}
+    assert table.describe(found) == "TMA 3x64 queries, 128 keys, 2 stages, ping-pong"
+    assert table.describe({"kernel": "flash decoding", "splits": 4, "groups": 0}) == (
+        "flash decoding, splits 4"
+    )
+
+
+@pytest.mark.torch
+def test_splits_and_orders_of_the_default_are_candidates():
+    pytest.importorskip("torch")
+    from benchmarks.gpu_sweep.build import of_each_kernel, orders
+
+    split, columns = config(128, 128, split_k=2, stages=3), config(128, 128, group_m=1)
+    assert orders([DEFAULT, WIDE, split, columns]) == [split, columns]
+    assert orders([{"kernel": "flash mma", "stages": 2}]) == []
+    other = {"kernel": "mma.sync"}
+    ranked = [(3, WIDE), (1, DEFAULT), (2, SMALL), (9, other)]
+    assert of_each_kernel(ranked) == [DEFAULT, SMALL, other]

@@ -46,6 +46,17 @@ def test_page(tmp_path, monkeypatch):
     assert kept["models"][1]["tasks"][0]["best_trial"] == [pytest.approx(1.25), WIDE]
 
 
+def test_kernels_that_were_measured_since(tmp_path):
+    folder(tmp_path / "vit", [WIDE, 8.0, 10.0])
+    since = {"name": "vit", "us": {}, "least_us": {}, "tasks": table.tasks(tmp_path / "vit")}
+    about = {"device": "a GPU", "target": "cuda:sm_90a"}
+    later = {"remark": "Since then.", "models": [since]}
+    page = table.render({"about": about, "models": [], "untimed": later})
+    assert "Since then.\n\n| model | tasks |" in page
+    assert "| vit | 1 | 1 | 2 | 1 | 1.250 |" in page
+    assert "| vit | matmul [8x8] | 12 | 10.00 |" in page
+
+
 def test_other_configurations_in_words():
     rows = {"kernel": "rows", "threads": 128, "rows": 2, "keep_packed": 0}
     assert table._words(rows) == "kernel rows, threads 128, rows 2"

@@ -9,6 +9,7 @@ from nvcc import machine_code, needs_nvcc
 from test_flash_mma import HALF, computed, problem_of, visible
 from tvm import relax, tirx
 
+from tvm_fusion.schedule.attention import flash_mma_model
 from tvm_fusion.schedule.attention.attention_configs import KERNELS
 from tvm_fusion.schedule.attention.flash_mma import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash_mma_model import configs
@@ -210,6 +211,15 @@ def test_the_default_where_it_was_measured(shape, is_causal, is_chosen):
     first, *others = configs(problem, CUDA.device)
     assert isinstance(first, FlashTmaConfig) == is_chosen
     assert any(isinstance(c, FlashTmaConfig) for c in others)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "steps"),
+    [(1024, 1024, 4.5), (4096, 1024, 4.5), (512, 1024, 6.5), (100, 130, 2)],
+)
+def test_steps_over_the_keys_that_causal_rows_see(queries, keys, steps):
+    config = FlashTmaConfig(8, 16, 128, 2, False, 1, 64, 64, 2, True)
+    assert flash_mma_model._seen_tiles(config, queries, keys) == steps
 
 
 def test_roles_meet_once():

@@ -164,6 +164,15 @@ def test_few_long_sums_are_split():
     assert 3 <= config.stages <= config.k_tiles
 
 
+@pytest.mark.parametrize(
+    ("shape", "group_m"),
+    [((1024, 3072, 768), 1), ((128, 768, 2304), 8), ((4096, 4096, 4096), 8)],
+)
+def test_tall_grids_go_along_rows_of_tiles(shape, group_m):
+    _, contraction = contraction_of(*product(*shape)[:2])
+    assert wgmma_config(contraction, CUDA.device).group_m == group_m
+
+
 @pytest.mark.parametrize("b_is_turned", [False, True])
 def test_boxes_fill_a_stage(b_is_turned):
     """A consumer waits for all bytes of a stage: those that no box brings never come."""

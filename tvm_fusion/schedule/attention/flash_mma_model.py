@@ -50,6 +50,9 @@ MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 # softmax, and of the first loads.
 WGMMA_RATE, TURN, CONSUMER_SOFTMAX, TMA_AROUND = 2800, 280, 0.138, 2800
 OWN_PACE = 1.08  # how much longer tiles take without turns
+# Of each score of one more masked tile, where tiles of keys do not end where blocks of queries do:
+# 2x16x4096x128 with a window of 1,024 keys takes 142 us with 128 keys, 181 with 160.
+MASKED = 0.05
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
 
@@ -173,6 +176,8 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     if isinstance(config, FlashTmaConfig):
         waves = blocks / (device.sm_count or 1)
         around = TMA_AROUND + config.block_m * width / 16
+        if problem.skips and config.block_m % config.block_n:
+            around += config.rows_of_warp * WARPS_OF_GROUP * config.block_n * MASKED
         tile = _tile_of_roles(config, width)
         return (waves if waves > MANY_WAVES else math.ceil(waves)) * (tiles * tile + around)
     # Of a score: products, fragments of k and v from shared memory (128 bytes a cycle), exponential
@@ -206,7 +211,11 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
 
 
 def _seen_tiles(config: FlashMmaConfig, queries: int, keys: int) -> float:
-    """Count the steps over keys of a block of causal attention, on average: whole ones each."""
+    """Count the steps over keys of a block of causal attention, on average: whole ones each.
+
+    Rows of several heads that share keys lie one behind the other: each head begins anew.
+    """
+    queries = min(queries, keys)
     count = -(-queries // config.block_m)
     ends = (keys - queries + (i + 1) * config.block_m for i in range(count))
     return sum(-(-min(max(end, 1), keys) // config.block_n) for end in ends) / count
