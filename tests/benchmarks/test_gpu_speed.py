@@ -82,6 +82,8 @@ def test_packed_sequences_are_drawn_in_another_order():
         part = (x[:, :, begin:end] for x in (q, k, v))
         own = torch.nn.functional.scaled_dot_product_attention(*part, is_causal=True)
         torch.testing.assert_close(result[:, :, begin:end], own)
+
+
 PRODUCT = {**ROW, "name": "gemm", "flops": 20_000_000, "seed": None}
 
 
