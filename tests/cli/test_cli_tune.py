@@ -35,8 +35,8 @@ def tuned(model, tmp_path_factory):
 
 
 def _quick(whole):
-    def init(self, seconds=0.002, fewest=2, most=3, hopeless=1.3, timeout=600.0):
-        whole(self, seconds, fewest, most, hopeless, timeout)
+    def init(self, seconds=0.002, fewest=2, most=3, hopeless=1.3, timeout=600.0, swept=0):
+        whole(self, seconds, fewest, most, hopeless, timeout, swept)
 
     return init
 
