@@ -39,8 +39,8 @@ from .vector_loop import VectorLoop
 from .wide_integers import with_wide_integers
 
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
-# Of what all rows share, such as the scale of a norm, in the registers of a thread. No load passes a
-# barrier: issued behind the last one, its latency would be added to that of the rows.
+# Of what all rows share, such as the scale of a norm, in the registers of a thread. No load passes
+# a barrier: issued behind the last one, its latency would be added to that of the rows.
 EARLY_BYTES = 64
 
 
